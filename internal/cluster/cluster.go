@@ -1,0 +1,162 @@
+// Package cluster hides what a logical cluster is called: the grammar of its
+// names and paths, and where a request and an object carry them.
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"math/big"
+	"regexp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotation holds, on every object served, the name of its logical cluster.
+// It is computed from where the object is stored and never stored itself.
+const Annotation = "kcp.io/cluster"
+
+// A Name identifies a logical cluster for as long as it exists. It is a segment
+// of storage keys, so nothing outside the grammar of [ParseName] may become one.
+type Name string
+
+const (
+	// All stands for every logical cluster in list and watch requests.
+	// It is not a name that an object can be stored under.
+	All Name = "*"
+
+	// Root is the cluster at the top of the tree of workspaces.
+	Root Name = "root"
+
+	// Admin holds RBAC that applies in every cluster, and the server's own leases.
+	Admin Name = "system:admin"
+
+	// Shard holds what belongs to this shard alone.
+	Shard Name = "system:shard"
+)
+
+// systemPrefix begins the names of clusters that belong to the server. It is
+// the one place where a name contains a colon.
+const systemPrefix = "system:"
+
+const nameGrammar = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])`
+
+var (
+	nameRE = regexp.MustCompile(`^` + nameGrammar + `$`)
+	wordRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+)
+
+// ParseName checks that s is the name of one logical cluster: 2 to 63 lower-case
+// letters, digits and dashes, beginning and ending with a letter or digit; or
+// words of that kind after "system:".
+func ParseName(s string) (Name, error) {
+	rest, system := strings.CutPrefix(s, systemPrefix)
+	if !system && nameRE.MatchString(s) {
+		return Name(s), nil
+	}
+	if system && len(s) <= 63 {
+		valid := true
+		for word := range strings.SplitSeq(rest, ":") {
+			valid = valid && wordRE.MatchString(word)
+		}
+		if valid {
+			return Name(s), nil
+		}
+	}
+	return "", fmt.Errorf("logical cluster name %q does not match the regex ^%s$", s, nameGrammar)
+}
+
+// System reports whether n belongs to the server rather than to a workspace.
+func (n Name) System() bool { return strings.HasPrefix(string(n), systemPrefix) }
+
+// NewName returns an unused name: 16 characters of the base36 form of the
+// SHA-224 of 32 random bytes.
+func NewName() Name {
+	var seed [32]byte
+	_, _ = rand.Read(seed[:]) // never fails: crypto/rand ends the program instead
+	sum := sha256.Sum224(seed[:])
+	text := new(big.Int).SetBytes(sum[:]).Text(36)
+	return Name(strings.Repeat("0", max(0, 16-len(text))) + text[:min(16, len(text))])
+}
+
+// A Path is how people write a cluster: a name followed by the names of
+// workspaces below it, joined with colons. Unlike a [Name] it may change.
+type Path string
+
+// ParsePath checks that s is a path: words of at most 63 lower-case letters,
+// digits and dashes, joined with colons, of which the first is a [Name].
+func ParsePath(s string) (Path, error) {
+	if strings.HasPrefix(s, systemPrefix) {
+		n, err := ParseName(s)
+		return Path(n), err
+	}
+	first, rest, nested := strings.Cut(s, ":")
+	if _, err := ParseName(first); err != nil {
+		return "", err
+	}
+	for nested {
+		var word string
+		if word, rest, nested = strings.Cut(rest, ":"); !wordRE.MatchString(word) {
+			return "", fmt.Errorf("logical cluster path %q does not match the regex ^%s(:[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$", s, nameGrammar)
+		}
+	}
+	return Path(s), nil
+}
+
+// Name returns the cluster that p names directly, and whether it does: a path
+// of one word, or of a system cluster.
+func (p Path) Name() (Name, bool) {
+	s := string(p)
+	return Name(s), strings.HasPrefix(s, systemPrefix) || !strings.Contains(s, ":")
+}
+
+// Split returns the name that p begins with and the names of the workspaces
+// that lead from there to the cluster.
+func (p Path) Split() (Name, []string) {
+	if n, ok := p.Name(); ok {
+		return n, nil
+	}
+	words := strings.Split(string(p), ":")
+	return Name(words[0]), words[1:]
+}
+
+// Join returns the path of the workspace called name in the cluster at p.
+func (p Path) Join(name string) Path { return p + Path(":"+name) }
+
+// Parent returns the path of the cluster above p, and whether there is one.
+func (p Path) Parent() (Path, bool) {
+	if _, ok := p.Name(); ok {
+		return "", false
+	}
+	return p[:strings.LastIndexByte(string(p), ':')], true
+}
+
+type contextKey struct{}
+
+// With returns a context for a request to cluster n, or to [All].
+func With(ctx context.Context, n Name) context.Context {
+	return context.WithValue(ctx, contextKey{}, n)
+}
+
+// From returns the cluster of a request, which may be [All], and whether it has one.
+func From(ctx context.Context) (Name, bool) {
+	n, ok := ctx.Value(contextKey{}).(Name)
+	return n, ok
+}
+
+// One returns the cluster of a request that must be for exactly one.
+func One(ctx context.Context) (Name, error) {
+	switch n, ok := From(ctx); {
+	case !ok:
+		return "", fmt.Errorf("no logical cluster in this request; use a server URL that ends in /clusters/<name or path>")
+	case n == All:
+		return "", fmt.Errorf("this request is for one logical cluster, not for all of them (%q)", All)
+	default:
+		return n, nil
+	}
+}
+
+// Of returns the cluster that a served object belongs to.
+func Of(o metav1.Object) Name { return Name(o.GetAnnotations()[Annotation]) }
