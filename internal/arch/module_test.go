@@ -1,0 +1,55 @@
+package arch
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// modfile is what "go mod edit -json" tells about a go.mod.
+type modfile struct {
+	Require []struct{ Path, Version string }
+	Replace []struct{ Old struct{ Path string } }
+}
+
+func readModfile(t *testing.T, path string) modfile {
+	t.Helper()
+	var m modfile
+	if err := json.Unmarshal(run(t, filepath.Dir(path), "mod", "edit", "-json", path), &m); err != nil {
+		t.Fatalf("read %s: %v", path, err)
+	}
+	return m
+}
+
+// checkModule keeps the promise to programs that embed us: replace lines are
+// not inherited, so there are none, and all of Kubernetes has one version.
+func checkModule(t *testing.T, r *repo) {
+	ours := readModfile(t, filepath.Join(r.root, "go.mod"))
+	for _, rep := range ours.Replace {
+		t.Errorf("go.mod replaces %s: programs that embed this module would not inherit it; require a published version", rep.Old.Path)
+	}
+	kubernetes := strings.TrimSpace(string(run(t, r.root, "list", "-m", "-f", "{{.Version}} {{.GoMod}}", "k8s.io/kubernetes")))
+	version, path, _ := strings.Cut(kubernetes, " ")
+	want := "v0" + strings.TrimPrefix(version, "v1")
+
+	staging := map[string]bool{}
+	for _, rep := range readModfile(t, path).Replace {
+		staging[rep.Old.Path] = true
+	}
+	if len(staging) == 0 {
+		t.Fatalf("%s has no staging modules: this check no longer knows how Kubernetes is published", path)
+	}
+	required := map[string]bool{}
+	for _, req := range ours.Require {
+		required[req.Path] = true
+		if staging[req.Path] && req.Version != want {
+			t.Errorf("go.mod requires %s %s beside k8s.io/kubernetes %s: use %s", req.Path, req.Version, version, want)
+		}
+	}
+	for _, path := range []string{"k8s.io/cri-streaming", "k8s.io/externaljwt", "k8s.io/sample-apiserver"} {
+		if !required[path] {
+			t.Errorf("go.mod does not require %s, so that go list -m all fails: see internal/arch/staging.go", path)
+		}
+	}
+}
