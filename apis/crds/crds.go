@@ -1,0 +1,37 @@
+// Package crds holds the CustomResourceDefinitions of this project's kinds, as
+// they were generated from the Go types.
+package crds
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+//go:embed *.yaml
+var files embed.FS
+
+// Names returns the names of all definitions, as in
+// "workspaces.tenancy.kcp.io", in a fixed order.
+func Names() []string {
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		panic(err) // a bug: the files are part of the program
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		group, plural, _ := strings.Cut(strings.TrimSuffix(e.Name(), ".yaml"), "_")
+		names = append(names, plural+"."+group)
+	}
+	return names
+}
+
+// YAML returns the definition with the given name.
+func YAML(name string) ([]byte, error) {
+	plural, group, _ := strings.Cut(name, ".")
+	b, err := files.ReadFile(group + "_" + plural + ".yaml")
+	if err != nil {
+		return nil, fmt.Errorf("there is no CustomResourceDefinition %q in this program, only %q", name, Names())
+	}
+	return b, nil
+}

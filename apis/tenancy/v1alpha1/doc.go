@@ -1,0 +1,22 @@
+// Package v1alpha1 is the API with which users make and arrange logical
+// clusters, tenancy.kcp.io/v1alpha1.
+//
+// +kubebuilder:object:generate=true
+// +groupName=tenancy.kcp.io
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of the kinds in this package.
+var GroupVersion = schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alpha1"}
+
+// AddToScheme makes the kinds of this package known to s.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
