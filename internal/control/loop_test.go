@@ -1,0 +1,479 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// A bell is a source that wakes loops when a test says so.
+type bell struct {
+	ready chan struct{}
+
+	mu    sync.Mutex
+	wakes map[int]func(Key)
+	next  int
+	gone  int // loops that have unsubscribed
+}
+
+func newBell() *bell { return &bell{ready: make(chan struct{}), wakes: map[int]func(Key){}} }
+
+func readyBell() *bell {
+	b := newBell()
+	close(b.ready)
+	return b
+}
+
+func (b *bell) source() Source {
+	return Source{Ready: b.ready, Subscribe: func(wake func(Key)) func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		id := b.next
+		b.next++
+		b.wakes[id] = wake
+		return func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			delete(b.wakes, id)
+			b.gone++
+		}
+	}}
+}
+
+func (b *bell) ring(keys ...Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, wake := range b.wakes {
+		for _, k := range keys {
+			wake(k)
+		}
+	}
+}
+
+// start runs loops until the test ends or stop is called.
+func start(t *testing.T, loops ...Loop) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		RunAll(ctx, loops...)
+	}()
+	stop = func() { cancel(); <-ended }
+	t.Cleanup(stop)
+	synctest.Wait()
+	return stop
+}
+
+func TestANoisyTenantDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBell()
+		var order []Key
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: 1, Do: func(_ context.Context, k Key) error {
+			order = append(order, k)
+			if len(order) == 100 {
+				b.ring(key("quiet", "a"), key("calm", "a"), key("calm", "b"))
+			}
+			return nil
+		}})
+		for i := range 10_000 {
+			b.ring(key("noisy", strconv.Itoa(i)))
+		}
+		close(b.ready)
+		synctest.Wait()
+		if len(order) != 10_003 {
+			t.Fatalf("%d keys were worked on, want 10003", len(order))
+		}
+		if i := slices.Index(order, key("quiet", "a")); i > 101 {
+			t.Errorf("%d keys of others came before the only one of a tenant", i-100)
+		}
+		if i := slices.Index(order, key("calm", "b")); i > 105 {
+			t.Errorf("%d keys of others came before the second of a tenant", i-100)
+		}
+	})
+}
+
+func TestATenantNeverHoldsAllWorkers(t *testing.T) {
+	for workers, share := range map[int]int{0: 3, 1: 1, 2: 1, 8: 7} {
+		synctest.Test(t, func(t *testing.T) {
+			b, release := readyBell(), make(chan struct{})
+			var stuck, others atomic.Int32
+			start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: workers, Do: func(_ context.Context, k Key) error {
+				if k.Cluster == "slow" {
+					stuck.Add(1)
+					<-release
+				} else {
+					others.Add(1)
+				}
+				return nil
+			}})
+			for i := range 20 {
+				b.ring(key("slow", strconv.Itoa(i)))
+			}
+			synctest.Wait()
+			if got := int(stuck.Load()); got != share {
+				t.Errorf("%d workers: %d are at one tenant's keys, want %d", workers, got, share)
+			}
+			for i := range 20 {
+				b.ring(key("other", strconv.Itoa(i)))
+			}
+			synctest.Wait()
+			if got := others.Load(); got != 20 && workers != 1 {
+				t.Errorf("%d workers: %d of 20 keys of another tenant were worked on", workers, got)
+			}
+			close(release)
+			synctest.Wait()
+			if stuck.Load() != 20 || others.Load() != 20 {
+				t.Errorf("%d workers: %d and %d of 20 keys were worked on", workers, stuck.Load(), others.Load())
+			}
+		})
+	}
+}
+
+func TestAKeyIsWorkedOnOnceAtATimeAndAgainIfWokenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, step := readyBell(), make(chan struct{})
+		var at, most, runs atomic.Int32
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Do: func(context.Context, Key) error {
+			most.Store(max(most.Load(), at.Add(1)))
+			defer at.Add(-1)
+			runs.Add(1)
+			<-step
+			return nil
+		}})
+		k := key("a", "x")
+		b.ring(k)
+		synctest.Wait()
+		b.ring(k, k, k)
+		synctest.Wait()
+		if runs.Load() != 1 {
+			t.Fatalf("%d runs at once", runs.Load())
+		}
+		step <- struct{}{}
+		synctest.Wait()
+		if runs.Load() != 2 {
+			t.Fatalf("%d runs after being woken while working, want 2", runs.Load())
+		}
+		step <- struct{}{}
+		synctest.Wait()
+		if runs.Load() != 2 || most.Load() != 1 {
+			t.Errorf("%d runs, %d at once; want 2, 1", runs.Load(), most.Load())
+		}
+	})
+}
+
+// times runs a loop over one key and returns when Do was called, since the start.
+func times(t *testing.T, until time.Duration, do func(run int) error) []time.Duration {
+	b, began := readyBell(), time.Now()
+	var calls []time.Duration
+	stop := start(t, Loop{Name: "l", On: []Source{b.source()}, Do: func(context.Context, Key) error {
+		calls = append(calls, time.Since(began))
+		return do(len(calls))
+	}})
+	b.ring(key("a", "x"))
+	<-time.After(until)
+	stop()
+	return calls
+}
+
+func TestFailuresAreTriedAgainWithBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := times(t, time.Hour, func(int) error { return errors.New("no") })
+		wait := firstRetry
+		for i := 1; i < len(calls); i++ {
+			if got := calls[i] - calls[i-1]; got != wait {
+				t.Fatalf("try %d came after %v, want %v", i, got, wait)
+			}
+			wait = min(2*wait, lastRetry)
+		}
+		if len(calls) < 20 || wait != lastRetry {
+			t.Errorf("%d tries in an hour, the last after %v", len(calls), wait)
+		}
+	})
+}
+
+func TestSuccessEndsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Fails three times, wants to be called again, fails once more, is done.
+		calls := times(t, time.Hour, func(run int) error {
+			switch run {
+			case 4:
+				return fmt.Errorf("waiting for a name: %w", After(time.Minute))
+			case 6:
+				return nil
+			default:
+				return errors.New("no")
+			}
+		})
+		ms := time.Millisecond
+		want := []time.Duration{0, 5 * ms, 15 * ms, 35 * ms, 35*ms + time.Minute, 40*ms + time.Minute}
+		if !slices.Equal(calls, want) {
+			t.Errorf("called at %v, want %v", calls, want)
+		}
+	})
+}
+
+func TestAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := times(t, 3500*time.Millisecond, func(int) error { return After(time.Second) })
+		if want := []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second}; !slices.Equal(calls, want) {
+			t.Errorf("called at %v, want %v", calls, want)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		calls := times(t, time.Second, func(run int) error {
+			if run == 3 {
+				return nil
+			}
+			return After(-time.Second)
+		})
+		if want := []time.Duration{0, 0, 0}; !slices.Equal(calls, want) {
+			t.Errorf("called at %v, want %v", calls, want)
+		}
+	})
+}
+
+func TestWakingEndsARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, began := readyBell(), time.Now()
+		calls := map[string][]time.Duration{}
+		var mu sync.Mutex
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Do: func(_ context.Context, k Key) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls[k.Name] = append(calls[k.Name], time.Since(began))
+			if len(calls[k.Name]) > 2 {
+				return nil
+			}
+			return After(map[string]time.Duration{"early": time.Minute, "late": time.Hour}[k.Name])
+		}})
+		b.ring(key("a", "late"), key("a", "early"))
+		<-time.After(time.Second)
+		b.ring(key("a", "early"))
+		<-time.After(2 * time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []time.Duration{0, time.Second, time.Second + time.Minute}; !slices.Equal(calls["early"], want) {
+			t.Errorf("woken key was called at %v, want %v", calls["early"], want)
+		}
+		if want := []time.Duration{0, time.Hour, 2 * time.Hour}; !slices.Equal(calls["late"], want) {
+			t.Errorf("other key was called at %v, want %v", calls["late"], want)
+		}
+	})
+}
+
+func TestAPanicIsAnErrorOfItsKey(t *testing.T) {
+	for name, fail := range map[string]func(){
+		"panic":      func() { panic("bad object") },
+		"nil deref":  func() { _ = *(*int)(nil) },
+		"end thread": func() { runtime.Goexit() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := readyBell()
+				var bad, good atomic.Int32
+				start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: 2, Do: func(_ context.Context, k Key) error {
+					if k.Cluster == "bad" {
+						if bad.Add(1) < 4 {
+							fail()
+						}
+						return nil
+					}
+					good.Add(1)
+					return nil
+				}})
+				for i := range 10 {
+					b.ring(key("bad", strconv.Itoa(i)), key("good", strconv.Itoa(i)))
+				}
+				<-time.After(time.Second)
+				if good.Load() != 10 {
+					t.Errorf("%d of 10 keys of other tenants were worked on", good.Load())
+				}
+				if want := int32(13); name != "end thread" && bad.Load() != want {
+					t.Errorf("%d runs over 10 keys of which 3 failed once, want %d", bad.Load(), want)
+				}
+			})
+		})
+	}
+}
+
+func TestALoopWaitsForAllItsSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, read := newBell(), newBell(), newBell()
+		var runs atomic.Int32
+		count := func(context.Context, Key) error { runs.Add(1); return nil }
+		start(t, Loop{Name: "l", Do: count, On: []Source{
+			a.source(), {}, b.source(), {Ready: read.ready}, // also one that is always ready
+		}})
+		a.ring(key("a", "x"))
+		b.ring(key("b", "x"))
+		for _, s := range []*bell{b, read, a} {
+			synctest.Wait()
+			if runs.Load() != 0 {
+				t.Fatalf("ran before all sources were ready")
+			}
+			close(s.ready)
+		}
+		synctest.Wait()
+		if runs.Load() != 2 {
+			t.Errorf("%d runs, want one for each key woken before", runs.Load())
+		}
+	})
+}
+
+func TestRunAllReturnsWhenAllWorkHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, never, release := readyBell(), newBell(), make(chan struct{})
+		var working, told atomic.Int32
+		do := func(ctx context.Context, _ Key) error {
+			working.Add(1)
+			defer working.Add(-1)
+			<-ctx.Done()
+			told.Add(1)
+			<-release
+			return ctx.Err()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			RunAll(ctx,
+				Loop{Name: "a", On: []Source{b.source()}, Do: do},
+				Loop{Name: "b", On: []Source{b.source()}, Do: do},
+				Loop{Name: "unready", On: []Source{b.source(), never.source()}, Do: do})
+		}()
+		synctest.Wait()
+		wakes := b.wakes[0]
+		b.ring(key("a", "x"), key("b", "x"), key("c", "x"))
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Fatal("returned while keys were worked on")
+		default:
+		}
+		close(release)
+		<-ended
+		if working.Load() != 0 || told.Load() != 6 {
+			t.Errorf("%d still working, %d were told to stop; want 0, 6", working.Load(), told.Load())
+		}
+		if b.gone != 3 || never.gone != 1 {
+			t.Errorf("%d and %d subscriptions ended, want 3 and 1", b.gone, never.gone)
+		}
+		wakes(key("a", "y")) // late, and harmless
+		synctest.Wait()
+		if told.Load() != 6 {
+			t.Error("a stopped loop was woken")
+		}
+	})
+}
+
+func TestStoppingDropsWhatRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := times(t, 0, func(int) error { return After(time.Hour) })
+		<-time.After(2 * time.Hour)
+		if len(calls) != 1 {
+			t.Errorf("%d calls, want 1: none after the loop was stopped", len(calls))
+		}
+	})
+}
+
+func TestContextOfDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := readyBell()
+		log := &lines{}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(log)))
+		defer cancel()
+		go RunAll(ctx, Loop{Name: "l", On: []Source{b.source()}, Do: func(ctx context.Context, k Key) error {
+			if c, ok := cluster.From(ctx); !ok || c != k.Cluster {
+				t.Errorf("cluster %q in the context for %s", c, k)
+			}
+			klog.FromContext(ctx).Info("here")
+			panic("bad object")
+		}})
+		synctest.Wait()
+		b.ring(Key{Cluster: "a", Namespace: "ns", Name: "x"})
+		synctest.Wait()
+		log.want(t, "here", "loop", "l", "cluster", "a", "key", "ns/x")
+		log.want(t, "loop panicked; will retry", "panic: bad object", "TestContextOfDo", "ns/x")
+	})
+}
+
+func TestLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := readyBell()
+		var runs atomic.Int32
+		lose, regain := make(chan struct{}), make(chan struct{})
+		r := Runner{Lead: func(ctx context.Context, run func(context.Context)) {
+			term, end := context.WithCancel(ctx)
+			go func() { <-lose; end() }()
+			run(term)
+			<-regain
+			run(ctx)
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			r.Run(ctx, Loop{Name: "l", On: []Source{b.source()}, Do: func(context.Context, Key) error { runs.Add(1); return nil }})
+		}()
+		for _, step := range []struct {
+			do   func()
+			want int32
+		}{{func() {}, 1}, {func() { close(lose) }, 1}, {func() { close(regain) }, 2}} {
+			step.do()
+			synctest.Wait()
+			b.ring(key("a", "x"))
+			synctest.Wait()
+			if runs.Load() != step.want {
+				t.Errorf("%d runs, want %d", runs.Load(), step.want)
+			}
+		}
+		cancel()
+		<-ended
+	})
+}
+
+func TestTenantsAndKeysCostNoGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := readyBell()
+		var runs atomic.Int32
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Do: func(context.Context, Key) error {
+			runs.Add(1)
+			return After(time.Hour)
+		}})
+		before := runtime.NumGoroutine()
+		for i := range 10_000 {
+			b.ring(key("tenant-"+strconv.Itoa(i), "x"))
+		}
+		synctest.Wait()
+		if after := runtime.NumGoroutine(); after > before+1 || runs.Load() != 10_000 {
+			t.Errorf("%d goroutines more for 10,000 tenants, %d runs", after-before, runs.Load())
+		}
+	})
+}
+
+func TestKeysHaveDifferentStrings(t *testing.T) {
+	for k, want := range map[Key]string{
+		{"a1", "ns", "x"}:         "a1|ns/x",
+		{"a1", "", "x"}:           "a1|x",
+		{"system:admin", "", "x"}: "system:admin|x",
+		{"a1", "", "b|x"}:         "a1|b|x",
+	} {
+		if k.String() != want {
+			t.Errorf("%#v is %q, want %q", k, k, want)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/component-base/metrics"
+)
+
+// Metrics count what the loops of one server do. The only label is the name of
+// the loop: how many tenants there are changes nothing. The zero value, and
+// nil, count nothing.
+type Metrics struct {
+	waiting *metrics.GaugeVec
+	adds    *metrics.CounterVec
+	retries *metrics.CounterVec
+	work    *metrics.HistogramVec
+}
+
+// NewMetrics returns metrics that count from when they are registered.
+func NewMetrics() *Metrics {
+	const subsystem = "kcp_control"
+	loop := []string{"loop"}
+	return &Metrics{
+		waiting: metrics.NewGaugeVec(&metrics.GaugeOpts{
+			Subsystem: subsystem, Name: "depth", StabilityLevel: metrics.ALPHA,
+			Help: "Keys that wait for a worker of the loop, over all logical clusters.",
+		}, loop),
+		adds: metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "adds_total", StabilityLevel: metrics.ALPHA,
+			Help: "Keys that sources gave to the loop, merged ones not counted.",
+		}, loop),
+		retries: metrics.NewCounterVec(&metrics.CounterOpts{
+			Subsystem: subsystem, Name: "retries_total", StabilityLevel: metrics.ALPHA,
+			Help: "Keys that failed and are tried again.",
+		}, loop),
+		work: metrics.NewHistogramVec(&metrics.HistogramOpts{
+			Subsystem: subsystem, Name: "work_duration_seconds", StabilityLevel: metrics.ALPHA,
+			Help:    "How long the loop worked on one key.",
+			Buckets: metrics.ExponentialBuckets(0.0001, 4, 10), // 100 µs to 26 s
+		}, loop),
+	}
+}
+
+// Register makes a registry serve m; register is the method of that name of a
+// Kubernetes registry, or legacyregistry.Register. Call it before loops run.
+//
+// Servers that share a registry share what is counted there: registering a
+// second time is no error, and adds up with the first.
+func (m *Metrics) Register(register func(metrics.Registerable) error) error {
+	if m == nil || m.adds == nil {
+		return nil
+	}
+	var errs [4]error
+	m.waiting, errs[0] = registered(register, m.waiting)
+	m.adds, errs[1] = registered(register, m.adds)
+	m.retries, errs[2] = registered(register, m.retries)
+	m.work, errs[3] = registered(register, m.work)
+	return errors.Join(errs[:]...)
+}
+
+// registered returns the metric that the registry serves under the name of m.
+func registered[M metrics.Registerable](register func(metrics.Registerable) error, m M) (M, error) {
+	err := register(m)
+	if err == nil {
+		return m, nil
+	}
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(M); ok {
+			return existing, nil
+		}
+	}
+	return m, fmt.Errorf("register metric %s: %w", m.FQName(), err)
+}
+
+func (m *Metrics) on() bool { return m != nil && m.adds != nil }
+
+func (m *Metrics) depth(loop string, change int) {
+	// Changes, not totals, so that servers that share a registry add up.
+	if m.on() && change != 0 {
+		m.waiting.WithLabelValues(loop).Add(float64(change))
+	}
+}
+
+func (m *Metrics) added(loop string) {
+	if m.on() {
+		m.adds.WithLabelValues(loop).Inc()
+	}
+}
+
+func (m *Metrics) retried(loop string) {
+	if m.on() {
+		m.retries.WithLabelValues(loop).Inc()
+	}
+}
+
+func (m *Metrics) worked(loop string, d time.Duration) {
+	if m.on() {
+		m.work.WithLabelValues(loop).Observe(d.Seconds())
+	}
+}
