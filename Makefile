@@ -1,0 +1,50 @@
+# build check gen bench. "make check" is all that CI runs.
+
+TOOLS := bin/lint
+
+# Where generated files are; whoever adds a generator widens this.
+GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
+
+# What compiles with the race detector on compiles only once: go test, the
+# linters, and the programs that tests build all take it from here.
+RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
+
+# Packages that have benchmarks.
+BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
+
+.PHONY: build check gen bench fmt lint gen-diff bench-short test
+
+build:
+	go build -o bin/ ./cmd/...
+
+# The tests come last, so that their lines end the output.
+check: fmt gen-diff lint bench-short test
+
+gen:
+	go generate ./...
+
+bench:
+	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+fmt:
+	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
+
+# go vet runs with the tests, on the same build.
+lint: $(TOOLS)
+	$(RACE) $(TOOLS)/staticcheck ./...
+	$(RACE) $(TOOLS)/errcheck -ignoretests ./...
+	$(RACE) $(TOOLS)/go-errorlint ./...
+
+$(TOOLS): internal/arch/lint/go.mod internal/arch/lint/go.sum
+	go build -modfile=internal/arch/lint/go.mod -o $(TOOLS)/ tool
+	@touch $(TOOLS)
+
+gen-diff:
+	@before=$$($(GENERATED) | xargs sha256sum) && $(MAKE) --no-print-directory gen && \
+	test "$$before" = "$$($(GENERATED) | xargs sha256sum)" || { echo "generated files were not up to date; make gen has made them so: commit them"; exit 1; }
+
+bench-short:
+	$(if $(BENCHED),$(RACE) go test -short -run '^$$' -bench . -benchtime 1x -timeout 20m $(BENCHED))
+
+test:
+	$(RACE) go test -vet=all -timeout 20m ./...
