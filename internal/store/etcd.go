@@ -1,0 +1,133 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+const (
+	quotaBytes     = 8 << 30         // of the database file, after which etcd refuses writes
+	retention      = "5m"            // of history, after which it is compacted
+	snapshotCount  = 5_000           // raft entries kept in memory between snapshots
+	progressEvery  = 5 * time.Second // so that idle watch caches stay recent enough to resume from
+	startTimeout   = 30 * time.Second
+	maxTxnOps      = 128
+	maxRequestSize = 3 << 20
+)
+
+// backend is an etcd that nobody else writes to, and how to talk to it.
+type backend struct {
+	client *clientv3.Client
+	// watcher makes a client with a watch stream of its own, to be closed with it:
+	// a slow watch delays the progress reports of every other watch on its stream.
+	watcher func() *clientv3.Client
+	close   func()
+}
+
+// startEtcd runs an etcd member in this process, with its data in dir. It listens
+// nowhere: the only way to it is the client returned, without a socket between.
+func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg := embed.NewConfig()
+	cfg.Name = "kcp"
+	cfg.Dir = filepath.Join(dir, "etcd-server")
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewCore(
+		zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zapcore.FatalLevel)))
+	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
+	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
+	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
+	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
+	cfg.UnsafeNoFsync = !sync
+	cfg.QuotaBackendBytes = quotaBytes
+	cfg.SnapshotCount = snapshotCount
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", retention
+	cfg.WatchProgressNotifyInterval = progressEvery
+	cfg.MaxTxnOps, cfg.MaxRequestBytes = maxTxnOps, maxRequestSize
+	cfg.TickMs, cfg.ElectionMs = 10, 100 // one member: nobody to wait for at start
+
+	e, err := guarded(func() (*embed.Etcd, error) { return embed.StartEtcd(cfg) })
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("data directory %s: %w; if it is damaged, restore a backup, or move it away to start empty", cfg.Dir, err)
+	}
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	select {
+	case <-e.Server.ReadyNotify():
+	case err = <-e.Err():
+	case <-timeout.C:
+		err = errors.New("etcd was not ready in time")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		e.Close()
+		unlock()
+		return nil, fmt.Errorf("data directory %s: %w", cfg.Dir, err)
+	}
+	watcher := func() *clientv3.Client { return v3client.New(e.Server) }
+	client := watcher()
+	return &backend{client: client, watcher: watcher, close: func() {
+		_ = client.Close() // in process: reports nothing but that its context ended
+		e.Close()
+		unlock()
+	}}, nil
+}
+
+// guarded turns a panic of etcd, its answer to damaged files, into an error.
+func guarded[T any](start func() (T, error)) (t T, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("etcd cannot read its files: %v", r)
+		}
+	}()
+	return start()
+}
+
+// lockDir makes dir and holds it for this process alone.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w; choose another with --root-directory", err)
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return nil, fmt.Errorf("data directory %s is not writable: %w; make it writable, or choose another with --root-directory", dir, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		holder := make([]byte, 32)
+		n, _ := f.ReadAt(holder, 0) // for the message only
+		_ = f.Close()
+		return nil, fmt.Errorf("data directory %s is in use by process %s; stop that server, or choose another directory with --root-directory", dir, strings.TrimSpace(string(holder[:n])))
+	}
+	if err := errors.Join(f.Truncate(0), writeAt0(f, fmt.Sprintln(os.Getpid()))); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	return func() { _ = f.Close() }, nil // closing releases the lock
+}
+
+func writeAt0(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}

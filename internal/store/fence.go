@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// A State says what may be written in a cluster. It is the value of the
+// cluster's fence, a key that every write of the cluster compares: without a
+// fence the cluster does not exist, and changing it stops, in every process at
+// once, the writes that the new state does not allow.
+type State string
+
+const (
+	Gone        State = ""            // no fence: no cluster, nothing may be written
+	Active      State = "active"      // everything may be written
+	Terminating State = "terminating" // nothing may be created
+	Frozen      State = "frozen"      // nothing may be written
+)
+
+func fenceKey(c cluster.Name) string {
+	return Key{Resource: Resource{Root: System, Resource: "fences"}, Cluster: c, Name: "fence"}.full()
+}
+
+// fenceOf returns the cluster whose fence is stored at k.
+func fenceOf(k Key) (cluster.Name, bool) {
+	return k.Cluster, k.Root == System && k.Resource.Resource == "fences" && k.Group == ""
+}
+
+// A fence is what a process knows of a cluster's fence key.
+type fence struct {
+	rev   int64 // of the fence key; 0 when it is absent
+	state State
+}
+
+// allows reports whether a write may go ahead; creates is true for one that
+// makes a new object.
+func (f fence) allows(creates bool) bool {
+	return f.state == Active || f.state == Terminating && !creates
+}
+
+// fences holds what is known of the fences of clusters. It may lag behind etcd:
+// a write based on it fails its compare then, and brings it up to date.
+type fences struct {
+	mu    sync.RWMutex
+	known map[cluster.Name]fence
+}
+
+func newFences() *fences { return &fences{known: map[cluster.Name]fence{}} }
+
+func (f *fences) get(c cluster.Name) (fence, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	known, ok := f.known[c]
+	return known, ok
+}
+
+// learn records that at revision at the fence of c was as given. Older news
+// than what is known is dropped.
+func (f *fences) learn(c cluster.Name, now fence, at int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known[c].rev > at {
+		return
+	}
+	if now.state == Gone {
+		delete(f.known, c)
+		return
+	}
+	f.known[c] = now
+}
+
+// State returns what may be written in a cluster: [Gone] if there is no such
+// cluster. It is exact: when this process knows of no fence, etcd is asked.
+func (s *Store) State(ctx context.Context, c cluster.Name) (State, error) {
+	f, err := s.guard.fence(ctx, c)
+	return f.state, err
+}

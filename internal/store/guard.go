@@ -1,0 +1,173 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// guard is where every read and write of Kubernetes' storage meets etcd. To each
+// write it adds the compare of its cluster's fence, in the same transaction, so
+// that several processes on one etcd are correct without waiting for each other.
+type guard struct {
+	kubernetes.Interface // reads
+	kv                   clientv3.KV
+	prefix               string // of etcd keys, as in "/registry"
+	fences               *fences
+	budgets              *budgets
+
+	latest    atomic.Int64 // newest revision that this process has seen
+	committed sync.Map     // prefix of a resource, to *atomic.Int64: newest revision committed there by this process
+}
+
+var _ kubernetes.Interface = (*guard)(nil)
+
+// attempts bounds how often a write whose fence moved is tried again.
+const attempts = 4
+
+func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, expected int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	k, err := g.parse(key)
+	if err != nil {
+		return kubernetes.PutResponse{}, err
+	}
+	if err := g.budgets.spend(k.Cluster, len(value)); err != nil {
+		return kubernetes.PutResponse{}, err
+	}
+	resp, kv, err := g.write(ctx, k, expected, clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID)))
+	if err != nil {
+		return kubernetes.PutResponse{}, err
+	}
+	return kubernetes.PutResponse{KV: kv, Succeeded: resp.Succeeded, Revision: resp.Header.Revision}, nil
+}
+
+func (g *guard) OptimisticDelete(ctx context.Context, key string, expected int64, _ kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+	k, err := g.parse(key)
+	if err != nil {
+		return kubernetes.DeleteResponse{}, err
+	}
+	resp, kv, err := g.write(ctx, k, expected, clientv3.OpDelete(key))
+	if err != nil {
+		return kubernetes.DeleteResponse{}, err
+	}
+	return kubernetes.DeleteResponse{KV: kv, Succeeded: resp.Succeeded, Revision: resp.Header.Revision}, nil
+}
+
+func (g *guard) parse(key string) (Key, error) {
+	if len(key) > len(g.prefix) && key[:len(g.prefix)] == g.prefix {
+		if k, ok := parseKey(key[len(g.prefix):]); ok {
+			return k, nil
+		}
+	}
+	return Key{}, fmt.Errorf("refusing to write at malformed key %q", key)
+}
+
+// write does op if its key is at revision expected and the fence of its cluster
+// allows it. If only the key differs, it returns the key's present value.
+func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
+	key, fenced := string(op.KeyBytes()), g.prefix+fenceKey(k.Cluster)
+	for range attempts {
+		f, err := g.fence(ctx, k.Cluster)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !f.allows(expected == 0) {
+			return nil, nil, fencedOff(k.Cluster, f.state)
+		}
+		resp, err := g.kv.Txn(ctx).If(
+			clientv3.Compare(clientv3.ModRevision(key), "=", expected),
+			clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev),
+		).Then(op).Else(clientv3.OpGet(key), clientv3.OpGet(fenced)).Commit()
+		if err != nil {
+			return nil, nil, err
+		}
+		if resp.Succeeded {
+			g.saw(resp.Header.Revision, k.Resource)
+			return resp, nil, nil
+		}
+		g.saw(resp.Header.Revision)
+		if now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision); now.rev == f.rev {
+			return resp, first(resp.Responses[0].GetResponseRange()), nil
+		}
+	}
+	return nil, nil, apierrors.NewServerTimeout(schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}, "write", 1)
+}
+
+// fence returns the fence of c as this process knows it, or else as it is.
+func (g *guard) fence(ctx context.Context, c cluster.Name) (fence, error) {
+	if f, ok := g.fences.get(c); ok {
+		return f, nil
+	}
+	resp, err := g.kv.Get(ctx, g.prefix+fenceKey(c))
+	if err != nil {
+		return fence{}, err
+	}
+	g.saw(resp.Header.Revision)
+	return g.read(c, (*pb.RangeResponse)(resp), resp.Header.Revision), nil
+}
+
+// read learns the fence of c from a read of its key at revision at.
+func (g *guard) read(c cluster.Name, r *pb.RangeResponse, at int64) fence {
+	var f fence
+	if kv := first(r); kv != nil {
+		f = fence{rev: kv.ModRevision, state: State(kv.Value)}
+	}
+	g.fences.learn(c, f, at)
+	return f
+}
+
+func first(r *pb.RangeResponse) *mvccpb.KeyValue {
+	if r == nil || len(r.Kvs) == 0 {
+		return nil
+	}
+	return r.Kvs[0]
+}
+
+// saw records that revision rev exists and, for resources, that this process
+// committed it there.
+func (g *guard) saw(rev int64, resources ...Resource) {
+	raise(&g.latest, rev)
+	for _, r := range resources {
+		raise(g.committedUnder(r.prefix()), rev)
+	}
+}
+
+func (g *guard) committedUnder(prefix string) *atomic.Int64 {
+	if v, ok := g.committed.Load(prefix); ok {
+		return v.(*atomic.Int64)
+	}
+	v, _ := g.committed.LoadOrStore(prefix, new(atomic.Int64))
+	return v.(*atomic.Int64)
+}
+
+func raise(to *atomic.Int64, rev int64) {
+	for {
+		old := to.Load()
+		if old >= rev || to.CompareAndSwap(old, rev) {
+			return
+		}
+	}
+}
+
+// fencedOff is the answer to a write that the state of its cluster forbids.
+func fencedOff(c cluster.Name, s State) error {
+	clusters := schema.GroupResource{Group: "core.kcp.io", Resource: "logicalclusters"}
+	switch s {
+	case Gone:
+		return apierrors.NewNotFound(clusters, string(c))
+	case Terminating:
+		return apierrors.NewForbidden(clusters, string(c), errors.New("nothing can be created in it because it is being deleted"))
+	default:
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("logical cluster %s is %s: nothing can be written in it now; try again later", c, s))
+	}
+}

@@ -1,0 +1,107 @@
+package store
+
+import (
+	"sync"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Usage is how much of a resource a cluster stores.
+type Usage struct {
+	Objects int64
+	Bytes   int64 // of the stored values
+}
+
+// The Ledger holds exact counts of the objects and bytes of every cluster.
+type Ledger struct {
+	mu       sync.RWMutex
+	now      map[cluster.Name][]entry
+	building map[cluster.Name][]entry // during a rebuild, else nil
+	names    map[Resource]int32       // index of a resource in list
+	list     []Resource
+}
+
+// An entry is the usage of one resource. Clusters have few resources each, so a
+// slice is smaller than a map, and quick enough to search.
+type entry struct {
+	resource int32
+	objects  int32
+	bytes    int64
+}
+
+func newLedger() *Ledger {
+	return &Ledger{now: map[cluster.Name][]entry{}, names: map[Resource]int32{}}
+}
+
+// Of returns what a cluster stores, by resource.
+func (l *Ledger) Of(c cluster.Name) map[Resource]Usage {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	all := make(map[Resource]Usage, len(l.now[c]))
+	for _, e := range l.now[c] {
+		all[l.list[e.resource]] = Usage{Objects: int64(e.objects), Bytes: e.bytes}
+	}
+	return all
+}
+
+// Clusters returns how many clusters store anything.
+func (l *Ledger) Clusters() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.now)
+}
+
+func (l *Ledger) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.building = map[cluster.Name][]entry{}
+}
+
+func (l *Ledger) swap() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now, l.building = l.building, nil
+}
+
+func (l *Ledger) apply(e Event) {
+	var objects int32
+	switch {
+	case e.Deleted():
+		objects = -1
+	case e.previous == nil:
+		objects = 1
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to := l.now
+	if l.building != nil {
+		to = l.building
+	}
+	i, ok := l.names[e.Key.Resource]
+	if !ok {
+		i = int32(len(l.list))
+		l.names[e.Key.Resource] = i
+		l.list = append(l.list, e.Key.Resource)
+	}
+	to[e.Key.Cluster] = add(to[e.Key.Cluster], entry{i, objects, int64(len(e.value) - len(e.previous))})
+	if len(to[e.Key.Cluster]) == 0 {
+		delete(to, e.Key.Cluster)
+	}
+}
+
+// add adds the difference d to entries, and drops the entry when nothing is left.
+func add(entries []entry, d entry) []entry {
+	for i := range entries {
+		if entries[i].resource != d.resource {
+			continue
+		}
+		entries[i].objects += d.objects
+		entries[i].bytes += d.bytes
+		if entries[i].objects == 0 {
+			entries[i] = entries[len(entries)-1]
+			entries = entries[:len(entries)-1]
+		}
+		return entries
+	}
+	return append(entries, d)
+}

@@ -1,0 +1,239 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// clusterIndex is the field by which watch caches find the watchers of an event,
+// so that an event costs the watchers of its own cluster only.
+const clusterIndex = "kcp.io/cluster"
+
+type identityKey struct{}
+
+// WithIdentity returns a context for requests to the objects of a custom resource
+// that belong to the export of that identity.
+func WithIdentity(ctx context.Context, identity string) context.Context {
+	return context.WithValue(ctx, identityKey{}, identity)
+}
+
+// multi lets a registry that knows one cluster work on that of its context: it
+// inserts the cluster into every key.
+type multi struct {
+	storage.Interface // by keys with a cluster
+	store             *Store
+	kind              Resource // its identity comes from the context
+	root              string   // of the registry's keys
+	attrs             storage.AttrFunc
+	wait              func(context.Context) error // until a cache can serve; nil without one
+}
+
+func (m *multi) resource(ctx context.Context) Resource {
+	r := m.kind
+	if r.Root == Custom {
+		r.Identity, _ = ctx.Value(identityKey{}).(string)
+	}
+	return r
+}
+
+// one returns the key of an object, or of a range, in the cluster of the request.
+func (m *multi) one(ctx context.Context, key string) (cluster.Name, string, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return "", "", apierrors.NewBadRequest(err.Error())
+	}
+	rest, ok := strings.CutPrefix(key, m.root)
+	if !ok || rest != "" && rest[0] != '/' {
+		return "", "", fmt.Errorf("key %q is not below %q", key, m.root)
+	}
+	return c, m.resource(ctx).prefix() + "/" + string(c) + rest, nil
+}
+
+func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	c, k, err := m.one(ctx, key)
+	if err != nil {
+		return err
+	}
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	stamp(accessor, c)
+	if hook := m.store.hook(m.resource(ctx)); hook != nil {
+		return runHook(ctx, hook, c, obj, out)
+	}
+	return m.Interface.Create(ctx, k, obj, out, ttl)
+}
+
+func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runtime.Object) error {
+	in, ok := obj.(*unstructured.Unstructured)
+	to, ok2 := out.(*unstructured.Unstructured)
+	if !ok || !ok2 {
+		return fmt.Errorf("create hook of a %T", obj)
+	}
+	made := in.DeepCopy()
+	if err := hook(ctx, c, made); err != nil {
+		return err
+	}
+	to.Object = made.Object
+	return nil
+}
+
+func (m *multi) Delete(ctx context.Context, key string, out runtime.Object, p *storage.Preconditions, v storage.ValidateObjectFunc, cached runtime.Object, o storage.DeleteOptions) error {
+	_, k, err := m.one(ctx, key)
+	if err != nil {
+		return err
+	}
+	return m.Interface.Delete(ctx, k, out, p, v, cached, o)
+}
+
+func (m *multi) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
+	_, k, err := m.one(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := m.Interface.Get(ctx, k, o, out); err != nil {
+		return err
+	}
+	return m.refuseStandIn(out)
+}
+
+func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.Object, ignoreNotFound bool, p *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object) error {
+	c, k, err := m.one(ctx, key)
+	if err != nil {
+		return err
+	}
+	stamping := func(in runtime.Object, r storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		out, ttl, err := update(in, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		accessor, err := meta.Accessor(out)
+		if err != nil {
+			return nil, nil, err
+		}
+		stamp(accessor, c) // a client may have left the annotation out
+		return out, ttl, nil
+	}
+	return m.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
+}
+
+func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	k, o, err := m.many(ctx, key, o)
+	if err != nil {
+		return err
+	}
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	if err := m.Interface.GetList(ctx, k, o, list); err != nil {
+		return err
+	}
+	if !m.store.odd.Load() || isWildcard(ctx) {
+		return nil
+	}
+	return meta.EachListItem(list, m.refuseStandIn)
+}
+
+func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	k, o, err := m.many(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.store.refuseFuture(ctx, o.ResourceVersion); err != nil {
+		return nil, err
+	}
+	if c, _ := cluster.From(ctx); m.wait != nil && c != cluster.All {
+		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector(clusterIndex, string(c)))
+		o.Predicate.IndexFields = []string{clusterIndex}
+		o.Predicate.GetAttrs = m.attrs
+	}
+	return m.Interface.Watch(ctx, k, o)
+}
+
+func isWildcard(ctx context.Context) bool {
+	c, _ := cluster.From(ctx)
+	return c == cluster.All
+}
+
+// many returns the range of a list or watch. A wildcard covers the resource in
+// every cluster, and selects by field what its key would have.
+func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (string, storage.ListOptions, error) {
+	if !isWildcard(ctx) {
+		_, k, err := m.one(ctx, key)
+		return k, o, err
+	}
+	namespace := request.NamespaceValue(ctx)
+	rest := strings.Trim(strings.TrimPrefix(strings.TrimPrefix(key, m.root), "/"+namespace), "/")
+	if namespace != "" {
+		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector("metadata.namespace", namespace))
+	}
+	if rest != "" {
+		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector("metadata.name", rest))
+	}
+	o.Recursive = true
+	return m.resource(ctx).prefix(), o, nil
+}
+
+// ready waits for the cache. Upstream answers 429 while it starts.
+func (m *multi) ready(ctx context.Context) error {
+	if m.wait == nil || m.ReadinessCheck() == nil {
+		return nil
+	}
+	if err := m.wait(ctx); err != nil {
+		return apierrors.NewServiceUnavailable("the watch cache is starting: " + err.Error())
+	}
+	return nil
+}
+
+// refuseStandIn reports a cached object whose stored value cannot be decoded.
+func (m *multi) refuseStandIn(obj runtime.Object) error {
+	if !m.store.odd.Load() {
+		return nil
+	}
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return nil //nolint:nilerr // no object, no stand-in
+	}
+	if why := accessor.GetAnnotations()[undecodable]; why != "" {
+		return apierrors.NewInternalError(fmt.Errorf("the stored %s %s/%s cannot be decoded: %s", m.kind.Resource, accessor.GetNamespace(), accessor.GetName(), why))
+	}
+	return nil
+}
+
+// refuseFuture answers 410 to a watch from a revision that was never reached, as
+// after a restore from a backup. Upstream would wait for it in silence.
+func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error {
+	rev, err := strconv.ParseInt(resourceVersion, 10, 64)
+	if err != nil || rev <= s.guard.latest.Load() {
+		return nil //nolint:nilerr // upstream answers what is malformed
+	}
+	resp, err := s.backend.client.Get(ctx, s.prefix+"/"+string(System)+"/meta")
+	if err != nil {
+		return err
+	}
+	s.guard.saw(resp.Header.Revision)
+	if rev <= resp.Header.Revision {
+		return nil
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("too large resource version: %d, current: %d", rev, resp.Header.Revision))
+}
+
+// Stats is asked for metrics only, without a context: it would scan every cluster.
+func (m *multi) Stats(context.Context) (storage.Stats, error) { return storage.Stats{}, nil }

@@ -1,0 +1,204 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Config returns how upstream would store a resource: its codec above all.
+type Config func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
+
+// A Getter gives registries their storage.
+type Getter struct {
+	store  *Store
+	config Config
+	// uncached resources expire by lease: many may go in one revision, of which a
+	// watch cache would take in one.
+	uncached map[schema.GroupResource]bool
+	custom   bool
+}
+
+var _ generic.RESTOptionsGetter = (*Getter)(nil)
+
+// Natives returns the storage of kinds compiled into the server.
+func (s *Store) Natives(config Config, uncached ...schema.GroupResource) *Getter {
+	g := &Getter{store: s, config: config, uncached: map[schema.GroupResource]bool{}}
+	for _, gr := range uncached {
+		g.uncached[gr] = true
+	}
+	return g
+}
+
+// GetRESTOptions implements [generic.RESTOptionsGetter].
+func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	cfg, err := g.config(gr, example)
+	if err != nil {
+		return generic.RESTOptions{}, err
+	}
+	cfg.Prefix = g.store.prefix
+	codec := tenantCodec{cfg.Codec}
+	cfg.Codec = codec
+	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: 1}
+	if g.custom {
+		r := CustomResource(gr, "")
+		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r)
+	} else {
+		r := NativeResource(gr)
+		g.store.register(r, codec, cfg.Transformer)
+		o.ResourcePrefix, o.Decorator = r.prefix(), g.store.nativeStorage(r, codec, !g.uncached[gr])
+	}
+	return o, nil
+}
+
+// nativeStorage makes the storage of a native resource in all clusters.
+func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generic.StorageDecorator {
+	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
+		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		direct, err := s.etcd3(s.direct, cfg, root, codec, newFunc, newList)
+		if err != nil {
+			return nil, nil, err
+		}
+		m := &multi{Interface: direct, store: s, kind: r, root: root, attrs: tenantAttrs(attrs)}
+		if !cached {
+			return m, direct.Close, nil
+		}
+		feed, err := s.feed(cfg, root, feedCodec{tenantCodec: codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList)
+		if err != nil {
+			return nil, nil, err
+		}
+		c, err := s.newCacher(cfg, cacher.Config{
+			Storage: feeding{feed, s, root}, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
+			GetAttrsFunc: m.attrs, Codec: codec.Codec,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		d := cacher.NewCacheDelegator(c, direct)
+		m.Interface, m.wait = d, c.Wait
+		stop := sync.OnceFunc(func() { d.Stop(); c.Stop(); feed.Close(); direct.Close() })
+		s.onClose(stop)
+		return m, stop, nil
+	}
+}
+
+// etcd3 makes upstream's storage over one range of keys, for requests of clients.
+func (s *Store) etcd3(c *kubernetes.Client, cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
+	v := storage.APIObjectVersioner{}
+	return etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
+		keyed{inner: cfg.Transformer, prefix: s.prefix}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
+}
+
+// feed makes the storage that fills a cache: it has a watch stream of its own,
+// and never fails on a value.
+func (s *Store) feed(cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
+	c := s.client()
+	v := storage.APIObjectVersioner{}
+	inner, err := etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
+		keyed{inner: cfg.Transformer, prefix: s.prefix, lenient: true}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
+	if err != nil {
+		return nil, err
+	}
+	return ownClient{inner, c}, nil
+}
+
+// ownClient closes its client when it is closed.
+type ownClient struct {
+	etcd3Storage
+	client *kubernetes.Client
+}
+
+func (o ownClient) Close() {
+	o.etcd3Storage.Close()
+	_ = o.client.Close() // reports nothing but that its context ended
+}
+
+type etcd3Storage interface {
+	storage.Interface
+	Close()
+}
+
+// newCacher fills in what is equal for every cache of all clusters.
+func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config) (*cacher.Cacher, error) {
+	c.Versioner = storage.APIObjectVersioner{}
+	c.GroupResource = cfg.GroupResource
+	c.EventsHistoryWindow = cfg.EventsHistoryWindow
+	c.IndexerFuncs = storage.IndexerFuncs{clusterIndex: clusterOf}
+	c.KeyFunc = func(o runtime.Object) (string, error) {
+		accessor, err := meta.Accessor(o)
+		if err != nil {
+			return "", err
+		}
+		return c.ResourcePrefix + "/" + tailOf(cluster.Of(accessor), accessor.GetNamespace(), accessor.GetName()), nil
+	}
+	return cacher.NewCacherFromConfig(c)
+}
+
+func clusterOf(o runtime.Object) string {
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return ""
+	}
+	return string(cluster.Of(accessor))
+}
+
+// tenantAttrs adds the cluster to the fields of an object. It never fails: for a
+// stand-in, which a registry may refuse, it gives the name alone.
+func tenantAttrs(attrs storage.AttrFunc) storage.AttrFunc {
+	return func(o runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := attrs(o)
+		accessor, merr := meta.Accessor(o)
+		if merr != nil {
+			return nil, nil, merr
+		}
+		all := make(fields.Set, len(f)+2)
+		if err != nil {
+			l, f = nil, fields.Set{"metadata.name": accessor.GetName(), "metadata.namespace": accessor.GetNamespace()}
+		}
+		for k, v := range f {
+			all[k] = v
+		}
+		all[clusterIndex] = string(cluster.Of(accessor))
+		return l, all, nil
+	}
+}
+
+// feeding is the storage that a watch cache of all clusters reads.
+type feeding struct {
+	storage.Interface
+	store  *Store
+	prefix string // of the resource
+}
+
+// IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
+// that begins with a list: the reflector collects that in a store keyed by
+// namespace and name alone, where objects of one name in several clusters
+// overwrite each other.
+func (feeding) IsWatchListSemanticsUnSupported() bool { return true }
+
+// EnableResourceSizeEstimation would keep a map of every key and sweep it.
+func (feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// GetCurrentResourceVersion returns the newest revision under the cache's own
+// prefix, which a consistent list waits for. As nobody else writes to this etcd,
+// that is what this process last committed there; upstream takes the revision of
+// all of etcd, which a quiet cache learns of only by a progress report.
+func (f feeding) GetCurrentResourceVersion(context.Context) (uint64, error) {
+	return uint64(max(f.store.opened, f.store.guard.committedUnder(f.prefix).Load())), nil
+}

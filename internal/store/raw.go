@@ -1,0 +1,298 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// A Raw is a custom resource as a watch cache keeps it: the bytes stored, from
+// which every schema and version decodes when it is read, and the little of its
+// metadata that the cache selects by. Decoded it would be thirty times as large.
+type Raw struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	framed []byte // never changed
+}
+
+// DeepCopyObject implements [runtime.Object].
+func (r *Raw) DeepCopyObject() runtime.Object {
+	c := *r
+	return &c // what it points to is never changed
+}
+
+// A RawList is a list of Raws.
+type RawList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []Raw
+}
+
+// DeepCopyObject implements [runtime.Object].
+func (l *RawList) DeepCopyObject() runtime.Object {
+	c := *l
+	c.Items = append([]Raw(nil), l.Items...)
+	return &c
+}
+
+func newRaw() runtime.Object     { return &Raw{} }
+func newRawList() runtime.Object { return &RawList{} }
+
+// rawCodec reads the metadata of custom resources. It never fails: what it cannot
+// read is left empty, and reported by whoever decodes the object.
+type rawCodec struct{ stamps *stamps }
+
+func (rawCodec) Identifier() runtime.Identifier { return "raw" }
+
+func (rawCodec) Encode(o runtime.Object, w io.Writer) error {
+	r, ok := o.(*Raw)
+	if !ok {
+		return fmt.Errorf("%T in a cache of custom resources", o)
+	}
+	_, err := w.Write(r.framed)
+	return err
+}
+
+func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	r, ok := into.(*Raw)
+	if !ok {
+		r = &Raw{}
+	}
+	tail, value, err := cutFrame(framed)
+	if err != nil {
+		return nil, nil, err
+	}
+	name, namespace, object, _ := splitTail(tail)
+	var partial struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	// Unlike encoding/json this tells "metadata" from "Metadata", as the decoder of
+	// the objects does. A failure leaves the labels empty.
+	if kjson.UnmarshalCaseSensitivePreserveInts(value, &partial) != nil {
+		partial.Metadata.Labels = nil
+	}
+	*r = Raw{framed: append([]byte(nil), framed...)}
+	r.Namespace, r.Name, r.Labels = namespace, object, partial.Metadata.Labels
+	r.Annotations = c.stamps.only(name)
+	return r, &schema.GroupVersionKind{}, nil
+}
+
+func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
+	r, ok := o.(*Raw)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T in a cache of custom resources", o)
+	}
+	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, clusterIndex: string(cluster.Of(r))}, nil
+}
+
+// raw is the cache of one custom resource in all clusters, whatever their schemas.
+type raw struct {
+	storage.Interface
+	wait func(context.Context) error
+}
+
+// cacheOf returns the cache of r, which it starts on first use.
+func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.raws[r]; c != nil {
+		return c, nil
+	}
+	feed, err := s.feed(cfg, r.prefix(), rawCodec{s.stamps}, newRaw, newRawList)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.newCacher(cfg, cacher.Config{
+		Storage: feeding{feed, s, r.prefix()}, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
+		GetAttrsFunc: rawAttrs, Codec: rawCodec{s.stamps},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := cacher.NewCacheDelegator(c, feed)
+	s.raws[r] = &raw{d, c.Wait}
+	s.closers = append(s.closers, func() { d.Stop(); c.Stop(); feed.Close() })
+	return s.raws[r], nil
+}
+
+// Customs returns the storage of kinds served from schemas. Its config gives the
+// codec of bare JSON.
+func (s *Store) Customs(config Config) *Getter {
+	return &Getter{store: s, config: config, custom: true}
+}
+
+// customStorage makes the storage of one schema of a custom resource: writes and
+// single reads go straight to etcd, lists and watches to the cache that all
+// schemas of the resource share.
+func (s *Store) customStorage(kind Resource) generic.StorageDecorator {
+	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
+		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		direct, err := s.etcd3(s.direct, cfg, root, cfg.Codec, newFunc, newList)
+		if err != nil {
+			return nil, nil, err
+		}
+		m := &multi{store: s, kind: kind, root: root}
+		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: attrs, odd: &s.odd}
+		return m, sync.OnceFunc(direct.Close), nil
+	}
+}
+
+// custom is the storage of one schema, by keys with a cluster.
+type custom struct {
+	storage.Interface // etcd
+	multi             *multi
+	cfg               *storagebackend.ConfigForResource
+	newFunc           func() runtime.Object
+	attrs             storage.AttrFunc
+	odd               *atomic.Bool
+}
+
+func (c *custom) ReadinessCheck() error { return nil }
+
+// cache returns the cache for a request, once it is ready.
+func (c *custom) cache(ctx context.Context) (*raw, error) {
+	r, err := c.multi.store.cacheOf(c.multi.resource(ctx), c.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if r.ReadinessCheck() != nil {
+		if err := r.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// cachedFields reports whether the cache knows all fields of a selector.
+func cachedFields(s fields.Selector) bool {
+	if s == nil {
+		return true
+	}
+	for _, r := range s.Requirements() {
+		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if !cachedFields(o.Predicate.Field) {
+		return c.Interface.GetList(ctx, key, o, list)
+	}
+	cached, err := c.cache(ctx)
+	if err != nil {
+		return err
+	}
+	into, ok := list.(*unstructured.UnstructuredList)
+	if !ok {
+		return fmt.Errorf("list of custom resources into a %T", list)
+	}
+	o.Predicate.GetAttrs = rawAttrs
+	var raws RawList
+	if err := cached.GetList(ctx, key, o, &raws); err != nil {
+		return err
+	}
+	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
+	for i := range raws.Items {
+		u, err := c.decode(&raws.Items[i])
+		if err != nil {
+			if isWildcard(ctx) {
+				continue // one tenant's bad value is not everybody's
+			}
+			return err
+		}
+		into.Items = append(into.Items, *u)
+	}
+	into.SetResourceVersion(raws.ResourceVersion)
+	into.SetContinue(raws.Continue)
+	into.SetRemainingItemCount(raws.RemainingItemCount)
+	return nil
+}
+
+func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
+	o, err := runtime.Decode(c.cfg.Codec, r.framed)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("custom resource %s/%s decodes to a %T", r.Namespace, r.Name, o)
+	}
+	u.SetResourceVersion(r.ResourceVersion)
+	return u, nil
+}
+
+func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if !cachedFields(o.Predicate.Field) {
+		return c.Interface.Watch(ctx, key, o)
+	}
+	cached, err := c.cache(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if name, _ := cluster.From(ctx); name != cluster.All {
+		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector(clusterIndex, string(name)))
+		o.Predicate.IndexFields = []string{clusterIndex}
+	}
+	o.Predicate.GetAttrs = rawAttrs
+	w, err := cached.Watch(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) { return c.event(e, isWildcard(ctx)) }), nil
+}
+
+// event turns an event of the cache into one of this schema.
+func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	o := e.Object
+	if cached, ok := o.(runtime.CacheableObject); ok {
+		o = cached.GetObject()
+	}
+	r, ok := o.(*Raw)
+	if !ok {
+		return e, true // a Status
+	}
+	if e.Type == watch.Bookmark {
+		b := c.newFunc()
+		accessor, err := meta.Accessor(b)
+		if err != nil {
+			return e, false
+		}
+		accessor.SetResourceVersion(r.ResourceVersion)
+		accessor.SetAnnotations(r.Annotations)
+		return watch.Event{Type: watch.Bookmark, Object: b}, true
+	}
+	u, err := c.decode(r)
+	if err != nil {
+		return watch.Event{Type: watch.Error, Object: &metav1.Status{
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: 500,
+			Message: strings.TrimSpace(err.Error()),
+		}}, !wildcard
+	}
+	return watch.Event{Type: e.Type, Object: u}, true
+}

@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// An Event is a change of one key. Its values are nil before an object was
+// created and after it was deleted.
+type Event struct {
+	Key      Key
+	Revision int64
+	value    []byte
+	previous []byte
+	store    *Store
+}
+
+// Deleted reports whether the object is gone.
+func (e Event) Deleted() bool { return e.value == nil }
+
+// Object decodes the object as it is after the event, in its storage version.
+func (e Event) Object(ctx context.Context) (runtime.Object, error) {
+	return e.store.decode(ctx, e.Key, e.value)
+}
+
+// A Follower is a projection of all keys that the spine keeps up to date. Its
+// methods are called one at a time.
+type Follower interface {
+	// Reset begins a rebuild: until Done, Apply gives what exists.
+	Reset()
+	// Apply takes in a change.
+	Apply(Event)
+	// Done ends the rebuild: what was not given since Reset is gone.
+	Done()
+}
+
+// The Spine follows every change of every cluster, in order, and keeps what can
+// refuse a request or must be exact: fences, the ledger, and its followers. All of
+// it has one revision up to which it is applied.
+type Spine struct {
+	store  *Store
+	ledger *Ledger
+	client *clientv3.Client
+	ctx    context.Context // of the goroutine, ended by stop
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu        sync.Mutex
+	followers []Follower
+	applied   int64
+	moved     chan struct{} // closed and replaced when applied grows
+	ready     chan struct{} // closed once everything was read
+}
+
+const (
+	scanPage   = 2000
+	retryAfter = 200 * time.Millisecond
+	// freshness is how long a refusal may wait for evidence as new as the newest
+	// revision that this process has seen.
+	freshness = time.Second
+)
+
+func newSpine(s *Store) *Spine {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Spine{store: s, ledger: newLedger(), client: s.backend.watcher(), ctx: ctx, cancel: cancel, moved: make(chan struct{}), ready: make(chan struct{})}
+}
+
+// Follow adds a follower. It must be called before Start.
+func (p *Spine) Follow(f Follower) { p.followers = append(p.followers, f) }
+
+// Start begins to follow, and returns once all that exists was read.
+func (p *Spine) Start(ctx context.Context) error {
+	p.wg.Go(p.run)
+	select {
+	case <-p.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
+
+func (p *Spine) stop() {
+	p.cancel()
+	p.wg.Wait()
+	_ = p.client.Close() // reports nothing but that its context ended
+}
+
+// Ready is closed once everything that existed at the start was read.
+func (p *Spine) Ready() <-chan struct{} { return p.ready }
+
+// Ledger returns the exact counts of what is stored.
+func (p *Spine) Ledger() *Ledger { return p.ledger }
+
+// Fresh waits, for a second at most, until everything is applied that this process
+// knows to be committed. It reports whether there was anything to wait for: if
+// not, a decision made before stands.
+func (p *Spine) Fresh(ctx context.Context) bool {
+	want := p.store.guard.latest.Load()
+	if p.reached(want) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, freshness)
+	defer cancel()
+	return p.WaitFor(ctx, want) == nil
+}
+
+func (p *Spine) reached(rev int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.applied >= rev
+}
+
+// WaitFor waits until everything up to a revision is applied.
+func (p *Spine) WaitFor(ctx context.Context, rev int64) error {
+	for {
+		p.mu.Lock()
+		done, moved := p.applied >= rev, p.moved
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p *Spine) advance(rev int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if rev > p.applied {
+		p.applied = rev
+		close(p.moved)
+		p.moved = make(chan struct{})
+	}
+}
+
+// run follows until stop. After a gap it reads everything again.
+func (p *Spine) run() {
+	var once sync.Once
+	for p.ctx.Err() == nil {
+		rev, err := p.rebuild()
+		if err == nil {
+			once.Do(func() { close(p.ready) })
+			err = p.watch(rev + 1)
+		}
+		if p.ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(p.ctx).Error(err, "Lost track of changes; reading everything again")
+		select {
+		case <-time.After(retryAfter):
+		case <-p.ctx.Done():
+		}
+	}
+}
+
+// rebuild reads all keys as they are at one revision, and returns it.
+func (p *Spine) rebuild() (int64, error) {
+	start := p.store.prefix + "/"
+	end := clientv3.GetPrefixRangeEnd(start)
+	p.ledger.reset()
+	for _, f := range p.followers {
+		f.Reset()
+	}
+	var rev int64
+	for key := start; ; {
+		resp, err := p.client.Get(p.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(scanPage), clientv3.WithRev(rev))
+		if err != nil {
+			return 0, err
+		}
+		if rev == 0 {
+			rev = resp.Header.Revision // the other pages are read as of the first
+		}
+		for _, kv := range resp.Kvs {
+			p.apply(&clientv3.Event{Type: mvccpb.PUT, Kv: kv})
+		}
+		if !resp.More {
+			break
+		}
+		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+	p.ledger.swap()
+	for _, f := range p.followers {
+		f.Done()
+	}
+	p.advance(rev)
+	return rev, nil
+}
+
+// watch applies changes from revision rev on, until it loses track.
+func (p *Spine) watch(rev int64) error {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	changes := p.client.Watch(clientv3.WithRequireLeader(ctx), p.store.prefix+"/",
+		clientv3.WithPrefix(), clientv3.WithRev(rev), clientv3.WithPrevKV(), clientv3.WithProgressNotify())
+	for resp := range changes {
+		if err := resp.Err(); err != nil {
+			return err
+		}
+		for i, e := range resp.Events {
+			// All changes of a transaction share a revision: it is applied once the
+			// last of them is.
+			if i > 0 && e.Kv.ModRevision > resp.Events[i-1].Kv.ModRevision {
+				p.advance(resp.Events[i-1].Kv.ModRevision)
+			}
+			if e.PrevKv == nil && !e.IsCreate() {
+				return fmt.Errorf("the value before revision %d is compacted", e.Kv.ModRevision)
+			}
+			p.apply(e)
+		}
+		p.store.guard.saw(resp.Header.Revision)
+		p.advance(resp.Header.Revision)
+	}
+	return errors.New("watch ended")
+}
+
+func (p *Spine) apply(e *clientv3.Event) {
+	k, ok := parseKey(strings.TrimPrefix(string(e.Kv.Key), p.store.prefix))
+	if !ok {
+		return // not an object: the description of the format
+	}
+	ev := Event{Key: k, Revision: e.Kv.ModRevision, store: p.store}
+	if e.Type != clientv3.EventTypeDelete {
+		ev.value = e.Kv.Value
+	}
+	if e.PrevKv != nil {
+		ev.previous = e.PrevKv.Value
+	}
+	if c, ok := fenceOf(k); ok {
+		p.applyFence(c, ev)
+	} else {
+		p.ledger.apply(ev)
+	}
+	for _, f := range p.followers {
+		p.give(f, ev)
+	}
+}
+
+func (p *Spine) applyFence(c cluster.Name, e Event) {
+	if e.Deleted() {
+		p.store.guard.fences.learn(c, fence{}, e.Revision)
+		p.store.stamps.forget(c)
+		return
+	}
+	p.store.guard.fences.learn(c, fence{rev: e.Revision, state: State(e.value)}, e.Revision)
+}
+
+// give lets one follower take in an event. Its panic must not stop the spine, on
+// which every cluster depends.
+func (p *Spine) give(f Follower, e Event) {
+	defer func() {
+		if r := recover(); r != nil {
+			klog.FromContext(p.ctx).Error(fmt.Errorf("panic: %v", r), "Change not taken in", "key", e.Key.String())
+		}
+	}()
+	f.Apply(e)
+}

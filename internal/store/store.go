@@ -1,0 +1,234 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"sync"
+	"sync/atomic"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	storagefeature "k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/value"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Options say where a store keeps its data. Dir is required.
+type Options struct {
+	// Dir holds the data of the etcd that runs in this process.
+	Dir string
+	// Prefix of all keys; default "/registry".
+	Prefix string
+	// Version of Kubernetes that writes the data, as in "1.36".
+	Version string
+	// NoSync leaves writing to disk to the operating system. A crash of the
+	// machine, though not of the process, may then lose writes: for tests.
+	NoSync bool
+}
+
+// A Store keeps the objects of all clusters in one etcd.
+type Store struct {
+	prefix  string
+	backend *backend
+	guard   *guard
+	direct  *kubernetes.Client // for what no cache serves
+	spine   *Spine
+	stamps  *stamps
+	// opened is the revision at which this process began.
+	opened int64
+	// odd is set once a value was met that cannot be decoded: only then are lists
+	// searched for their stand-ins.
+	odd atomic.Bool
+
+	mu      sync.Mutex
+	kinds   map[string]kind   // by [Resource.kindPrefix]
+	raws    map[Resource]*raw // caches of custom resources
+	hooks   map[string]CreateHook
+	closers []func()
+}
+
+// A kind says how objects of a resource become bytes.
+type kind struct {
+	codec       tenantCodec
+	transformer keyed
+}
+
+// Open starts the store. Close it to release the directory.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	prepareLibraries()
+	b, err := startEtcd(ctx, o.Dir, !o.NoSync)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		prefix:  path.Join("/", cmp.Or(o.Prefix, "/registry")),
+		backend: b,
+		stamps:  newStamps(),
+		kinds:   map[string]kind{},
+		raws:    map[Resource]*raw{},
+		hooks:   map[string]CreateHook{},
+	}
+	s.guard = &guard{
+		Interface: &kubernetes.Client{Client: b.client},
+		kv:        b.client.KV, prefix: s.prefix, fences: newFences(), budgets: newBudgets(),
+	}
+	if s.opened, err = s.checkFormat(ctx, o.Version); err != nil {
+		b.close()
+		return nil, err
+	}
+	s.guard.saw(s.opened)
+	s.direct = s.client()
+	s.onClose(func() { _ = s.direct.Close() })
+	s.spine = newSpine(s)
+	return s, nil
+}
+
+// prepareLibraries sets what Kubernetes' storage libraries keep in globals. All
+// stores of a process share it, and setting it again changes nothing.
+var prepareLibraries = sync.OnceFunc(func() {
+	// The library asks each endpoint for its version; an etcd in process has none.
+	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
+	// Lists everything again every few minutes, of all clusters.
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.DetectCacheInconsistency): false}); err != nil {
+		panic(err) // a gate of the version of the library that we are built with
+	}
+})
+
+type everyFeature struct {
+	storagefeature.FeatureSupportChecker
+}
+
+func (everyFeature) Supports(storage.Feature) bool { return true }
+
+// Close stops everything that Open and the use of the store began. Requests must
+// have ended.
+func (s *Store) Close() {
+	s.spine.stop()
+	s.mu.Lock()
+	closers := s.closers
+	s.closers = nil
+	s.mu.Unlock()
+	for _, stop := range closers {
+		stop()
+	}
+	s.backend.close()
+}
+
+// onClose has stop called by Close.
+func (s *Store) onClose(stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closers = append(s.closers, stop)
+}
+
+// client returns a client for etcd3, with a watch stream of its own.
+func (s *Store) client() *kubernetes.Client {
+	return &kubernetes.Client{Client: s.backend.watcher(), Kubernetes: s.guard}
+}
+
+// register tells how objects of a resource become bytes, for [Store.Commit].
+func (s *Store) register(r Resource, codec tenantCodec, t value.Transformer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds[r.kindPrefix()] = kind{codec, keyed{inner: t, prefix: s.prefix}}
+}
+
+func (s *Store) kind(r Resource) (kind, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.kinds[r.kindPrefix()]
+	if !ok && r.Root == Custom {
+		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, keyed{prefix: s.prefix}}, nil
+	}
+	if !ok {
+		return kind{}, fmt.Errorf("resource %s is not served", r.kindPrefix())
+	}
+	return k, nil
+}
+
+// encode returns the value to store for obj at k. It leaves obj as it is.
+func (s *Store) encode(ctx context.Context, k Key, obj runtime.Object) ([]byte, error) {
+	how, err := s.kind(k.Resource)
+	if err != nil {
+		return nil, err
+	}
+	stamped, err := withCluster(obj, k.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	framed, err := runtime.Encode(how.codec, stamped)
+	if err != nil {
+		return nil, err
+	}
+	return how.transformer.TransformToStorage(ctx, framed, belowPrefix(s.prefix+k.full()))
+}
+
+// decode is the inverse of encode, into a new object of the storage version.
+func (s *Store) decode(ctx context.Context, k Key, value []byte) (runtime.Object, error) {
+	how, err := s.kind(k.Resource)
+	if err != nil {
+		return nil, err
+	}
+	framed, _, err := how.transformer.TransformFromStorage(ctx, value, belowPrefix(s.prefix+k.full()))
+	if err != nil {
+		return nil, err
+	}
+	return runtime.Decode(how.codec, framed)
+}
+
+// Read returns an object as it is now and its revision, or nil if there is none.
+func (s *Store) Read(ctx context.Context, k Key) (runtime.Object, int64, error) {
+	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
+	if err != nil {
+		return nil, 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	if len(resp.Kvs) == 0 {
+		return nil, 0, nil
+	}
+	obj, err := s.decode(ctx, k, resp.Kvs[0].Value)
+	return obj, resp.Kvs[0].ModRevision, err
+}
+
+// NativeResource is where the objects of a kind compiled into the server are.
+func NativeResource(gr schema.GroupResource) Resource {
+	return Resource{Root: Native, Group: gr.Group, Resource: gr.Resource}
+}
+
+// CustomResource is where the objects of a kind served from a schema are.
+func CustomResource(gr schema.GroupResource, identity string) Resource {
+	return Resource{Root: Custom, Group: gr.Group, Resource: gr.Resource, Identity: identity}
+}
+
+// Spine returns the ordered stream of all changes.
+func (s *Store) Spine() *Spine { return s.spine }
+
+// A CreateHook takes the place of storing a new object of one resource. It must
+// store obj or refuse, and set obj's resource version to where it is stored.
+type CreateHook func(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error
+
+// OnCreate sets the hook of a custom resource. Everything before storing, such as
+// admission, validation and dry run, stays as it is for any resource.
+func (s *Store) OnCreate(r Resource, hook CreateHook) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hooks[r.prefix()] = hook
+}
+
+func (s *Store) hook(r Resource) CreateHook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hooks[r.prefix()]
+}
+
+// RawClient is the plain etcd client, for tests that write what no server would.
+func (s *Store) RawClient() *clientv3.Client { return s.backend.client }
