@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// A printer is the one way to the user. Results go to standard output, and what
+// is only said about them goes to standard error.
+type printer struct {
+	out, err io.Writer
+}
+
+func newPrinter(streams genericiooptions.IOStreams) *printer {
+	return &printer{streams.Out, streams.ErrOut}
+}
+
+// say prints a line of result.
+func (p *printer) say(format string, args ...any) { p.line(p.out, format, args) }
+
+// note prints a line about what happens.
+func (p *printer) note(format string, args ...any) { p.line(p.err, format, args) }
+
+func (p *printer) line(w io.Writer, format string, args []any) {
+	_, _ = fmt.Fprintf(w, format+"\n", args...) // a reader that went away wants no more
+}
+
+// current prints which workspace is the current one, and its type if that is known.
+func (p *printer) current(path cluster.Path, typ string, short bool) {
+	switch {
+	case short:
+		p.say("%s", path)
+	case typ == "":
+		p.say("Current workspace is '%s'.", path)
+	default:
+		p.say("Current workspace is '%s' (type %s).", path, typ)
+	}
+}
+
+// table prints rows with their columns aligned.
+func (p *printer) table(rows [][]string) {
+	w := tabwriter.NewWriter(p.out, 0, 8, 3, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i > 0 {
+				_, _ = fmt.Fprint(w, "\t")
+			}
+			_, _ = fmt.Fprint(w, cell)
+		}
+		_, _ = fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+}

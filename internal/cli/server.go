@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	userAgent = "kubectl-kcp"
+
+	// pageSize is how many workspaces are asked for at a time.
+	pageSize = 500
+
+	// home is the name under which the root has the home workspace of whoever asks.
+	home = "~"
+)
+
+// A server is the kcp that a session reaches, with all its clusters.
+type server struct {
+	base   place
+	config *rest.Config
+	client *http.Client
+}
+
+func (s *session) server() (*server, error) {
+	config := rest.CopyConfig(s.rest)
+	config.UserAgent = userAgent
+	config.QPS = -1 // the number of requests in flight is bounded, and the server is fair
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use context %q: %w", s.context, err)
+	}
+	return &server{s.here, config, client}, nil
+}
+
+// in returns how clients reach the cluster at path.
+func (s *server) in(path cluster.Path) *rest.Config {
+	config := rest.CopyConfig(s.config)
+	config.Host = s.base.at(path).URL()
+	return config
+}
+
+// objects returns the objects of a type in the cluster at path.
+func (s *server) objects(path cluster.Path, group, resource string) (dynamic.ResourceInterface, error) {
+	client, err := dynamic.NewForConfigAndClient(s.in(path), s.client)
+	if err != nil {
+		return nil, err
+	}
+	return client.Resource(schema.GroupVersionResource{Group: group, Version: "v1alpha1", Resource: resource}), nil
+}
+
+func (s *server) workspaces(path cluster.Path) (dynamic.ResourceInterface, error) {
+	return s.objects(path, "tenancy.kcp.io", "workspaces")
+}
+
+// get returns the workspace called name in the cluster at path.
+func (s *server) get(ctx context.Context, path cluster.Path, name string) (*tenancy.Workspace, error) {
+	workspaces, err := s.workspaces(path)
+	if err != nil {
+		return nil, err
+	}
+	o, err := workspaces.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return workspaceOf(o)
+}
+
+// list returns all workspaces in the cluster at path.
+func (s *server) list(ctx context.Context, path cluster.Path) ([]*tenancy.Workspace, error) {
+	workspaces, err := s.workspaces(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []*tenancy.Workspace
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := workspaces.List(ctx, options)
+		if apierrors.IsResourceExpired(err) && options.Continue != "" {
+			all, options = nil, metav1.ListOptions{} // the pages took too long: all in one
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			w, err := workspaceOf(&page.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, w)
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return all, nil
+		}
+	}
+}
+
+// create makes the workspace w in the cluster at path.
+func (s *server) create(ctx context.Context, path cluster.Path, w *tenancy.Workspace) (*tenancy.Workspace, error) {
+	workspaces, err := s.workspaces(path)
+	if err != nil {
+		return nil, err
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w)
+	if err != nil {
+		return nil, err
+	}
+	delete(content, "status")
+	o, err := workspaces.Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{FieldManager: userAgent})
+	if err != nil {
+		return nil, err
+	}
+	return workspaceOf(o)
+}
+
+// follow calls see with w and each later state of it until see is done or the context ends.
+func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Workspace, see func(*tenancy.Workspace) (done bool, err error)) error {
+	if done, err := see(w); done || err != nil {
+		return err
+	}
+	workspaces, err := s.workspaces(path)
+	if err != nil {
+		return err
+	}
+	one := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, w.Name).String()
+		return workspaces.Watch(ctx, options)
+	}}
+	_, err = watchtools.Until(ctx, w.ResourceVersion, one, func(event watch.Event) (bool, error) {
+		switch o := event.Object.(type) {
+		case *unstructured.Unstructured:
+			if event.Type == watch.Deleted {
+				return false, errors.New("it was deleted")
+			}
+			now, err := workspaceOf(o)
+			if err != nil {
+				return false, err
+			}
+			return see(now)
+		default:
+			return false, apierrors.FromObject(event.Object)
+		}
+	})
+	return err
+}
+
+// reach asks the cluster at path for nothing but an answer.
+func (s *server) reach(ctx context.Context, path cluster.Path) error {
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.in(path), s.client)
+	if err != nil {
+		return err
+	}
+	return client.RESTClient().Get().AbsPath("api").Do(ctx).Error()
+}
+
+// typeOf returns the type of the workspace at path as it knows it itself, or
+// nothing if the user may not read that.
+func (s *server) typeOf(ctx context.Context, path cluster.Path) string {
+	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
+	if err != nil {
+		return ""
+	}
+	o, err := clusters.Get(ctx, core.LogicalClusterName, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	return o.GetAnnotations()[tenancy.TypeAnnotation]
+}
+
+func workspaceOf(o *unstructured.Unstructured) (*tenancy.Workspace, error) {
+	w := &tenancy.Workspace{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, w); err != nil {
+		return nil, fmt.Errorf("cannot understand workspace %q: %w", o.GetName(), err)
+	}
+	return w, nil
+}
+
+// typeName returns the type of w as users write it.
+func typeName(w *tenancy.Workspace) string {
+	switch t := w.Spec.Type; {
+	case t == nil:
+		return ""
+	case t.Path == "":
+		return t.Name
+	default:
+		return t.Path + ":" + t.Name
+	}
+}
