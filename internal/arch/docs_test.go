@@ -1,0 +1,62 @@
+package arch
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocsNameWhatExists checks that every path a page of documentation names,
+// in `code` or as the target of a link, is there.
+func TestDocsNameWhatExists(t *testing.T) {
+	root := os.DirFS("../..")
+	pages, err := fs.Glob(root, "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = fs.WalkDir(root, "docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		text, err := fs.ReadFile(root, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range named(string(text), filepath.Dir(page)) {
+			if _, err := fs.Stat(root, path); err != nil {
+				t.Errorf("%s names %s, which is not there: correct the page", page, path)
+			}
+		}
+	}
+}
+
+// named lists the paths a page in a folder names, from the root of the repository.
+func named(text, folder string) []string {
+	code := regexp.MustCompile("`\\.?/?((?:apis|client|cmd|docs|examples|internal|kcptest|provider|test)/[\\w./-]+)`")
+	link := regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
+	var out []string
+	for _, m := range code.FindAllStringSubmatch(text, -1) {
+		out = append(out, filepath.Clean(strings.TrimSuffix(m[1], "/...")))
+	}
+	for _, m := range link.FindAllStringSubmatch(text, -1) {
+		out = append(out, filepath.Join(folder, m[1]))
+	}
+	return out
+}
+
+func TestNamed(t *testing.T) {
+	text := "`internal/a.go` `./docs/x/` `test/...` [b](../b.md#part) [c](https://c) `go test ./internal/a`"
+	got := strings.Join(named(text, "docs/adr"), " ")
+	if want := "internal/a.go docs/x test docs/b.md"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
