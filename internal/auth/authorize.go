@@ -1,0 +1,248 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/registry/rbac/validation"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Denied is the reason that users are given for every refusal. It says nothing
+// more, so that nobody can tell a cluster that does not exist from one that he
+// may not enter.
+const Denied = "access denied"
+
+// The steps of a decision, as audit events name them.
+const (
+	StepContent   = "02-content"
+	StepBootstrap = "05-bootstrap"
+	StepLocal     = "05-local"
+)
+
+// A Step is what one step of a decision found, for the audit log.
+type Step struct {
+	Name     string
+	Decision authorizer.Decision
+	Reason   string
+}
+
+// Authorization says what requests are decided on. Its zero value knows no
+// cluster and lets in nobody but system:masters.
+type Authorization struct {
+	// RBAC holds the stored roles and bindings; nil means that there are none.
+	RBAC RBAC
+
+	// Exists reports whether there is a logical cluster of that name.
+	Exists func(ctx context.Context, c cluster.Name) bool
+
+	// Fresh, if set, is asked before anything is refused on stored evidence.
+	Fresh Fresh
+
+	// AlwaysAllowPaths are open to everybody. A path may end in "*". The default
+	// is /healthz, /readyz and /livez.
+	AlwaysAllowPaths []string
+
+	// Record, if set, gets the steps of every decision that needed any.
+	Record func(ctx context.Context, steps []Step)
+}
+
+// An Authorizer decides what a request may do in the logical cluster of its
+// context. What it refuses is refused with the reason [Denied].
+type Authorizer struct {
+	options   Authorization
+	bootstrap *Bootstrap
+	open      authorizer.Authorizer
+	rules     rules
+}
+
+var (
+	_ authorizer.Authorizer   = (*Authorizer)(nil)
+	_ authorizer.RuleResolver = (*Authorizer)(nil)
+)
+
+// NewAuthorizer returns an Authorizer for o.
+func NewAuthorizer(o Authorization) (*Authorizer, error) {
+	if o.RBAC == nil {
+		o.RBAC = noRBAC{}
+	}
+	if o.Exists == nil {
+		o.Exists = func(context.Context, cluster.Name) bool { return false }
+	}
+	if len(o.AlwaysAllowPaths) == 0 {
+		o.AlwaysAllowPaths = []string{"/healthz", "/readyz", "/livez"}
+	}
+	open, err := path.NewAuthorizer(o.AlwaysAllowPaths)
+	if err != nil {
+		return nil, fmt.Errorf("paths that are always allowed: %w", err)
+	}
+	bootstrap, err := NewBootstrap()
+	if err != nil {
+		return nil, err
+	}
+	p := policy{bootstrap, o.RBAC}
+	return &Authorizer{options: o, bootstrap: bootstrap, open: open, rules: rules{newLayers(p), localLayer{p}}}, nil
+}
+
+// Bootstrap returns the policy that applies in all clusters without being stored.
+func (z *Authorizer) Bootstrap() *Bootstrap { return z.bootstrap }
+
+// Rules returns the rules that users hold, bootstrap policy included, as the RBAC
+// registries need them to stop people from granting more than they have. These
+// registries ask z for the verbs "bind" and "escalate" before, so that what they
+// refuse is refused on fresh evidence too.
+func (z *Authorizer) Rules() validation.AuthorizationRuleResolver { return z.rules }
+
+// Authorize implements [authorizer.Authorizer].
+func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetUser() == nil {
+		return authorizer.DecisionDeny, Denied, errors.New("authorize: the request has no user; authenticate it first")
+	}
+	v := z.decide(ctx, a)
+	if v.evidence && v.decision != authorizer.DecisionAllow && z.options.Fresh.movedOn(ctx) {
+		v = z.decide(ctx, a)
+	}
+	if z.options.Record != nil && len(v.steps) > 0 {
+		z.options.Record(ctx, v.steps)
+	}
+	if v.decision == authorizer.DecisionAllow {
+		return v.decision, v.reason, nil
+	}
+	if log := klog.FromContext(ctx).V(4); log.Enabled() {
+		c, _ := cluster.From(ctx)
+		log.Info("request refused", "cluster", c, "user", a.GetUser().GetName(), "resource", a.GetResource(), "reason", v.reason)
+	}
+	return v.decision, Denied, nil
+}
+
+// A verdict is a decision and what it rests on.
+type verdict struct {
+	decision authorizer.Decision
+	reason   string
+	evidence bool // rests on stored objects, so it may be another one later
+	steps    []Step
+}
+
+func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdict {
+	if inGroup(a.GetUser(), user.SystemPrivilegedGroup) {
+		return verdict{decision: authorizer.DecisionAllow}
+	}
+	if d, reason, _ := z.open.Authorize(ctx, a); d == authorizer.DecisionAllow {
+		return verdict{decision: d, reason: reason}
+	}
+	c, ok := cluster.From(ctx)
+	switch {
+	case !ok && isMetrics(a):
+		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
+	case !ok:
+		return verdict{decision: authorizer.DecisionDeny, reason: "no logical cluster in the request"}
+	case c == cluster.All:
+		return verdict{decision: authorizer.DecisionDeny, reason: "a request to all logical clusters"}
+	case c.System():
+		return verdict{decision: authorizer.DecisionDeny, reason: "a system cluster"}
+	case !z.options.Exists(ctx, c):
+		v := verdict{decision: authorizer.DecisionDeny, reason: "unknown logical cluster", evidence: true}
+		z.step(&v, Step{StepContent, v.decision, v.reason})
+		return v
+	}
+	u := seenFrom(c, a.GetUser())
+	return z.byRules(ctx, c, a, isServiceAccount(u) || inGroup(u, AdminGroup) || inGroup(u, LogicalClusterAdminGroup))
+}
+
+// isMetrics reports whether a is for the metrics of the process, which belong to
+// no cluster and are guarded by RBAC of root.
+func isMetrics(a authorizer.Attributes) bool {
+	p := a.GetPath()
+	return !a.IsResourceRequest() && (p == "/metrics" || strings.HasPrefix(p, "/metrics/"))
+}
+
+// byRules decides a by the rules that its user holds in cluster c. Unless he is
+// in the cluster already, they have to let him enter it too. Both is found out in
+// one pass over the bindings.
+func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
+	entry := authorizer.AttributesRecord{Verb: "access", Path: "/"}
+	var allowed bool
+	var reason, step string
+	var errs []error
+	for _, l := range z.rules.layers {
+		l.rules.VisitRulesFor(ctx, l.as(c, a.GetUser()), a.GetNamespace(), func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if rule == nil {
+				return true
+			}
+			entered = entered || rbac.RuleAllows(entry, rule)
+			if !allowed && rbac.RuleAllows(a, rule) {
+				allowed, reason, step = true, "RBAC: allowed by "+source.String(), l.step
+			}
+			return !allowed || !entered
+		})
+		if allowed && entered {
+			break
+		}
+	}
+	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
+	switch {
+	case !entered:
+		v.reason = "may not enter the logical cluster: no rule allows the verb \"access\" on \"/\""
+		z.step(&v, Step{StepContent, v.decision, v.reason})
+	case !allowed:
+		v.reason = "no RBAC rule allows it"
+		if len(errs) > 0 {
+			v.reason += fmt.Sprintf(": %v", utilerrors.NewAggregate(errs))
+		}
+		z.step(&v, Step{StepContent, authorizer.DecisionAllow, ""})
+		z.step(&v, Step{StepLocal, v.decision, v.reason})
+	default:
+		v.decision, v.reason = authorizer.DecisionAllow, reason
+		z.step(&v, Step{StepContent, authorizer.DecisionAllow, ""})
+		z.step(&v, Step{step, authorizer.DecisionAllow, reason})
+	}
+	return v
+}
+
+// step adds what a step found to v if anybody wants to know.
+func (z *Authorizer) step(v *verdict, s Step) {
+	if z.options.Record != nil {
+		v.steps = append(v.steps, s)
+	}
+}
+
+// RulesFor implements [authorizer.RuleResolver]: the rules that u holds in the
+// cluster of the context. They are read on fresh evidence, because nobody decides
+// a list of rules once more.
+func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	z.options.Fresh.movedOn(ctx)
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	if c.System() && !inGroup(u, user.SystemPrivilegedGroup) {
+		return nil, nil, false, nil
+	}
+	held, err := z.rules.RulesFor(ctx, u, namespace)
+	var resources []authorizer.ResourceRuleInfo
+	var paths []authorizer.NonResourceRuleInfo
+	for _, r := range held {
+		if len(r.Resources) > 0 {
+			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
+				Verbs: r.Verbs, APIGroups: r.APIGroups, Resources: r.Resources, ResourceNames: r.ResourceNames,
+			})
+		}
+		if len(r.NonResourceURLs) > 0 {
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: r.Verbs, NonResourceURLs: r.NonResourceURLs})
+		}
+	}
+	return resources, paths, false, err
+}

@@ -1,0 +1,139 @@
+package auth
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// Names of the roles that are added to those of Kubernetes.
+const (
+	// WorkspaceAccessRole lets its holder enter a workspace: the verb "access" on "/".
+	WorkspaceAccessRole = "system:kcp:workspace:access"
+
+	// TenancyReaderRole reads workspaces, their types and logical clusters.
+	TenancyReaderRole = "system:kcp:tenancy:reader"
+
+	// MetricsReaderRole reads /metrics.
+	MetricsReaderRole = "system:kcp:metrics-reader"
+)
+
+// A Bootstrap is the RBAC policy that exists in every cluster without being
+// stored in any. All clusters share it, so nobody may change what it returns.
+type Bootstrap struct {
+	roles    map[string]*rbacv1.ClusterRole
+	bindings []*rbacv1.ClusterRoleBinding
+}
+
+// NewBootstrap returns the default policy of Kubernetes, aggregated, and that of
+// workspaces. Left out is what Kubernetes grants to the service accounts of its
+// own controllers and add-ons in kube-system: here that namespace belongs to a
+// tenant, so whoever may create service accounts in it would get those rights.
+func NewBootstrap() (*Bootstrap, error) {
+	b := &Bootstrap{roles: map[string]*rbacv1.ClusterRole{}}
+	for _, r := range append(bootstrappolicy.ClusterRoles(), workspaceRoles()...) {
+		b.roles[r.Name] = &r
+	}
+	for _, r := range b.roles {
+		if err := b.aggregate(r); err != nil {
+			return nil, fmt.Errorf("aggregate bootstrap role %s: %w", r.Name, err)
+		}
+	}
+	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), workspaceBindings()...) {
+		binding.Subjects = slices.DeleteFunc(binding.Subjects, func(s rbacv1.Subject) bool {
+			return s.Kind == rbacv1.ServiceAccountKind
+		})
+		if len(binding.Subjects) > 0 {
+			b.bindings = append(b.bindings, &binding)
+		}
+	}
+	return b, nil
+}
+
+// ClusterRole returns a role of the policy, and whether there is one of that name.
+func (b *Bootstrap) ClusterRole(name string) (*rbacv1.ClusterRole, bool) {
+	r, ok := b.roles[name]
+	return r, ok
+}
+
+// ClusterRoles returns all roles of the policy, sorted by name.
+func (b *Bootstrap) ClusterRoles() []*rbacv1.ClusterRole {
+	all := make([]*rbacv1.ClusterRole, 0, len(b.roles))
+	for _, r := range b.roles {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(x, y *rbacv1.ClusterRole) int { return strings.Compare(x.Name, y.Name) })
+	return all
+}
+
+// ClusterRoleBindings returns all bindings of the policy.
+func (b *Bootstrap) ClusterRoleBindings() []*rbacv1.ClusterRoleBinding { return b.bindings }
+
+// aggregate does for r, and for the roles it is made of, what a controller does
+// for stored roles.
+func (b *Bootstrap) aggregate(r *rbacv1.ClusterRole) error {
+	if r.AggregationRule == nil || len(r.Rules) > 0 {
+		return nil
+	}
+	for _, s := range r.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&s)
+		if err != nil {
+			return err
+		}
+		for _, part := range b.ClusterRoles() {
+			if part == r || !selector.Matches(labels.Set(part.Labels)) {
+				continue
+			}
+			if err := b.aggregate(part); err != nil {
+				return err
+			}
+			for _, rule := range part.Rules {
+				if !slices.ContainsFunc(r.Rules, func(has rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(has, rule) }) {
+					r.Rules = append(r.Rules, rule)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func workspaceRoles() []rbacv1.ClusterRole {
+	access := rbacv1helpers.NewRule("access").URLs("/").RuleOrDie()
+	role := func(name string, rules ...rbacv1.PolicyRule) rbacv1.ClusterRole {
+		return rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	}
+	return []rbacv1.ClusterRole{
+		role(WorkspaceAccessRole, access),
+		role(TenancyReaderRole,
+			rbacv1helpers.NewRule("get", "list", "watch").Groups("tenancy.kcp.io").Resources("workspaces", "workspacetypes").RuleOrDie(),
+			rbacv1helpers.NewRule("get", "list", "watch").Groups("core.kcp.io").Resources("logicalclusters").RuleOrDie()),
+		role(MetricsReaderRole, rbacv1helpers.NewRule("get").URLs("/metrics").RuleOrDie()),
+		role(LogicalClusterAdminGroup, access,
+			rbacv1helpers.NewRule("*").Groups("core.kcp.io").Resources("logicalclusters", "logicalclusters/status").RuleOrDie(),
+			rbacv1helpers.NewRule("*").Groups("tenancy.kcp.io").Resources("workspaces", "workspaces/status").RuleOrDie()),
+		role(ExternalLogicalClusterAdminGroup, access,
+			rbacv1helpers.NewRule("get", "list", "watch", "create", "delete").Groups("core.kcp.io").Resources("logicalclusters").RuleOrDie()),
+	}
+}
+
+func workspaceBindings() []rbacv1.ClusterRoleBinding {
+	bind := func(name, role, group string) rbacv1.ClusterRoleBinding {
+		b := rbacv1helpers.NewClusterBinding(role).Groups(group).BindingOrDie()
+		b.Name = name
+		return b
+	}
+	return []rbacv1.ClusterRoleBinding{
+		bind("system:kcp:admin:cluster-admin", "cluster-admin", AdminGroup),
+		bind("system:kcp:tenancy:workspace-bootstrapper:cluster-admin", "cluster-admin", WorkspaceBootstrapperGroup),
+		bind(WorkspaceAccessRole, WorkspaceAccessRole, WorkspaceAccessGroup),
+		bind(LogicalClusterAdminGroup, LogicalClusterAdminGroup, LogicalClusterAdminGroup),
+		bind(ExternalLogicalClusterAdminGroup, ExternalLogicalClusterAdminGroup, ExternalLogicalClusterAdminGroup),
+	}
+}

@@ -1,0 +1,246 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/registry/rbac/validation"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// RBAC is where the stored roles and bindings of all clusters are read. It is
+// asked several times in every request, so it must answer from memory and need
+// not copy: nothing it returns is changed.
+type RBAC interface {
+	Role(c cluster.Name, namespace, name string) (*rbacv1.Role, bool)
+	ClusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool)
+	RoleBindings(c cluster.Name, namespace string) []*rbacv1.RoleBinding
+	ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding
+}
+
+// noRBAC is what the clusters hold where nothing is stored.
+type noRBAC struct{}
+
+func (noRBAC) Role(cluster.Name, string, string) (*rbacv1.Role, bool)        { return nil, false }
+func (noRBAC) ClusterRole(cluster.Name, string) (*rbacv1.ClusterRole, bool)  { return nil, false }
+func (noRBAC) RoleBindings(cluster.Name, string) []*rbacv1.RoleBinding       { return nil }
+func (noRBAC) ClusterRoleBindings(cluster.Name) []*rbacv1.ClusterRoleBinding { return nil }
+
+// policy is the RBAC that applies in a cluster. It has three layers: bootstrap,
+// system:admin, and the cluster's own. A binding finds its role in its own layer
+// or in one above, never below: otherwise a tenant could give everybody rights by
+// creating a role with a name that a binding above refers to.
+type policy struct {
+	bootstrap *Bootstrap
+	stored    RBAC
+}
+
+// shared returns a role that means the same in every cluster. An object in
+// system:admin replaces the bootstrap role of its name: that is how an operator
+// changes the default policy.
+func (p policy) shared(name string) (*rbacv1.ClusterRole, bool) {
+	if r, ok := p.stored.ClusterRole(cluster.Admin, name); ok {
+		return r, true
+	}
+	return p.bootstrap.ClusterRole(name)
+}
+
+// clusterRole returns the role that bindings in cluster c mean by name. Names of
+// bootstrap roles are taken: a role of that name in a cluster has no effect, so
+// it cannot widen what others there already hold. All other names are the
+// tenant's first, so that nothing added to system:admin changes their meaning.
+func (p policy) clusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool) {
+	if _, taken := p.bootstrap.ClusterRole(name); !taken {
+		if r, ok := p.stored.ClusterRole(c, name); ok {
+			return r, true
+		}
+	}
+	return p.shared(name)
+}
+
+// bootstrapLayer has the bindings that nobody stored, without those that an
+// object in system:admin replaces.
+type bootstrapLayer struct{ policy }
+
+func (l bootstrapLayer) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	replaced := l.stored.ClusterRoleBindings(cluster.Admin)
+	if len(replaced) == 0 {
+		return l.bootstrap.bindings, nil
+	}
+	names := make(map[string]bool, len(replaced))
+	for _, b := range replaced {
+		names[b.Name] = true
+	}
+	left := make([]*rbacv1.ClusterRoleBinding, 0, len(l.bootstrap.bindings))
+	for _, b := range l.bootstrap.bindings {
+		if !names[b.Name] {
+			left = append(left, b)
+		}
+	}
+	return left, nil
+}
+
+func (l bootstrapLayer) GetClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
+	return foundClusterRole(name)(l.shared(name))
+}
+
+func (bootstrapLayer) ListRoleBindings(context.Context, string) ([]*rbacv1.RoleBinding, error) {
+	return nil, nil
+}
+
+func (bootstrapLayer) GetRole(_ context.Context, _, name string) (*rbacv1.Role, error) {
+	return foundRole(name)(nil, false)
+}
+
+// adminLayer has what is stored in system:admin. It applies in all clusters.
+type adminLayer struct{ policy }
+
+func (l adminLayer) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	return l.stored.ClusterRoleBindings(cluster.Admin), nil
+}
+
+func (l adminLayer) GetClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
+	return foundClusterRole(name)(l.shared(name))
+}
+
+func (l adminLayer) ListRoleBindings(_ context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+	return l.stored.RoleBindings(cluster.Admin, namespace), nil
+}
+
+func (l adminLayer) GetRole(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
+	return foundRole(name)(l.stored.Role(cluster.Admin, namespace, name))
+}
+
+// localLayer has what is stored in the cluster of the context.
+type localLayer struct{ policy }
+
+func (l localLayer) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.stored.ClusterRoleBindings(c), nil
+}
+
+func (l localLayer) GetClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return foundClusterRole(name)(l.clusterRole(c, name))
+}
+
+func (l localLayer) ListRoleBindings(ctx context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.stored.RoleBindings(c, namespace), nil
+}
+
+func (l localLayer) GetRole(ctx context.Context, namespace, name string) (*rbacv1.Role, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return foundRole(name)(l.stored.Role(c, namespace, name))
+}
+
+func foundClusterRole(name string) func(*rbacv1.ClusterRole, bool) (*rbacv1.ClusterRole, error) {
+	return func(r *rbacv1.ClusterRole, ok bool) (*rbacv1.ClusterRole, error) {
+		if !ok {
+			return nil, apierrors.NewNotFound(rbacv1.Resource("clusterroles"), name)
+		}
+		return r, nil
+	}
+}
+
+func foundRole(name string) func(*rbacv1.Role, bool) (*rbacv1.Role, error) {
+	return func(r *rbacv1.Role, ok bool) (*rbacv1.Role, error) {
+		if !ok {
+			return nil, apierrors.NewNotFound(rbacv1.Resource("roles"), name)
+		}
+		return r, nil
+	}
+}
+
+// A layer resolves the rules of one layer of policy for users as it knows them.
+type layer struct {
+	step  string
+	rules *validation.DefaultRuleResolver
+	as    func(c cluster.Name, u user.Info) user.Info
+}
+
+func newLayers(p policy) []layer {
+	local, admin, bootstrap := localLayer{p}, adminLayer{p}, bootstrapLayer{p}
+	return []layer{
+		{StepBootstrap, validation.NewDefaultRuleResolver(bootstrap, bootstrap, bootstrap, bootstrap), seenFrom},
+		{StepBootstrap, validation.NewDefaultRuleResolver(admin, admin, admin, admin), seenFromAdmin},
+		{StepLocal, validation.NewDefaultRuleResolver(local, local, local, local), seenFrom},
+	}
+}
+
+// seenFromAdmin returns u as bindings in system:admin see a user of cluster c.
+// A subject there that is a service account is one of system:admin, never the
+// one that a tenant gave the same namespace and name; service accounts of tenants
+// can be named by their global name.
+func seenFromAdmin(c cluster.Name, u user.Info) user.Info {
+	u = seenFrom(c, u)
+	if c == cluster.Admin || !isServiceAccount(u) {
+		return u
+	}
+	global := foreign(c, u)
+	global.Groups = append(global.Groups, serviceaccount.AllServiceAccountsGroup)
+	return global
+}
+
+// rules is all of policy, for the checks that nobody grants more than he holds.
+type rules struct {
+	layers []layer
+	local  localLayer
+}
+
+var _ validation.AuthorizationRuleResolver = rules{}
+
+func (r rules) GetRoleReferenceRules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	return validation.NewDefaultRuleResolver(r.local, r.local, r.local, r.local).GetRoleReferenceRules(ctx, ref, namespace)
+}
+
+func (r rules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
+	var held []rbacv1.PolicyRule
+	var errs []error
+	r.VisitRulesFor(ctx, u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+		if rule != nil {
+			held = append(held, *rule)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return true
+	})
+	return held, utilerrors.NewAggregate(errs)
+}
+
+func (r rules) VisitRulesFor(ctx context.Context, u user.Info, namespace string, visit func(fmt.Stringer, *rbacv1.PolicyRule, error) bool) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		visit(nil, nil, err)
+		return
+	}
+	more := true
+	for _, l := range r.layers {
+		l.rules.VisitRulesFor(ctx, l.as(c, u), namespace, func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+			more = visit(source, rule, err)
+			return more
+		})
+		if !more {
+			return
+		}
+	}
+}

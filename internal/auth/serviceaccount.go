@@ -1,0 +1,319 @@
+package auth
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	accounts "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authentication/user"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// DefaultIssuer is the issuer of service account tokens unless another is chosen.
+const DefaultIssuer = "https://kcp.default.svc"
+
+// ServiceAccountKey returns the key that signs service account tokens, from the
+// PEM file at path. If there is none it is made: an elliptic curve key (P-256),
+// because an RSA key of the same strength takes seconds to find and would be most
+// of the time that a first start takes. An RSA key in the file is used as it is.
+// With an empty path the key lives in memory, and tokens as long as the process.
+func ServiceAccountKey(path string) (crypto.Signer, error) {
+	if path != "" {
+		if key, err := readKey(path); !errors.Is(err, fs.ErrNotExist) {
+			return key, err
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil || path == "" {
+		return key, err
+	}
+	data, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return nil, err
+	}
+	switch err := createFile(path, data); {
+	case errors.Is(err, fs.ErrExist):
+		return readKey(path) // another process with the same directory was first
+	case err != nil:
+		return nil, fmt.Errorf("keep the key of service account tokens: %w", err)
+	}
+	return key, nil
+}
+
+func readKey(path string) (crypto.Signer, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the key of service account tokens: %w", err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		return nil, fmt.Errorf("read the key of service account tokens in %s: %w; remove the file to have a new key made, which invalidates all tokens", path, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("the key of service account tokens in %s is a %T, which cannot sign; use an RSA or ECDSA private key", path, key)
+	}
+	return signer, nil
+}
+
+// ServiceAccountOptions says how service account tokens are made and verified.
+// With its zero value a new key signs them, and none is valid because no service
+// account is known.
+type ServiceAccountOptions struct {
+	// Key signs tokens. The default is a new one.
+	Key crypto.Signer
+
+	// VerifyKeys are further public keys that tokens may be signed with.
+	VerifyKeys []any
+
+	// Issuer is the issuer of tokens. The default is [DefaultIssuer].
+	Issuer string
+
+	// Audiences are those of the API server. The default is the issuer.
+	Audiences authenticator.Audiences
+
+	// ServiceAccount and Secret look an object up in the cluster of the context.
+	ServiceAccount func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
+	Secret         func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
+
+	// PatchSecret, if set, applies a JSON merge patch to a secret in the cluster of
+	// the context. It records, once a day, that the token in it is in use.
+	PatchSecret func(ctx context.Context, namespace, name string, patch []byte) error
+
+	// Fresh, if set, is asked before a token of an unknown account is refused.
+	Fresh Fresh
+}
+
+// ServiceAccounts signs and verifies the tokens of service accounts. Each names
+// the logical cluster of its account, and is verified against the objects there.
+type ServiceAccounts struct {
+	options       ServiceAccountOptions
+	keys          serviceaccount.PublicKeysGetter
+	bound, legacy serviceaccount.TokenGenerator
+	tokens        authenticator.Token
+}
+
+var (
+	_ authenticator.Token           = (*ServiceAccounts)(nil)
+	_ serviceaccount.TokenGenerator = (*ServiceAccounts)(nil)
+)
+
+// NewServiceAccounts returns ServiceAccounts for o.
+func NewServiceAccounts(o ServiceAccountOptions) (*ServiceAccounts, error) {
+	if o.Key == nil {
+		key, err := ServiceAccountKey("")
+		if err != nil {
+			return nil, err
+		}
+		o.Key = key
+	}
+	if o.Issuer == "" {
+		o.Issuer = DefaultIssuer
+	}
+	if len(o.Audiences) == 0 {
+		o.Audiences = authenticator.Audiences{o.Issuer}
+	}
+	s := &ServiceAccounts{options: o}
+	var err error
+	if s.keys, err = serviceaccount.StaticPublicKeysGetter(append([]any{o.Key.Public()}, o.VerifyKeys...)); err != nil {
+		return nil, fmt.Errorf("keys that verify service account tokens: %w", err)
+	}
+	if s.bound, err = serviceaccount.JWTTokenGenerator(o.Issuer, o.Key); err != nil {
+		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
+	}
+	if s.legacy, err = serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, o.Key); err != nil {
+		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
+	}
+	legacy, err := serviceaccount.NewLegacyValidator(true, lookup{o}, lastUse{o})
+	if err != nil {
+		return nil, err
+	}
+	s.tokens = tokenunion.New(
+		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, s.keys, o.Audiences, twice(legacy, o.Fresh)),
+		serviceaccount.JWTTokenAuthenticator([]string{o.Issuer}, s.keys, o.Audiences, twice(serviceaccount.NewValidator(lookup{o}), o.Fresh)),
+	)
+	return s, nil
+}
+
+// Issuer returns the issuer of tokens.
+func (s *ServiceAccounts) Issuer() string { return s.options.Issuer }
+
+// Audiences returns the audiences of the API server.
+func (s *ServiceAccounts) Audiences() authenticator.Audiences { return s.options.Audiences }
+
+// Keys returns the keys that tokens are verified with.
+func (s *ServiceAccounts) Keys() serviceaccount.PublicKeysGetter { return s.keys }
+
+// AuthenticateToken implements [authenticator.Token]. A request to another cluster
+// than that of the account, or to all, gets the account's identity for strangers.
+func (s *ServiceAccounts) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	home, ok := ClusterOfToken(token)
+	if !ok {
+		return nil, false, nil
+	}
+	// The claim is not verified yet, but nothing comes of it unless the signature
+	// over the very same bytes is: below is only looked up whether the account exists.
+	r, ok, err := s.tokens.AuthenticateToken(cluster.With(ctx, home), token)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	u := &user.DefaultInfo{
+		Name: r.User.GetName(), UID: r.User.GetUID(), Groups: r.User.GetGroups(),
+		Extra: map[string][]string{ClusterNameKey: {string(home)}},
+	}
+	for key, values := range r.User.GetExtra() {
+		if key != ClusterNameKey {
+			u.Extra[key] = values
+		}
+	}
+	if c, ok := cluster.From(ctx); ok && c != home {
+		u = foreign(home, u)
+	}
+	return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
+}
+
+// GenerateToken implements [serviceaccount.TokenGenerator] for an account in the
+// cluster of the context.
+func (s *ServiceAccounts) GenerateToken(ctx context.Context, claims *jwt.Claims, private any) (string, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return "", fmt.Errorf("sign a service account token: %w", err)
+	}
+	all, err := asObject(private)
+	if err != nil {
+		return "", fmt.Errorf("sign a service account token: private claims: %w", err)
+	}
+	inner, err := asObject(all[kubernetesClaim])
+	if err != nil {
+		return "", fmt.Errorf("sign a service account token: private claim %q: %w", kubernetesClaim, err)
+	}
+	if len(inner) == 0 {
+		return "", fmt.Errorf("sign a service account token: no private claim %q says for which account", kubernetesClaim)
+	}
+	inner[boundClusterClaim] = string(c)
+	all[kubernetesClaim] = inner
+	delete(all, legacyClusterClaim)
+	return s.bound.GenerateToken(ctx, claims, all)
+}
+
+// LegacyToken returns a token that is valid as long as secret exists and holds
+// it, for an account in the cluster of the context.
+func (s *ServiceAccounts) LegacyToken(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return "", fmt.Errorf("sign a service account token: %w", err)
+	}
+	claims, private := serviceaccount.LegacyClaims(*account, *secret)
+	all, err := asObject(private)
+	if err != nil {
+		return "", fmt.Errorf("sign a service account token: private claims: %w", err)
+	}
+	all[legacyClusterClaim] = string(c)
+	return s.legacy.GenerateToken(ctx, claims, all)
+}
+
+// asObject returns v as the fields of a JSON object. Their values stay as they
+// are encoded, so that numbers come through unchanged.
+func asObject(v any) (map[string]any, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	object := make(map[string]any, len(fields)+1)
+	for k, raw := range fields {
+		object[k] = raw
+	}
+	return object, nil
+}
+
+// twice returns a validator that asks v once more when evidence is fresher. It is
+// asked about tokens with a valid signature only, so nobody can make the server
+// wait with tokens of his own making.
+func twice[Claims any](v serviceaccount.Validator[Claims], fresh Fresh) serviceaccount.Validator[Claims] {
+	return validatorFunc[Claims](func(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
+		info, err := v.Validate(ctx, token, public, private)
+		if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !fresh.movedOn(ctx) {
+			return info, err
+		}
+		return v.Validate(ctx, token, public, private)
+	})
+}
+
+type validatorFunc[Claims any] func(context.Context, string, *jwt.Claims, *Claims) (*accounts.ServiceAccountInfo, error)
+
+func (f validatorFunc[Claims]) Validate(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
+	return f(ctx, token, public, private)
+}
+
+// lookup finds the objects that a token is bound to, in the token's cluster.
+type lookup struct{ o ServiceAccountOptions }
+
+func (l lookup) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	if l.o.ServiceAccount == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), name)
+	}
+	return l.o.ServiceAccount(ctx, namespace, name)
+}
+
+func (l lookup) GetSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	if l.o.Secret == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+	}
+	return l.o.Secret(ctx, namespace, name)
+}
+
+// GetPod finds none: a logical cluster has no pods of its own, so no valid token
+// can be bound to one.
+func (lookup) GetPod(_ context.Context, _, name string) (*corev1.Pod, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+}
+
+// GetNode finds none, as GetPod.
+func (lookup) GetNode(_ context.Context, name string) (*corev1.Node, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
+}
+
+// lastUse writes on secrets when their token was last used.
+type lastUse struct{ o ServiceAccountOptions }
+
+func (l lastUse) Secrets(namespace string) typedcorev1.SecretInterface {
+	return secretPatcher{patch: l.o.PatchSecret, namespace: namespace}
+}
+
+type secretPatcher struct {
+	typedcorev1.SecretInterface // nil: the validator of legacy tokens only patches
+
+	patch     func(ctx context.Context, namespace, name string, patch []byte) error
+	namespace string
+}
+
+func (p secretPatcher) Patch(ctx context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Secret, error) {
+	if p.patch == nil {
+		return nil, nil
+	}
+	return nil, p.patch(ctx, p.namespace, name, data)
+}
