@@ -1,0 +1,395 @@
+package auth
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	allow     = authorizer.DecisionAllow
+	deny      = authorizer.DecisionDeny
+	noOpinion = authorizer.DecisionNoOpinion
+)
+
+// tenants is a world of two workspaces. Alice owns aa, bob owns bb; carol may
+// enter aa and reads config maps in its namespace default.
+func tenants() memory {
+	m := memory{}
+	m.at("root").bind("metrics-viewer", MetricsReaderRole, accountSubject("default", "metrics"))
+	m.at("aa").bind("workspace-admin", "cluster-admin", userSubject("alice"))
+	m.at("bb").bind("workspace-admin", "cluster-admin", userSubject("bob"))
+	m.at("aa").bind("enter", WorkspaceAccessRole, userSubject("carol"))
+	m.at("aa").bindIn("default", "ClusterRole", "view", userSubject("carol"))
+	m.at("aa").bindIn("default", "ClusterRole", "edit", accountSubject("default", "robot"))
+	m.at("bb").bindIn("default", "ClusterRole", "view", userSubject("carol"))
+	return m
+}
+
+func TestAuthorize(t *testing.T) {
+	m := tenants()
+	m.at("aa").bind("discovery", "system:discovery", groupSubject("auditors"))
+	m.at("bb").bind("robots-of-aa", WorkspaceAccessRole, userSubject("system:kcp:serviceaccount:aa:default:robot"))
+	m.at("bb").bindIn("default", "ClusterRole", "view", groupSubject("system:cluster:aa"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+
+	masters, admin := person("root", user.SystemPrivilegedGroup), person(KcpAdmin, AdminGroup)
+	alice, bob, carol, robot := person("alice"), person("bob"), person("carol"), account("aa", "default", "robot")
+	for name, tt := range map[string]struct {
+		in   cluster.Name
+		a    authorizer.AttributesRecord
+		want authorizer.Decision
+	}{
+		"owner at home":                         {"aa", resource(alice, "delete", "secrets", "x"), allow},
+		"owner elsewhere":                       {"bb", resource(alice, "get", "configmaps", "x"), noOpinion},
+		"binding in bb grants nothing in aa":    {"aa", resource(bob, "get", "configmaps", "x"), noOpinion},
+		"masters in a workspace":                {"aa", resource(masters, "get", "secrets", "x"), allow},
+		"masters in all":                        {cluster.All, resource(masters, "list", "secrets", ""), allow},
+		"masters in system:admin":               {cluster.Admin, resource(masters, "list", "leases", "x"), allow},
+		"masters in an unknown cluster":         {"zz", resource(masters, "list", "leases", "x"), allow},
+		"masters without cluster":               {"", nonResource(masters, "get", "/version"), allow},
+		"kcp-admin in a workspace":              {"aa", resource(admin, "get", "secrets", "x"), allow},
+		"kcp-admin in all":                      {cluster.All, resource(admin, "list", "secrets", ""), deny},
+		"kcp-admin in system:admin":             {cluster.Admin, resource(admin, "list", "leases", "x"), deny},
+		"kcp-admin in an unknown cluster":       {"zz", resource(admin, "get", "secrets", "x"), deny},
+		"kcp-admin without cluster":             {"", nonResource(admin, "get", "/version"), deny},
+		"kcp-admin and metrics":                 {"", nonResource(admin, "get", "/metrics"), allow},
+		"guest reads what he is given":          {"aa", resource(carol, "get", "configmaps", "default"), allow},
+		"guest writes":                          {"aa", resource(carol, "update", "configmaps", "default"), noOpinion},
+		"guest in another namespace":            {"aa", resource(carol, "get", "configmaps", "other"), noOpinion},
+		"guest sees discovery":                  {"aa", nonResource(carol, "get", "/api/v1"), allow},
+		"rights without access":                 {"bb", resource(carol, "get", "configmaps", "default"), noOpinion},
+		"discovery without access":              {"bb", nonResource(carol, "get", "/api"), noOpinion},
+		"a binding to discovery is no access":   {"aa", nonResource(person("x", "auditors"), "get", "/api"), noOpinion},
+		"group that may enter everywhere":       {"bb", nonResource(person("x", WorkspaceAccessGroup), "get", "/api"), allow},
+		"but has no rights there":               {"bb", resource(person("x", WorkspaceAccessGroup), "get", "configmaps", "default"), noOpinion},
+		"bootstrapper":                          {"bb", resource(person("x", WorkspaceBootstrapperGroup), "create", "configmaps", "x"), allow},
+		"logical cluster admin and others":      {"bb", resource(person("x", LogicalClusterAdminGroup), "get", "secrets", "x"), noOpinion},
+		"anonymous":                             {"aa", nonResource(nobody(), "get", "/api"), noOpinion},
+		"anonymous and version":                 {"aa", nonResource(nobody(), "get", "/version"), noOpinion},
+		"anonymous and health":                  {"", nonResource(nobody(), "get", "/readyz"), allow},
+		"anonymous and health in a workspace":   {"aa", nonResource(nobody(), "get", "/healthz"), allow},
+		"anonymous and one health check":        {"", nonResource(nobody(), "get", "/readyz/etcd"), deny},
+		"anonymous and metrics":                 {"", nonResource(nobody(), "get", "/metrics"), noOpinion},
+		"a resource request with a health path": {"aa", authorizer.AttributesRecord{User: nobody(), Verb: "get", Resource: "secrets", Path: "/healthz", ResourceRequest: true}, noOpinion},
+		"bare paths":                            {"", nonResource(alice, "get", "/api"), deny},
+		"bare resources":                        {"", resource(alice, "get", "secrets", "x"), deny},
+		"bare metrics by RBAC of root":          {"", nonResource(account("root", "default", "metrics"), "get", "/metrics"), allow},
+		"bare metrics and its namesake":         {"", nonResource(account("aa", "default", "metrics"), "get", "/metrics"), noOpinion},
+		"metrics of a workspace":                {"root", nonResource(person("x"), "get", "/metrics"), noOpinion},
+		"account at home needs no access":       {"aa", resource(robot, "update", "configmaps", "default"), allow},
+		"account beyond its rights":             {"aa", resource(robot, "update", "configmaps", "other"), noOpinion},
+		"account sees discovery at home":        {"aa", nonResource(robot, "get", "/apis"), allow},
+		"impersonated account":                  {"aa", resource(account("", "default", "robot"), "update", "configmaps", "default"), allow},
+		"account elsewhere, by its global name": {"bb", resource(robot, "get", "configmaps", "default"), allow},
+		"its namesake from another cluster":     {"aa", resource(account("bb", "default", "robot"), "update", "configmaps", "default"), noOpinion},
+		"namesake sees no discovery":            {"aa", nonResource(account("bb", "default", "robot"), "get", "/apis"), noOpinion},
+		"account of two clusters": {"aa", resource(&user.DefaultInfo{
+			Name: robot.GetName(), Groups: robot.GetGroups(), Extra: map[string][]string{ClusterNameKey: {"aa", "bb"}}}, "update", "configmaps", "default"), noOpinion},
+		"account of no cluster at all":  {"aa", resource(account("*", "default", "robot"), "update", "configmaps", "default"), noOpinion},
+		"account in an unknown cluster": {"zz", resource(account("zz", "default", "robot"), "get", "configmaps", "default"), deny},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, reason, err := z.Authorize(in(tt.in), tt.a)
+			if err != nil || got != tt.want {
+				t.Errorf("got %v, %q, %v; want %v", got, reason, err, tt.want)
+			}
+			if got != allow && reason != Denied {
+				t.Errorf("refused with the reason %q, which tells more than %q", reason, Denied)
+			}
+		})
+	}
+}
+
+func TestAuthorizeWithoutUser(t *testing.T) {
+	z := newAuthorizer(t, Authorization{})
+	if d, _, err := z.Authorize(in("aa"), authorizer.AttributesRecord{Verb: "get", Path: "/healthz"}); err == nil || d == allow {
+		t.Errorf("got %v, %v; want an error", d, err)
+	}
+}
+
+func TestAuthorizationZeroValue(t *testing.T) {
+	z := newAuthorizer(t, Authorization{})
+	for u, want := range map[user.Info]authorizer.Decision{
+		person("x", user.SystemPrivilegedGroup): allow,
+		person(KcpAdmin, AdminGroup):            deny,
+	} {
+		if got, _, err := z.Authorize(in("aa"), resource(u, "get", "secrets", "x")); got != want || err != nil {
+			t.Errorf("%s: got %v, %v; want %v", u.GetName(), got, err, want)
+		}
+	}
+	if _, err := NewAuthorizer(Authorization{AlwaysAllowPaths: []string{"/a*b"}}); err == nil {
+		t.Error("a pattern in the middle of a path is accepted")
+	}
+}
+
+// A tenant may give roles any name. None of them changes what bindings of other
+// clusters, or those that everybody has, refer to.
+func TestRoleNamesDoNotShadow(t *testing.T) {
+	for _, name := range []string{"system:discovery", "system:basic-user", "system:public-info-viewer", "cluster-admin", "view", WorkspaceAccessRole} {
+		t.Run(name, func(t *testing.T) {
+			m := tenants()
+			m.at("aa").clusterRole(name, everything, rbacv1.PolicyRule{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
+			z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+			for _, tt := range []struct {
+				in cluster.Name
+				a  authorizer.AttributesRecord
+			}{
+				{"aa", resource(person("dave"), "get", "secrets", "default")},
+				{"aa", resource(person("carol"), "get", "secrets", "default")},
+				{"aa", resource(nobody(), "get", "secrets", "default")},
+				{"bb", resource(person("alice"), "get", "secrets", "default")},
+				{"bb", resource(person("carol"), "get", "secrets", "default")},
+			} {
+				if d, reason, _ := z.Authorize(in(tt.in), tt.a); d == allow {
+					t.Errorf("%s in %s: allowed, %s", tt.a.User.GetName(), tt.in, reason)
+				}
+			}
+			if d, _, _ := z.Authorize(in("aa"), resource(person("alice"), "get", "secrets", "default")); d != allow {
+				t.Error("the owner lost her rights")
+			}
+		})
+	}
+	t.Run("empty cluster-admin", func(t *testing.T) {
+		m := tenants()
+		m.at("aa").clusterRole("cluster-admin")
+		z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+		if d, _, _ := z.Authorize(in("aa"), resource(person("alice"), "get", "secrets", "default")); d != allow {
+			t.Error("a role in the cluster took away what the bootstrap role grants")
+		}
+	})
+}
+
+func TestSystemAdminAppliesEverywhere(t *testing.T) {
+	m := tenants()
+	ops := m.at(cluster.Admin)
+	ops.clusterRole("ops", enter, everything)
+	ops.clusterRole("shared", everything)
+	ops.bind("ops", "ops", groupSubject("ops"))
+	ops.bind("kube-system", "ops", accountSubject("kube-system", "operator"))
+	ops.bind("one-robot", "ops", userSubject("system:kcp:serviceaccount:bb:default:robot"))
+	ops.bind("every-account", "shared-get", groupSubject("system:serviceaccounts"))
+	ops.clusterRole("shared-get", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"events"}})
+	m.at("aa").bindIn("default", "ClusterRole", "shared", accountSubject("default", "helper"))
+	m.at("bb").clusterRole("shared", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"events"}})
+	m.at("bb").bindIn("default", "ClusterRole", "shared", accountSubject("default", "helper"))
+	m.at("aa").clusterRole("mine", everything)
+	ops.bind("mine", "mine", groupSubject(user.AllAuthenticated)) // dangling in system:admin
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+
+	for name, tt := range map[string]struct {
+		in   cluster.Name
+		a    authorizer.AttributesRecord
+		want authorizer.Decision
+	}{
+		"group":                                     {"aa", resource(person("x", "ops"), "get", "secrets", "x"), allow},
+		"but not in system:admin itself":            {cluster.Admin, resource(person("x", "ops"), "get", "leases", "x"), deny},
+		"an account there is not a tenant's":        {"aa", resource(account("aa", "kube-system", "operator"), "get", "secrets", "x"), noOpinion},
+		"nor one without cluster":                   {"aa", resource(account("", "kube-system", "operator"), "get", "secrets", "x"), noOpinion},
+		"global name at home":                       {"bb", resource(account("bb", "default", "robot"), "get", "secrets", "x"), allow},
+		"global name elsewhere":                     {"aa", resource(account("bb", "default", "robot"), "get", "secrets", "x"), allow},
+		"global name, another cluster":              {"aa", resource(account("aa", "default", "robot"), "get", "secrets", "x"), noOpinion},
+		"all accounts":                              {"aa", resource(account("aa", "x", "y"), "get", "events", "x"), allow},
+		"role used from a workspace":                {"aa", resource(account("aa", "default", "helper"), "get", "secrets", "default"), allow},
+		"a tenant's own role of that name":          {"bb", resource(account("bb", "default", "helper"), "get", "secrets", "default"), noOpinion},
+		"a binding there never finds tenants' role": {"aa", resource(person("carol"), "get", "secrets", "x"), noOpinion},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, reason, err := z.Authorize(in(tt.in), tt.a); got != tt.want || err != nil {
+				t.Errorf("got %v, %q, %v; want %v", got, reason, err, tt.want)
+			}
+		})
+	}
+}
+
+// An operator changes the default policy by storing an object of the same name.
+func TestSystemAdminReplacesBootstrap(t *testing.T) {
+	m := tenants()
+	m.at(cluster.Admin).clusterRole("view", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}})
+	m.at(cluster.Admin).bind("system:discovery", "system:discovery", groupSubject("insiders"))
+	m.at(cluster.Admin).bind("system:basic-user", "system:basic-user", groupSubject("insiders"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	carol := person("carol")
+	for name, tt := range map[string]struct {
+		a    authorizer.AttributesRecord
+		want authorizer.Decision
+	}{
+		"new rule":              {resource(carol, "get", "secrets", "default"), allow},
+		"old rule":              {resource(carol, "get", "configmaps", "default"), noOpinion},
+		"replaced binding":      {nonResource(carol, "get", "/apis"), noOpinion},
+		"its new subject":       {nonResource(person("carol", "insiders"), "get", "/apis"), allow},
+		"a binding that stayed": {nonResource(carol, "get", "/version"), allow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, reason, err := z.Authorize(in("aa"), tt.a); got != tt.want || err != nil {
+				t.Errorf("got %v, %q, %v; want %v", got, reason, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestFreshEvidence(t *testing.T) {
+	carol := person("carol")
+	for name, tt := range map[string]struct {
+		in     cluster.Name
+		a      authorizer.AttributesRecord
+		change func(memory) // what the evidence was behind with; nil: it was not
+		want   authorizer.Decision
+		asked  int
+	}{
+		"success never waits":        {"aa", resource(carol, "get", "configmaps", "default"), nil, allow, 0},
+		"health never waits":         {"aa", nonResource(nobody(), "get", "/livez"), nil, allow, 0},
+		"masters never wait":         {"zz", resource(person("x", user.SystemPrivilegedGroup), "get", "secrets", ""), nil, allow, 0},
+		"refusal that cannot change": {cluster.All, resource(carol, "list", "configmaps", ""), nil, deny, 0},
+		"system cluster":             {cluster.Admin, resource(carol, "list", "leases", ""), nil, deny, 0},
+		"no cluster":                 {"", resource(carol, "list", "leases", ""), nil, deny, 0},
+		"refusal, nothing new":       {"bb", resource(carol, "get", "configmaps", "default"), nil, noOpinion, 1},
+		"refusal, something else new": {"bb", resource(carol, "get", "configmaps", "default"), func(m memory) {
+			m.at("aa").bind("x", "cluster-admin", userSubject("carol"))
+		}, noOpinion, 1},
+		"new binding": {"bb", resource(carol, "get", "configmaps", "default"), func(m memory) {
+			m.at("bb").bind("x", WorkspaceAccessRole, userSubject("carol"))
+		}, allow, 1},
+		"new cluster": {"cc", resource(carol, "get", "configmaps", "default"), func(m memory) {
+			m.at("cc").bind("x", "cluster-admin", userSubject("carol"))
+		}, allow, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, asked := tenants(), 0
+			z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists, Fresh: func(context.Context) bool {
+				asked++
+				if tt.change != nil {
+					tt.change(m)
+				}
+				return tt.change != nil
+			}})
+			got, _, err := z.Authorize(in(tt.in), tt.a)
+			if got != tt.want || asked != tt.asked || err != nil {
+				t.Errorf("got %v after asking %d times, %v; want %v after %d", got, asked, err, tt.want, tt.asked)
+			}
+		})
+	}
+}
+
+func TestRecord(t *testing.T) {
+	m := tenants()
+	var got []Step
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists, Record: func(_ context.Context, s []Step) { got = s }})
+	for _, tt := range []struct {
+		in   cluster.Name
+		a    authorizer.AttributesRecord
+		want []Step
+	}{
+		{"aa", resource(person("alice"), "get", "configmaps", "x"), []Step{
+			{StepContent, allow, ""}, {StepLocal, allow, `RBAC: allowed by ClusterRoleBinding "workspace-admin" of ClusterRole "cluster-admin" to User "alice"`}}},
+		{"aa", nonResource(person("carol"), "get", "/version"), []Step{
+			{StepContent, allow, ""}, {StepBootstrap, allow, `RBAC: allowed by ClusterRoleBinding "system:discovery" of ClusterRole "system:discovery" to Group "system:authenticated"`}}},
+		{"aa", resource(person("carol"), "get", "secrets", "x"), []Step{
+			{StepContent, allow, ""}, {StepLocal, noOpinion, "no RBAC rule allows it"}}},
+		{"bb", resource(person("carol"), "get", "secrets", "x"), []Step{
+			{StepContent, noOpinion, `may not enter the logical cluster: no rule allows the verb "access" on "/"`}}},
+		{"zz", resource(person("carol"), "get", "secrets", "x"), []Step{{StepContent, deny, "unknown logical cluster"}}},
+	} {
+		got = nil
+		if _, _, err := z.Authorize(in(tt.in), tt.a); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s in %s: (-want +got)\n%s", tt.a.User.GetName(), tt.in, diff)
+		}
+	}
+}
+
+func BenchmarkAuthorize(b *testing.B) {
+	m := tenants()
+	for range 20 {
+		m.at("aa").bind("other", "view", userSubject("somebody"), groupSubject("some-group"))
+	}
+	z := newAuthorizer(b, Authorization{RBAC: m, Exists: m.exists})
+	for name, a := range map[string]authorizer.AttributesRecord{
+		"masters":  resource(person("x", user.SystemPrivilegedGroup), "create", "configmaps", "default"),
+		"admin":    resource(person(KcpAdmin, AdminGroup), "create", "configmaps", "default"),
+		"owner":    resource(person("alice"), "create", "configmaps", "default"),
+		"guest":    resource(person("carol"), "get", "configmaps", "default"),
+		"account":  resource(account("aa", "default", "robot"), "create", "configmaps", "default"),
+		"stranger": resource(person("mallory"), "get", "configmaps", "default"),
+	} {
+		b.Run(name, func(b *testing.B) {
+			ctx := in("aa")
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, _, _ := z.Authorize(ctx, a); (d == allow) != (name != "stranger") {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
+
+func TestBootstrap(t *testing.T) {
+	b, err := NewBootstrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, want := range map[string]struct {
+		verb, resource string
+		has            bool
+	}{
+		"view": {"get", "configmaps", true}, "edit": {"get", "configmaps", true}, "admin": {"get", "configmaps", true},
+		"system:aggregate-to-view": {"update", "configmaps", false},
+	} {
+		r, ok := b.ClusterRole(role)
+		if !ok {
+			t.Errorf("no role %s", role)
+			continue
+		}
+		a := resource(person("x"), want.verb, want.resource, "default")
+		if got := allows(r.Rules, a); got != want.has {
+			t.Errorf("%s allows %s %s: %v", role, want.verb, want.resource, got)
+		}
+	}
+	admin, _ := b.ClusterRole("admin")
+	if a := resource(person("x"), "create", "rolebindings", "default"); !allows(admin.Rules, withGroup(a, rbacv1.GroupName)) {
+		t.Error("admin cannot give rights to others: it is not aggregated")
+	}
+	view, _ := b.ClusterRole("view")
+	if allows(view.Rules, resource(person("x"), "get", "secrets", "default")) || allows(view.Rules, resource(person("x"), "update", "configmaps", "default")) {
+		t.Error("view has rules of edit")
+	}
+	for _, binding := range b.ClusterRoleBindings() {
+		if _, ok := b.ClusterRole(binding.RoleRef.Name); !ok {
+			t.Errorf("binding %s refers to no role", binding.Name)
+		}
+		for _, s := range binding.Subjects {
+			if s.Kind == rbacv1.ServiceAccountKind {
+				t.Errorf("binding %s gives rights to %s/%s, which any tenant can create", binding.Name, s.Namespace, s.Name)
+			}
+		}
+	}
+	// Two policies must not share what they build.
+	other, err := NewBootstrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(names(b), names(other)); diff != "" {
+		t.Error(diff)
+	}
+	if x, _ := other.ClusterRole("admin"); len(x.Rules) != len(admin.Rules) {
+		t.Errorf("admin has %d rules, then %d", len(admin.Rules), len(x.Rules))
+	}
+}
+
+func names(b *Bootstrap) []string {
+	var all []string
+	for _, r := range b.ClusterRoles() {
+		all = append(all, metav1.Object(r).GetName())
+	}
+	return all
+}
