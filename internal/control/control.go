@@ -7,6 +7,8 @@
 package control
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -35,6 +37,14 @@ func KeyOf(o metav1.Object) Key {
 // String returns cluster|namespace/name, or cluster|name. Different keys have
 // different strings, so it serves as the value of an index.
 func (k Key) String() string { return string(k.Cluster) + "|" + k.object() }
+
+// compare orders keys by cluster, namespace and name.
+func (k Key) compare(other Key) int {
+	return cmp.Or(
+		cmp.Compare(k.Cluster, other.Cluster),
+		cmp.Compare(k.Namespace, other.Namespace),
+		cmp.Compare(k.Name, other.Name))
+}
 
 func (k Key) object() string {
 	if k.Namespace == "" {

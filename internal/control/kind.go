@@ -135,13 +135,18 @@ type subscriber[T Object] struct {
 	wake func(Key)
 }
 
-func (s *subscriber[T]) tell(o T) {
+// tell wakes the keys that any of the objects concerns, each once: woken twice
+// in a row, a key would mostly be worked on twice.
+func (s *subscriber[T]) tell(objects ...T) {
 	var keys []Key
-	err := safely(func() error { keys = s.keys(o); return nil })
-	if err != nil {
-		logPanic(klog.Background(), err, "cannot tell which keys an object concerns; no loop is woken", "kind", s.kind, "key", KeyOf(o))
+	for _, o := range objects {
+		err := safely(func() error { keys = append(keys, s.keys(o)...); return nil })
+		if err != nil {
+			logPanic(klog.Background(), err, "cannot tell which keys an object concerns; no loop is woken", "kind", s.kind, "key", KeyOf(o))
+		}
 	}
-	for _, key := range keys {
+	slices.SortFunc(keys, Key.compare)
+	for _, key := range slices.Compact(keys) {
 		s.wake(key)
 	}
 }
@@ -152,9 +157,7 @@ func (k *Kind[T]) tell(objects ...T) {
 	subscribers := k.subscribers
 	k.mu.Unlock()
 	for _, s := range subscribers {
-		for _, o := range objects {
-			s.tell(o)
-		}
+		s.tell(objects...)
 	}
 }
 
@@ -168,10 +171,12 @@ func (s sink[T]) Add(o any) error    { return s.put(o) }
 func (s sink[T]) Update(o any) error { return s.put(o) }
 func (s sink[T]) Resync() error      { return nil }
 
+// put never fails, nor does Delete: the reflector would do no more than log it.
 func (s sink[T]) put(o any) error {
 	next, err := s.object(o)
 	if err != nil {
-		return err
+		s.log.Error(err, "event left out")
+		return nil
 	}
 	s.store(KeyOf(next), next)
 	return nil
@@ -193,7 +198,8 @@ func (s sink[T]) store(key Key, next T) {
 func (s sink[T]) Delete(o any) error {
 	last, err := s.object(o)
 	if err != nil {
-		return err
+		s.log.Error(err, "event left out")
+		return nil
 	}
 	if old, dropped := s.k.view.drop(KeyOf(last)); dropped {
 		s.k.tell(old)

@@ -41,7 +41,7 @@ func (v valued) WithValues(kv ...any) logr.LogSink {
 func (l *lines) add(m string, values []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.logged = append(l.logged, m + " " + fmt.Sprintln(values...))
+	l.logged = append(l.logged, m+" "+fmt.Sprintln(values...))
 }
 
 // want checks that a line begins with a message and holds the parts.

@@ -203,6 +203,14 @@ func TestFailuresAreTriedAgainWithBackOff(t *testing.T) {
 	})
 }
 
+func TestBackOffNeverOverflows(t *testing.T) {
+	for tries := range 1000 {
+		if d := backOff(tries); d < firstRetry || d > lastRetry || tries > 0 && d < backOff(tries-1) {
+			t.Fatalf("back-off after %d failures is %v", tries, d)
+		}
+	}
+}
+
 func TestSuccessEndsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Fails three times, wants to be called again, fails once more, is done.
@@ -476,4 +484,10 @@ func TestKeysHaveDifferentStrings(t *testing.T) {
 			t.Errorf("%#v is %q, want %q", k, k, want)
 		}
 	}
+}
+
+// tick lets a little of the bubble's time pass, and everything due in it happen.
+func tick() {
+	<-time.After(100 * time.Millisecond)
+	synctest.Wait()
 }

@@ -32,10 +32,11 @@ type index[T Object] struct {
 type entry[T Object] struct {
 	key    Key
 	object T
-	links  [][]*link[T] // per index, one per value
+	links  [][]link[T] // per index, one per value
 }
 
-// A link is the place of an entry under one value of one index.
+// A link is the place of an entry under one value of one index. It does not
+// move, since others point to it.
 type link[T Object] struct {
 	value      string
 	entry      *entry[T]
@@ -139,10 +140,8 @@ func (v *view[T]) drop(k Key) (old T, dropped bool) {
 	if !dropped {
 		return old, false
 	}
-	for i, links := range e.links {
-		for _, l := range links {
-			v.indexes[i].unlink(l)
-		}
+	for i := range e.links {
+		v.indexes[i].unlink(e.links[i])
 	}
 	v.entries.drop(k)
 	return e.object, true
@@ -171,38 +170,38 @@ func (v *view[T]) file(e *entry[T], i int) {
 	for len(e.links) <= i {
 		e.links = append(e.links, nil)
 	}
-	if slices.EqualFunc(e.links[i], values, func(l *link[T], s string) bool { return l.value == s }) {
+	if slices.EqualFunc(e.links[i], values, func(l link[T], s string) bool { return l.value == s }) {
 		return
 	}
-	for _, l := range e.links[i] {
-		ix.unlink(l)
-	}
-	e.links[i] = make([]*link[T], 0, len(values))
-	for _, value := range values {
-		e.links[i] = append(e.links[i], ix.link(e, value))
-	}
+	ix.unlink(e.links[i])
+	e.links[i] = ix.link(e, values)
 }
 
-func (ix *index[T]) link(e *entry[T], value string) *link[T] {
-	head, _ := ix.heads.get(value)
-	l := &link[T]{value: value, entry: e, next: head}
-	if head != nil {
-		head.prev = l
+func (ix *index[T]) link(e *entry[T], values []string) []link[T] {
+	links := make([]link[T], len(values))
+	for i, value := range values {
+		l := &links[i]
+		l.value, l.entry = value, e
+		if l.next, _ = ix.heads.get(value); l.next != nil {
+			l.next.prev = l
+		}
+		ix.heads.put(value, l)
 	}
-	ix.heads.put(value, l)
-	return l
+	return links
 }
 
-func (ix *index[T]) unlink(l *link[T]) {
-	if l.next != nil {
-		l.next.prev = l.prev
-	}
-	switch {
-	case l.prev != nil:
-		l.prev.next = l.next
-	case l.next != nil:
-		ix.heads.put(l.value, l.next)
-	default:
-		ix.heads.drop(l.value)
+func (ix *index[T]) unlink(links []link[T]) {
+	for _, l := range links {
+		if l.next != nil {
+			l.next.prev = l.prev
+		}
+		switch {
+		case l.prev != nil:
+			l.prev.next = l.next
+		case l.next != nil:
+			ix.heads.put(l.value, l.next)
+		default:
+			ix.heads.drop(l.value)
+		}
 	}
 }

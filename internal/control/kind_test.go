@@ -1,0 +1,552 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// pods returns a view of a shelf that runs until the test ends.
+func pods(t *testing.T, s *shelf, change ...func(*KindConfig[*corev1.Pod])) *Kind[*corev1.Pod] {
+	config := KindConfig[*corev1.Pod]{Name: "pods", ListerWatcher: s, Saver: s.patch}
+	for _, f := range change {
+		f(&config)
+	}
+	k := NewKind(config)
+	run(t, k)
+	return k
+}
+
+func run(t *testing.T, k *Kind[*corev1.Pod]) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	synctest.Wait()
+}
+
+// woken collects the keys that a source wakes.
+type woken struct {
+	mu   sync.Mutex
+	keys map[Key]int
+}
+
+func listen(t *testing.T, s Source) *woken {
+	w := &woken{keys: map[Key]int{}}
+	t.Cleanup(s.Subscribe(func(k Key) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.keys[k]++
+	}))
+	return w
+}
+
+// take returns the keys woken since the last call, marked if more than once.
+func (w *woken) take() []string {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var keys []string
+	for k, times := range w.keys {
+		keys = append(keys, k.String()+strings.Repeat(" again", times-1))
+	}
+	clear(w.keys)
+	slices.Sort(keys)
+	return keys
+}
+
+func isReady(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTenantsWithOneNameStayApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tenants = 20
+		s := newShelf(t)
+		want := map[Key]string{}
+		put := func(i int, node string) {
+			p := pod(fmt.Sprintf("tenant-%d", i), "ns", "same")
+			p.Spec.NodeName = node
+			s.put(p)
+			want[KeyOf(p)] = node
+		}
+		drop := func(i int) {
+			k := Key{cluster.Name(fmt.Sprintf("tenant-%d", i)), "ns", "same"}
+			s.remove(k)
+			delete(want, k)
+		}
+		for i := range tenants {
+			put(i, "listed")
+		}
+		k := pods(t, s)
+		w := listen(t, k.Changed())
+		check := func(step string, woken ...string) {
+			t.Helper()
+			if diff := cmp.Diff(woken, w.take()); diff != "" {
+				t.Errorf("%s: woken keys differ (-want +got):\n%s", step, diff)
+			}
+			for key, node := range want {
+				if o := k.Get(key); o == nil || o.Spec.NodeName != node {
+					t.Errorf("%s: %s is %v, want node %s", step, key, o, node)
+				}
+				if l := k.List(key.Cluster); len(l) != 1 || KeyOf(l[0]) != key {
+					t.Errorf("%s: cluster %s lists %v", step, key.Cluster, l)
+				}
+			}
+			if all := k.List(cluster.All); len(all) != len(want) {
+				t.Errorf("%s: %d objects in all, want %d", step, len(all), len(want))
+			}
+		}
+		var all []string
+		for key := range want {
+			all = append(all, key.String())
+		}
+		slices.Sort(all)
+		check("list", all...)
+
+		put(3, "watched")
+		drop(4)
+		put(tenants, "new")
+		check("watch", "tenant-20|ns/same", "tenant-3|ns/same", "tenant-4|ns/same")
+
+		s.interrupt(func() {
+			put(5, "missed")
+			drop(6)
+			put(tenants+1, "missed too")
+		})
+		<-k.Ready()
+		waitForList(s, 2)
+		// All others are as they were, and nobody is woken for them.
+		check("list again", "tenant-21|ns/same", "tenant-5|ns/same", "tenant-6|ns/same")
+
+		put(7, "watched again")
+		check("watch again", "tenant-7|ns/same")
+		if o := k.Get(Key{"tenant-0", "other", "same"}); o != nil {
+			t.Errorf("found %v in another namespace", o)
+		}
+	})
+}
+
+// waitForList lets the time pass that a Kind waits before it lists again.
+func waitForList(s *shelf, lists int) {
+	for range 1000 {
+		s.mu.Lock()
+		done := s.lists >= lists && len(s.watches) > 0
+		s.mu.Unlock()
+		if done {
+			return
+		}
+		tick()
+	}
+	s.t.Errorf("no list number %d", lists)
+}
+
+func TestAKindIsReadyAfterItsFirstList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, hold := newShelf(t), make(chan struct{})
+		s.put(pod("a1", "ns", "x"))
+		s.hold = hold
+		k := pods(t, s)
+		var runs []bool
+		start(t, Loop{Name: "l", On: []Source{k.Read(), readyOnce(key("a1", "x"))}, Do: func(context.Context, Key) error {
+			runs = append(runs, k.Get(Key{"a1", "ns", "x"}) != nil)
+			return nil
+		}})
+		if isReady(k.Ready()) || len(runs) > 0 {
+			t.Fatalf("ready before the list: %v, %d runs", isReady(k.Ready()), len(runs))
+		}
+		close(hold)
+		synctest.Wait()
+		if !slices.Equal(runs, []bool{true}) {
+			t.Errorf("runs that saw the object: %v, want one", runs)
+		}
+	})
+}
+
+// readyOnce is a source that wakes one key.
+func readyOnce(k Key) Source {
+	return Source{Subscribe: func(wake func(Key)) func() { wake(k); return nil }}
+}
+
+func TestRunWaitsForItsList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, hold := newShelf(t), make(chan struct{})
+		s.hold = hold
+		k := NewKind(KindConfig[*corev1.Pod]{Name: "pods", ListerWatcher: s})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); k.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if isReady(ended) {
+			t.Error("returned while a list was running")
+		}
+		close(hold)
+		<-ended
+	})
+}
+
+func TestIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		on := func(c, name, node string) {
+			p := pod(c, "ns", name)
+			p.Spec.NodeName = node
+			s.put(p)
+		}
+		on("a1", "x", "n1")
+		on("b1", "x", "n1")
+		on("b1", "y", "n2")
+		k := pods(t, s)
+		if err := k.Index("node", func(p *corev1.Pod) []string {
+			if p.Name == "bad" {
+				panic("bad object")
+			}
+			return []string{p.Spec.NodeName, "any", "any"}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Index("node", func(*corev1.Pod) []string { return nil }); err == nil || !strings.Contains(err.Error(), "pods") {
+			t.Errorf("second index of one name: %v", err)
+		}
+		check := func(value string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, key := range k.By("node", value) {
+				got = append(got, key.String())
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("by %s (-want +got):\n%s", value, diff)
+			}
+		}
+		check("n1", "a1|ns/x", "b1|ns/x")
+		on("a1", "x", "n2")
+		on("c1", "z", "n1")
+		on("c1", "bad", "n1")
+		check("n1", "b1|ns/x", "c1|ns/z")
+		check("n2", "a1|ns/x", "b1|ns/y")
+		check("any", "a1|ns/x", "b1|ns/x", "b1|ns/y", "c1|ns/z")
+		s.remove(Key{"b1", "ns", "y"})
+		check("n2", "a1|ns/x")
+		check("none")
+		if k.Get(Key{"c1", "ns", "bad"}) == nil {
+			t.Error("an object that an index cannot file is lost")
+		}
+		defer func() {
+			if r := fmt.Sprint(recover()); !strings.Contains(r, `no index "nodes"`) {
+				t.Errorf("reading an unknown index: %s", r)
+			}
+		}()
+		k.By("nodes", "n1")
+	})
+}
+
+func TestWakesForWhatAnObjectWasAndIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		on := func(c, node string) {
+			p := pod(c, "ns", "x")
+			p.Spec.NodeName = node
+			s.put(p)
+		}
+		on("a1", "n1")
+		k := pods(t, s)
+		source := k.Wakes(func(p *corev1.Pod) []Key {
+			if p.Spec.NodeName == "bad" {
+				panic("bad object")
+			}
+			return []Key{{Cluster: "nodes", Name: p.Spec.NodeName}}
+		})
+		w := listen(t, source)
+		var late []Key
+		unsubscribe := source.Subscribe(func(k Key) { late = append(late, k) })
+		unsubscribe()
+		for _, step := range []struct {
+			do   func()
+			want []string
+		}{
+			{func() {}, []string{"nodes|n1"}}, // what existed before
+			{func() { on("a1", "n2") }, []string{"nodes|n1", "nodes|n2"}},
+			{func() { on("a1", "n2") }, []string{"nodes|n2"}},
+			{func() { on("b1", "bad") }, nil},
+			{func() { on("b1", "n3") }, []string{"nodes|n3"}},
+			{func() { s.remove(Key{"a1", "ns", "x"}) }, []string{"nodes|n2"}},
+		} {
+			step.do()
+			if diff := cmp.Diff(step.want, w.take()); diff != "" {
+				t.Errorf("woken keys differ (-want +got):\n%s", diff)
+			}
+		}
+		if len(late) != 1 {
+			t.Errorf("woken %v, want only what existed, as the subscription ended", late)
+		}
+	})
+}
+
+// serialized stands for an object as watches in process send it.
+type serialized struct{ *corev1.Pod }
+
+func (s serialized) CacheEncode(runtime.Identifier, func(runtime.Object, io.Writer) error, io.Writer) error {
+	return errors.New("nothing to encode here")
+}
+func (s serialized) GetObject() runtime.Object { return s.DeepCopy() }
+
+func TestCacheableObjectsAreUnwrapped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		s.wrap = func(o runtime.Object) runtime.Object { return serialized{o.(*corev1.Pod)} }
+		k := pods(t, s)
+		s.put(pod("a1", "ns", "x"))
+		s.put(pod("a1", "ns", "y"))
+		s.remove(Key{"a1", "ns", "x"})
+		synctest.Wait()
+		if l := k.List("a1"); len(l) != 1 || l[0].Name != "y" {
+			t.Errorf("the view holds %v, want y", l)
+		}
+	})
+}
+
+func TestTransform(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		p := pod("a1", "ns", "first")
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+		s.put(p)
+		k := pods(t, s, func(c *KindConfig[*corev1.Pod]) {
+			c.Transform = func(p *corev1.Pod) *corev1.Pod {
+				if p.Name == "bad" {
+					panic("bad object")
+				}
+				kept := *p
+				kept.ManagedFields = nil
+				return &kept
+			}
+		})
+		for _, name := range []string{"watched", "bad"} {
+			p := pod("a1", "ns", name)
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+			s.put(p)
+		}
+		synctest.Wait()
+		for name, fields := range map[string]int{"first": 0, "watched": 0, "bad": 1} {
+			if o := k.Get(Key{"a1", "ns", name}); o == nil || len(o.ManagedFields) != fields {
+				t.Errorf("%s: got %v, want %d managed fields", name, o, fields)
+			}
+		}
+	})
+}
+
+func TestSaveWritesTheDifference(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		want   []string
+	}{
+		"nothing": {func(*corev1.Pod) {}, nil},
+		"nothing on the wire": {func(p *corev1.Pod) {
+			p.Spec.Containers, p.Finalizers, p.Labels = nil, slices.Clone(p.Finalizers), maps.Clone(p.Labels)
+			p.ResourceVersion = "1"
+			p.Status.Conditions = []corev1.PodCondition{}
+		}, nil},
+		"metadata and spec": {func(p *corev1.Pod) {
+			p.Labels["b"] = "2"
+			delete(p.Labels, "a")
+			p.Spec.NodeName = "n1"
+		}, []string{` {"metadata":{"labels":{"a":null,"b":"2"},"resourceVersion":"000000001","uid":"a1-x"},"spec":{"nodeName":"n1"}}`}},
+		"status": {func(p *corev1.Pod) { p.Status.Phase = "Running" },
+			[]string{`status {"metadata":{"resourceVersion":"000000001","uid":"a1-x"},"status":{"phase":"Running"}}`}},
+		"both": {func(p *corev1.Pod) { p.Finalizers = append(p.Finalizers, "g/g"); p.Status.Phase = "Running" }, []string{
+			` {"metadata":{"finalizers":["f/f","g/g"],"resourceVersion":"000000001","uid":"a1-x"}}`,
+			`status {"metadata":{"resourceVersion":"000000002","uid":"a1-x"},"status":{"phase":"Running"}}`}},
+		"the last finalizer": {func(p *corev1.Pod) { p.Finalizers = nil; p.Status.Phase = "Succeeded" }, []string{
+			`status {"metadata":{"resourceVersion":"000000001","uid":"a1-x"},"status":{"phase":"Succeeded"}}`,
+			` {"metadata":{"finalizers":null,"resourceVersion":"000000002","uid":"a1-x"}}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf(t)
+				p := pod("a1", "ns", "x")
+				p.Labels, p.Finalizers = map[string]string{"a": "1"}, []string{"f/f"}
+				now := metav1.Now()
+				p.DeletionTimestamp = &now
+				s.put(p)
+				k := pods(t, s)
+				old := k.Get(KeyOf(p))
+				kept, next := old.DeepCopy(), old.DeepCopy()
+				test.change(next)
+				if err := k.Save(t.Context(), old, next); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(test.want, s.written()); diff != "" {
+					t.Errorf("patches differ (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(kept, old); diff != "" {
+					t.Errorf("the shared object was changed:\n%s", diff)
+				}
+				synctest.Wait()
+				if now := k.Get(KeyOf(p)); now != nil && (now.Status.Phase != next.Status.Phase || now.Spec.NodeName != next.Spec.NodeName) {
+					t.Errorf("the view shows %v", now)
+				}
+			})
+		})
+	}
+}
+
+func TestSaveRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		s.put(pod("a1", "ns", "x"))
+		k := pods(t, s)
+		old := k.Get(Key{"a1", "ns", "x"})
+		save := func(k *Kind[*corev1.Pod], change func(*corev1.Pod)) error {
+			next := old.DeepCopy()
+			change(next)
+			return k.Save(t.Context(), old, next)
+		}
+		for change, f := range map[string]func(*corev1.Pod){
+			"it has become a1|ns/y": func(p *corev1.Pod) { p.Name = "y" },
+			"it has become b1|ns/x": func(p *corev1.Pod) { p.Annotations = map[string]string{cluster.Annotation: "b1"} },
+			"its UID changed":       func(p *corev1.Pod) { p.UID = "other" },
+		} {
+			if err := save(k, f); err == nil || !strings.Contains(err.Error(), "save pods a1|ns/x: "+change) {
+				t.Errorf("got %v, want %s", err, change)
+			}
+		}
+		readOnly := NewKind(KindConfig[*corev1.Pod]{Name: "pods", ListerWatcher: s})
+		if err := save(readOnly, func(p *corev1.Pod) { p.Spec.NodeName = "n" }); err == nil || !strings.Contains(err.Error(), "Saver") {
+			t.Errorf("saved through a view for reading: %v", err)
+		}
+		if len(s.written()) > 0 {
+			t.Errorf("refused, and yet written: %v", s.written())
+		}
+		moved := old.DeepCopy()
+		moved.Spec.NodeName = "elsewhere"
+		s.put(moved)
+		if err := save(k, func(p *corev1.Pod) { p.Spec.NodeName = "here" }); !apierrors.IsConflict(err) {
+			t.Errorf("saved over a change: %v", err)
+		}
+		s.remove(KeyOf(old))
+		again := pod("a1", "ns", "x")
+		again.UID = "another"
+		s.put(again)
+		old = old.DeepCopy()
+		old.ResourceVersion = ""
+		if err := save(k, func(p *corev1.Pod) { p.Spec.NodeName = "here" }); !apierrors.IsConflict(err) {
+			t.Errorf("saved to another object of the name: %v", err)
+		}
+	})
+}
+
+func TestALoopConverges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		k := pods(t, s)
+		log := &lines{}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(log)))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			RunAll(ctx, Loop{Name: "assign", On: []Source{k.Changed()}, Do: func(ctx context.Context, key Key) error {
+				p := k.Get(key)
+				if p == nil {
+					return nil
+				}
+				next := p.DeepCopy()
+				next.Spec.NodeName = "node-of-" + string(key.Cluster)
+				next.Status.Phase = "Running"
+				return k.Save(ctx, p, next)
+			}})
+		}()
+		for i := range 200 {
+			s.put(pod(fmt.Sprintf("tenant-%d", i), "ns", "same"))
+		}
+		for range 100 {
+			tick()
+		}
+		for _, p := range k.List(cluster.All) {
+			if p.Spec.NodeName != "node-of-"+string(cluster.Of(p)) || p.Status.Phase != "Running" {
+				t.Errorf("%s: node %q, phase %q", KeyOf(p), p.Spec.NodeName, p.Status.Phase)
+			}
+		}
+		if n := len(k.List(cluster.All)); n != 200 {
+			t.Errorf("%d objects, want 200", n)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+func TestAnEventThatIsNoObjectOfTheKindHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		s.wrap = func(o runtime.Object) runtime.Object {
+			p := o.(*corev1.Pod)
+			switch p.Name {
+			case "service":
+				return &corev1.Service{ObjectMeta: p.ObjectMeta}
+			case "stray":
+				p.Annotations = nil
+			}
+			return p
+		}
+		k := pods(t, s)
+		for _, name := range []string{"a", "service", "b", "stray", "c"} {
+			s.put(pod("a1", "ns", name))
+		}
+		s.remove(Key{"a1", "ns", "stray"})
+		s.remove(Key{"a1", "ns", "c"})
+		synctest.Wait()
+		var got []string
+		for _, p := range k.List(cluster.All) {
+			got = append(got, p.Name)
+		}
+		if slices.Sort(got); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("the view holds %v, want a and b", got)
+		}
+	})
+}
+
+func TestListsMustSayWhichClustersObjectsBelongTo(t *testing.T) {
+	log := &lines{}
+	to := sink[*corev1.Pod]{NewKind(KindConfig[*corev1.Pod]{Name: "pods"}), klog.New(log)}
+	stray := pod("", "ns", "x")
+	stray.Annotations = nil
+	for want, list := range map[string][]any{
+		"does not say which logical cluster": {pod("a1", "ns", "x"), stray},
+		"are of the same cluster":            {pod("a1", "ns", "x"), pod("a1", "ns", "x")},
+		"got a *v1.Service":                  {&corev1.Service{}},
+	} {
+		if err := to.Replace(list, "1"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if isReady(to.k.Ready()) || len(to.k.List(cluster.All)) > 0 {
+		t.Error("a list that was refused is shown")
+	}
+}
