@@ -1,0 +1,208 @@
+// Command bench compares kcp with a stock Kubernetes API server of the same
+// version, side by side in one run on one machine, and prints a table in
+// Markdown. It starts every server itself, as a child process, talks to it as
+// any client does, and leaves nothing behind.
+//
+//	go build -o bin/ ./cmd/kcp
+//	go -C test/tools build -o "$PWD/bin/" ./cmd/kube
+//	go run ./test/bench                       # everything
+//	go run ./test/bench -run workspaces       # one case
+//	go run ./test/bench -short                # every case with tiny counts
+//
+// What the figures mean:
+//
+//   - CPU is the processor time, user and kernel, of the API server and etcd on
+//     both sides. A stock controller manager runs too and its CPU is shown, but
+//     it is not in the ratio; kcp's controllers are in its one process.
+//   - Memory is anonymous resident memory, so etcd's mapped file does not count
+//     but its index does.
+//   - Both serve TLS and HTTP/2 to the same client with bearer tokens, to a user
+//     whom RBAC has granted everything, and both sync to disk.
+//   - A workspace is usable when a config map was written in it; a namespace,
+//     when its default service account exists and a config map was written.
+//
+// It prints figures and judges none: it fails only if an operation fails.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	cancel()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	kcp, kube string
+	subjects  string
+	pattern   string
+	short     bool
+	json      bool
+	dir       string
+	timeout   time.Duration
+	encoding  string
+	plan      plan
+}
+
+// plan is how much of everything is done.
+type plan struct {
+	starts     int           // fresh starts; the median is reported
+	rounds     int           // the subjects take turns this many times in a case
+	clients    int           // concurrent clients
+	operations int           // of each kind, in all rounds together
+	listed     int           // config maps in the list
+	lists      int           // lists while others write, in all rounds together
+	size       int           // bytes of a config map's value
+	single     int           // workspaces made by one client, in all rounds together
+	many       int           // workspaces made by all clients, in all rounds together
+	footprints string        // numbers of workspaces at which memory is measured
+	settle     time.Duration // between the last write and the measurement
+}
+
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.kcp, "kcp", "bin/kcp", "the kcp binary")
+	f.StringVar(&o.kube, "kube", "bin/kube", "the binary that test/tools builds")
+	f.StringVar(&o.subjects, "subjects", "kcp,stock", "what to measure; the ratio is the first to the second")
+	f.StringVar(&o.pattern, "run", "", "only cases whose name matches this regular expression")
+	f.BoolVar(&o.short, "short", false, "every case with tiny counts: it shows that everything works, its figures mean little")
+	f.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	f.StringVar(&o.dir, "dir", os.TempDir(), "where the servers keep their data: a disk, not tmpfs")
+	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this time")
+	f.StringVar(&o.encoding, "encoding", "json", "of config maps: json or protobuf")
+	p := &o.plan
+	f.IntVar(&p.starts, "starts", 5, "fresh starts")
+	f.IntVar(&p.rounds, "rounds", 4, "turns that the subjects take in each case")
+	f.IntVar(&p.clients, "clients", 8, "concurrent clients")
+	f.IntVar(&p.operations, "operations", 8000, "config map operations of each kind")
+	f.IntVar(&p.listed, "listed", 50, "config maps in a list")
+	f.IntVar(&p.lists, "lists", 800, "consistent lists while others write")
+	f.IntVar(&p.size, "size", 256, "bytes of the value in a config map")
+	f.IntVar(&p.single, "workspaces-1", 200, "workspaces made by one client")
+	f.IntVar(&p.many, "workspaces", 1600, "workspaces made by all clients")
+	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
+	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q: cases are chosen with -run", f.Arg(0))
+	}
+	if o.short {
+		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
+			size: p.size, single: 4, many: 16, footprints: "8,24", settle: 100 * time.Millisecond}
+	}
+	return o, p.check()
+}
+
+func (p *plan) check() error {
+	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients} {
+		if n < 1 {
+			return fmt.Errorf("-%s is %d, want at least 1", name, n)
+		}
+	}
+	for name, n := range map[string]int{"operations": p.operations, "lists": p.lists, "workspaces-1": p.single, "workspaces": p.many} {
+		if n < p.rounds {
+			return fmt.Errorf("-%s is %d, want at least one in each of the %d rounds", name, n, p.rounds)
+		}
+	}
+	return nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	klog.SetOutput(stderr)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not finished after -timeout=%s", o.timeout))
+	defer cancel()
+	dir, err := os.MkdirTemp(o.dir, "kcp-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	b, err := newBench(o, dir, stderr)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	pattern, err := regexp.Compile(o.pattern)
+	if err != nil {
+		return fmt.Errorf("-run: %w", err)
+	}
+	chosen := slices.DeleteFunc(cases(), func(c benchCase) bool { return !pattern.MatchString(c.name) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("-run=%s matches no case", o.pattern)
+	}
+	for _, c := range chosen {
+		begin := time.Now()
+		if err := c.run(ctx, b); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		fmt.Fprintf(stderr, "bench: %s took %s\n", c.name, time.Since(begin).Round(time.Second/10))
+	}
+	if o.json {
+		return b.report.json(stdout)
+	}
+	return b.report.markdown(stdout)
+}
+
+// newBench finds the binaries and describes the machine.
+func newBench(o *options, dir string, log io.Writer) (*bench, error) {
+	b := &bench{plan: o.plan, short: o.short, dir: dir, log: log, report: &report{}}
+	var err error
+	if b.encoding, err = newEncoding(o.encoding); err != nil {
+		return nil, err
+	}
+	var binaries []string
+	for name := range strings.SplitSeq(o.subjects, ",") {
+		file, build := o.kcp, "go build -o bin/ ./cmd/kcp"
+		if name == "stock" {
+			file, build = o.kube, `go -C test/tools build -o "$PWD/bin/" ./cmd/kube`
+		} else if name != "kcp" {
+			return nil, fmt.Errorf("-subjects: no subject %q, there are kcp and stock", name)
+		}
+		if file, err = filepath.Abs(file); err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(file); err != nil {
+			return nil, fmt.Errorf("%w; run: %s", err, build)
+		}
+		if slices.Contains(b.report.Subjects, name) {
+			return nil, fmt.Errorf("-subjects: %q twice", name)
+		}
+		binaries = append(binaries, file)
+		b.report.Subjects = append(b.report.Subjects, name)
+		if name == "stock" {
+			b.subjects = append(b.subjects, &stock{file})
+		} else {
+			b.subjects = append(b.subjects, &kcp{file})
+		}
+	}
+	b.report.Machine, err = machine(dir, binaries...)
+	return b, err
+}
