@@ -63,6 +63,7 @@ type Authorizer struct {
 	options   Authorization
 	bootstrap *Bootstrap
 	open      authorizer.Authorizer
+	entry     authorizer.Attributes // what entering a cluster needs
 	rules     rules
 }
 
@@ -91,7 +92,13 @@ func NewAuthorizer(o Authorization) (*Authorizer, error) {
 		return nil, err
 	}
 	p := policy{bootstrap, o.RBAC}
-	return &Authorizer{options: o, bootstrap: bootstrap, open: open, rules: rules{newLayers(p), localLayer{p}}}, nil
+	return &Authorizer{
+		options:   o,
+		bootstrap: bootstrap,
+		open:      open,
+		entry:     authorizer.AttributesRecord{Verb: "access", Path: "/"},
+		rules:     rules{newLayers(p), localLayer{p}},
+	}, nil
 }
 
 // Bootstrap returns the policy that applies in all clusters without being stored.
@@ -170,7 +177,6 @@ func isMetrics(a authorizer.Attributes) bool {
 // in the cluster already, they have to let him enter it too. Both is found out in
 // one pass over the bindings.
 func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
-	entry := authorizer.AttributesRecord{Verb: "access", Path: "/"}
 	var allowed bool
 	var reason, step string
 	var errs []error
@@ -182,7 +188,7 @@ func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.A
 			if rule == nil {
 				return true
 			}
-			entered = entered || rbac.RuleAllows(entry, rule)
+			entered = entered || rbac.RuleAllows(z.entry, rule)
 			if !allowed && rbac.RuleAllows(a, rule) {
 				allowed, reason, step = true, "RBAC: allowed by "+source.String(), l.step
 			}

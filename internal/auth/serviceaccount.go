@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	corev1 "k8s.io/api/core/v1"
@@ -19,12 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	accounts "k8s.io/apiserver/pkg/authentication/serviceaccount"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
-	"k8s.io/apiserver/pkg/authentication/user"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/lru"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -111,6 +109,7 @@ type ServiceAccounts struct {
 	keys          serviceaccount.PublicKeysGetter
 	bound, legacy serviceaccount.TokenGenerator
 	tokens        authenticator.Token
+	verified      *lru.Cache // by SHA-256 of a token: its verifiedToken
 }
 
 var (
@@ -133,7 +132,7 @@ func NewServiceAccounts(o ServiceAccountOptions) (*ServiceAccounts, error) {
 	if len(o.Audiences) == 0 {
 		o.Audiences = authenticator.Audiences{o.Issuer}
 	}
-	s := &ServiceAccounts{options: o}
+	s := &ServiceAccounts{options: o, verified: lru.New(maxVerified)}
 	var err error
 	if s.keys, err = serviceaccount.StaticPublicKeysGetter(append([]any{o.Key.Public()}, o.VerifyKeys...)); err != nil {
 		return nil, fmt.Errorf("keys that verify service account tokens: %w", err)
@@ -149,8 +148,8 @@ func NewServiceAccounts(o ServiceAccountOptions) (*ServiceAccounts, error) {
 		return nil, err
 	}
 	s.tokens = tokenunion.New(
-		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, s.keys, o.Audiences, twice(legacy, o.Fresh)),
-		serviceaccount.JWTTokenAuthenticator([]string{o.Issuer}, s.keys, o.Audiences, twice(serviceaccount.NewValidator(lookup{o}), o.Fresh)),
+		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, s.keys, o.Audiences, remembering(s, legacy)),
+		serviceaccount.JWTTokenAuthenticator([]string{o.Issuer}, s.keys, o.Audiences, remembering(s, serviceaccount.NewValidator(lookup{o}))),
 	)
 	return s, nil
 }
@@ -163,34 +162,6 @@ func (s *ServiceAccounts) Audiences() authenticator.Audiences { return s.options
 
 // Keys returns the keys that tokens are verified with.
 func (s *ServiceAccounts) Keys() serviceaccount.PublicKeysGetter { return s.keys }
-
-// AuthenticateToken implements [authenticator.Token]. A request to another cluster
-// than that of the account, or to all, gets the account's identity for strangers.
-func (s *ServiceAccounts) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	home, ok := ClusterOfToken(token)
-	if !ok {
-		return nil, false, nil
-	}
-	// The claim is not verified yet, but nothing comes of it unless the signature
-	// over the very same bytes is: below is only looked up whether the account exists.
-	r, ok, err := s.tokens.AuthenticateToken(cluster.With(ctx, home), token)
-	if err != nil || !ok {
-		return nil, false, err
-	}
-	u := &user.DefaultInfo{
-		Name: r.User.GetName(), UID: r.User.GetUID(), Groups: r.User.GetGroups(),
-		Extra: map[string][]string{ClusterNameKey: {string(home)}},
-	}
-	for key, values := range r.User.GetExtra() {
-		if key != ClusterNameKey {
-			u.Extra[key] = values
-		}
-	}
-	if c, ok := cluster.From(ctx); ok && c != home {
-		u = foreign(home, u)
-	}
-	return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
-}
 
 // GenerateToken implements [serviceaccount.TokenGenerator] for an account in the
 // cluster of the context.
@@ -248,25 +219,6 @@ func asObject(v any) (map[string]any, error) {
 		object[k] = raw
 	}
 	return object, nil
-}
-
-// twice returns a validator that asks v once more when evidence is fresher. It is
-// asked about tokens with a valid signature only, so nobody can make the server
-// wait with tokens of his own making.
-func twice[Claims any](v serviceaccount.Validator[Claims], fresh Fresh) serviceaccount.Validator[Claims] {
-	return validatorFunc[Claims](func(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
-		info, err := v.Validate(ctx, token, public, private)
-		if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !fresh.movedOn(ctx) {
-			return info, err
-		}
-		return v.Validate(ctx, token, public, private)
-	})
-}
-
-type validatorFunc[Claims any] func(context.Context, string, *jwt.Claims, *Claims) (*accounts.ServiceAccountInfo, error)
-
-func (f validatorFunc[Claims]) Validate(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
-	return f(ctx, token, public, private)
 }
 
 // lookup finds the objects that a token is bound to, in the token's cluster.

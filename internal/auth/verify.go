@@ -1,0 +1,112 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	accounts "k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// maxVerified bounds the tokens whose signature is remembered, at about 2 KB each.
+const maxVerified = 4096
+
+// A verifiedToken is one with a valid signature, which takes most of the time to
+// find out and never changes. Everything that does change is looked up whenever
+// the token is used: its expiry, and the objects that it is bound to.
+type verifiedToken struct {
+	legacy    string // subject of a token without audiences
+	audiences authenticator.Audiences
+	validate  func(context.Context) (*accounts.ServiceAccountInfo, error)
+}
+
+// AuthenticateToken implements [authenticator.Token]. A request to another cluster
+// than that of the account, or to all, gets the account's identity for strangers.
+func (s *ServiceAccounts) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	home, ok := ClusterOfToken(token)
+	if !ok {
+		return nil, false, nil
+	}
+	// The claim is not verified yet, but nothing comes of it unless the signature
+	// over the very same bytes is.
+	r, ok, err := s.verify(cluster.With(ctx, home), token)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	u := &user.DefaultInfo{
+		Name: r.User.GetName(), UID: r.User.GetUID(), Groups: r.User.GetGroups(),
+		Extra: map[string][]string{ClusterNameKey: {string(home)}},
+	}
+	for key, values := range r.User.GetExtra() {
+		if key != ClusterNameKey {
+			u.Extra[key] = values
+		}
+	}
+	if c, ok := cluster.From(ctx); ok && c != home {
+		u = foreign(home, u)
+	}
+	return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
+}
+
+// verify authenticates a token of the cluster of the context.
+func (s *ServiceAccounts) verify(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	remembered, ok := s.verified.Get(sha256.Sum256([]byte(token)))
+	if !ok {
+		return s.tokens.AuthenticateToken(ctx, token)
+	}
+	v := remembered.(verifiedToken)
+	if v.legacy != "" {
+		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/legacy-token", v.legacy)
+	}
+	wanted, ok := authenticator.AudiencesFrom(ctx)
+	if !ok {
+		wanted = s.options.Audiences
+	}
+	common := v.audiences.Intersect(wanted)
+	if len(common) == 0 {
+		return nil, false, fmt.Errorf("the token is for the audiences %q, not for %q", v.audiences, wanted)
+	}
+	info, err := v.validate(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: info.UserInfo(), Audiences: common}, true, nil
+}
+
+// remembering returns a validator that asks v, and once more when evidence is
+// fresher. It is asked about tokens with a valid signature only, so nobody can
+// make the server wait, or fill its memory, with tokens of his own making.
+func remembering[Claims any](s *ServiceAccounts, v serviceaccount.Validator[Claims]) serviceaccount.Validator[Claims] {
+	return validatorFunc[Claims](func(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
+		verified := verifiedToken{audiences: authenticator.Audiences(public.Audience)}
+		if len(verified.audiences) == 0 {
+			verified.legacy, verified.audiences = public.Subject, s.options.Audiences
+		}
+		verified.validate = func(ctx context.Context) (*accounts.ServiceAccountInfo, error) {
+			info, err := v.Validate(ctx, token, public, private)
+			if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !s.options.Fresh.movedOn(ctx) {
+				return info, err
+			}
+			return v.Validate(ctx, token, public, private)
+		}
+		info, err := verified.validate(ctx)
+		if err == nil {
+			s.verified.Add(sha256.Sum256([]byte(token)), verified)
+		}
+		return info, err
+	})
+}
+
+type validatorFunc[Claims any] func(context.Context, string, *jwt.Claims, *Claims) (*accounts.ServiceAccountInfo, error)
+
+func (f validatorFunc[Claims]) Validate(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
+	return f(ctx, token, public, private)
+}
