@@ -129,7 +129,7 @@ func (c creation) free(s *session, to place) error {
 
 // workspace returns the object to create in the workspace at here.
 func (c creation) workspace(here cluster.Path, name string) (*tenancy.Workspace, error) {
-	if _, err := step(here, name); err != nil || isDots(name) {
+	if _, err := step(here, name); err != nil || isDots(name) || strings.Contains(name, ":") {
 		return nil, badName(name)
 	}
 	w := &tenancy.Workspace{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -133,35 +133,57 @@ func (s *server) create(ctx context.Context, path cluster.Path, w *tenancy.Works
 	return workspaceOf(o)
 }
 
+// again is how long to wait before a watch that has ended is begun again.
+const again = time.Second
+
 // follow calls see with w and each later state of it until see is done or the context ends.
 func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Workspace, see func(*tenancy.Workspace) (done bool, err error)) error {
-	if done, err := see(w); done || err != nil {
-		return err
-	}
 	workspaces, err := s.workspaces(path)
 	if err != nil {
 		return err
 	}
-	one := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-		options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, w.Name).String()
-		return workspaces.Watch(ctx, options)
-	}}
-	_, err = watchtools.Until(ctx, w.ResourceVersion, one, func(event watch.Event) (bool, error) {
-		switch o := event.Object.(type) {
-		case *unstructured.Unstructured:
-			if event.Type == watch.Deleted {
-				return false, errors.New("it was deleted")
-			}
-			now, err := workspaceOf(o)
-			if err != nil {
-				return false, err
-			}
-			return see(now)
-		default:
-			return false, apierrors.FromObject(event.Object)
+	for {
+		if done, err := see(w); done || err != nil {
+			return err
 		}
-	})
-	return err
+		changes, err := workspaces.Watch(ctx, metav1.ListOptions{
+			FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, w.Name).String(),
+			ResourceVersion: w.ResourceVersion,
+		})
+		if err != nil {
+			return err
+		}
+		_, err = watchtools.UntilWithoutRetry(ctx, changes, seeing(see))
+		if !errors.Is(err, watchtools.ErrWatchClosed) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			return err
+		}
+		select { // watches end now and then; what happened meanwhile is seen by a fresh look
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(again):
+		}
+		if w, err = s.get(ctx, path, w.Name); err != nil {
+			return err
+		}
+	}
+}
+
+// seeing returns a condition that shows each state of a watched workspace to see.
+func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.ConditionFunc {
+	return func(event watch.Event) (bool, error) {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		switch {
+		case event.Type == watch.Error || !ok:
+			return false, apierrors.FromObject(event.Object)
+		case event.Type == watch.Deleted:
+			return false, errors.New("it was deleted")
+		}
+		w, err := workspaceOf(o)
+		if err != nil {
+			return false, err
+		}
+		return see(w)
+	}
 }
 
 // reach asks the cluster at path for nothing but an answer.

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+func TestCalledAs(t *testing.T) {
+	for name, want := range map[string]string{
+		"kubectl-ws":                 "Usage:\n  kubectl ws [workspace]",
+		"/usr/bin/kubectl-workspace": "Usage:\n  kubectl workspace [workspace]",
+		"./kubectl-workspaces.exe":   "Usage:\n  kubectl workspaces [workspace]",
+		"kubectl-create-workspace":   "Usage:\n  kubectl create workspace <name>",
+		"kubectl-create_workspace":   "Usage:\n  kubectl create workspace <name>",
+		"kubectl-kcp":                "Usage:\n  kubectl kcp [flags]",
+		"anything":                   "Usage:\n  kubectl kcp [flags]",
+	} {
+		if got := call(t, "", name, "--help"); got.code != 0 || !strings.Contains(got.out, want) {
+			t.Errorf("%s --help: got %+v, want %q", name, got, want)
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	for line, want := range map[string]string{
+		"kubectl-ws a b":         "error: accepts at most 1 arg(s), received 2\n",
+		"kubectl-ws --nope":      "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage\n",
+		"kubectl-ws create":      "error: accepts 1 arg(s), received 0\n",
+		"kubectl-ws tree --nope": "error: unknown flag: --nope\nSee 'kubectl ws tree --help' for usage\n",
+		"kubectl-kcp nope":       "error: unknown command \"nope\" for \"kubectl kcp\"\n",
+	} {
+		if got := call(t, "", strings.Fields(line)...); got != (result{err: want, code: 1}) {
+			t.Errorf("%s: got %+v, want %q", line, got, want)
+		}
+	}
+}
+
+// TestEveryCommandIsExplained checks that no command is without a description,
+// and an example that begins with its own name.
+func TestEveryCommandIsExplained(t *testing.T) {
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		name := cmd.Name()
+		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, name) {
+			t.Errorf("%s: short %q, long %q, example %q", cmd.CommandPath(), cmd.Short, cmd.Long, cmd.Example)
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	streams := genericiooptions.NewTestIOStreamsDiscard()
+	check(KCP(streams))
+	check(CreateWorkspace(streams))
+}
+
+// TestDependencies checks that a plugin stays a client: the code of a server
+// would make it large and slow to start.
+func TestDependencies(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".", "../../cmd/kubectl-kcp").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range strings.Lines(string(out)) {
+		for _, server := range []string{"k8s.io/kubernetes/", "k8s.io/apiserver/", "k8s.io/kubectl/", "go.etcd.io/"} {
+			if strings.HasPrefix(pkg, server) {
+				t.Errorf("depends on %s", pkg)
+			}
+		}
+	}
+}
