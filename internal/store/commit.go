@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,44 +36,61 @@ type Fence struct {
 	From State
 }
 
-// ErrChanged tells that a Commit did nothing because an object or a fence was
+// ErrChanged tells that a Commit did nothing because a fence that it changes was
 // not as it expected.
 var ErrChanged = errors.New("changed by somebody else")
 
 // Commit makes all changes in one transaction, or none, and returns the revision
 // they share. It writes for the server itself: admission and validation are the
-// caller's, as is the choice of what may be written in which state of a cluster.
+// caller's, as is the choice of what may be written in a cluster whose fence it
+// changes. In other clusters their fence decides, as for any write.
 //
 // At most one write may touch a resource: watch caches take one event for each
 // revision and would silently lose the others.
+//
+// An object that was not as expected is reported as by the storage of its
+// resource: it exists, is not found, or conflicts.
 func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (int64, error) {
 	txn, err := s.transaction(ctx, writes, changes)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := s.guard.kv.Txn(ctx).If(txn.compares...).Then(txn.ops...).Else(txn.reads...).Commit()
-	if err != nil {
-		return 0, err
-	}
-	rev := resp.Header.Revision
-	if !resp.Succeeded {
+	for range attempts {
+		whole, err := s.fenced(ctx, *txn)
+		if err != nil {
+			return 0, err
+		}
+		resp, err := s.guard.kv.Txn(ctx).If(whole.compares...).Then(whole.ops...).Else(whole.reads...).Commit()
+		if err != nil {
+			return 0, err
+		}
+		rev := resp.Header.Revision
+		if resp.Succeeded {
+			s.guard.saw(rev, txn.touched()...)
+			for _, c := range changes {
+				s.guard.fences.learn(c.Cluster, fence{rev: rev, state: c.State}, rev)
+			}
+			return rev, nil
+		}
 		s.guard.saw(rev)
-		return 0, s.whyNot(txn, resp)
+		if err := s.whyNot(txn, whole.fences, resp); err != nil {
+			return 0, err
+		}
 	}
-	s.guard.saw(rev, txn.touched()...)
-	for _, c := range changes {
-		s.guard.fences.learn(c.Cluster, fence{rev: rev, state: c.State}, rev)
-	}
-	return rev, nil
+	return 0, apierrors.NewServerTimeout(schema.GroupResource{}, "commit", 1)
 }
 
-// A transaction is a Commit in etcd's terms. reads[i] shows the key of compares[i].
+// A transaction is a Commit in etcd's terms: first its writes, then the fences
+// that it changes. reads[i] shows the key of compares[i].
 type transaction struct {
 	compares   []clientv3.Cmp
 	ops, reads []clientv3.Op
-	keys       []Key // of the first compares, one a write; fences follow
 	expect     []int64
-	clusters   []cluster.Name // of the fences
+	keys       []Key          // of the writes
+	fences     []cluster.Name // whose fences follow
+	// others are the clusters written in whose fences do not change, and whether
+	// something is created there.
+	others map[cluster.Name]bool
 }
 
 func (t *transaction) touched() []Resource {
@@ -90,7 +108,10 @@ func (t *transaction) compare(key string, rev int64) {
 }
 
 func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence) (*transaction, error) {
-	t := &transaction{}
+	if len(changes) > 1 {
+		return nil, errors.New("refusing a transaction that changes two fences")
+	}
+	t := &transaction{others: map[cluster.Name]bool{}}
 	seen := map[Resource]bool{}
 	for _, w := range writes {
 		if seen[w.Resource] {
@@ -100,31 +121,29 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 		if err := s.addWrite(ctx, t, w); err != nil {
 			return nil, err
 		}
+		t.others[w.Cluster] = t.others[w.Cluster] || w.Expect == 0
 	}
-	changed := map[cluster.Name]bool{}
 	for _, c := range changes {
-		if len(changed) > 0 {
-			return nil, errors.New("refusing a transaction that changes two fences")
-		}
-		changed[c.Cluster] = true
 		if err := s.addFence(ctx, t, c); err != nil {
 			return nil, err
 		}
+		delete(t.others, c.Cluster)
 	}
-	for _, w := range writes {
-		if changed[w.Cluster] {
-			continue
-		}
-		changed[w.Cluster] = true
-		f, err := s.guard.fence(ctx, w.Cluster)
+	return t, nil
+}
+
+// fenced returns t with the compares of the fences that it does not change.
+func (s *Store) fenced(ctx context.Context, t transaction) (transaction, error) {
+	t.compares, t.reads, t.fences = slices.Clip(t.compares), slices.Clip(t.reads), slices.Clip(t.fences)
+	for c, creates := range t.others {
+		f, err := s.guard.allowed(ctx, c, creates)
 		if err != nil {
-			return nil, err
+			return t, err
 		}
-		if !f.allows(w.Expect == 0) {
-			return nil, fencedOff(w.Cluster, f.state)
-		}
-		t.compare(s.prefix+fenceKey(w.Cluster), f.rev)
-		t.clusters = append(t.clusters, w.Cluster)
+		key := s.prefix + fenceKey(c)
+		t.compares = append(t.compares, clientv3.Compare(clientv3.ModRevision(key), "=", f.rev))
+		t.reads = append(t.reads, clientv3.OpGet(key))
+		t.fences = append(t.fences, c)
 	}
 	return t, nil
 }
@@ -135,6 +154,12 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		return err
 	}
 	k := Key{Resource: w.Resource, Cluster: w.Cluster, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	if err := k.check(); err != nil {
+		return err
+	}
+	if w.Delete && w.Expect == 0 {
+		return fmt.Errorf("delete %s: a delete must expect the revision of the object", k)
+	}
 	key := s.prefix + k.full()
 	if w.Delete {
 		t.ops = append(t.ops, clientv3.OpDelete(key))
@@ -155,18 +180,24 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 
 func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
 	key := s.prefix + fenceKey(c.Cluster)
+	if _, ok := parseKey(fenceKey(c.Cluster)); !ok {
+		return fmt.Errorf("malformed name of a logical cluster: %q", c.Cluster)
+	}
 	var from fence
 	if c.From != Gone {
-		var err error
-		if from, err = s.guard.fence(ctx, c.Cluster); err != nil {
-			return err
+		from, _ = s.guard.fences.get(c.Cluster)
+		if from.state != c.From { // as far as this process knows
+			var err error
+			if from, err = s.guard.readFence(ctx, c.Cluster); err != nil {
+				return err
+			}
 		}
 		if from.state != c.From {
 			return fmt.Errorf("logical cluster %s is %q and not %q: %w", c.Cluster, from.state, c.From, ErrChanged)
 		}
 	}
 	t.compare(key, from.rev)
-	t.clusters = append(t.clusters, c.Cluster)
+	t.fences = append(t.fences, c.Cluster)
 	if c.State == Gone {
 		t.ops = append(t.ops, clientv3.OpDelete(key))
 	} else {
@@ -175,34 +206,40 @@ func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
 	return nil
 }
 
-// whyNot turns a failed transaction into an error about the first compare that
-// did not hold.
-func (s *Store) whyNot(t *transaction, resp *clientv3.TxnResponse) error {
+// whyNot learns the fences that a failed transaction read, and turns the first
+// compare of its own that did not hold into an error. It returns nil if only a
+// fence moved that it does not change: then it may be tried again.
+func (s *Store) whyNot(t *transaction, fences []cluster.Name, resp *clientv3.TxnResponse) error {
+	var why error
 	for i, op := range resp.Responses {
 		read := op.GetResponseRange()
 		var rev int64
 		if kv := first(read); kv != nil {
 			rev = kv.ModRevision
 		}
-		if i >= len(t.keys) { // a fence: remember what it is now
-			c := t.clusters[i-len(t.keys)]
-			f := s.guard.read(c, read, resp.Header.Revision)
-			if f.rev != t.expect[i] && !f.allows(true) && t.expect[i] != 0 {
-				return fencedOff(c, f.state)
-			}
+		if i >= len(t.keys) {
+			s.guard.read(fences[i-len(t.keys)], read, resp.Header.Revision)
+		}
+		if why != nil || i >= len(t.expect) || rev == t.expect[i] {
 			continue
 		}
-		if rev == t.expect[i] {
+		if i >= len(t.keys) {
+			why = fmt.Errorf("logical cluster %s: %w", fences[i-len(t.keys)], ErrChanged)
 			continue
 		}
-		k := t.keys[i]
-		if t.expect[i] == 0 {
-			return storage.NewKeyExistsError(k.full(), 0)
-		}
-		if rev == 0 {
-			return apierrors.NewNotFound(schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}, k.Name)
-		}
-		return storage.NewResourceVersionConflictsError(k.full(), rev)
+		why = unexpected(t.keys[i], t.expect[i], rev)
 	}
-	return ErrChanged
+	return why
+}
+
+// unexpected tells that k is at another revision than expected.
+func unexpected(k Key, expected, is int64) error {
+	switch {
+	case expected == 0:
+		return storage.NewKeyExistsError(k.full(), 0)
+	case is == 0:
+		return apierrors.NewNotFound(schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}, k.Name)
+	default:
+		return storage.NewResourceVersionConflictsError(k.full(), is)
+	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -46,6 +47,9 @@ func (f fence) allows(creates bool) bool {
 type fences struct {
 	mu    sync.RWMutex
 	known map[cluster.Name]fence
+	// floor is the newest revision at which a cluster was seen to be gone. Of a
+	// cluster that is not known, older news may be from before its end.
+	floor int64
 }
 
 func newFences() *fences { return &fences{known: map[cluster.Name]fence{}} }
@@ -58,18 +62,29 @@ func (f *fences) get(c cluster.Name) (fence, bool) {
 }
 
 // learn records that at revision at the fence of c was as given. Older news
-// than what is known is dropped.
+// than what is known is dropped, and so is what may be older: who asks next
+// reads the fence.
 func (f *fences) learn(c cluster.Name, now fence, at int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.known[c].rev > at {
-		return
-	}
-	if now.state == Gone {
+	old, ok := f.known[c]
+	switch {
+	case ok && old.rev > at || !ok && f.floor > at:
+	case now.state == Gone:
 		delete(f.known, c)
-		return
+		f.floor = max(f.floor, at)
+	default:
+		f.known[c] = now
 	}
-	f.known[c] = now
+}
+
+// forget drops all that was learned of fences written up to revision rev, as
+// changes of them may have been missed.
+func (f *fences) forget(rev int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.known, func(_ cluster.Name, known fence) bool { return known.rev <= rev })
+	f.floor = max(f.floor, rev)
 }
 
 // State returns what may be written in a cluster: [Gone] if there is no such

@@ -25,6 +25,9 @@ type format struct {
 // checkFormat refuses data that this program cannot read, marks new data, and
 // returns the current revision.
 func (s *Store) checkFormat(ctx context.Context, kubernetes string) (int64, error) {
+	if _, err := version.ParseMajorMinor(kubernetes); err != nil {
+		return 0, fmt.Errorf("the Kubernetes version of this program, %q: %w", kubernetes, err)
+	}
 	key := s.prefix + "/" + string(System) + "/meta"
 	mine := format{Layout: layout, Reader: layout, Kubernetes: kubernetes}
 	value, err := json.Marshal(mine)
@@ -60,6 +63,10 @@ func (s *Store) checkFormat(ctx context.Context, kubernetes string) (int64, erro
 		return 0, err
 	}
 	if theirs.Kubernetes != kubernetes {
+		theirs.Kubernetes = kubernetes
+		if value, err = json.Marshal(theirs); err != nil {
+			return 0, err
+		}
 		if _, err := kv.Put(ctx, key, string(value)); err != nil {
 			return 0, err
 		}

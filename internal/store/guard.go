@@ -28,7 +28,7 @@ type guard struct {
 	budgets              *budgets
 
 	latest    atomic.Int64 // newest revision that this process has seen
-	committed sync.Map     // prefix of a resource, to *atomic.Int64: newest revision committed there by this process
+	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there by this process
 }
 
 var _ kubernetes.Interface = (*guard)(nil)
@@ -77,12 +77,9 @@ func (g *guard) parse(key string) (Key, error) {
 func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
 	key, fenced := string(op.KeyBytes()), g.prefix+fenceKey(k.Cluster)
 	for range attempts {
-		f, err := g.fence(ctx, k.Cluster)
+		f, err := g.allowed(ctx, k.Cluster, expected == 0)
 		if err != nil {
 			return nil, nil, err
-		}
-		if !f.allows(expected == 0) {
-			return nil, nil, fencedOff(k.Cluster, f.state)
 		}
 		resp, err := g.kv.Txn(ctx).If(
 			clientv3.Compare(clientv3.ModRevision(key), "=", expected),
@@ -108,6 +105,26 @@ func (g *guard) fence(ctx context.Context, c cluster.Name) (fence, error) {
 	if f, ok := g.fences.get(c); ok {
 		return f, nil
 	}
+	return g.readFence(ctx, c)
+}
+
+// allowed returns the fence of c, which lets a write go ahead, or the error that
+// refuses it. It never refuses for what is no longer so.
+func (g *guard) allowed(ctx context.Context, c cluster.Name, creates bool) (fence, error) {
+	f, ok := g.fences.get(c)
+	if !ok || !f.allows(creates) {
+		var err error
+		if f, err = g.readFence(ctx, c); err != nil {
+			return fence{}, err
+		}
+	}
+	if !f.allows(creates) {
+		return fence{}, fencedOff(c, f.state)
+	}
+	return f, nil
+}
+
+func (g *guard) readFence(ctx context.Context, c cluster.Name) (fence, error) {
 	resp, err := g.kv.Get(ctx, g.prefix+fenceKey(c))
 	if err != nil {
 		return fence{}, err
@@ -138,16 +155,20 @@ func first(r *pb.RangeResponse) *mvccpb.KeyValue {
 func (g *guard) saw(rev int64, resources ...Resource) {
 	raise(&g.latest, rev)
 	for _, r := range resources {
-		raise(g.committedUnder(r.prefix()), rev)
+		if v, ok := g.committed.Load(r.prefix()); ok {
+			raise(v.(*atomic.Int64), rev)
+		}
 	}
 }
 
-func (g *guard) committedUnder(prefix string) *atomic.Int64 {
-	if v, ok := g.committed.Load(prefix); ok {
-		return v.(*atomic.Int64)
-	}
+// follow returns the newest revision that this process has committed under the
+// prefix of a resource, from now on: it begins at the newest of all. There is one
+// for each cache, and not for each resource that was ever written.
+func (g *guard) follow(prefix string) *atomic.Int64 {
 	v, _ := g.committed.LoadOrStore(prefix, new(atomic.Int64))
-	return v.(*atomic.Int64)
+	newest := v.(*atomic.Int64)
+	raise(newest, g.latest.Load()) // after the Store: a commit that did not see it, this sees
+	return newest
 }
 
 func raise(to *atomic.Int64, rev int64) {

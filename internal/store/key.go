@@ -144,3 +144,11 @@ func parseKey(s string) (Key, bool) {
 	k.Cluster, k.Namespace, k.Name, ok = splitTail(tail)
 	return k, ok
 }
+
+// check refuses a key that would be read back as another.
+func (k Key) check() error {
+	if back, ok := parseKey(k.full()); !ok || back != k {
+		return fmt.Errorf("malformed key: %s", k)
+	}
+	return nil
+}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -84,7 +85,7 @@ func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generi
 			return nil, nil, err
 		}
 		c, err := s.newCacher(cfg, cacher.Config{
-			Storage: feeding{feed, s, root}, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
+			Storage: feeding{feed, s.guard.follow(root)}, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
 			GetAttrsFunc: m.attrs, Codec: codec.Codec,
 		})
 		if err != nil {
@@ -182,8 +183,7 @@ func tenantAttrs(attrs storage.AttrFunc) storage.AttrFunc {
 // feeding is the storage that a watch cache of all clusters reads.
 type feeding struct {
 	storage.Interface
-	store  *Store
-	prefix string // of the resource
+	committed *atomic.Int64 // newest revision under the prefix of the resource
 }
 
 // IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
@@ -200,5 +200,5 @@ func (feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil
 // that is what this process last committed there; upstream takes the revision of
 // all of etcd, which a quiet cache learns of only by a progress report.
 func (f feeding) GetCurrentResourceVersion(context.Context) (uint64, error) {
-	return uint64(max(f.store.opened, f.store.guard.committedUnder(f.prefix).Load())), nil
+	return uint64(f.committed.Load()), nil
 }

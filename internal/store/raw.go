@@ -126,7 +126,7 @@ func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw
 		return nil, err
 	}
 	c, err := s.newCacher(cfg, cacher.Config{
-		Storage: feeding{feed, s, r.prefix()}, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
+		Storage: feeding{feed, s.guard.follow(r.prefix())}, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
 		GetAttrsFunc: rawAttrs, Codec: rawCodec{s.stamps},
 	})
 	if err != nil {

@@ -176,7 +176,7 @@ func (p *Spine) rebuild() (int64, error) {
 	end := clientv3.GetPrefixRangeEnd(start)
 	p.ledger.reset()
 	for _, f := range p.followers {
-		f.Reset()
+		p.give("Reset", f.Reset)
 	}
 	var rev int64
 	for key := start; ; {
@@ -186,9 +186,10 @@ func (p *Spine) rebuild() (int64, error) {
 		}
 		if rev == 0 {
 			rev = resp.Header.Revision // the other pages are read as of the first
+			p.store.guard.fences.forget(rev)
 		}
 		for _, kv := range resp.Kvs {
-			p.apply(&clientv3.Event{Type: mvccpb.PUT, Kv: kv})
+			p.apply(&clientv3.Event{Type: mvccpb.PUT, Kv: kv}, rev)
 		}
 		if !resp.More {
 			break
@@ -197,7 +198,7 @@ func (p *Spine) rebuild() (int64, error) {
 	}
 	p.ledger.swap()
 	for _, f := range p.followers {
-		f.Done()
+		p.give("Done", f.Done)
 	}
 	p.advance(rev)
 	return rev, nil
@@ -222,52 +223,75 @@ func (p *Spine) watch(rev int64) error {
 			if e.PrevKv == nil && !e.IsCreate() {
 				return fmt.Errorf("the value before revision %d is compacted", e.Kv.ModRevision)
 			}
-			p.apply(e)
+			p.apply(e, e.Kv.ModRevision)
 		}
 		p.store.guard.saw(resp.Header.Revision)
-		p.advance(resp.Header.Revision)
+		p.advance(upTo(resp))
 	}
 	return errors.New("watch ended")
 }
 
-func (p *Spine) apply(e *clientv3.Event) {
+// upTo returns the revision that is applied once the response is. While the watch
+// catches up, etcd sends its changes in parts, and each already has the newest
+// revision in its header.
+func upTo(resp clientv3.WatchResponse) int64 {
+	if n := len(resp.Events); n > 0 {
+		return resp.Events[n-1].Kv.ModRevision
+	}
+	if resp.IsProgressNotify() {
+		return resp.Header.Revision
+	}
+	return 0
+}
+
+// apply takes in a change, which tells how its key is at revision at.
+func (p *Spine) apply(e *clientv3.Event, at int64) {
 	k, ok := parseKey(strings.TrimPrefix(string(e.Kv.Key), p.store.prefix))
 	if !ok {
 		return // not an object: the description of the format
 	}
 	ev := Event{Key: k, Revision: e.Kv.ModRevision, store: p.store}
 	if e.Type != clientv3.EventTypeDelete {
-		ev.value = e.Kv.Value
+		ev.value = present(e.Kv.Value)
 	}
 	if e.PrevKv != nil {
-		ev.previous = e.PrevKv.Value
+		ev.previous = present(e.PrevKv.Value)
 	}
 	if c, ok := fenceOf(k); ok {
-		p.applyFence(c, ev)
+		p.applyFence(c, ev, at)
 	} else {
 		p.ledger.apply(ev)
 	}
 	for _, f := range p.followers {
-		p.give(f, ev)
+		p.give(k, func() { f.Apply(ev) })
 	}
 }
 
-func (p *Spine) applyFence(c cluster.Name, e Event) {
+// present tells an empty value, which no server writes, from none.
+func present(value []byte) []byte {
+	if value == nil {
+		return []byte{}
+	}
+	return value
+}
+
+// applyFence takes in the fence of c as it is at revision at.
+func (p *Spine) applyFence(c cluster.Name, e Event, at int64) {
 	if e.Deleted() {
-		p.store.guard.fences.learn(c, fence{}, e.Revision)
+		p.store.guard.fences.learn(c, fence{}, at)
 		p.store.stamps.forget(c)
 		return
 	}
-	p.store.guard.fences.learn(c, fence{rev: e.Revision, state: State(e.value)}, e.Revision)
+	p.store.guard.fences.learn(c, fence{rev: e.Revision, state: State(e.value)}, at)
 }
 
-// give lets one follower take in an event. Its panic must not stop the spine, on
-// which every cluster depends.
-func (p *Spine) give(f Follower, e Event) {
+// give lets one follower take in what key names. Its panic must not stop the
+// spine, on which every cluster depends.
+func (p *Spine) give(key any, take func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			klog.FromContext(p.ctx).Error(fmt.Errorf("panic: %v", r), "Change not taken in", "key", e.Key.String())
+			klog.FromContext(p.ctx).Error(fmt.Errorf("panic: %v", r), "Change not taken in", "key", key)
 		}
 	}()
-	f.Apply(e)
+	take()
 }

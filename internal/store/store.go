@@ -43,8 +43,6 @@ type Store struct {
 	direct  *kubernetes.Client // for what no cache serves
 	spine   *Spine
 	stamps  *stamps
-	// opened is the revision at which this process began.
-	opened int64
 	// odd is set once a value was met that cannot be decoded: only then are lists
 	// searched for their stand-ins.
 	odd atomic.Bool
@@ -81,11 +79,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		Interface: &kubernetes.Client{Client: b.client},
 		kv:        b.client.KV, prefix: s.prefix, fences: newFences(), budgets: newBudgets(),
 	}
-	if s.opened, err = s.checkFormat(ctx, o.Version); err != nil {
+	opened, err := s.checkFormat(ctx, o.Version)
+	if err != nil {
 		b.close()
 		return nil, err
 	}
-	s.guard.saw(s.opened)
+	s.guard.saw(opened)
 	s.direct = s.client()
 	s.onClose(func() { _ = s.direct.Close() })
 	s.spine = newSpine(s)
@@ -187,6 +186,9 @@ func (s *Store) decode(ctx context.Context, k Key, value []byte) (runtime.Object
 
 // Read returns an object as it is now and its revision, or nil if there is none.
 func (s *Store) Read(ctx context.Context, k Key) (runtime.Object, int64, error) {
+	if err := k.check(); err != nil {
+		return nil, 0, err
+	}
 	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
 	if err != nil {
 		return nil, 0, err

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -124,13 +125,24 @@ func (t *Table[T]) row(e Event) (row T, ok bool) {
 	}
 	obj, err := e.Object(context.Background())
 	if err == nil {
-		row, err = t.convert(obj)
+		row, err = t.converted(obj)
 	}
 	if err != nil {
 		klog.Background().Error(err, "Stored object left out", "key", e.Key.String())
 		return row, false
 	}
 	return row, true
+}
+
+// converted is convert, whose panic is an error: a row must not stay as it was
+// before an object that its user cannot take in.
+func (t *Table[T]) converted(obj runtime.Object) (row T, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return t.convert(obj)
 }
 
 // Done implements [Follower].
