@@ -1,7 +1,9 @@
 package auth
 
 import (
+	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -9,8 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // membersOnly returns the groups that nobody may take on by impersonation unless
@@ -28,8 +33,8 @@ func membersOnly() []string {
 }
 
 // WithImpersonationLimits answers 403 to requests that impersonate a group which
-// is for its members only, and passes all others on to handler, which decides by
-// RBAC whether the impersonation is allowed. It comes after authentication.
+// is for its members only, and passes all others on to handler, usually that of
+// [WithImpersonation]. It comes after authentication.
 func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	limited := membersOnly()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,3 +60,58 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 		handler.ServeHTTP(w, r)
 	})
 }
+
+// WithImpersonation is the impersonation filter of Kubernetes, for logical
+// clusters. That one remembers for some seconds who was allowed to impersonate
+// whom, but not where: the owner of one workspace could then act as the owner of
+// any other. So it is shown requestors that differ from cluster to cluster.
+func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.NegotiatedSerializer) http.Handler {
+	unmarked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
+		return a.Authorize(ctx, unmarkedAttributes{attributes})
+	})
+	inner := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, ok := request.UserFrom(r.Context()); ok {
+			r = r.WithContext(request.WithUser(r.Context(), unmark(u)))
+		}
+		handler.ServeHTTP(w, r)
+	})
+	filter := impersonation.WithConstrainedImpersonation(inner, unmarked, s)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, ok := request.UserFrom(r.Context()); ok {
+			c, _ := cluster.From(r.Context())
+			r = r.WithContext(request.WithUser(r.Context(), markedUser{u, c}))
+		}
+		filter.ServeHTTP(w, r)
+	})
+}
+
+// A markedUser is a user whose extra tells which cluster his request is for. The
+// key tells it, not the value, because what is remembered about service accounts
+// on nodes goes by the keys alone.
+type markedUser struct {
+	user.Info
+	cluster cluster.Name
+}
+
+func (u markedUser) GetExtra() map[string][]string {
+	extra := maps.Clone(u.Info.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	extra["request.kcp.io/"+string(u.cluster)] = nil
+	return extra
+}
+
+func unmark(u user.Info) user.Info {
+	if m, ok := u.(markedUser); ok {
+		return m.Info
+	}
+	return u
+}
+
+// unmarkedAttributes are attributes for an authorizer, which knows the cluster
+// from the context. The filter may have wrapped the user; then the mark stays,
+// which no authorizer looks at.
+type unmarkedAttributes struct{ authorizer.Attributes }
+
+func (a unmarkedAttributes) GetUser() user.Info { return unmark(a.Attributes.GetUser()) }

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
@@ -360,6 +362,53 @@ func TestAudiences(t *testing.T) {
 	if err != nil || !ok || cmp.Diff(authenticator.Audiences{"vault"}, r.Audiences) != "" {
 		t.Errorf("a token for vault, asked for vault: %v, %v", ok, err)
 	}
+	for c, ctx := range map[string]context.Context{"the API server": in("aa"), "db": authenticator.WithAudiences(in("aa"), []string{"db"})} {
+		if _, ok, err := s.AuthenticateToken(ctx, token); ok || err == nil {
+			t.Errorf("a token known to be for vault is accepted for %s", c)
+		}
+	}
+	both := authenticator.WithAudiences(in("aa"), []string{"db", "vault"})
+	if r, ok, err := s.AuthenticateToken(both, token); !ok || cmp.Diff(authenticator.Audiences{"vault"}, r.Audiences) != "" {
+		t.Errorf("a token for vault, asked for db or vault: %v, %v", ok, err)
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects()
+		s := newAccounts(t, o.options())
+		token := boundToken(t, s, "aa", o.account("aa", "ns", "robot", "u1"), nil, 3600)
+		for range 2 { // the second time its signature is known already
+			if _, ok, err := s.AuthenticateToken(in("aa"), token); !ok {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(2 * time.Hour)
+		if _, ok, err := s.AuthenticateToken(in("aa"), token); ok || err == nil {
+			t.Error("an expired token is still valid")
+		}
+	})
+}
+
+// Requests of one client come at the same time; go test -race watches.
+func TestAuthenticateAtOnce(t *testing.T) {
+	o := newObjects()
+	options := o.options()
+	options.PatchSecret = nil
+	s := newAccounts(t, options)
+	a := o.account("aa", "ns", "robot", "u1")
+	tokens := []string{boundToken(t, s, "aa", a, nil, 3600), legacyToken(t, s, "aa", a, o.secret("aa", "ns", "t", "u2"))}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 20 {
+				if _, ok, err := s.AuthenticateToken(in("aa"), tokens[i%2]); !ok {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestFreshAccounts(t *testing.T) {

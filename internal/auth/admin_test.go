@@ -1,0 +1,182 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const host = "https://127.0.0.1:6443"
+
+// start makes the administrators as a server does when it starts.
+func start(t *testing.T, files AdminFiles) *Admins {
+	t.Helper()
+	a, err := NewAdmins(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.WriteKubeconfig(host, []byte("CA")); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func adminFiles(t *testing.T) AdminFiles {
+	dir := filepath.Join(t.TempDir(), "root")
+	return AdminFiles{Kubeconfig: filepath.Join(dir, "admin.kubeconfig"), TokenStore: filepath.Join(dir, ".admin-token-store")}
+}
+
+func TestKubeconfig(t *testing.T) {
+	files := adminFiles(t)
+	a := start(t, files)
+	onlyFile(t, files.Kubeconfig)
+	onlyFile(t, files.TokenStore)
+	got, err := clientcmd.LoadFromFile(files.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type context struct{ Server, CA, Token string }
+	contexts := map[string]context{}
+	for name, c := range got.Contexts {
+		cluster, u := got.Clusters[c.Cluster], got.AuthInfos[c.AuthInfo]
+		contexts[name] = context{cluster.Server, string(cluster.CertificateAuthorityData), u.Token}
+	}
+	if diff := cmp.Diff(map[string]context{
+		"root":         {host + "/clusters/root", "CA", a.kcp},
+		"base":         {host, "CA", a.kcp},
+		"system:admin": {host + "/clusters/system:admin", "CA", a.shard},
+		"shard-base":   {host, "CA", a.shard},
+	}, contexts); diff != "" {
+		t.Error(diff)
+	}
+	if got.CurrentContext != "root" || got.AuthInfos["kcp-admin"] == nil || got.AuthInfos["shard-admin"] == nil || len(got.Clusters) != 3 {
+		t.Errorf("%+v", got)
+	}
+	if a.Kubeconfig(host+"/", nil).Clusters["root"].Server != host+"/clusters/root" {
+		t.Error("a slash at the end of the host is doubled")
+	}
+}
+
+func TestAdminsAreKnownByToken(t *testing.T) {
+	a := start(t, AdminFiles{})
+	for token, want := range map[string]*user.DefaultInfo{
+		a.kcp:   {Name: "kcp-admin", Groups: []string{"system:kcp:admin"}},
+		a.shard: {Name: "shard-admin", Groups: []string{"system:masters"}},
+		"":      nil, "x": nil, a.kcp + "x": nil, a.kcp[1:]: nil,
+		hex.EncodeToString(a.shardSum[:]): nil, string(a.shardSum[:]): nil,
+	} {
+		r, ok, err := a.AuthenticateToken(context.Background(), token)
+		if err != nil || ok != (want != nil) {
+			t.Errorf("%q: %v, %v", token, ok, err)
+		} else if ok && cmp.Diff(want, r.User) != "" {
+			t.Error(cmp.Diff(want, r.User))
+		}
+	}
+}
+
+func TestAdminsAcrossStarts(t *testing.T) {
+	write := func(path string, data string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum := func(token string) string { s := sha256.Sum256([]byte(token)); return string(s[:]) }
+	planted := func(token string) string {
+		config := clientcmdapi.NewConfig()
+		config.AuthInfos[ShardAdmin] = &clientcmdapi.AuthInfo{Token: token}
+		data, err := clientcmd.Write(*config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	for name, tt := range map[string]struct {
+		between func(AdminFiles)
+		kept    bool
+	}{
+		"untouched":            {func(AdminFiles) {}, true},
+		"kubeconfig lost":      {func(f AdminFiles) { _ = os.Remove(f.Kubeconfig) }, false},
+		"kubeconfig broken":    {func(f AdminFiles) { write(f.Kubeconfig, "{") }, false},
+		"kubeconfig empty":     {func(f AdminFiles) { write(f.Kubeconfig, "") }, false},
+		"a token planted":      {func(f AdminFiles) { write(f.Kubeconfig, planted("mine")) }, false},
+		"no token, hash of it": {func(f AdminFiles) { write(f.Kubeconfig, planted("")); write(f.TokenStore, sum("")) }, false},
+		"hash lost":            {func(f AdminFiles) { _ = os.Remove(f.TokenStore) }, false},
+		"hash of another":      {func(f AdminFiles) { write(f.TokenStore, sum("other")) }, false},
+		"hash broken":          {func(f AdminFiles) { write(f.TokenStore, "broken") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := adminFiles(t)
+			before := start(t, files)
+			tt.between(files)
+			after := start(t, files)
+			if (before.shard == after.shard) != tt.kept {
+				t.Errorf("the shard admin's token is kept: %v, want %v", !tt.kept, tt.kept)
+			}
+			if before.kcp == after.kcp {
+				t.Error("the token of kcp-admin is kept")
+			}
+			if _, ok, _ := after.AuthenticateToken(context.Background(), "mine"); ok {
+				t.Error("a planted token is accepted")
+			}
+			if again := start(t, files); again.shard != after.shard {
+				t.Error("the token made then is not kept")
+			}
+		})
+	}
+	t.Run("hash as the existing kcp writes it", func(t *testing.T) {
+		files := adminFiles(t)
+		before := start(t, files)
+		write(files.TokenStore, sum(before.shard))
+		if after := start(t, files); after.shard != before.shard {
+			t.Error("the token is not kept")
+		}
+	})
+	t.Run("nowhere to write", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "file")
+		write(file, "")
+		if _, err := NewAdmins(AdminFiles{TokenStore: filepath.Join(file, "store")}); err == nil {
+			t.Error("no error for a token store below a file")
+		}
+		a, err := NewAdmins(AdminFiles{Kubeconfig: filepath.Join(file, "kubeconfig")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.WriteKubeconfig(host, nil); err == nil {
+			t.Error("no error for a kubeconfig below a file")
+		}
+	})
+}
+
+func FuzzTokenStore(f *testing.F) {
+	hash := sha256.Sum256([]byte("token"))
+	f.Add(hash[:])
+	f.Add([]byte(hex.EncodeToString(hash[:]) + "\n"))
+	f.Add([]byte(""))
+	f.Add([]byte("broken"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		sum, ok := parseTokenStore(data)
+		if !ok {
+			if sum != [32]byte{} {
+				t.Fatalf("%q: no hash, but %x", data, sum)
+			}
+			return
+		}
+		// Whatever is a hash reads the same after it is written as the server does.
+		again, ok := parseTokenStore([]byte(hex.EncodeToString(sum[:]) + "\n"))
+		if !ok || again != sum {
+			t.Fatalf("%q: %x, then %x", data, sum, again)
+		}
+		if len(data) != 32 && len(data) != 64 && len(data) != 65 {
+			t.Fatalf("%q is no hash", data)
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package auth
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/core/install" // errors are encoded in version v1
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// The chain is that of the server: the limits, then the filter of Kubernetes with
+// the authorizer. What it ends in says as whom the request arrived.
+func TestImpersonation(t *testing.T) {
+	m := tenants()
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	end := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, _ := request.UserFrom(r.Context())
+		_, _ = w.Write([]byte(u.GetName()))
+	})
+	chain := WithImpersonationLimits(WithImpersonation(end, z, legacyscheme.Codecs), legacyscheme.Codecs)
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "configmaps", Namespace: "default", Name: "x"}
+
+	masters, admin, alice := person("root", user.SystemPrivilegedGroup), person(KcpAdmin, AdminGroup), person("alice")
+	for name, tt := range map[string]struct {
+		u      user.Info
+		as     string
+		groups []string
+		ok     bool
+	}{
+		"nobody":                       {alice, "", nil, true},
+		"a user":                       {alice, "carol", nil, true},
+		"a user and a group":           {alice, "carol", []string{"dev"}, true},
+		"without being allowed to":     {person("carol"), "alice", nil, false},
+		"masters":                      {alice, "carol", []string{"system:masters"}, false},
+		"masters behind another group": {alice, "carol", []string{"dev", "system:masters"}, false},
+		"kcp admin":                    {alice, "carol", []string{"system:kcp:admin"}, false},
+		"logical cluster admin":        {alice, "carol", []string{"system:kcp:logical-cluster-admin"}, false},
+		"external one":                 {alice, "carol", []string{"system:kcp:external-logical-cluster-admin"}, false},
+		"bootstrapper":                 {alice, "carol", []string{"system:kcp:tenancy:workspace-bootstrapper"}, false},
+		"authenticated":                {alice, "carol", []string{"system:authenticated"}, true},
+		"authenticated by anonymous":   {nobody(), "carol", []string{"system:authenticated"}, false},
+		"kcp admin by a member":        {admin, "carol", []string{"system:kcp:admin"}, true},
+		"masters by kcp admin":         {admin, "carol", []string{"system:masters"}, false},
+		"masters by masters":           {masters, "carol", []string{"system:masters"}, true},
+		"kcp admin by masters":         {masters, "carol", []string{"system:kcp:admin"}, true},
+		"groups without a user":        {alice, "", []string{"system:masters"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", nil)
+			if tt.as != "" {
+				r.Header.Set("impersonate-user", tt.as)
+			}
+			for _, g := range tt.groups {
+				r.Header.Add("impersonate-group", g)
+			}
+			ctx := request.WithRequestInfo(request.WithUser(in("aa"), tt.u), info)
+			w := httptest.NewRecorder()
+			chain.ServeHTTP(w, r.WithContext(ctx))
+			if !tt.ok {
+				var status metav1.Status
+				if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil || w.Code != http.StatusForbidden || status.Reason != metav1.StatusReasonForbidden {
+					t.Errorf("answered %d %s, %v; want 403", w.Code, w.Body, err)
+				}
+				return
+			}
+			want := tt.as
+			if want == "" {
+				want = tt.u.GetName()
+			}
+			if w.Code != http.StatusOK || w.Body.String() != want {
+				t.Errorf("answered %d %s; want %s", w.Code, w.Body, want)
+			}
+		})
+	}
+}
+
+// Who may impersonate somebody in one cluster may not in another, even right after
+// he did; nor does what he asked for reach the end with a trace of that.
+func TestImpersonationIsPerCluster(t *testing.T) {
+	m := tenants()
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	var arrived user.Info
+	end := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived, _ = request.UserFrom(r.Context()) })
+	chain := WithImpersonationLimits(WithImpersonation(end, z, legacyscheme.Codecs), legacyscheme.Codecs)
+	node := &user.DefaultInfo{Name: "system:serviceaccount:default:agent", Groups: []string{"system:serviceaccounts"},
+		Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"n1"}}}
+	m.at("aa").bind("agent", "cluster-admin", accountSubject("default", "agent"))
+	send := func(c cluster.Name, u user.Info, as string) int {
+		t.Helper()
+		arrived = nil
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", nil)
+		if as != "" {
+			r.Header.Set("Impersonate-User", as)
+		}
+		info := &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "configmaps", Namespace: "default", Name: "x"}
+		w := httptest.NewRecorder()
+		chain.ServeHTTP(w, r.WithContext(request.WithRequestInfo(request.WithUser(in(c), u), info)))
+		return w.Code
+	}
+	for name, tt := range map[string]struct {
+		u  user.Info
+		as string
+	}{
+		"a user":           {person("alice"), "bob"},
+		"a group's member": {person("alice", "dev"), "bob"},
+		"an account":       {person("alice"), "system:serviceaccount:default:robot"},
+		"a node":           {person("alice"), "system:node:n1"},
+		"its own node":     {node, "system:node:n1"},
+	} {
+		for range 2 {
+			if code := send("aa", tt.u, tt.as); code != http.StatusOK || arrived.GetName() != tt.as {
+				t.Errorf("%s at home: answered %d, arrived as %v", name, code, arrived)
+			}
+			for _, c := range []cluster.Name{"bb", "root", cluster.All, cluster.Admin, ""} {
+				if code := send(c, tt.u, tt.as); code != http.StatusForbidden || arrived != nil {
+					t.Errorf("%s in %q: answered %d, arrived as %v", name, c, code, arrived)
+				}
+			}
+		}
+	}
+	alice := person("alice")
+	if code := send("bb", alice, ""); code != http.StatusOK || arrived != alice {
+		t.Errorf("without impersonation: answered %d, arrived as %#v", code, arrived)
+	}
+}
+
+func TestImpersonationNeedsAuthentication(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/api", nil)
+	r.Header.Set("Impersonate-Group", "system:masters")
+	w := httptest.NewRecorder()
+	WithImpersonationLimits(http.NotFoundHandler(), legacyscheme.Codecs).ServeHTTP(w, r)
+	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "no user") {
+		t.Errorf("answered %d %s", w.Code, w.Body)
+	}
+}
