@@ -1,0 +1,296 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apidiscoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	apidiscoveryv2conversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// What is kept, by count: a shape's discovery is small, the OpenAPI of a group
+// and version is as large as its definitions, and that of version 2 holds all
+// native kinds for each shape.
+const (
+	maxGroups    = 512
+	maxOpenAPIV3 = 128
+	maxDocuments = 512
+	maxOpenAPIV2 = 16
+	maxIdle      = 10 * time.Minute
+)
+
+// aggregatedJSON asks for all groups of a server in one answer.
+const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// A Discovery serves what is to be found in a cluster: its groups, versions and
+// resources, and their OpenAPI. Native kinds and custom resources appear as one.
+// Everything is built when it is first asked for, once for all clusters of a
+// shape; a cluster costs nothing.
+type Discovery struct {
+	base    *genericapiserver.GenericAPIServer
+	shapeOf func(context.Context) *Shape
+	codecs  serializer.CodecFactory // of aggregated discovery
+
+	groups    *recent[Hash, map[string]http.Handler] // by shape, then by path without slashes around it
+	openAPIV2 *recent[Hash, http.Handler]            // by shape
+	openAPIV3 *recent[Hash, *openAPIV3]              // by shape
+	documents *recent[Hash, *document]               // by what is in a group and version
+}
+
+// NewDiscovery returns the discovery of the clusters of a server. ShapeOf tells
+// what the cluster of a request serves besides the native kinds of base, nil
+// for nothing. Base must have all of its groups installed and be prepared to run
+// before the first request comes.
+func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.Context) *Shape) *Discovery {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
+	utilruntime.Must(apidiscoveryv2beta1.AddToScheme(scheme))
+	utilruntime.Must(apidiscoveryv2conversion.RegisterConversions(scheme))
+	return &Discovery{
+		base: base, shapeOf: shapeOf, codecs: serializer.NewCodecFactory(scheme),
+		groups:    newRecent[Hash, map[string]http.Handler](maxGroups, maxIdle),
+		openAPIV2: newRecent[Hash, http.Handler](maxOpenAPIV2, maxIdle),
+		openAPIV3: newRecent[Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
+		documents: newRecent[Hash, *document](maxDocuments, maxIdle),
+	}
+}
+
+// Wrap returns a handler that answers requests for the discovery and OpenAPI of
+// a cluster, as far as custom resources change them, and passes all others to
+// next.
+func (d *Discovery) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !describes(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		var page http.Handler
+		var err error
+		if shape := d.shapeOf(r.Context()); shape != nil && len(shape.All()) > 0 {
+			page, err = d.page(r, shape)
+		}
+		if err == nil && page == nil {
+			page, err = d.moved(r)
+		}
+		switch {
+		case err != nil:
+			err = apierrors.NewInternalError(fmt.Errorf("describe the APIs of this cluster: %w", err))
+			responsewriters.ErrorNegotiated(err, d.base.Serializer, schema.GroupVersion{}, w, r)
+		case page != nil:
+			page.ServeHTTP(w, r)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// describes reports whether path may be one of discovery or OpenAPI. It is
+// asked for every request.
+func describes(path string) bool {
+	path = strings.TrimSuffix(path, "/")
+	switch depth := strings.Count(path, "/"); {
+	case strings.HasPrefix(path, "/openapi/"):
+		return true
+	case path == "/apis" || strings.HasPrefix(path, "/apis/"):
+		return depth <= 3
+	default:
+		return path == "/api" || strings.HasPrefix(path, "/api/") && depth == 2
+	}
+}
+
+// page returns what serves a request in clusters of a shape, or nil if they do
+// not differ there from the native server.
+func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
+	path := r.URL.Path
+	if !strings.HasPrefix(path, "/openapi/") {
+		pages, err := d.groups.get(r.Context(), s.Key, func() (map[string]http.Handler, error) { return d.buildGroups(s) })
+		return pages[strings.Trim(path, "/")], err
+	}
+	if path == "/openapi/v2" && d.base.StaticOpenAPISpec != nil {
+		return d.openAPIV2.get(r.Context(), s.Key, func() (http.Handler, error) { return d.buildOpenAPIV2(s) })
+	}
+	name, within := strings.CutPrefix(path, "/openapi/v3")
+	if !within || d.base.OpenAPIV3VersionedService == nil {
+		return nil, nil
+	}
+	v3, err := d.openAPIV3.get(r.Context(), s.Key, func() (*openAPIV3, error) {
+		// Others may wait for it longer than this client does.
+		return d.buildOpenAPIV3(context.WithoutCancel(r.Context()), s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v3.page(name)
+}
+
+// buildGroups returns the pages of discovery on which a shape's resources stand.
+func (d *Discovery) buildGroups(s *Shape) (map[string]http.Handler, error) {
+	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
+	pages := map[string]http.Handler{}
+	for gv, contents := range contentsByVersion(s) {
+		r, err := resourcesOf(gv, contents)
+		if err != nil {
+			return nil, err
+		}
+		if gv.Group == "" {
+			core[gv] = r
+		} else {
+			others[gv] = r
+		}
+	}
+	if len(core) > 0 {
+		merged, err := d.mergeNatives(pages, "api", core)
+		if err != nil {
+			return nil, err
+		}
+		pages["api"], err = d.newRoot(merged, d.base.Handler.Director)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(others) > 0 {
+		merged, err := d.mergeNatives(pages, "apis", others)
+		if err != nil {
+			return nil, err
+		}
+		changed := d.groupPages(pages, merged, others)
+		pages["apis"], err = d.newRoot(merged, d.groupList(changed))
+		if err != nil {
+			return nil, err
+		}
+	}
+	return pages, nil
+}
+
+// mergeNatives returns the groups below a root with customs among them, and adds
+// the page of each group and version that has customs.
+func (d *Discovery) mergeNatives(pages map[string]http.Handler, root string, customs map[schema.GroupVersion]resources) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	manager := http.Handler(d.base.AggregatedDiscoveryGroupManager)
+	if root == "api" {
+		manager = d.base.AggregatedLegacyDiscoveryGroupManager
+	}
+	var natives apidiscoveryv2.APIGroupDiscoveryList
+	if err := fetch(manager, "/"+root, aggregatedJSON, &natives); err != nil {
+		return nil, err
+	}
+	for gv, r := range customs {
+		if hasVersion(natives.Items, gv) {
+			var list metav1.APIResourceList
+			if err := fetch(d.base.Handler.Director, "/"+at(gv), "application/json", &list); err != nil {
+				return nil, err
+			}
+			r.listed = mergeListed(list.APIResources, r.listed)
+		}
+		lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return r.listed })
+		pages[at(gv)] = getOnly(discovery.NewAPIVersionHandler(d.base.Serializer, gv, lister))
+	}
+	return mergeGroups(natives.Items, customs), nil
+}
+
+func hasVersion(groups []apidiscoveryv2.APIGroupDiscovery, gv schema.GroupVersion) bool {
+	return slices.ContainsFunc(groups, func(g apidiscoveryv2.APIGroupDiscovery) bool {
+		return g.Name == gv.Group && slices.ContainsFunc(g.Versions, func(v apidiscoveryv2.APIVersionDiscovery) bool {
+			return v.Version == gv.Version
+		})
+	})
+}
+
+// groupPages adds the page of each group that has customs, and returns these
+// groups in order.
+func (d *Discovery) groupPages(pages map[string]http.Handler, groups []apidiscoveryv2.APIGroupDiscovery, customs map[schema.GroupVersion]resources) []metav1.APIGroup {
+	changed := map[string]bool{}
+	for gv := range customs {
+		changed[gv.Group] = true
+	}
+	var out []metav1.APIGroup
+	for _, g := range groups {
+		if changed[g.Name] {
+			group := groupOf(g)
+			pages["apis/"+g.Name] = getOnly(discovery.NewAPIGroupHandler(d.base.Serializer, group))
+			out = append(out, group)
+		}
+	}
+	return out
+}
+
+// groupList returns a handler of the older list of all groups: the native ones,
+// with changed put in the places of those of the same name or at the end.
+func (d *Discovery) groupList(changed []metav1.APIGroup) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		natives, err := d.base.DiscoveryGroupManager.Groups(r.Context(), r)
+		if err != nil {
+			responsewriters.ErrorNegotiated(apierrors.NewInternalError(err), d.base.Serializer, schema.GroupVersion{}, w, r)
+			return
+		}
+		var local addresses
+		if len(natives) > 0 {
+			local = natives[0].ServerAddressByClientCIDRs
+		}
+		// Adding a group of the same name replaces it where it stands.
+		list := discovery.NewRootAPIsHandler(local, d.base.Serializer)
+		for _, g := range slices.Concat(natives, changed) {
+			list.AddGroup(g)
+		}
+		list.ServeHTTP(w, r)
+	})
+}
+
+// Addresses of the server for the client of one request.
+type addresses []metav1.ServerAddressByClientCIDR
+
+// ServerAddressByClientCIDRs implements [discovery.Addresses].
+func (a addresses) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR { return a }
+
+// newRoot returns a handler that serves all groups with their resources to
+// clients that know that form, and leaves the others to older.
+func (d *Discovery) newRoot(groups []apidiscoveryv2.APIGroupDiscovery, older http.Handler) (http.Handler, error) {
+	list := apidiscoveryv2.APIGroupDiscoveryList{Items: groups}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	etag := fmt.Sprintf("%X", sha512.Sum512(text))
+	media := d.codecs.SupportedMediaTypes()
+	return getOnly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accepted, _ := negotiation.NegotiateMediaTypeOptions(r.Header.Get("Accept"), media, aggregated.DiscoveryEndpointRestrictions)
+		if !aggregated.IsAggregatedDiscoveryGVK(accepted.Convert) {
+			older.ServeHTTP(w, r)
+			return
+		}
+		answer := list // encoding writes its kind and version into it
+		aggregated.ServeHTTPWithETag(&answer, etag, accepted.Convert.GroupVersion(), d.codecs, w, r)
+	})), nil
+}
+
+// getOnly refuses other methods as the native pages of discovery do.
+func getOnly(h http.Handler) http.Handler { return only(h, http.MethodGet) }
+
+func only(h http.Handler, methods ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slices.Contains(methods, r.Method) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Allow", strings.Join(methods, ", "))
+		http.Error(w, "405: Method Not Allowed", http.StatusMethodNotAllowed)
+	})
+}

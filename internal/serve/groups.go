@@ -1,0 +1,212 @@
+package serve
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+)
+
+// resources are the custom resources of one group and version in both forms that
+// discovery has, ordered by name.
+type resources struct {
+	listed     []metav1.APIResource
+	aggregated []apidiscoveryv2.APIResourceDiscovery
+}
+
+// at returns the path below which a group and version is served.
+func at(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "api/" + gv.Version
+	}
+	return "apis/" + gv.Group + "/" + gv.Version
+}
+
+// contentsByVersion returns what a shape serves in each group and version,
+// ordered by name.
+func contentsByVersion(s *Shape) map[schema.GroupVersion][]*Content {
+	by := map[schema.GroupVersion][]*Content{}
+	for _, r := range s.All() {
+		for _, v := range r.Content.Definition.Spec.Versions {
+			if v.Served {
+				gv := schema.GroupVersion{Group: r.Content.Definition.Spec.Group, Version: v.Name}
+				by[gv] = append(by[gv], r.Content)
+			}
+		}
+	}
+	for _, contents := range by {
+		slices.SortFunc(contents, func(a, b *Content) int {
+			return cmp.Compare(a.GroupResource().Resource, b.GroupResource().Resource)
+		})
+	}
+	return by
+}
+
+// resourcesOf describes contents as they are served in one group and version.
+func resourcesOf(gv schema.GroupVersion, contents []*Content) (resources, error) {
+	var out resources
+	for _, c := range contents {
+		crd := c.Definition
+		sub, err := apihelpers.GetSubresourcesForVersion(crd, gv.Version)
+		if err != nil {
+			return out, err
+		}
+		if sub == nil {
+			sub = &apiextensionsv1.CustomResourceSubresources{}
+		}
+		out.listed = append(out.listed, listing(crd, sub)...)
+		out.aggregated = append(out.aggregated, describe(gv, crd, sub))
+	}
+	return out, nil
+}
+
+func subresourceVerbs() metav1.Verbs { return metav1.Verbs{"get", "patch", "update"} }
+
+// verbs returns what can be done with the objects of a definition. Nothing is
+// made any more while it is being removed.
+func verbs(crd *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
+		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
+	}
+	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+}
+
+func listing(crd *apiextensionsv1.CustomResourceDefinition, sub *apiextensionsv1.CustomResourceSubresources) []metav1.APIResource {
+	names, namespaced := crd.Status.AcceptedNames, crd.Spec.Scope == apiextensionsv1.NamespaceScoped
+	out := []metav1.APIResource{{
+		Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced, Kind: names.Kind,
+		Verbs: verbs(crd), ShortNames: names.ShortNames, Categories: names.Categories,
+		StorageVersionHash: storageVersionHash(crd),
+	}}
+	if sub.Status != nil {
+		out = append(out, metav1.APIResource{
+			Name: names.Plural + "/status", Namespaced: namespaced, Kind: names.Kind, Verbs: subresourceVerbs(),
+		})
+	}
+	if sub.Scale != nil {
+		out = append(out, metav1.APIResource{
+			Group: autoscalingv1.GroupName, Version: "v1", Kind: "Scale",
+			Name: names.Plural + "/scale", Namespaced: namespaced, Verbs: subresourceVerbs(),
+		})
+	}
+	return out
+}
+
+func storageVersionHash(crd *apiextensionsv1.CustomResourceDefinition) string {
+	for _, v := range crd.Spec.Versions {
+		if v.Served && v.Storage {
+			return discovery.StorageVersionHash(crd.Spec.Group, v.Name, crd.Spec.Names.Kind)
+		}
+	}
+	return ""
+}
+
+func describe(gv schema.GroupVersion, crd *apiextensionsv1.CustomResourceDefinition, sub *apiextensionsv1.CustomResourceSubresources) apidiscoveryv2.APIResourceDiscovery {
+	names := crd.Status.AcceptedNames
+	kind := &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: names.Kind}
+	out := apidiscoveryv2.APIResourceDiscovery{
+		Resource: names.Plural, SingularResource: names.Singular, Scope: apidiscoveryv2.ScopeCluster, ResponseKind: kind,
+		Verbs: verbs(crd), ShortNames: names.ShortNames, Categories: names.Categories,
+	}
+	if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
+		out.Scope = apidiscoveryv2.ScopeNamespace
+	}
+	if sub.Status != nil {
+		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: "status", ResponseKind: kind, Verbs: subresourceVerbs(),
+		})
+	}
+	if sub.Scale != nil {
+		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: "scale", Verbs: subresourceVerbs(),
+			ResponseKind: &metav1.GroupVersionKind{Group: autoscalingv1.GroupName, Version: "v1", Kind: "Scale"},
+		})
+	}
+	return out
+}
+
+// mergeGroups adds customs to the groups that the server has natively, changing
+// neither. Native groups come first, as they stand, since a client that finds a
+// short name in two groups takes the first; then the others by name. Within a
+// group, versions are ordered as Kubernetes does, v1 before v1beta1.
+func mergeGroups(natives []apidiscoveryv2.APIGroupDiscovery, customs map[schema.GroupVersion]resources) []apidiscoveryv2.APIGroupDiscovery {
+	added := map[string][]apidiscoveryv2.APIVersionDiscovery{}
+	for gv, r := range customs {
+		added[gv.Group] = append(added[gv.Group], apidiscoveryv2.APIVersionDiscovery{
+			Version: gv.Version, Resources: r.aggregated, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		})
+	}
+	out := make([]apidiscoveryv2.APIGroupDiscovery, 0, len(natives)+len(added))
+	for _, g := range natives {
+		if versions, shared := added[g.Name]; shared {
+			g.Versions = mergeVersions(g.Versions, versions)
+			delete(added, g.Name)
+		}
+		out = append(out, g)
+	}
+	for _, name := range slices.Sorted(maps.Keys(added)) {
+		g := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		g.Versions = mergeVersions(nil, added[name])
+		out = append(out, g)
+	}
+	return out
+}
+
+func mergeVersions(natives, customs []apidiscoveryv2.APIVersionDiscovery) []apidiscoveryv2.APIVersionDiscovery {
+	out := slices.Clone(natives)
+	for _, v := range customs {
+		i := slices.IndexFunc(out, func(n apidiscoveryv2.APIVersionDiscovery) bool { return n.Version == v.Version })
+		if i < 0 {
+			out = append(out, v)
+			continue
+		}
+		merged := slices.Clone(out[i].Resources)
+		for _, r := range v.Resources {
+			if !slices.ContainsFunc(merged, func(n apidiscoveryv2.APIResourceDiscovery) bool { return n.Resource == r.Resource }) {
+				merged = append(merged, r)
+			}
+		}
+		slices.SortFunc(merged, func(a, b apidiscoveryv2.APIResourceDiscovery) int { return cmp.Compare(a.Resource, b.Resource) })
+		out[i].Resources = merged
+	}
+	slices.SortStableFunc(out, func(a, b apidiscoveryv2.APIVersionDiscovery) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	return out
+}
+
+// mergeListed adds custom resources to native ones, of which those with the
+// same name are served.
+func mergeListed(natives, customs []metav1.APIResource) []metav1.APIResource {
+	has := map[string]bool{}
+	for _, r := range natives {
+		has[r.Name] = true
+	}
+	out := slices.Clone(natives)
+	for _, r := range customs {
+		if plural, _, _ := strings.Cut(r.Name, "/"); !has[plural] {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// groupOf returns the older form of a group. Its first version is preferred.
+func groupOf(g apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
+	out := metav1.APIGroup{Name: g.Name}
+	for _, v := range g.Versions {
+		gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+		out.Versions = append(out.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v.Version})
+	}
+	out.PreferredVersion = out.Versions[0]
+	return out
+}

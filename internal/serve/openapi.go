@@ -1,0 +1,282 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	handler2 "k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// groupVersionKinds is the extension of a definition that lists the kinds which
+// it is used for.
+const groupVersionKinds = "x-kubernetes-group-version-kind"
+
+// openAPIV3 is the OpenAPI version 3 of the clusters of a shape.
+type openAPIV3 struct {
+	root      http.Handler
+	documents map[string]*document // by path, such as /apis/apps/v1
+	failed    map[string]error     // those that cannot be built, by path
+}
+
+// page returns what serves the path name below /openapi/v3, or nil if that is as
+// the native server has it.
+func (v *openAPIV3) page(name string) (http.Handler, error) {
+	if name == "" {
+		return v.root, nil
+	}
+	if d, found := v.documents[name]; found {
+		return d, nil
+	}
+	return nil, v.failed[name]
+}
+
+// buildOpenAPIV3 returns the OpenAPI of a shape. Documents that cannot be built
+// are listed without a hash, and whoever reads one is told why; they take
+// nothing from the others.
+func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, error) {
+	v := &openAPIV3{documents: map[string]*document{}, failed: map[string]error{}}
+	natives, err := hashesOf(d.base.OpenAPIV3VersionedService)
+	if err != nil {
+		return nil, err
+	}
+	hashes := maps.Clone(natives)
+	for gv, contents := range contentsByVersion(s) {
+		path := "/" + at(gv)
+		_, shared := natives[path]
+		doc, err := d.documents.get(ctx, documentKey(gv, contents), func() (*document, error) {
+			return d.buildDocument(gv, contents, shared)
+		})
+		if err != nil {
+			v.failed[path], hashes[path] = err, ""
+			continue
+		}
+		v.documents[path], hashes[path] = doc, doc.hash
+	}
+	v.root, err = newOpenAPIV3Root(hashes)
+	return v, err
+}
+
+// newOpenAPIV3Root returns a handler that lists documents with their hashes.
+func newOpenAPIV3Root(hashes map[string]string) (http.Handler, error) {
+	list := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for path, hash := range hashes {
+		u := url.URL{Path: "/openapi/v3" + path}
+		if hash != "" {
+			u.RawQuery = url.Values{"hash": {hash}}.Encode()
+		}
+		list.Paths[strings.TrimPrefix(path, "/")] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: u.String()}
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	etag, built := fmt.Sprintf(`"%X"`, sha512.Sum512(text)), time.Now()
+	return getOrHead(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Etag", etag)
+		w.Header().Set("Content-Type", "application/json")
+		http.ServeContent(w, r, "", built, bytes.NewReader(text))
+	})), nil
+}
+
+func getOrHead(h http.Handler) http.Handler { return only(h, http.MethodGet, http.MethodHead) }
+
+// hashesOf returns the hash of each document of a service by its path, such as
+// /api/v1.
+func hashesOf(service *handler3.OpenAPIService) (map[string]string, error) {
+	var list handler3.OpenAPIV3Discovery
+	if err := fetch(http.HandlerFunc(service.HandleDiscovery), "/openapi/v3", "application/json", &list); err != nil {
+		return nil, err
+	}
+	out := make(map[string]string, len(list.Paths))
+	for path, d := range list.Paths {
+		u, err := url.Parse(d.ServerRelativeURL)
+		if err != nil {
+			return nil, err
+		}
+		out["/"+path] = u.Query().Get("hash")
+	}
+	return out, nil
+}
+
+// moved returns what answers a request for a native document with the hash of
+// another one, or nil if r is no such request.
+func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
+	path, within := strings.CutPrefix(r.URL.Path, "/openapi/v3/")
+	if !within || r.URL.RawQuery == "" || d.base.OpenAPIV3VersionedService == nil {
+		return nil, nil
+	}
+	hashes, err := hashesOf(d.base.OpenAPIV3VersionedService)
+	if err != nil {
+		return nil, err
+	}
+	if hash, found := hashes["/"+path]; found {
+		return redirect(r, hash), nil
+	}
+	return nil, nil
+}
+
+// redirect returns a handler that sends clients which ask for another hash to
+// the right one, or nil if r is not from one. The location is relative, since
+// the path that the client used may begin with the name of its cluster, which is
+// not to be seen here.
+func redirect(r *http.Request, hash string) http.Handler {
+	if asked := r.URL.Query().Get("hash"); asked == "" || asked == hash {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Add("Vary", "Accept")
+		w.Header().Set("Location", "?"+url.Values{"hash": {hash}}.Encode())
+		w.WriteHeader(http.StatusMovedPermanently)
+	})
+}
+
+// A document is the OpenAPI of one group and version. Shapes that have the same
+// resources there share it.
+type document struct {
+	service *handler3.OpenAPIService
+	hash    string
+}
+
+// ServeHTTP implements [http.Handler].
+func (doc *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := redirect(r, doc.hash)
+	if h == nil {
+		h = http.HandlerFunc(doc.service.HandleGroupVersion)
+	}
+	getOrHead(h).ServeHTTP(w, r)
+}
+
+// documentKey returns a hash of what is in a group and version.
+func documentKey(gv schema.GroupVersion, contents []*Content) Hash {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n", at(gv))
+	for _, c := range contents {
+		sum.Write(c.Hash[:])
+	}
+	var key Hash
+	sum.Sum(key[:0])
+	return key
+}
+
+// buildDocument returns the document of contents in a group and version, which
+// is shared when the server has native kinds there, too.
+func (d *Discovery) buildDocument(gv schema.GroupVersion, contents []*Content, shared bool) (*document, error) {
+	var specs []*spec3.OpenAPI
+	var native spec3.OpenAPI
+	if shared {
+		service := http.HandlerFunc(d.base.OpenAPIV3VersionedService.HandleGroupVersion)
+		if err := fetch(service, "/openapi/v3/"+at(gv), "application/json", &native); err != nil {
+			return nil, err
+		}
+		specs = append(specs, &native)
+	}
+	for _, c := range contents {
+		s, err := builder.BuildOpenAPIV3(c.Definition, gv.Version, openAPIOptions(false))
+		if err != nil {
+			return nil, fmt.Errorf("build OpenAPI of %s, version %s: %w", c.Definition.Name, gv.Version, err)
+		}
+		s.Paths.Paths = withoutEmptyGroup(s.Paths.Paths)
+		specs = append(specs, s)
+	}
+	merged, err := builder.MergeSpecsV3(specs...)
+	if err != nil {
+		return nil, fmt.Errorf("build OpenAPI of %s: %w", gv, err)
+	}
+	if shared { // keep what merging leaves out, such as how clients authenticate
+		whole, components := native, *native.Components
+		components.Schemas = merged.Components.Schemas
+		whole.Paths, whole.Components = merged.Paths, &components
+		merged = &whole
+	}
+	service := handler3.NewOpenAPIService()
+	service.UpdateGroupVersion(at(gv), merged)
+	hashes, err := hashesOf(service)
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI of %s: %w", gv, err)
+	}
+	return &document{service: service, hash: hashes["/"+at(gv)]}, nil
+}
+
+func openAPIOptions(v2 bool) builder.Options {
+	// Selectable fields are upstream's feature CustomResourceFieldSelectors, which
+	// can no longer be switched off.
+	return builder.Options{V2: v2, IncludeSelectableFields: true}
+}
+
+// withoutEmptyGroup returns paths as they are served: the builder knows no
+// resources of the group without a name.
+func withoutEmptyGroup[P any](paths map[string]P) map[string]P {
+	out := make(map[string]P, len(paths))
+	for path, p := range paths {
+		if rest, core := strings.CutPrefix(path, "/apis//"); core {
+			path = "/api/" + rest
+		}
+		out[path] = p
+	}
+	return out
+}
+
+// buildOpenAPIV2 returns a handler for the one document that version 2 has.
+func (d *Discovery) buildOpenAPIV2(s *Shape) (http.Handler, error) {
+	byVersion := contentsByVersion(s)
+	versions := slices.SortedFunc(maps.Keys(byVersion), func(a, b schema.GroupVersion) int {
+		return strings.Compare(a.String(), b.String())
+	})
+	var specs []*spec.Swagger
+	for _, gv := range versions {
+		for _, c := range byVersion[gv] {
+			swagger, err := builder.BuildOpenAPIV2(c.Definition, gv.Version, openAPIOptions(true))
+			if err != nil {
+				return nil, fmt.Errorf("build OpenAPI version 2 of %s, version %s: %w", c.Definition.Name, gv.Version, err)
+			}
+			swagger.Paths.Paths = withoutEmptyGroup(swagger.Paths.Paths)
+			// Native definitions come without defaults; those that both have must
+			// be equal, or they would be there twice.
+			swagger.Definitions = handler2.PruneDefaults(swagger.Definitions)
+			specs = append(specs, swagger)
+		}
+	}
+	merged, err := builder.MergeSpecs(ownExtensions(d.base.StaticOpenAPISpec), specs...)
+	if err != nil {
+		return nil, fmt.Errorf("merge OpenAPI version 2: %w", err)
+	}
+	var registered registered
+	handler2.NewOpenAPIService(merged).RegisterOpenAPIVersionedService("/openapi/v2", &registered)
+	return getOrHead(registered.Handler), nil
+}
+
+// ownExtensions returns static with extensions that may be changed: merging adds
+// the kinds of custom resources to the definitions they share with native ones,
+// in place, where other shapes and other requests would see them.
+func ownExtensions(static *spec.Swagger) *spec.Swagger {
+	out := *static
+	out.Definitions = maps.Clone(static.Definitions)
+	for name, definition := range out.Definitions {
+		if _, found := definition.Extensions[groupVersionKinds]; found {
+			definition.Extensions = maps.Clone(definition.Extensions)
+			out.Definitions[name] = definition
+		}
+	}
+	return &out
+}
+
+// registered keeps the one handler that is registered with it.
+type registered struct{ http.Handler }
+
+// Handle keeps h.
+func (r *registered) Handle(_ string, h http.Handler) { r.Handler = h }
