@@ -32,11 +32,12 @@ func newBudgets() *budgets {
 }
 
 // spend takes n bytes from the budget of c, or answers 429.
-func (b *budgets) spend(c cluster.Name, n int) error {
+func (b *budgets) spend(c cluster.Name, n int) error { return b.spendAt(time.Now(), c, n) }
+
+func (b *budgets) spendAt(now time.Time, c cluster.Name, n int) error {
 	if c.System() {
 		return nil
 	}
-	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	bucket := b.buckets[c]

@@ -95,19 +95,19 @@ func (c tenantCodec) Decode(framed []byte, kind *schema.GroupVersionKind, into r
 // feedCodec is a tenantCodec for what feeds a cache of all clusters: it never
 // fails to decode, as one tenant's bad value would otherwise stop everybody's.
 type feedCodec struct {
-	tenantCodec
-	empty  func() runtime.Object
-	stamps *stamps
-	odd    *atomic.Bool         // set when a value could not be decoded
-	share  func(runtime.Object) // lets the cache keep equal parts of objects once; may be nil
+	runtime.Codec // of frames
+	empty         func() runtime.Object
+	stamps        *stamps
+	odd           *atomic.Bool         // set when a value could not be decoded
+	share         func(runtime.Object) // lets the cache keep equal parts of objects once; may be nil
 }
 
 func (c feedCodec) Identifier() runtime.Identifier {
-	return runtime.Identifier("feed(" + string(c.tenantCodec.Identifier()) + ")")
+	return runtime.Identifier("feed(" + string(c.Codec.Identifier()) + ")")
 }
 
 func (c feedCodec) Decode(framed []byte, kind *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	obj, got, err := c.tenantCodec.Decode(framed, kind, into)
+	obj, got, err := c.Codec.Decode(framed, kind, into)
 	if err != nil {
 		if into == nil || obj == nil {
 			into = c.empty()
@@ -143,16 +143,24 @@ func standIn(obj runtime.Object, framed []byte, cause error) runtime.Object {
 	return obj
 }
 
-// stamp puts the cluster's annotation on an object that nobody else holds yet.
+// stamp puts the cluster's annotation on an object that nobody else holds yet. It
+// takes off the mark of a stand-in, which no client may set: others pass over what
+// bears it.
 func stamp(o metav1.Object, name cluster.Name) {
 	old := o.GetAnnotations()
-	if old[cluster.Annotation] == string(name) {
+	_, marked := old[undecodable]
+	if old[cluster.Annotation] == string(name) && !marked {
 		return
 	}
-	stamped := make(map[string]string, len(old)+1)
-	maps.Copy(stamped, old)
-	stamped[cluster.Annotation] = string(name)
-	o.SetAnnotations(stamped)
+	o.SetAnnotations(stamped(old, name))
+}
+
+func stamped(old map[string]string, name cluster.Name) map[string]string {
+	all := make(map[string]string, len(old)+1)
+	maps.Copy(all, old)
+	delete(all, undecodable)
+	all[cluster.Annotation] = string(name)
+	return all
 }
 
 // withoutCluster returns obj as it is stored. It shares everything with obj but
@@ -164,6 +172,7 @@ func withoutCluster(obj runtime.Object) (runtime.Object, error) {
 	}
 	rest := maps.Clone(accessor.GetAnnotations())
 	delete(rest, cluster.Annotation)
+	delete(rest, undecodable)
 	if len(rest) == 0 {
 		rest = nil
 	}
@@ -177,10 +186,7 @@ func withCluster(obj runtime.Object, name cluster.Name) (runtime.Object, error) 
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]string, len(accessor.GetAnnotations())+1)
-	maps.Copy(all, accessor.GetAnnotations())
-	all[cluster.Annotation] = string(name)
-	return withAnnotations(obj, all)
+	return withAnnotations(obj, stamped(accessor.GetAnnotations(), name))
 }
 
 // withAnnotations returns a shallow copy of obj with other annotations.

@@ -39,6 +39,8 @@ type multi struct {
 	root              string   // of the registry's keys
 	attrs             storage.AttrFunc
 	wait              func(context.Context) error // until a cache can serve; nil without one
+	// lenient reads etcd as a feed does, for wildcards that no cache serves.
+	lenient storage.Interface
 }
 
 func (m *multi) resource(ctx context.Context) Resource {
@@ -54,6 +56,9 @@ func (m *multi) one(ctx context.Context, key string) (cluster.Name, string, erro
 	c, err := cluster.One(ctx)
 	if err != nil {
 		return "", "", apierrors.NewBadRequest(err.Error())
+	}
+	if c == "" || strings.Contains(string(c), "/") {
+		return "", "", apierrors.NewBadRequest(fmt.Sprintf("malformed name of a logical cluster: %q", c))
 	}
 	rest, ok := strings.CutPrefix(key, m.root)
 	if !ok || rest != "" && rest[0] != '/' {
@@ -75,7 +80,18 @@ func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if hook := m.store.hook(m.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
 	}
+	if ttl != 0 && m.cached() {
+		return m.expires()
+	}
 	return m.Interface.Create(ctx, k, obj, out, ttl)
+}
+
+// cached reports whether a watch cache serves the resource.
+func (m *multi) cached() bool { return m.wait != nil || m.kind.Root == Custom }
+
+// expires refuses a lease on an object that a watch cache holds.
+func (m *multi) expires() error {
+	return fmt.Errorf("refusing to let an object of %s expire: many may in one revision, of which its watch cache would take in one", m.kind.kindPrefix())
 }
 
 func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runtime.Object) error {
@@ -97,7 +113,16 @@ func (m *multi) Delete(ctx context.Context, key string, out runtime.Object, p *s
 	if err != nil {
 		return err
 	}
-	return m.Interface.Delete(ctx, k, out, p, v, cached, o)
+	if !m.store.odd.Load() || o.IgnoreStoreReadError {
+		return m.Interface.Delete(ctx, k, out, p, v, cached, o)
+	}
+	decodable := func(ctx context.Context, obj runtime.Object) error {
+		if err := m.refuseStandIn(obj); err != nil {
+			return err
+		}
+		return v(ctx, obj)
+	}
+	return m.Interface.Delete(ctx, k, out, p, decodable, cached, o)
 }
 
 func (m *multi) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
@@ -117,9 +142,15 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 		return err
 	}
 	stamping := func(in runtime.Object, r storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		if err := m.refuseStandIn(in); err != nil {
+			return nil, nil, err
+		}
 		out, ttl, err := update(in, r)
 		if err != nil {
 			return nil, nil, err
+		}
+		if ttl != nil && *ttl != 0 && m.cached() {
+			return nil, nil, m.expires()
 		}
 		accessor, err := meta.Accessor(out)
 		if err != nil {
@@ -139,13 +170,43 @@ func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, 
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	if err := m.Interface.GetList(ctx, k, o, list); err != nil {
+	if err := m.reader(ctx).GetList(ctx, k, o, list); err != nil {
 		return err
 	}
-	if !m.store.odd.Load() || isWildcard(ctx) {
+	switch {
+	case !m.store.odd.Load():
 		return nil
+	case isWildcard(ctx):
+		return m.withoutStandIns(list)
+	default:
+		return meta.EachListItem(list, m.refuseStandIn)
 	}
-	return meta.EachListItem(list, m.refuseStandIn)
+}
+
+// reader returns what lists and watches read.
+func (m *multi) reader(ctx context.Context) storage.Interface {
+	if m.lenient != nil && isWildcard(ctx) {
+		return m.lenient
+	}
+	return m.Interface
+}
+
+// withoutStandIns drops the stand-ins from a list of all clusters: one tenant's
+// bad value is not everybody's.
+func (m *multi) withoutStandIns(list runtime.Object) error {
+	var good []runtime.Object
+	bad := false
+	if err := meta.EachListItem(list, func(o runtime.Object) error {
+		if m.refuseStandIn(o) == nil {
+			good = append(good, o)
+		} else {
+			bad = true
+		}
+		return nil
+	}); err != nil || !bad {
+		return err
+	}
+	return meta.SetList(list, good)
 }
 
 func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
@@ -159,12 +220,58 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err := m.store.refuseFuture(ctx, o.ResourceVersion); err != nil {
 		return nil, err
 	}
-	if c, _ := cluster.From(ctx); m.wait != nil && c != cluster.All {
-		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector(clusterIndex, string(c)))
-		o.Predicate.IndexFields = []string{clusterIndex}
+	if m.wait != nil {
 		o.Predicate.GetAttrs = m.attrs
+		if !isWildcard(ctx) {
+			o.Predicate = ofCluster(ctx, o.Predicate)
+		}
 	}
-	return m.Interface.Watch(ctx, k, o)
+	w, err := m.reader(ctx).Watch(ctx, k, o)
+	if err != nil || m.kind.Root == Custom { // drained already
+		return w, err
+	}
+	wildcard := isWildcard(ctx)
+	return m.store.drained(w, func(e watch.Event) (watch.Event, bool) { return m.event(e, wildcard) }), nil
+}
+
+// event is what a watch delivers for an event of the cache. To a watch of all
+// clusters, what cannot be decoded does not exist; that of one cluster ends.
+func (m *multi) event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	if e.Type == watch.Bookmark || e.Type == watch.Error || e.Type == watch.Deleted {
+		return e, true
+	}
+	err := m.refuseStandIn(e.Object)
+	switch {
+	case err == nil:
+		return e, true
+	case !wildcard:
+		return failed(err), true
+	default:
+		return watch.Event{Type: watch.Deleted, Object: e.Object}, e.Type == watch.Modified
+	}
+}
+
+// failed returns the event that ends a watch because of err.
+func failed(err error) watch.Event {
+	status := apierrors.NewInternalError(err).Status()
+	return watch.Event{Type: watch.Error, Object: &status}
+}
+
+// ofCluster adds the cluster of the request to a predicate, with its index.
+func ofCluster(ctx context.Context, p storage.SelectionPredicate) storage.SelectionPredicate {
+	c, _ := cluster.From(ctx)
+	p.Field = and(p.Field, clusterIndex, string(c))
+	p.IndexFields = []string{clusterIndex}
+	return p
+}
+
+// and adds a term to a selector, which may be nil.
+func and(s fields.Selector, field, value string) fields.Selector {
+	term := fields.OneTermEqualSelector(field, value)
+	if s == nil || s.Empty() {
+		return term
+	}
+	return fields.AndSelectors(s, term)
 }
 
 func isWildcard(ctx context.Context) bool {
@@ -179,13 +286,19 @@ func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (st
 		_, k, err := m.one(ctx, key)
 		return k, o, err
 	}
-	namespace := request.NamespaceValue(ctx)
-	rest := strings.Trim(strings.TrimPrefix(strings.TrimPrefix(key, m.root), "/"+namespace), "/")
-	if namespace != "" {
-		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector("metadata.namespace", namespace))
+	rest, ok := strings.CutPrefix(key, m.root)
+	if !ok || rest != "" && rest[0] != '/' {
+		return "", o, fmt.Errorf("key %q is not below %q", key, m.root)
 	}
-	if rest != "" {
-		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector("metadata.name", rest))
+	namespace, name, named := strings.Cut(strings.Trim(rest, "/"), "/")
+	if !named && namespace != request.NamespaceValue(ctx) {
+		namespace, name = "", namespace
+	}
+	if namespace != "" {
+		o.Predicate.Field = and(o.Predicate.Field, "metadata.namespace", namespace)
+	}
+	if name != "" {
+		o.Predicate.Field = and(o.Predicate.Field, "metadata.name", name)
 	}
 	o.Recursive = true
 	return m.resource(ctx).prefix(), o, nil
@@ -197,9 +310,13 @@ func (m *multi) ready(ctx context.Context) error {
 		return nil
 	}
 	if err := m.wait(ctx); err != nil {
-		return apierrors.NewServiceUnavailable("the watch cache is starting: " + err.Error())
+		return starting(err)
 	}
 	return nil
+}
+
+func starting(err error) error {
+	return apierrors.NewServiceUnavailable("the watch cache is starting: " + err.Error())
 }
 
 // refuseStandIn reports a cached object whose stored value cannot be decoded.

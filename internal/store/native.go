@@ -78,9 +78,10 @@ func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generi
 		}
 		m := &multi{Interface: direct, store: s, kind: r, root: root, attrs: tenantAttrs(attrs)}
 		if !cached {
-			return m, direct.Close, nil
+			m.lenient, err = s.lenient(s.direct, cfg, root, s.feedCodec(codec, newFunc), newFunc, newList)
+			return m, direct.Close, err
 		}
-		feed, err := s.feed(cfg, root, feedCodec{tenantCodec: codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList)
+		feed, err := s.feed(cfg, root, s.feedCodec(codec, newFunc), newFunc, newList)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -110,13 +111,24 @@ func (s *Store) etcd3(c *kubernetes.Client, cfg *storagebackend.ConfigForResourc
 // and never fails on a value.
 func (s *Store) feed(cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
 	c := s.client()
-	v := storage.APIObjectVersioner{}
-	inner, err := etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
-		keyed{inner: cfg.Transformer, prefix: s.prefix, lenient: true}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
+	inner, err := s.lenient(c, cfg, root, codec, newFunc, newList)
 	if err != nil {
+		_ = c.Close() // in process: reports nothing but that its context ended
 		return nil, err
 	}
 	return ownClient{inner, c}, nil
+}
+
+// lenient makes upstream's storage over one range of keys, for reads that must not
+// fail on a value. Its codec must not fail either.
+func (s *Store) lenient(c *kubernetes.Client, cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
+	v := storage.APIObjectVersioner{}
+	return etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
+		keyed{inner: cfg.Transformer, prefix: s.prefix, lenient: true}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
+}
+
+func (s *Store) feedCodec(codec runtime.Codec, empty func() runtime.Object) feedCodec {
+	return feedCodec{Codec: codec, empty: empty, stamps: s.stamps, odd: &s.odd}
 }
 
 // ownClient closes its client when it is closed.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,8 +153,12 @@ func (s *Store) customStorage(kind Resource) generic.StorageDecorator {
 		if err != nil {
 			return nil, nil, err
 		}
+		lenient, err := s.lenient(s.direct, cfg, root, s.feedCodec(cfg.Codec, newFunc), newFunc, newList)
+		if err != nil {
+			return nil, nil, err
+		}
 		m := &multi{store: s, kind: kind, root: root}
-		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: attrs, odd: &s.odd}
+		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient}
 		return m, sync.OnceFunc(direct.Close), nil
 	}
 }
@@ -168,7 +170,15 @@ type custom struct {
 	cfg               *storagebackend.ConfigForResource
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
-	odd               *atomic.Bool
+	lenient           storage.Interface // etcd, for wildcards
+}
+
+// uncached returns what serves selectors that the cache does not know.
+func (c *custom) uncached(ctx context.Context) storage.Interface {
+	if isWildcard(ctx) {
+		return c.lenient
+	}
+	return c.Interface
 }
 
 func (c *custom) ReadinessCheck() error { return nil }
@@ -181,7 +191,7 @@ func (c *custom) cache(ctx context.Context) (*raw, error) {
 	}
 	if r.ReadinessCheck() != nil {
 		if err := r.wait(ctx); err != nil {
-			return nil, err
+			return nil, starting(err)
 		}
 	}
 	return r, nil
@@ -202,7 +212,8 @@ func cachedFields(s fields.Selector) bool {
 
 func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
 	if !cachedFields(o.Predicate.Field) {
-		return c.Interface.GetList(ctx, key, o, list)
+		o.Predicate.GetAttrs = c.attrs
+		return c.uncached(ctx).GetList(ctx, key, o, list)
 	}
 	cached, err := c.cache(ctx)
 	if err != nil {
@@ -249,50 +260,66 @@ func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 
 func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if !cachedFields(o.Predicate.Field) {
-		return c.Interface.Watch(ctx, key, o)
+		o.Predicate.GetAttrs = c.attrs
+		w, err := c.uncached(ctx).Watch(ctx, key, o)
+		if err != nil {
+			return nil, err
+		}
+		wildcard := isWildcard(ctx)
+		return c.multi.store.drained(w, func(e watch.Event) (watch.Event, bool) { return c.multi.event(e, wildcard) }), nil
 	}
 	cached, err := c.cache(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if name, _ := cluster.From(ctx); name != cluster.All {
-		o.Predicate.Field = fields.AndSelectors(o.Predicate.Field, fields.OneTermEqualSelector(clusterIndex, string(name)))
-		o.Predicate.IndexFields = []string{clusterIndex}
+	wildcard := isWildcard(ctx)
+	if !wildcard {
+		o.Predicate = ofCluster(ctx, o.Predicate)
 	}
 	o.Predicate.GetAttrs = rawAttrs
 	w, err := cached.Watch(ctx, key, o)
 	if err != nil {
 		return nil, err
 	}
-	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) { return c.event(e, isWildcard(ctx)) }), nil
+	return c.multi.store.drained(w, func(e watch.Event) (watch.Event, bool) { return c.event(e, wildcard) }), nil
 }
 
-// event turns an event of the cache into one of this schema.
+// event turns an event of the cache into one of this schema. To a watch of all
+// clusters, what cannot be decoded does not exist; that of one cluster ends.
 func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
-	o := e.Object
-	if cached, ok := o.(runtime.CacheableObject); ok {
-		o = cached.GetObject()
-	}
-	r, ok := o.(*Raw)
+	r, ok := bare(e.Object).(*Raw)
 	if !ok {
 		return e, true // a Status
 	}
 	if e.Type == watch.Bookmark {
-		b := c.newFunc()
-		accessor, err := meta.Accessor(b)
-		if err != nil {
-			return e, false
-		}
-		accessor.SetResourceVersion(r.ResourceVersion)
-		accessor.SetAnnotations(r.Annotations)
-		return watch.Event{Type: watch.Bookmark, Object: b}, true
+		return c.named(e.Type, r)
 	}
 	u, err := c.decode(r)
-	if err != nil {
-		return watch.Event{Type: watch.Error, Object: &metav1.Status{
-			Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: 500,
-			Message: strings.TrimSpace(err.Error()),
-		}}, !wildcard
+	switch {
+	case err == nil:
+		return watch.Event{Type: e.Type, Object: u}, true
+	case e.Type == watch.Deleted:
+		return c.named(e.Type, r)
+	case !wildcard:
+		return failed(err), true
+	case e.Type == watch.Modified:
+		return c.named(watch.Deleted, r)
+	default:
+		return watch.Event{}, false
 	}
-	return watch.Event{Type: e.Type, Object: u}, true
+}
+
+// named is an event with an object of which only the little is known that its
+// cached form says.
+func (c *custom) named(t watch.EventType, r *Raw) (watch.Event, bool) {
+	o := c.newFunc()
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return watch.Event{}, false
+	}
+	accessor.SetNamespace(r.Namespace)
+	accessor.SetName(r.Name)
+	accessor.SetResourceVersion(r.ResourceVersion)
+	accessor.SetAnnotations(r.Annotations)
+	return watch.Event{Type: t, Object: o}, true
 }

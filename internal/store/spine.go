@@ -277,12 +277,11 @@ func present(value []byte) []byte {
 
 // applyFence takes in the fence of c as it is at revision at.
 func (p *Spine) applyFence(c cluster.Name, e Event, at int64) {
-	if e.Deleted() {
-		p.store.guard.fences.learn(c, fence{}, at)
-		p.store.stamps.forget(c)
-		return
+	var now fence
+	if !e.Deleted() {
+		now = fence{rev: e.Revision, state: State(e.value)}
 	}
-	p.store.guard.fences.learn(c, fence{rev: e.Revision, state: State(e.value)}, at)
+	p.store.guard.fences.learn(c, now, at)
 }
 
 // give lets one follower take in what key names. Its panic must not stop the

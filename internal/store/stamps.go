@@ -1,6 +1,7 @@
 package store
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -10,11 +11,16 @@ import (
 // have no other annotation: a map costs more than many an object. The maps are
 // never changed after they were made.
 type stamps struct {
-	mu   sync.RWMutex
-	maps map[cluster.Name]map[string]string
+	exists func(cluster.Name) bool // as far as is known
+
+	mu      sync.RWMutex
+	maps    map[cluster.Name]map[string]string
+	sweepAt int
 }
 
-func newStamps() *stamps { return &stamps{maps: map[cluster.Name]map[string]string{}} }
+func newStamps(exists func(cluster.Name) bool) *stamps {
+	return &stamps{exists: exists, maps: map[cluster.Name]map[string]string{}, sweepAt: 1024}
+}
 
 func (s *stamps) only(c cluster.Name) map[string]string {
 	s.mu.RLock()
@@ -26,15 +32,18 @@ func (s *stamps) only(c cluster.Name) map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m = s.maps[c]; m == nil {
+		if len(s.maps) >= s.sweepAt {
+			s.sweep()
+		}
 		m = map[string]string{cluster.Annotation: string(c)}
 		s.maps[c] = m
 	}
 	return m
 }
 
-// forget drops the map of a cluster that is gone.
-func (s *stamps) forget(c cluster.Name) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.maps, c)
+// sweep drops the maps of clusters that are gone. A cache may have asked for one
+// after the end of its cluster, to tell its watchers.
+func (s *stamps) sweep() {
+	maps.DeleteFunc(s.maps, func(c cluster.Name, _ map[string]string) bool { return !s.exists(c) })
+	s.sweepAt = max(1024, 2*len(s.maps))
 }

@@ -52,6 +52,9 @@ type Store struct {
 	raws    map[Resource]*raw // caches of custom resources
 	hooks   map[string]CreateHook
 	closers []func()
+
+	closing chan struct{} // closed by Close
+	drains  sync.WaitGroup
 }
 
 // A kind says how objects of a resource become bytes.
@@ -67,17 +70,19 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	known := newFences()
 	s := &Store{
 		prefix:  path.Join("/", cmp.Or(o.Prefix, "/registry")),
 		backend: b,
-		stamps:  newStamps(),
+		stamps:  newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
 		kinds:   map[string]kind{},
 		raws:    map[Resource]*raw{},
 		hooks:   map[string]CreateHook{},
+		closing: make(chan struct{}),
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.client},
-		kv:        b.client.KV, prefix: s.prefix, fences: newFences(), budgets: newBudgets(),
+		kv:        b.client.KV, prefix: s.prefix, fences: known, budgets: newBudgets(),
 	}
 	opened, err := s.checkFormat(ctx, o.Version)
 	if err != nil {
@@ -111,6 +116,8 @@ func (everyFeature) Supports(storage.Feature) bool { return true }
 // Close stops everything that Open and the use of the store began. Requests must
 // have ended.
 func (s *Store) Close() {
+	close(s.closing)
+	s.drains.Wait()
 	s.spine.stop()
 	s.mu.Lock()
 	closers := s.closers
