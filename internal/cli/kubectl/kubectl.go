@@ -86,7 +86,7 @@ func command(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 // plugin never hides one of them.
 func runPlugin(kubectl *cobra.Command, args []string) error {
 	found, rest, err := kubectl.Find(args)
-	words := 0 // how many words of args, at least, name the plugin
+	words := 0                      // how many words of args, at least, name the plugin
 	late := func(arg string) bool { // a command that cobra adds only when it runs
 		return arg == "help" || arg == cobra.ShellCompRequestCmd || arg == cobra.ShellCompNoDescRequestCmd
 	}
