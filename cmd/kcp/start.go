@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp"
+)
+
+const (
+	rootDirectory = ".kcp"
+	startTimeout  = time.Minute
+)
+
+// command is kcp with all its subcommands.
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kcp",
+		Short: "Serve thousands of isolated logical clusters through the Kubernetes API",
+		Long: `kcp serves thousands of cheap, isolated logical clusters (workspaces) through the
+ordinary Kubernetes API, from one process.`,
+		Example: `  # Start a server with its data in .kcp
+  kcp start
+
+  # In another terminal: make a workspace, enter it, work in it
+  kcp kubectl ws create team-a --enter
+  kcp kubectl create configmap hello --from-literal=who=world`,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: false,
+	}
+	root.AddCommand(start(), builtinKubectl())
+	return root
+}
+
+// builtinKubectl only documents the command: main runs it before flags are read.
+func builtinKubectl() *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl [command]",
+		Short:              "Run the built-in kubectl, with the ws and kcp plugins",
+		Example:            "  kcp kubectl ws tree\n  kcp kubectl get configmaps",
+		DisableFlagParsing: true,
+	}
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
+// options are the flags of start.
+type options struct {
+	server     kcp.Server
+	bind       string
+	port       int
+	prefix     string
+	noListener bool
+}
+
+func start() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Start a server",
+		Long: `Start a server. It keeps its data, in an etcd inside the process, and its
+credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
+		Example: `  # With data in .kcp, at https://127.0.0.1:6443
+  kcp start
+
+  # Reachable from other machines
+  kcp start --bind-address=0.0.0.0 --external-hostname=kcp.example.com`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return o.run(ctx, cmd.ErrOrStderr())
+		},
+	}
+	o.flags(cmd.Flags())
+	return cmd
+}
+
+func (o *options) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.server.Dir, "root-directory", rootDirectory, "Directory for data and credentials.")
+	f.StringVar(&o.bind, "bind-address", "127.0.0.1", "IP address to listen at; 0.0.0.0 or :: for all interfaces.")
+	f.IntVar(&o.port, "secure-port", 6443, "Port to listen at; 0 for any that is free.")
+	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL that clients reach the server at, if not the address it listens at.")
+	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File for the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
+	f.StringVar(&o.server.TokenFile, "token-auth-file", "", "CSV file with static tokens: token, user, uid and groups.")
+	f.StringVar(&o.server.ClientCAFile, "client-ca-file", "", "PEM file with the certificate authorities of client certificates.")
+	f.StringVar(&o.server.EtcdPrefix, "etcd-prefix", "/registry", "Prefix of all keys in etcd.")
+	var logging flag.FlagSet
+	klog.InitFlags(&logging)
+	quiet(&logging)
+	for _, name := range []string{"v", "vmodule"} {
+		f.AddGoFlag(logging.Lookup(name))
+	}
+}
+
+// quiet has warnings and errors logged to standard error; with -v, everything.
+func quiet(logging *flag.FlagSet) {
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "WARNING"} {
+		if err := logging.Set(name, value); err != nil {
+			panic(err) // a flag of the version of klog that we are built with
+		}
+	}
+	klog.SetOutput(verbose{})
+}
+
+// verbose drops the log at its lowest level.
+type verbose struct{}
+
+func (verbose) Write(b []byte) (int, error) {
+	if !klog.V(1).Enabled() || len(b) == 0 || b[0] != 'I' {
+		return len(b), nil // warnings are written to standard error already
+	}
+	return os.Stderr.Write(b)
+}
+
+func (o *options) run(ctx context.Context, out io.Writer) error {
+	if net.ParseIP(o.bind) == nil {
+		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
+	}
+	if o.port < 0 || o.port > 65535 {
+		return fmt.Errorf("--secure-port %d is not a port; use one from 1 to 65535, or 0 for any that is free", o.port)
+	}
+	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
+	if o.server.Kubeconfig == "" {
+		o.server.Kubeconfig = filepath.Join(o.server.Dir, "admin.kubeconfig")
+	}
+	begun := time.Now()
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := o.server.Start(starting); err != nil {
+		return err
+	}
+	o.greet(out, time.Since(begun))
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out, "Stopping: letting requests finish.")
+	case err := <-o.server.Failed():
+		return fmt.Errorf("the server stopped: %w", err)
+	}
+	return o.server.Close()
+}
+
+// greet says what to type next.
+func (o *options) greet(out io.Writer, took time.Duration) {
+	fmt.Fprintf(out, `kcp serves at %s (ready after %s).
+`, o.server.URL(), took.Round(time.Millisecond))
+	if ip := net.ParseIP(o.bind); ip.IsLoopback() {
+		fmt.Fprintln(out, "Only this machine can reach it; for others, start it with --bind-address=0.0.0.0.")
+	}
+	fmt.Fprintf(out, `
+In another terminal:
+
+  export KUBECONFIG=%[1]s
+  %[2]s kubectl ws create my-first --enter
+  %[2]s kubectl create configmap hello --from-literal=who=world
+`, absolute(o.server.Kubeconfig), self())
+}
+
+// self is how the program can be called again: "go run" leaves nothing to call.
+func self() string {
+	exe, err := os.Executable()
+	if err == nil && strings.Contains(exe, string(filepath.Separator)+"go-build") {
+		return "go run ./cmd/kcp"
+	}
+	return os.Args[0]
+}
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}

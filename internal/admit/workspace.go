@@ -1,0 +1,155 @@
+package admit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+var (
+	workspaces      = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaces"}
+	logicalClusters = schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}
+)
+
+// Workspaces fills in the type and the owner of a new Workspace, and keeps for the
+// system what only it may say.
+func Workspaces() Rule {
+	return Rule{
+		Name: "tenancy.kcp.io/Workspace",
+		Mutate: func(_ context.Context, r Request) error {
+			u, ok := r.GetObject().(*unstructured.Unstructured)
+			if !ok || !r.Is(workspaces) || r.GetOperation() != admission.Create {
+				return nil
+			}
+			if err := setType(r, u); err != nil {
+				return err
+			}
+			return setOwner(r, u)
+		},
+		Validate: func(_ context.Context, r Request) error {
+			if !r.Is(workspaces) || r.Privileged() {
+				return nil
+			}
+			switch r.GetOperation() {
+			case admission.Create:
+				return validateNew(r)
+			case admission.Update:
+				return validateChange(r)
+			default:
+				return nil
+			}
+		},
+	}
+}
+
+func setType(r Request, u *unstructured.Unstructured) error {
+	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")
+	path, _, _ := unstructured.NestedString(u.Object, "spec", "type", "path")
+	if name == "" {
+		name = "universal"
+	}
+	if path == "" {
+		path = string(cluster.Root)
+	}
+	if name != "universal" || path != string(cluster.Root) {
+		return r.Forbid(fmt.Errorf("workspace type %q cannot be resolved: this server has only %q", path+":"+name, "root:universal"))
+	}
+	return unstructured.SetNestedMap(u.Object, map[string]any{"name": name, "path": path}, "spec", "type")
+}
+
+// setOwner records who made the workspace. What a client says of it is dropped.
+func setOwner(r Request, u *unstructured.Unstructured) error {
+	who := r.GetUserInfo()
+	annotations := u.GetAnnotations()
+	delete(annotations, tenancy.OwnerAnnotation)
+	if who != nil && !r.Privileged() {
+		text, err := json.Marshal(authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()})
+		if err != nil {
+			return err
+		}
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[tenancy.OwnerAnnotation] = string(text)
+	}
+	u.SetAnnotations(annotations)
+	return nil
+}
+
+func validateNew(r Request) error {
+	u, ok := r.GetObject().(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	for _, field := range []struct{ name, why string }{
+		{"cluster", "it is chosen by the system"},
+		{"URL", "it is set by the system"},
+		{"mount", "this server does not mount workspaces"},
+		{"location", "this server has a single shard, so there is nothing to choose from"},
+	} {
+		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", field.name); found {
+			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
+		}
+	}
+	if _, ok := u.GetAnnotations()[core.RequiredGroupsAnnotation]; ok {
+		return r.Forbid(fmt.Errorf("annotation %s can only be set by the system", core.RequiredGroupsAnnotation))
+	}
+	return nil
+}
+
+func validateChange(r Request) error {
+	if r.GetSubresource() == "status" {
+		return r.Forbid(errors.New("the status of a workspace is kept by the system"))
+	}
+	now, ok := r.GetObject().(*unstructured.Unstructured)
+	old, ok2 := r.GetOldObject().(*unstructured.Unstructured)
+	if !ok || !ok2 {
+		return nil
+	}
+	for _, field := range []string{"cluster", "URL"} {
+		a, _, _ := unstructured.NestedString(old.Object, "spec", field)
+		b, _, _ := unstructured.NestedString(now.Object, "spec", field)
+		if a != b {
+			return r.Forbid(fmt.Errorf("spec.%s is set by the system and cannot be changed", field))
+		}
+	}
+	for _, key := range []string{tenancy.OwnerAnnotation, core.RequiredGroupsAnnotation} {
+		if old.GetAnnotations()[key] != now.GetAnnotations()[key] {
+			return r.Forbid(fmt.Errorf("annotation %s can only be changed by the system", key))
+		}
+	}
+	if old.GetLabels()[core.PhaseLabel] != now.GetLabels()[core.PhaseLabel] {
+		return r.Forbid(fmt.Errorf("label %s repeats the phase and cannot be changed", core.PhaseLabel))
+	}
+	return nil
+}
+
+// LogicalClusters keeps for the system what a logical cluster is: users come by
+// one with a Workspace.
+func LogicalClusters() Rule {
+	return Rule{Name: "core.kcp.io/LogicalCluster", Validate: func(_ context.Context, r Request) error {
+		if !r.Is(logicalClusters) || r.Privileged() {
+			return nil
+		}
+		switch r.GetOperation() {
+		case admission.Create:
+			return r.Forbid(errors.New("LogicalCluster cannot be created; create a Workspace instead"))
+		case admission.Delete:
+			return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
+		case admission.Update:
+			return r.Forbid(errors.New("LogicalCluster is kept by the system and cannot be changed"))
+		default:
+			return nil
+		}
+	}}
+}

@@ -1,0 +1,39 @@
+package server
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/union"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// admission returns every rule, in the order of evaluation.
+func (s *Server) admission() admit.Rules {
+	namespaces := admit.Namespaces{
+		Get:   func(c cluster.Name, name string) (*metav1.Time, bool) { return s.namespaces.Get(c, "", name) },
+		Fresh: s.store.Spine().Fresh,
+		Ending: func(ctx context.Context, c cluster.Name) bool {
+			state, err := s.store.State(ctx, c)
+			return err == nil && state == store.Terminating
+		},
+	}
+	return append(admit.Rules{
+		admit.Cluster(),
+		admit.Workspaces(),
+		admit.LogicalClusters(),
+		namespaces.Lifecycle(),
+	}, s.config.Rules...)
+}
+
+// authorizers returns who decides what a request may do.
+func (s *Server) authorizers() authorizer.Authorizer {
+	if len(s.config.Authorizers) == 0 {
+		return s.authz
+	}
+	return union.New(append([]authorizer.Authorizer{s.authz}, s.config.Authorizers...)...)
+}

@@ -1,0 +1,24 @@
+package server
+
+import (
+	"context"
+
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// prepareTree makes what a first start must before anything can be served: the
+// identity under which workspaces are stored, and with it what clusters serve.
+func (s *Server) prepareTree(ctx context.Context) error {
+	identity, err := tenancy.Identity(ctx, s.store, string(s.ca))
+	if err != nil {
+		return err
+	}
+	if s.shapes, err = newShapes(identity, s.config.Kinds); err != nil {
+		return err
+	}
+	workspaces := tenancy.WorkspaceResource(identity)
+	s.tree = tenancy.NewTree(s.store, workspaces)
+	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca)}
+	s.store.OnCreate(workspaces, s.workspaces.Create)
+	return nil
+}

@@ -1,0 +1,34 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// InProcess returns a configuration for clients in this process, which act as u
+// in the cluster of that name or path, or in all.
+func (s *Server) InProcess(at string, u user.Info) *rest.Config {
+	return &rest.Config{
+		Host:      "http://kcp" + clustersPrefix + at,
+		Transport: &inProcess{handler: s.generic.Handler, user: u, stop: s.ctx, running: &s.requests},
+		QPS:       -1,
+	}
+}
+
+// System is who the server's own loops are.
+func System() user.Info {
+	return &user.DefaultInfo{Name: "system:kcp", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+}
+
+// MakeCluster makes a cluster that no workspace leads to, unless it exists.
+func (s *Server) MakeCluster(ctx context.Context, c cluster.Name) error {
+	if c.System() {
+		return fmt.Errorf("the names that begin with %q are the server's own", "system:")
+	}
+	return s.workspaces.MakeCluster(ctx, c)
+}

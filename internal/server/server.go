@@ -1,0 +1,336 @@
+// Package server puts the parts together: it is the only package that knows all of
+// them, in which order they start, and how a request passes through them.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/rest"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+const (
+	// kubernetesVersion is that of the libraries, and of the encodings in storage.
+	kubernetesVersion = "1.36"
+	maxBody           = 3 << 20 // bytes
+	drain             = 10 * time.Second
+	readyPoll         = 5 * time.Millisecond
+)
+
+// Config is everything that can be chosen about a server. Its zero value, with a
+// directory, works.
+type Config struct {
+	// Dir holds the data and credentials.
+	Dir string
+	// Prefix of all keys in etcd.
+	Prefix string
+	// NoSync trades safety in a crash of the machine for speed, for tests.
+	NoSync bool
+	// Listener accepts TLS connections; nil serves this process only.
+	Listener net.Listener
+	// ExternalURL is how clients reach the listener.
+	ExternalURL string
+	// Kubeconfig is the file for the administrators' credentials, empty for none.
+	Kubeconfig string
+	// ClientCAFile and TokenFile are further ways to authenticate.
+	ClientCAFile, TokenFile string
+	// Groups are the built-in API groups to serve; all if empty.
+	Groups []string
+	// Kinds are served, besides the built-in ones, in every cluster.
+	Kinds []*apiextensionsv1.CustomResourceDefinition
+	// Rules are admission rules besides the built-in ones.
+	Rules []admit.Rule
+	// Authorizers are asked when nobody else has allowed or denied a request.
+	Authorizers []authorizer.Authorizer
+	// Loops returns further loops, once the server can be talked to.
+	Loops func(*Server) ([]control.Loop, error)
+}
+
+// A Server serves any number of logical clusters.
+type Server struct {
+	config    Config
+	store     *store.Store
+	generic   *genericapiserver.GenericAPIServer
+	authn     *auth.Authenticators
+	authz     *auth.Authorizer
+	accounts  *auth.ServiceAccounts
+	admins    *auth.Admins
+	rules     admit.Rules
+	pool      *serve.Pool
+	front     http.Handler // what the handler chain ends in
+	shapes    *shapes
+	rbac      *rbacTables
+	loopback  *rest.Config
+	cert, key []byte // PEM, of the listener
+	ca        []byte // PEM, of what verifies cert
+	models    map[string]*spec.Schema
+
+	namespaces *store.Table[*metav1.Time]
+	tree       *tenancy.Tree
+	workspaces *tenancy.Workspaces
+
+	ctx      context.Context // of everything that runs, ended by Close
+	cancel   context.CancelFunc
+	running  sync.WaitGroup // loops and the API server
+	requests sync.WaitGroup // in process
+	closing  sync.Once
+	fatal    chan error
+}
+
+// New starts a server. It is ready when New returns.
+func New(ctx context.Context, c Config) (*Server, error) {
+	st, err := store.Open(ctx, store.Options{Dir: c.Dir, Prefix: c.Prefix, Version: kubernetesVersion, NoSync: c.NoSync})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, store: st, fatal: make(chan error, 1)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for _, step := range []func(context.Context) error{
+		s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
+	} {
+		if err := step(ctx); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close stops the server and returns when everything has ended.
+func (s *Server) Close() {
+	s.closing.Do(func() {
+		s.cancel()
+		s.running.Wait()
+		s.requests.Wait()
+		if s.pool != nil {
+			s.pool.Close()
+		}
+		s.store.Close()
+	})
+}
+
+// Failed returns a channel that gets the error that ends serving.
+func (s *Server) Failed() <-chan error { return s.fatal }
+
+// Store returns the server's store.
+func (s *Server) Store() *store.Store { return s.store }
+
+func (s *Server) prepareAccess(context.Context) error {
+	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
+	fresh := s.store.Spine().Fresh
+	key, err := auth.ServiceAccountKey(filepath.Join(s.config.Dir, "sa.key"))
+	if err != nil {
+		return err
+	}
+	s.accounts, err = auth.NewServiceAccounts(auth.ServiceAccountOptions{
+		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh,
+	})
+	if err != nil {
+		return err
+	}
+	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: filepath.Join(s.config.Dir, ".admin-token-store")})
+	if err != nil {
+		return err
+	}
+	s.authn, err = auth.NewAuthenticators(auth.Authentication{
+		Admins: s.admins, ClientCAFile: s.config.ClientCAFile, TokenFile: s.config.TokenFile, ServiceAccounts: s.accounts,
+	})
+	if err != nil {
+		return err
+	}
+	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
+	s.authz, err = auth.NewAuthorizer(auth.Authorization{RBAC: s.rbac, Exists: s.exists, Fresh: fresh})
+	return err
+}
+
+func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
+	state, err := s.store.State(ctx, c)
+	return err == nil && state != store.Gone
+}
+
+// prepareAPI builds the API server with everything in it but its clusters.
+func (s *Server) prepareAPI(context.Context) error {
+	effective := basecompatibility.NewEffectiveVersionFromString(kubernetesVersion, kubernetesVersion, kubernetesVersion)
+	cfg := s.genericConfig(effective)
+	var err error
+	if s.config.Listener != nil {
+		if cfg.SecureServing, err = s.serving(); err != nil {
+			return err
+		}
+	}
+	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
+		return err
+	}
+	natives, err := nativeStorage(s.store, effective)
+	if err != nil {
+		return err
+	}
+	if err := s.installNatives(natives); err != nil {
+		return err
+	}
+	s.pool = serve.NewPool(serve.PoolConfig{
+		ShapeOf: s.shapeOf, Storage: s.store.Customs(customConfig), Admission: s.rules, Authorizer: s.authz,
+		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: maxBody,
+		NotFound: http.NotFoundHandler(),
+	})
+	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.pool)
+	s.front = serve.NewDiscovery(s.generic, s.shapeOf).Wrap(s.front)
+	return nil
+}
+
+func (s *Server) shapeOf(ctx context.Context) *serve.Shape { return s.shapes.of(ctx) }
+
+func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
+	return storagebackend.NewDefaultConfig("/", unstructured.UnstructuredJSONScheme).ForResource(gr), nil
+}
+
+func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *genericapiserver.Config {
+	cfg := genericapiserver.NewConfig(legacyscheme.Codecs)
+	cfg.EffectiveVersion = effective
+	cfg.ExternalAddress = "kcp"
+	s.loopback = &rest.Config{Host: "http://kcp", QPS: -1, Transport: http.DefaultTransport}
+	cfg.LoopbackClientConfig = s.loopback
+	cfg.Authentication.Authenticator = s.authn
+	cfg.Authentication.APIAudiences = s.authn.Audiences
+	cfg.Authorization.Authorizer = s.authorizers()
+	s.rules = s.admission()
+	cfg.AdmissionControl = s.rules
+	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensions.Scheme)
+	cfg.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
+	cfg.OpenAPIConfig.Info.Title = "kcp"
+	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	cfg.OpenAPIV3Config.Info.Title = "kcp"
+	cfg.FlowControl = nil
+	cfg.EnableProfiling = true
+	cfg.MaxRequestBodyBytes = maxBody
+	cfg.ShutdownWatchTerminationGracePeriod = drain
+	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
+	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		s.front = api
+		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
+		chain := genericapiserver.DefaultBuildHandlerChain(front, c)
+		return withCluster(withoutWildcardWrites(chain), func(ctx context.Context, p cluster.Path) (cluster.Name, error) { return s.tree.Resolve(ctx, p) })
+	}
+	return cfg
+}
+
+func (s *Server) spineReady(*http.Request) error {
+	select {
+	case <-s.store.Spine().Ready():
+		return nil
+	default:
+		return errors.New("still reading what is stored")
+	}
+}
+
+// start reads what is stored, makes what a first start must, and begins to serve.
+func (s *Server) start(ctx context.Context) error {
+	prepared := s.generic.PrepareRun()
+	if err := s.store.Spine().Start(ctx); err != nil {
+		return fmt.Errorf("read the stored objects: %w", err)
+	}
+	if err := s.workspaces.Bootstrap(ctx); err != nil {
+		return fmt.Errorf("set up the root workspace: %w", err)
+	}
+	s.running.Go(func() {
+		if err := prepared.RunWithContext(s.ctx); err != nil {
+			s.fatal <- err
+			s.cancel()
+		}
+	})
+	if err := s.runLoops(); err != nil {
+		return err
+	}
+	if err := s.waitReady(ctx); err != nil {
+		return err
+	}
+	return s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca)
+}
+
+// waitReady waits until the API server calls itself ready.
+func (s *Server) waitReady(ctx context.Context) error {
+	client := &http.Client{Transport: &inProcess{handler: s.generic.Handler, user: System(), stop: s.ctx, running: &s.requests}}
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://kcp/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		if err == nil && resp.StatusCode == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-s.fatal:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("not ready: %w", errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// prepareServing gets the certificate of the listener.
+func (s *Server) prepareServing(context.Context) error {
+	if s.config.Listener == nil {
+		return nil
+	}
+	external, err := url.Parse(s.config.ExternalURL)
+	if err != nil {
+		return err
+	}
+	hosts := []string{"localhost", "127.0.0.1", "::1"}
+	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
+		hosts = append(hosts, h)
+	}
+	s.cert, s.key, err = servingCertificate(s.config.Dir, hosts)
+	s.ca = s.cert // it signs itself
+	return err
+}
+
+// serving returns how the API server accepts connections.
+func (s *Server) serving() (*genericapiserver.SecureServingInfo, error) {
+	static, err := dynamiccertificates.NewStaticCertKeyContent("serving", s.cert, s.key)
+	if err != nil {
+		return nil, err
+	}
+	return &genericapiserver.SecureServingInfo{Listener: s.config.Listener, Cert: static, ClientCA: s.authn.ClientCA, HTTP2MaxStreamsPerConnection: 1000}, nil
+}

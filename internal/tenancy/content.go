@@ -1,0 +1,93 @@
+package tenancy
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// RootCAConfigMap is in every namespace, for clients that run in one.
+const RootCAConfigMap = "kube-root-ca.crt"
+
+const (
+	defaultAccount = "default"
+	adminBinding   = "workspace-admin"
+	clusterAdmin   = "cluster-admin"
+)
+
+func native(group, resource string) store.Resource {
+	return store.NativeResource(schema.GroupResource{Group: group, Resource: resource})
+}
+
+// A birth makes objects that all came to be at one time.
+type birth struct {
+	now     metav1.Time
+	cluster cluster.Name
+	rootCA  string
+}
+
+func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {
+	return birth{metav1.NewTime(now.UTC().Truncate(1e9)), c, w.RootCA}
+}
+
+// meta is the metadata of a new object.
+func (b birth) meta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uuid.NewUUID(), CreationTimestamp: b.now}
+}
+
+func (b birth) write(r store.Resource, o runtime.Object) store.Write {
+	return store.Write{Resource: r, Cluster: b.cluster, Object: o}
+}
+
+// namespace returns the writes that make a namespace with what is in each: a
+// service account and the certificates of the server.
+func (b birth) namespace(name string) []store.Write {
+	ns := &corev1.Namespace{
+		ObjectMeta: b.meta("", name),
+		Spec:       corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+		Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+	}
+	ns.Labels = map[string]string{corev1.LabelMetadataName: name}
+	return []store.Write{
+		b.write(native("", "namespaces"), ns),
+		b.write(native("", "serviceaccounts"), b.account(name)),
+		b.write(native("", "configmaps"), b.rootCAMap(name)),
+	}
+}
+
+func (b birth) account(namespace string) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: b.meta(namespace, defaultAccount)}
+}
+
+func (b birth) rootCAMap(namespace string) *corev1.ConfigMap {
+	m := &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{"ca.crt": b.rootCA}}
+	m.Annotations = map[string]string{
+		"kubernetes.io/description": "Certificates that verify the API server of this workspace. What is changed here is set back.",
+	}
+	return m
+}
+
+// admin returns the write that makes user the administrator of the cluster.
+func (b birth) admin(user string) store.Write {
+	return b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: b.meta("", adminBinding),
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterAdmin},
+	})
+}
+
+// asSecret returns a stored secret in the version that is read here.
+func asSecret(o runtime.Object) (*corev1.Secret, error) {
+	if secret, ok := o.(*corev1.Secret); ok {
+		return secret, nil
+	}
+	secret := &corev1.Secret{}
+	return secret, legacyscheme.Scheme.Convert(o, secret, nil)
+}

@@ -1,0 +1,159 @@
+package tenancy
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/storage"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+const (
+	// ExportsNamespace holds the secrets that make the identities of exports.
+	ExportsNamespace = "kcp-system"
+	// Export is the name of the export that Workspaces belong to.
+	Export      = "tenancy.kcp.io"
+	identityKey = "key"
+)
+
+// Identity returns the identity of the export that Workspaces belong to: the
+// SHA-256 of a secret in the root workspace, which is made if there is none.
+func Identity(ctx context.Context, s *store.Store, rootCA string) (string, error) {
+	if err := fence(ctx, s, cluster.Root); err != nil {
+		return "", err
+	}
+	secret, err := identitySecret(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if secret == nil {
+		b := birth{now: metav1.Now().Rfc3339Copy(), cluster: cluster.Root, rootCA: rootCA}
+		secret = &corev1.Secret{ObjectMeta: b.meta(ExportsNamespace, Export), Type: corev1.SecretTypeOpaque,
+			Data: map[string][]byte{identityKey: []byte(rand.Text() + rand.Text())}}
+		err := ensure(ctx, s, append(b.namespace(ExportsNamespace), b.write(native("", "secrets"), secret))...)
+		if err != nil {
+			return "", err
+		}
+		if secret, err = identitySecret(ctx, s); err != nil {
+			return "", err
+		}
+	}
+	key := secret.Data[identityKey]
+	if len(key) == 0 {
+		return "", fmt.Errorf("secret %s/%s in the root workspace has no %q: restore it from a backup, as the workspaces are stored under its hash", ExportsNamespace, Export, identityKey)
+	}
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func identitySecret(ctx context.Context, s *store.Store) (*corev1.Secret, error) {
+	o, _, err := s.Read(ctx, store.Key{Resource: native("", "secrets"), Cluster: cluster.Root, Namespace: ExportsNamespace, Name: Export})
+	if err != nil || o == nil {
+		return nil, err
+	}
+	return asSecret(o)
+}
+
+// fence makes the fence of a cluster, if it has none.
+func fence(ctx context.Context, s *store.Store, c cluster.Name) error {
+	state, err := s.State(ctx, c)
+	if err != nil || state != store.Gone {
+		return err
+	}
+	if _, err = s.Commit(ctx, nil, store.Fence{Cluster: c, State: store.Active}); errors.Is(err, store.ErrChanged) {
+		return nil // another process was first
+	}
+	return err
+}
+
+// ensure makes those objects that do not exist, each in a transaction of its own.
+func ensure(ctx context.Context, s *store.Store, writes ...store.Write) error {
+	for _, w := range writes {
+		if _, err := s.Commit(ctx, []store.Write{w}); err != nil && !storage.IsExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bootstrap makes the clusters that every server has, with what is in them from
+// the start. What exists already is left as it is.
+func (w *Workspaces) Bootstrap(ctx context.Context) error {
+	if err := fence(ctx, w.Store, cluster.Admin); err != nil {
+		return err
+	}
+	if w.Tree.Has(cluster.Root) {
+		return nil // it is written last
+	}
+	b := w.birth(cluster.Root, metav1.Now())
+	l, err := toUnstructured(w.rootCluster(b), core.GroupVersion.WithKind("LogicalCluster"))
+	if err != nil {
+		return err
+	}
+	writes := append(b.namespace(metav1.NamespaceDefault), b.namespace(metav1.NamespaceSystem)...)
+	writes = append(writes, b.rootAccess()...)
+	return ensure(ctx, w.Store, append(writes, b.write(LogicalClusters(), l))...)
+}
+
+// MakeCluster makes a cluster that no workspace leads to, unless it exists.
+func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
+	b := w.birth(c, metav1.Now())
+	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
+	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
+	l.Annotations = map[string]string{core.PathAnnotation: string(c), core.ShardAnnotation: ShardName}
+	l.Spec.DirectlyDeletable = true
+	l.Status.Phase = core.PhaseReady
+	l.Status.URL = w.url(string(c))
+	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	if err != nil {
+		return err
+	}
+	writes := append(b.namespace(metav1.NamespaceDefault), b.write(LogicalClusters(), stored))
+	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
+	if errors.Is(err, store.ErrChanged) || storage.IsExist(err) {
+		return nil
+	}
+	return err
+}
+
+func (w *Workspaces) rootCluster(b birth) *core.LogicalCluster {
+	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
+	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
+	l.Annotations = map[string]string{
+		core.PathAnnotation: string(cluster.Root), core.ShardAnnotation: ShardName, tenancyapi.TypeAnnotation: "root:root",
+	}
+	l.Status.Phase = core.PhaseReady
+	l.Status.URL = w.url(string(cluster.Root))
+	l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: "True", LastTransitionTime: b.now})
+	return l
+}
+
+// rootAccess lets everybody who is authenticated enter the root workspace and see
+// what workspaces there are.
+func (b birth) rootAccess() []store.Write {
+	var writes []store.Write
+	for name, role := range map[string]string{
+		"system:kcp:tenancy:authenticated:access": "system:kcp:workspace:access",
+		"system:kcp:authenticated:tenancy-reader": "system:kcp:tenancy:reader",
+	} {
+		writes = append(writes, b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: b.meta("", name),
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.AllAuthenticated}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		}))
+	}
+	return writes
+}

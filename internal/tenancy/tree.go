@@ -1,0 +1,125 @@
+package tenancy
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// A Child is what the tree knows of a workspace.
+type Child struct {
+	Cluster cluster.Name
+	Ready   bool
+	// Ending is true once deletion began.
+	Ending bool
+}
+
+// The Tree knows which workspace of which cluster is which cluster.
+type Tree struct {
+	fresh    func(context.Context) bool
+	children *store.Table[Child]
+	clusters *store.Table[Root]
+}
+
+// A Root is what the tree knows of a cluster.
+type Root struct {
+	Path cluster.Path
+	// Whole is true once the cluster has everything it begins with.
+	Whole bool
+}
+
+// NewTree returns the tree of the workspaces stored in a resource.
+func NewTree(s *store.Store, workspaces store.Resource) *Tree {
+	return &Tree{
+		fresh: s.Spine().Fresh,
+		children: store.NewTable(s, workspaces, func(o runtime.Object) (Child, error) {
+			w, err := fromUnstructured[tenancyapi.Workspace](o)
+			if err != nil {
+				return Child{}, err
+			}
+			return Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.DeletionTimestamp != nil}, nil
+		}),
+		clusters: store.NewTable(s, LogicalClusters(), func(o runtime.Object) (Root, error) {
+			l, err := fromUnstructured[core.LogicalCluster](o)
+			if err != nil {
+				return Root{}, err
+			}
+			return Root{Path: cluster.Path(l.Annotations[core.PathAnnotation]), Whole: l.Status.Phase == core.PhaseReady}, nil
+		}),
+	}
+}
+
+// Child returns the workspace of that name in cluster c.
+func (t *Tree) Child(c cluster.Name, name string) (Child, bool) { return t.children.Get(c, "", name) }
+
+// Children returns the workspaces in cluster c.
+func (t *Tree) Children(c cluster.Name) []Child { return t.children.List(c, "") }
+
+// PathOf returns the canonical path of a cluster, or its name if it has none.
+func (t *Tree) PathOf(c cluster.Name) cluster.Path {
+	if r, ok := t.clusters.Get(c, "", core.LogicalClusterName); ok && r.Path != "" {
+		return r.Path
+	}
+	return cluster.Path(c)
+}
+
+// Has reports whether there is a LogicalCluster in cluster c.
+func (t *Tree) Has(c cluster.Name) bool {
+	_, ok := t.clusters.Get(c, "", core.LogicalClusterName)
+	return ok
+}
+
+// Resolve returns the cluster at a path.
+func (t *Tree) Resolve(ctx context.Context, p cluster.Path) (cluster.Name, error) {
+	n, ok := t.resolve(p)
+	if !ok && t.fresh(ctx) {
+		n, ok = t.resolve(p)
+	}
+	if !ok {
+		return "", apierrors.NewNotFound(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaces"}, string(p))
+	}
+	return n, nil
+}
+
+func (t *Tree) resolve(p cluster.Path) (cluster.Name, bool) {
+	n, words := p.Split()
+	for _, w := range words {
+		child, ok := t.Child(n, w)
+		if !ok || child.Cluster == "" {
+			return "", false
+		}
+		n = child.Cluster
+	}
+	return n, true
+}
+
+// OnCluster has f called with every cluster whose LogicalCluster changes.
+func (t *Tree) OnCluster(f func(cluster.Name)) (unsubscribe func()) {
+	unsubscribe = t.clusters.Subscribe(func(k store.Key) { f(k.Cluster) })
+	for _, k := range t.clusters.Keys() {
+		f(k.Cluster)
+	}
+	return unsubscribe
+}
+
+// OnWorkspace has f called with the cluster and name of every Workspace that changes.
+func (t *Tree) OnWorkspace(f func(c cluster.Name, name string)) (unsubscribe func()) {
+	unsubscribe = t.children.Subscribe(func(k store.Key) { f(k.Cluster, k.Name) })
+	for _, k := range t.children.Keys() {
+		f(k.Cluster, k.Name)
+	}
+	return unsubscribe
+}
+
+// Whole reports whether cluster c has everything it begins with.
+func (t *Tree) Whole(c cluster.Name) bool {
+	r, ok := t.clusters.Get(c, "", core.LogicalClusterName)
+	return ok && r.Whole
+}
