@@ -30,6 +30,8 @@ type Content struct {
 
 // NewContent returns the content of a definition whose names are accepted.
 func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error) {
+	crd = crd.DeepCopy()
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	names := crd.Status.AcceptedNames
 	if names.Plural == "" {
 		names = crd.Spec.Names
@@ -57,9 +59,9 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	since := metav1.Unix(0, 0)
 	c.Definition = &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: crd.Name, UID: types.UID(fmt.Sprintf("%x", c.Hash))},
-		Spec:       *crd.Spec.DeepCopy(),
+		Spec:       crd.Spec,
 		Status: apiextensionsv1.CustomResourceDefinitionStatus{
-			AcceptedNames: *names.DeepCopy(), StoredVersions: slices.Clone(stored),
+			AcceptedNames: names, StoredVersions: slices.Clone(stored),
 			Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
 				{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: since},
 				{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: since},

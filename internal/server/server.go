@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -293,7 +294,8 @@ func (s *Server) waitReady(ctx context.Context) error {
 		}
 		resp, err := client.Do(req)
 		if err == nil {
-			err = resp.Body.Close()
+			_, err = io.Copy(io.Discard, resp.Body)
+			err = errors.Join(err, resp.Body.Close())
 		}
 		if err == nil && resp.StatusCode == http.StatusOK {
 			return nil
