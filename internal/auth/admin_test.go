@@ -124,8 +124,10 @@ func TestAdminsAcrossStarts(t *testing.T) {
 			if before.kcp == after.kcp {
 				t.Error("the token of kcp-admin is kept")
 			}
-			if _, ok, _ := after.AuthenticateToken(context.Background(), "mine"); ok {
-				t.Error("a planted token is accepted")
+			for _, planted := range []string{"mine", ""} {
+				if _, ok, _ := after.AuthenticateToken(context.Background(), planted); ok {
+					t.Errorf("the token %q is accepted", planted)
+				}
 			}
 			if again := start(t, files); again.shard != after.shard {
 				t.Error("the token made then is not kept")

@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 
@@ -181,12 +181,16 @@ func TestAuthenticationZeroValue(t *testing.T) {
 	}
 }
 
+type warnings []string
+
+func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
+
 func TestTokenReview(t *testing.T) {
 	o := newObjects()
 	accounts := newAccounts(t, o.options())
 	account, secret := o.account("aa", "ns", "robot", "u1"), o.secret("aa", "ns", "t", "u2")
 	robot, legacy := boundToken(t, accounts, "aa", account, nil, 3600), legacyToken(t, accounts, "aa", account, secret)
-	account.Secrets = []corev1.ObjectReference{{Name: "t"}} // its use gives a warning and audit annotations
+	account.Secrets = []corev1.ObjectReference{{Name: "t"}} // its use gives a warning
 	admins := start(t, AdminFiles{})
 	a, err := NewAuthenticators(Authentication{Admins: admins, ServiceAccounts: accounts})
 	if err != nil {
@@ -210,7 +214,8 @@ func TestTokenReview(t *testing.T) {
 		"no account of this server": {"aa", "e30.eyJrdWJlcm5ldGVzLmlvIjp7ImNsdXN0ZXJOYW1lIjoiYWEifX0.x", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := audit.WithAuditContext(in(tt.in))
+			asker := &warnings{}
+			ctx := warning.WithWarningRecorder(in(tt.in), asker)
 			out, err := reviews.Create(ctx, &authentication.TokenReview{Spec: authentication.TokenReviewSpec{Token: tt.token, Audiences: tt.audiences}}, nil, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -218,6 +223,9 @@ func TestTokenReview(t *testing.T) {
 			got := out.(*authentication.TokenReview).Status
 			if got.Authenticated != (tt.user != "") || got.User.Username != tt.user || (got.Error != "") == got.Authenticated {
 				t.Errorf("got %+v, want user %q", got, tt.user)
+			}
+			if len(*asker) > 0 {
+				t.Errorf("the asker is warned: %q", *asker)
 			}
 			if got.Authenticated && len(got.Audiences) != 1 {
 				t.Errorf("audiences %v", got.Audiences)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,12 +78,25 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 	})
 	filter := impersonation.WithConstrainedImpersonation(inner, unmarked, s)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !impersonates(r.Header) {
+			handler.ServeHTTP(w, r)
+			return
+		}
 		if u, ok := request.UserFrom(r.Context()); ok {
 			c, _ := cluster.From(r.Context())
 			r = r.WithContext(request.WithUser(r.Context(), markedUser{u, c}))
 		}
 		filter.ServeHTTP(w, r)
 	})
+}
+
+func impersonates(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
 }
 
 // A markedUser is a user whose extra tells which cluster his request is for. The

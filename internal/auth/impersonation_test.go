@@ -132,6 +132,20 @@ func TestImpersonationIsPerCluster(t *testing.T) {
 	}
 }
 
+func TestImpersonationWithoutUserName(t *testing.T) {
+	z := newAuthorizer(t, Authorization{})
+	chain := WithImpersonation(http.NotFoundHandler(), z, legacyscheme.Codecs)
+	for _, header := range []string{"Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-Scopes"} {
+		r := httptest.NewRequest(http.MethodGet, "/api", nil)
+		r.Header.Set(header, "x")
+		w := httptest.NewRecorder()
+		chain.ServeHTTP(w, r.WithContext(request.WithUser(in("aa"), person("alice"))))
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("%s alone: answered %d %s", header, w.Code, w.Body)
+		}
+	}
+}
+
 func TestImpersonationNeedsAuthentication(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/api", nil)
 	r.Header.Set("Impersonate-Group", "system:masters")

@@ -331,6 +331,9 @@ func TestForgedTokens(t *testing.T) {
 	if asked != 0 {
 		t.Errorf("tokens that were never valid made the server wait %d times", asked)
 	}
+	if n := s.verified.Len(); n != 0 {
+		t.Errorf("%d tokens that were never valid are remembered", n)
+	}
 }
 
 // publicKey is the public key as everybody can get it.
