@@ -3,6 +3,10 @@ package server
 import (
 	"context"
 
+	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
@@ -20,5 +24,9 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.tree = tenancy.NewTree(s.store, workspaces)
 	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca)}
 	s.store.OnCreate(workspaces, s.workspaces.Create)
+	s.loops = controllers.All(controllers.Deps{
+		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
+		Client: func(c cluster.Name) *rest.Config { return s.InProcess(string(c), System()) },
+	})
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 
 // runLoops runs every loop until the server closes.
 func (s *Server) runLoops() error {
-	var loops []control.Loop
+	loops := s.loops
 	if s.config.Loops != nil {
 		further, err := s.config.Loops(s)
 		if err != nil {

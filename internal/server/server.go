@@ -101,6 +101,7 @@ type Server struct {
 	models    map[string]*spec.Schema
 
 	namespaces *store.Table[*metav1.Time]
+	loops      []control.Loop
 	tree       *tenancy.Tree
 	workspaces *tenancy.Workspaces
 

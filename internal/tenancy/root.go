@@ -95,7 +95,7 @@ func (w *Workspaces) Bootstrap(ctx context.Context) error {
 	if err := fence(ctx, w.Store, cluster.Admin); err != nil {
 		return err
 	}
-	if w.Tree.Has(cluster.Root) {
+	if _, ok := w.Tree.Cluster(cluster.Root); ok {
 		return nil // it is written last
 	}
 	b := w.birth(cluster.Root, metav1.Now())

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,7 @@ type Tree struct {
 // A Root is what the tree knows of a cluster.
 type Root struct {
 	Path cluster.Path
+	Begun time.Time
 	// Whole is true once the cluster has everything it begins with.
 	Whole bool
 }
@@ -51,7 +53,7 @@ func NewTree(s *store.Store, workspaces store.Resource) *Tree {
 			if err != nil {
 				return Root{}, err
 			}
-			return Root{Path: cluster.Path(l.Annotations[core.PathAnnotation]), Whole: l.Status.Phase == core.PhaseReady}, nil
+			return Root{Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time, Whole: l.Status.Phase != core.PhaseInitializing}, nil
 		}),
 	}
 }
@@ -64,16 +66,10 @@ func (t *Tree) Children(c cluster.Name) []Child { return t.children.List(c, "") 
 
 // PathOf returns the canonical path of a cluster, or its name if it has none.
 func (t *Tree) PathOf(c cluster.Name) cluster.Path {
-	if r, ok := t.clusters.Get(c, "", core.LogicalClusterName); ok && r.Path != "" {
+	if r, ok := t.Cluster(c); ok && r.Path != "" {
 		return r.Path
 	}
 	return cluster.Path(c)
-}
-
-// Has reports whether there is a LogicalCluster in cluster c.
-func (t *Tree) Has(c cluster.Name) bool {
-	_, ok := t.clusters.Get(c, "", core.LogicalClusterName)
-	return ok
 }
 
 // Resolve returns the cluster at a path.
@@ -118,8 +114,7 @@ func (t *Tree) OnWorkspace(f func(c cluster.Name, name string)) (unsubscribe fun
 	return unsubscribe
 }
 
-// Whole reports whether cluster c has everything it begins with.
-func (t *Tree) Whole(c cluster.Name) bool {
-	r, ok := t.clusters.Get(c, "", core.LogicalClusterName)
-	return ok && r.Whole
+// Cluster returns what is known of cluster c, and whether it has a LogicalCluster.
+func (t *Tree) Cluster(c cluster.Name) (Root, bool) {
+	return t.clusters.Get(c, "", core.LogicalClusterName)
 }
