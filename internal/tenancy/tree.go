@@ -31,7 +31,7 @@ type Tree struct {
 
 // A Root is what the tree knows of a cluster.
 type Root struct {
-	Path cluster.Path
+	Path  cluster.Path
 	Begun time.Time
 	// Whole is true once the cluster has everything it begins with.
 	Whole bool
