@@ -12,14 +12,12 @@ import (
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	apidiscoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	apidiscoveryv2conversion "k8s.io/apiserver/pkg/apis/apidiscovery/v2"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -50,6 +48,8 @@ type Discovery struct {
 	shapeOf func(context.Context) *Shape
 	codecs  serializer.CodecFactory // of aggregated discovery
 
+	// What the server has natively, "api" or "apis": shapes hold parts of the same.
+	natives   *recent[string, []apidiscoveryv2.APIGroupDiscovery]
 	groups    *recent[Hash, map[string]http.Handler] // by shape, then by path without slashes around it
 	openAPIV2 *recent[Hash, http.Handler]            // by shape
 	openAPIV3 *recent[Hash, *openAPIV3]              // by shape
@@ -63,10 +63,9 @@ type Discovery struct {
 func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.Context) *Shape) *Discovery {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
-	utilruntime.Must(apidiscoveryv2beta1.AddToScheme(scheme))
-	utilruntime.Must(apidiscoveryv2conversion.RegisterConversions(scheme))
 	return &Discovery{
 		base: base, shapeOf: shapeOf, codecs: serializer.NewCodecFactory(scheme),
+		natives:   newRecent[string, []apidiscoveryv2.APIGroupDiscovery](2, maxIdle),
 		groups:    newRecent[Hash, map[string]http.Handler](maxGroups, maxIdle),
 		openAPIV2: newRecent[Hash, http.Handler](maxOpenAPIV2, maxIdle),
 		openAPIV3: newRecent[Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
@@ -121,21 +120,19 @@ func describes(path string) bool {
 // not differ there from the native server.
 func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 	path := r.URL.Path
+	ctx := context.WithoutCancel(r.Context()) // others may wait longer for a result than this client
 	if !strings.HasPrefix(path, "/openapi/") {
-		pages, err := d.groups.get(r.Context(), s.Key, func() (map[string]http.Handler, error) { return d.buildGroups(s) })
+		pages, err := d.groups.get(r.Context(), s.Key, func() (map[string]http.Handler, error) { return d.buildGroups(ctx, s) })
 		return pages[strings.Trim(path, "/")], err
 	}
 	if path == "/openapi/v2" && d.base.StaticOpenAPISpec != nil {
-		return d.openAPIV2.get(r.Context(), s.Key, func() (http.Handler, error) { return d.buildOpenAPIV2(s) })
+		return d.openAPIV2.get(r.Context(), s.Key, func() (http.Handler, error) { return d.buildOpenAPIV2(ctx, s) })
 	}
 	name, within := strings.CutPrefix(path, "/openapi/v3")
 	if !within || d.base.OpenAPIV3VersionedService == nil {
 		return nil, nil
 	}
-	v3, err := d.openAPIV3.get(r.Context(), s.Key, func() (*openAPIV3, error) {
-		// Others may wait for it longer than this client does.
-		return d.buildOpenAPIV3(context.WithoutCancel(r.Context()), s)
-	})
+	v3, err := d.openAPIV3.get(r.Context(), s.Key, func() (*openAPIV3, error) { return d.buildOpenAPIV3(ctx, s) })
 	if err != nil {
 		return nil, err
 	}
@@ -143,10 +140,14 @@ func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 }
 
 // buildGroups returns the pages of discovery on which a shape's resources stand.
-func (d *Discovery) buildGroups(s *Shape) (map[string]http.Handler, error) {
+func (d *Discovery) buildGroups(ctx context.Context, s *Shape) (map[string]http.Handler, error) {
 	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
 	pages := map[string]http.Handler{}
-	for gv, contents := range contentsByVersion(s) {
+	byVersion, err := d.contents(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for gv, contents := range byVersion {
 		r, err := resourcesOf(gv, contents)
 		if err != nil {
 			return nil, err
@@ -158,7 +159,7 @@ func (d *Discovery) buildGroups(s *Shape) (map[string]http.Handler, error) {
 		}
 	}
 	if len(core) > 0 {
-		merged, err := d.mergeNatives(pages, "api", core)
+		merged, err := d.mergeNatives(ctx, pages, "api", core)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +169,7 @@ func (d *Discovery) buildGroups(s *Shape) (map[string]http.Handler, error) {
 		}
 	}
 	if len(others) > 0 {
-		merged, err := d.mergeNatives(pages, "apis", others)
+		merged, err := d.mergeNatives(ctx, pages, "apis", others)
 		if err != nil {
 			return nil, err
 		}
@@ -181,29 +182,49 @@ func (d *Discovery) buildGroups(s *Shape) (map[string]http.Handler, error) {
 	return pages, nil
 }
 
+// nativeGroups returns the groups that the server has itself below a root, "api"
+// or "apis". They must not be changed.
+func (d *Discovery) nativeGroups(ctx context.Context, root string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	return d.natives.get(ctx, root, func() ([]apidiscoveryv2.APIGroupDiscovery, error) {
+		manager := d.base.AggregatedDiscoveryGroupManager
+		if root == "api" {
+			manager = d.base.AggregatedLegacyDiscoveryGroupManager
+		}
+		var list apidiscoveryv2.APIGroupDiscoveryList
+		err := fetch(manager, "/"+root, aggregatedJSON, &list)
+		return list.Items, err
+	})
+}
+
+// contents returns what a shape adds to each group and version.
+func (d *Discovery) contents(ctx context.Context, s *Shape) (map[schema.GroupVersion][]*Content, error) {
+	core, err := d.nativeGroups(ctx, "api")
+	if err != nil {
+		return nil, err
+	}
+	others, err := d.nativeGroups(ctx, "apis")
+	return contentsByVersion(s, slices.Concat(core, others)), err
+}
+
 // mergeNatives returns the groups below a root with customs among them, and adds
 // the page of each group and version that has customs.
-func (d *Discovery) mergeNatives(pages map[string]http.Handler, root string, customs map[schema.GroupVersion]resources) ([]apidiscoveryv2.APIGroupDiscovery, error) {
-	manager := http.Handler(d.base.AggregatedDiscoveryGroupManager)
-	if root == "api" {
-		manager = d.base.AggregatedLegacyDiscoveryGroupManager
-	}
-	var natives apidiscoveryv2.APIGroupDiscoveryList
-	if err := fetch(manager, "/"+root, aggregatedJSON, &natives); err != nil {
+func (d *Discovery) mergeNatives(ctx context.Context, pages map[string]http.Handler, root string, customs map[schema.GroupVersion]resources) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	natives, err := d.nativeGroups(ctx, root)
+	if err != nil {
 		return nil, err
 	}
 	for gv, r := range customs {
-		if hasVersion(natives.Items, gv) {
+		if hasVersion(natives, gv) {
 			var list metav1.APIResourceList
 			if err := fetch(d.base.Handler.Director, "/"+at(gv), "application/json", &list); err != nil {
 				return nil, err
 			}
-			r.listed = mergeListed(list.APIResources, r.listed)
+			r.listed = slices.Concat(list.APIResources, r.listed)
 		}
 		lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return r.listed })
 		pages[at(gv)] = getOnly(discovery.NewAPIVersionHandler(d.base.Serializer, gv, lister))
 	}
-	return mergeGroups(natives.Items, customs), nil
+	return mergeGroups(natives, customs), nil
 }
 
 func hasVersion(groups []apidiscoveryv2.APIGroupDiscovery, gv schema.GroupVersion) bool {

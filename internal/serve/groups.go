@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -32,14 +31,22 @@ func at(gv schema.GroupVersion) string {
 }
 
 // contentsByVersion returns what a shape serves in each group and version,
-// ordered by name.
-func contentsByVersion(s *Shape) map[schema.GroupVersion][]*Content {
+// ordered by name. Native resources are not replaced by those of a cluster.
+func contentsByVersion(s *Shape, natives []apidiscoveryv2.APIGroupDiscovery) map[schema.GroupVersion][]*Content {
+	native := map[schema.GroupVersionResource]bool{}
+	for _, g := range natives {
+		for _, v := range g.Versions {
+			for _, r := range v.Resources {
+				native[schema.GroupVersionResource{Group: g.Name, Version: v.Version, Resource: r.Resource}] = true
+			}
+		}
+	}
 	by := map[schema.GroupVersion][]*Content{}
 	for _, r := range s.All() {
 		for _, v := range r.Content.Definition.Spec.Versions {
-			if v.Served {
-				gv := schema.GroupVersion{Group: r.Content.Definition.Spec.Group, Version: v.Name}
-				by[gv] = append(by[gv], r.Content)
+			resource := r.Content.GroupResource().WithVersion(v.Name)
+			if v.Served && !native[resource] {
+				by[resource.GroupVersion()] = append(by[resource.GroupVersion()], r.Content)
 			}
 		}
 	}
@@ -169,34 +176,13 @@ func mergeVersions(natives, customs []apidiscoveryv2.APIVersionDiscovery) []apid
 			out = append(out, v)
 			continue
 		}
-		merged := slices.Clone(out[i].Resources)
-		for _, r := range v.Resources {
-			if !slices.ContainsFunc(merged, func(n apidiscoveryv2.APIResourceDiscovery) bool { return n.Resource == r.Resource }) {
-				merged = append(merged, r)
-			}
-		}
+		merged := slices.Concat(out[i].Resources, v.Resources)
 		slices.SortFunc(merged, func(a, b apidiscoveryv2.APIResourceDiscovery) int { return cmp.Compare(a.Resource, b.Resource) })
 		out[i].Resources = merged
 	}
 	slices.SortStableFunc(out, func(a, b apidiscoveryv2.APIVersionDiscovery) int {
 		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
 	})
-	return out
-}
-
-// mergeListed adds custom resources to native ones, of which those with the
-// same name are served.
-func mergeListed(natives, customs []metav1.APIResource) []metav1.APIResource {
-	has := map[string]bool{}
-	for _, r := range natives {
-		has[r.Name] = true
-	}
-	out := slices.Clone(natives)
-	for _, r := range customs {
-		if plural, _, _ := strings.Cut(r.Name, "/"); !has[plural] {
-			out = append(out, r)
-		}
-	}
 	return out
 }
 

@@ -54,8 +54,12 @@ func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, e
 	if err != nil {
 		return nil, err
 	}
+	byVersion, err := d.contents(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	hashes := maps.Clone(natives)
-	for gv, contents := range contentsByVersion(s) {
+	for gv, contents := range byVersion {
 		path := "/" + at(gv)
 		_, shared := natives[path]
 		doc, err := d.documents.get(ctx, documentKey(gv, contents), func() (*document, error) {
@@ -232,8 +236,11 @@ func withoutEmptyGroup[P any](paths map[string]P) map[string]P {
 }
 
 // buildOpenAPIV2 returns a handler for the one document that version 2 has.
-func (d *Discovery) buildOpenAPIV2(s *Shape) (http.Handler, error) {
-	byVersion := contentsByVersion(s)
+func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler, error) {
+	byVersion, err := d.contents(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	versions := slices.SortedFunc(maps.Keys(byVersion), func(a, b schema.GroupVersion) int {
 		return strings.Compare(a.String(), b.String())
 	})
