@@ -108,6 +108,7 @@ func TestFormat(t *testing.T) {
 		{-2048, bytesUnit, "-2.00 KiB"},
 		{150 << 20, bytesUnit, "150 MiB"},
 		{24, plainCount, "24"},
+		{-0.001, plainCount, "0"},
 	} {
 		if got := format(map[string]float64{"a": c.v}, "a", c.u); got != c.want {
 			t.Errorf("format(%v, %q) = %q, want %q", c.v, c.u, got, c.want)

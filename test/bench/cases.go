@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -160,18 +161,18 @@ func (b *bench) fill(ctx context.Context, s *side, name string) (tenant, error) 
 		return t, err
 	}
 	for i := range b.plan.listed {
-		if err := b.put(ctx, c, http.MethodPost, t.configMaps, fmt.Sprintf("listed-%d", i), "create"); err != nil {
+		if err := b.create(ctx, c, t.configMaps, fmt.Sprintf("listed-%d", i)); err != nil {
 			return t, err
 		}
 	}
-	for _, path := range []string{t.configMaps, t.all} {
-		raw, err := c.call(ctx, http.MethodGet, path, b.encoding.media, nil)
+	for _, url := range []string{t.configMaps, t.all} {
+		raw, err := c.call(ctx, http.MethodGet, url, b.encoding.media, nil)
 		if err != nil {
 			return t, err
 		}
 		var list corev1.ConfigMapList
 		if err := runtime.DecodeInto(scheme.Codecs.UniversalDecoder(corev1.SchemeGroupVersion), raw, &list); err != nil {
-			return t, fmt.Errorf("list %s: %w", path, err)
+			return t, fmt.Errorf("list %s: %w", url, err)
 		}
 		got := 0
 		for _, m := range list.Items {
@@ -180,22 +181,29 @@ func (b *bench) fill(ctx context.Context, s *side, name string) (tenant, error) 
 			}
 		}
 		if got != b.plan.listed {
-			return t, fmt.Errorf("list %s has %d of our config maps, want %d", path, got, b.plan.listed)
+			return t, fmt.Errorf("list %s has %d of our config maps, want %d", url, got, b.plan.listed)
 		}
 	}
 	return t, nil
 }
 
-// put creates or updates a config map.
-func (b *bench) put(ctx context.Context, c *client, method, collection, name, word string) error {
-	body, err := b.encoding.configMap(name, word, b.plan.size)
+// create makes a config map.
+func (b *bench) create(ctx context.Context, c *client, collection, name string) error {
+	body, err := b.encoding.configMap(name, "created", b.plan.size)
 	if err != nil {
 		return err
 	}
-	if method == http.MethodPut {
-		collection += "/" + name
+	_, err = c.call(ctx, http.MethodPost, collection, b.encoding.media, body)
+	return err
+}
+
+// update replaces a config map by one whose value begins with the given word.
+func (b *bench) update(ctx context.Context, c *client, object, word string) error {
+	body, err := b.encoding.configMap(path.Base(object), word, b.plan.size)
+	if err != nil {
+		return err
 	}
-	_, err = c.call(ctx, method, collection, b.encoding.media, body)
+	_, err = c.call(ctx, http.MethodPut, object, b.encoding.media, body)
 	return err
 }
 
@@ -244,25 +252,28 @@ func (b *bench) reportLoad(subject, of string, x *sample) {
 	b.report.addTime(subject, of, "(client CPU each)", x.each(x.client))
 }
 
-// verb is one kind of operation; collection and listed are URL paths.
+// verb is one kind of operation.
 type verb struct {
 	name string
 	do   func(ctx context.Context, b *bench, c *client, t target) error
 }
 
+// target is what a verb is done to; collections are URL paths.
 type target struct {
 	collection string // where objects are written
 	listed     string // the collection that is listed
 	name       string
 }
 
+func (t target) object() string { return t.collection + "/" + t.name }
+
 func verbs() []verb {
 	return []verb{
 		{"create", func(ctx context.Context, b *bench, c *client, t target) error {
-			return b.put(ctx, c, http.MethodPost, t.collection, t.name, "create")
+			return b.create(ctx, c, t.collection, t.name)
 		}},
 		{"get", func(ctx context.Context, b *bench, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodGet, t.collection+"/"+t.name, b.encoding.media, nil)
+			_, err := c.call(ctx, http.MethodGet, t.object(), b.encoding.media, nil)
 			return err
 		}},
 		{"list", func(ctx context.Context, b *bench, c *client, t target) error {
@@ -270,10 +281,10 @@ func verbs() []verb {
 			return err
 		}},
 		{"update", func(ctx context.Context, b *bench, c *client, t target) error {
-			return b.put(ctx, c, http.MethodPut, t.collection, t.name, "update")
+			return b.update(ctx, c, t.object(), "updated")
 		}},
 		{"delete", func(ctx context.Context, b *bench, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodDelete, t.collection+"/"+t.name, b.encoding.media, nil)
+			_, err := c.call(ctx, http.MethodDelete, t.object(), b.encoding.media, nil)
 			return err
 		}},
 	}

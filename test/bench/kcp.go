@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -35,14 +37,33 @@ func (k *kcp) start(ctx context.Context, dir string, _ bool) (*server, error) {
 		return nil, err
 	}
 	s.measured = []*process{p}
-	if err = s.ready(ctx, fmt.Sprintf("https://127.0.0.1:%d", ports[0]), p); err == nil {
-		err = k.configure(s, filepath.Join(root, "admin.kubeconfig"))
+	kubeconfig := filepath.Join(root, "admin.kubeconfig")
+	err = s.ready(ctx, fmt.Sprintf("https://127.0.0.1:%d", ports[0]), p)
+	if err == nil {
+		err = awaitFile(ctx, kubeconfig, p)
+	}
+	if err == nil {
+		err = k.configure(s, kubeconfig)
 	}
 	if err != nil {
 		s.stop()
 		return nil, err
 	}
 	return s, nil
+}
+
+// awaitFile waits for a file that the server writes when it is ready, which may
+// be a moment after it says so. That moment is not part of any figure.
+func awaitFile(ctx context.Context, file string, p *process) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, grace, fmt.Errorf("%s is ready but has not written %s", p.name, file))
+	defer cancel()
+	return poll(ctx, 5*time.Millisecond, p, func() (bool, error) {
+		_, err := os.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // configure takes the credentials that the server wrote: those of its admin,

@@ -115,7 +115,7 @@ func format(values map[string]float64, subject string, u unit) string {
 	case perSecond:
 		return fmt.Sprintf("%.0f/s", v)
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%.2f", v), ".00")
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", math.Round(v*100)/100+0), ".00") // + 0 makes -0 a plain 0
 }
 
 type step struct {

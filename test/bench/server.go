@@ -108,6 +108,7 @@ type footprint struct {
 	goroutines float64
 	series     float64 // lines of /metrics that are not comments
 	stored     float64 // bytes in use in etcd's database
+	files      bool    // stored is the size of etcd's file, as no metric tells
 }
 
 func (s *server) footprint(ctx context.Context) (footprint, error) {
@@ -146,6 +147,7 @@ func (s *server) footprint(ctx context.Context) (footprint, error) {
 		return f, nil
 	}
 	var err error
+	f.files = true
 	f.stored, err = databaseSize(s.dir)
 	return f, err
 }
