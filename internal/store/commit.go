@@ -180,8 +180,8 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 
 func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
 	key := s.prefix + fenceKey(c.Cluster)
-	if _, ok := parseKey(fenceKey(c.Cluster)); !ok {
-		return fmt.Errorf("malformed name of a logical cluster: %q", c.Cluster)
+	if err := fenceAt(c.Cluster).check(); err != nil {
+		return err
 	}
 	var from fence
 	if c.From != Gone {

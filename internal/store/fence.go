@@ -21,9 +21,11 @@ const (
 	Frozen      State = "frozen"      // nothing may be written
 )
 
-func fenceKey(c cluster.Name) string {
-	return Key{Resource: Resource{Root: System, Resource: "fences"}, Cluster: c, Name: "fence"}.full()
+func fenceAt(c cluster.Name) Key {
+	return Key{Resource: Resource{Root: System, Resource: "fences"}, Cluster: c, Name: "fence"}
 }
+
+func fenceKey(c cluster.Name) string { return fenceAt(c).full() }
 
 // fenceOf returns the cluster whose fence is stored at k.
 func fenceOf(k Key) (cluster.Name, bool) {
