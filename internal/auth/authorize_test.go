@@ -125,6 +125,16 @@ func TestAuthorizationZeroValue(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", u.GetName(), got, err, want)
 		}
 	}
+	// Without stored RBAC the bootstrap policy is all there is.
+	z = newAuthorizer(t, Authorization{Exists: func(context.Context, cluster.Name) bool { return true }})
+	for u, want := range map[user.Info]authorizer.Decision{
+		person(KcpAdmin, AdminGroup): allow,
+		person("alice"):              noOpinion,
+	} {
+		if got, _, err := z.Authorize(in("aa"), resource(u, "get", "secrets", "x")); got != want || err != nil {
+			t.Errorf("%s, nothing stored: got %v, %v; want %v", u.GetName(), got, err, want)
+		}
+	}
 	if _, err := NewAuthorizer(Authorization{AlwaysAllowPaths: []string{"/a*b"}}); err == nil {
 		t.Error("a pattern in the middle of a path is accepted")
 	}
@@ -180,6 +190,9 @@ func TestSystemAdminAppliesEverywhere(t *testing.T) {
 	m.at("aa").bindIn("default", "ClusterRole", "shared", accountSubject("default", "helper"))
 	m.at("bb").clusterRole("shared", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"events"}})
 	m.at("bb").bindIn("default", "ClusterRole", "shared", accountSubject("default", "helper"))
+	ops.roles["kube-system/keeper"] = &rbacv1.Role{Rules: []rbacv1.PolicyRule{everything}}
+	ops.bindIn("kube-system", "Role", "keeper", groupSubject("keepers"))
+	m.at("aa").bind("enter-keepers", WorkspaceAccessRole, groupSubject("keepers"))
 	m.at("aa").clusterRole("mine", everything)
 	ops.bind("mine", "mine", groupSubject(user.AllAuthenticated)) // dangling in system:admin
 	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
@@ -197,6 +210,8 @@ func TestSystemAdminAppliesEverywhere(t *testing.T) {
 		"global name elsewhere":                     {"aa", resource(account("bb", "default", "robot"), "get", "secrets", "x"), allow},
 		"global name, another cluster":              {"aa", resource(account("aa", "default", "robot"), "get", "secrets", "x"), noOpinion},
 		"all accounts":                              {"aa", resource(account("aa", "x", "y"), "get", "events", "x"), allow},
+		"namespaced binding":                        {"aa", resource(person("x", "keepers"), "get", "secrets", "kube-system"), allow},
+		"namespaced binding, elsewhere":             {"aa", resource(person("x", "keepers"), "get", "secrets", "default"), noOpinion},
 		"role used from a workspace":                {"aa", resource(account("aa", "default", "helper"), "get", "secrets", "default"), allow},
 		"a tenant's own role of that name":          {"bb", resource(account("bb", "default", "helper"), "get", "secrets", "default"), noOpinion},
 		"a binding there never finds tenants' role": {"aa", resource(person("carol"), "get", "secrets", "x"), noOpinion},
