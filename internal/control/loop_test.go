@@ -232,6 +232,31 @@ func TestSuccessEndsBackOff(t *testing.T) {
 	})
 }
 
+func TestSuccessEndsBackOffOfAKeyThatIsWokenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, began := readyBell(), time.Now()
+		var calls []time.Duration
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Do: func(_ context.Context, k Key) error {
+			calls = append(calls, time.Since(began))
+			switch len(calls) {
+			case 3:
+				b.ring(k)
+				return nil
+			case 5:
+				return nil
+			}
+			return errors.New("no")
+		}})
+		b.ring(key("a", "x"))
+		<-time.After(time.Hour)
+		synctest.Wait()
+		ms := time.Millisecond
+		if want := []time.Duration{0, 5 * ms, 15 * ms, 15 * ms, 20 * ms}; !slices.Equal(calls, want) {
+			t.Errorf("called at %v, want %v", calls, want)
+		}
+	})
+}
+
 func TestAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := times(t, 3500*time.Millisecond, func(int) error { return After(time.Second) })
@@ -266,7 +291,9 @@ func TestWakingEndsARest(t *testing.T) {
 			}
 			return After(map[string]time.Duration{"early": time.Minute, "late": time.Hour}[k.Name])
 		}})
-		b.ring(key("a", "late"), key("a", "early"))
+		b.ring(key("a", "late"))
+		synctest.Wait() // so that the timer is set to later first
+		b.ring(key("a", "early"))
 		<-time.After(time.Second)
 		b.ring(key("a", "early"))
 		<-time.After(2 * time.Hour)
@@ -352,7 +379,8 @@ func TestRunAllReturnsWhenAllWorkHasEnded(t *testing.T) {
 			<-release
 			return ctx.Err()
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		log := &lines{}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(log)))
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -384,6 +412,9 @@ func TestRunAllReturnsWhenAllWorkHasEnded(t *testing.T) {
 		synctest.Wait()
 		if told.Load() != 6 {
 			t.Error("a stopped loop was woken")
+		}
+		if len(log.logged) > 0 {
+			t.Errorf("stopping was logged as failure: %q", log.logged)
 		}
 	})
 }

@@ -77,10 +77,12 @@ func TestMetricsOfTwoServersInOneRegistry(t *testing.T) {
 		bells[1].ring(key("a1", "stuck"), key("a1", "x"))
 		synctest.Wait()
 		checkMetrics(t, registry, 26, 3, 2)
+		wake := bells[0].wakes[0]
 		cancel()
 		close(release)
 		<-ended
 		<-ended
+		wake(key("a1", "late")) // is not kept
 		checkMetrics(t, registry, 26, 0, 2)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"testing"
@@ -136,7 +137,7 @@ func (s *shelf) interrupt(f func()) {
 	for _, w := range s.watches {
 		w.Stop()
 	}
-	s.watches = nil
+	s.watches, s.compacted = nil, math.MaxInt
 	s.mu.Unlock()
 	f()
 	s.mu.Lock()
