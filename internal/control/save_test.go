@@ -2,11 +2,20 @@ package control
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // checkMergePatch has another implementation apply the patch between two objects.
@@ -90,5 +99,105 @@ func FuzzMergePatch(f *testing.F) {
 			return
 		}
 		checkMergePatch(t, old, next)
+	})
+}
+
+func TestSaveWritesTheDifference(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		want   []string
+	}{
+		"nothing": {func(*corev1.Pod) {}, nil},
+		"nothing on the wire": {func(p *corev1.Pod) {
+			p.Spec.Containers, p.Finalizers, p.Labels = nil, slices.Clone(p.Finalizers), maps.Clone(p.Labels)
+			p.ResourceVersion = "1"
+			p.Status.Conditions = []corev1.PodCondition{}
+		}, nil},
+		"metadata and spec": {func(p *corev1.Pod) {
+			p.Labels["b"] = "2"
+			delete(p.Labels, "a")
+			p.Spec.NodeName = "n1"
+		}, []string{` {"metadata":{"labels":{"a":null,"b":"2"},"resourceVersion":"000000001","uid":"a1-x"},"spec":{"nodeName":"n1"}}`}},
+		"status": {func(p *corev1.Pod) { p.Status.Phase = "Running" },
+			[]string{`status {"metadata":{"resourceVersion":"000000001","uid":"a1-x"},"status":{"phase":"Running"}}`}},
+		"both": {func(p *corev1.Pod) { p.Finalizers = append(p.Finalizers, "g/g"); p.Status.Phase = "Running" }, []string{
+			` {"metadata":{"finalizers":["f/f","g/g"],"resourceVersion":"000000001","uid":"a1-x"}}`,
+			`status {"metadata":{"resourceVersion":"000000002","uid":"a1-x"},"status":{"phase":"Running"}}`}},
+		"the last finalizer": {func(p *corev1.Pod) { p.Finalizers = nil; p.Status.Phase = "Succeeded" }, []string{
+			`status {"metadata":{"resourceVersion":"000000001","uid":"a1-x"},"status":{"phase":"Succeeded"}}`,
+			` {"metadata":{"finalizers":null,"resourceVersion":"000000002","uid":"a1-x"}}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf(t)
+				p := pod("a1", "ns", "x")
+				p.Labels, p.Finalizers = map[string]string{"a": "1"}, []string{"f/f"}
+				now := metav1.Now()
+				p.DeletionTimestamp = &now
+				s.put(p)
+				k := pods(t, s)
+				old := k.Get(KeyOf(p))
+				kept, next := old.DeepCopy(), old.DeepCopy()
+				test.change(next)
+				if err := k.Save(t.Context(), old, next); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(test.want, s.written()); diff != "" {
+					t.Errorf("patches differ (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(kept, old); diff != "" {
+					t.Errorf("the shared object was changed:\n%s", diff)
+				}
+				synctest.Wait()
+				if now := k.Get(KeyOf(p)); now != nil && (now.Status.Phase != next.Status.Phase || now.Spec.NodeName != next.Spec.NodeName) {
+					t.Errorf("the view shows %v", now)
+				}
+			})
+		})
+	}
+}
+
+func TestSaveRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(t)
+		s.put(pod("a1", "ns", "x"))
+		k := pods(t, s)
+		old := k.Get(Key{"a1", "ns", "x"})
+		save := func(k *Kind[*corev1.Pod], change func(*corev1.Pod)) error {
+			next := old.DeepCopy()
+			change(next)
+			return k.Save(t.Context(), old, next)
+		}
+		for change, f := range map[string]func(*corev1.Pod){
+			"it has become a1|ns/y": func(p *corev1.Pod) { p.Name = "y" },
+			"it has become b1|ns/x": func(p *corev1.Pod) { p.Annotations = map[string]string{cluster.Annotation: "b1"} },
+			"its UID changed":       func(p *corev1.Pod) { p.UID = "other" },
+		} {
+			if err := save(k, f); err == nil || !strings.Contains(err.Error(), "save pods a1|ns/x: "+change) {
+				t.Errorf("got %v, want %s", err, change)
+			}
+		}
+		readOnly := NewKind(KindConfig[*corev1.Pod]{Name: "pods", ListerWatcher: s})
+		if err := save(readOnly, func(p *corev1.Pod) { p.Spec.NodeName = "n" }); err == nil || !strings.Contains(err.Error(), "Saver") {
+			t.Errorf("saved through a view for reading: %v", err)
+		}
+		if len(s.written()) > 0 {
+			t.Errorf("refused, and yet written: %v", s.written())
+		}
+		moved := old.DeepCopy()
+		moved.Spec.NodeName = "elsewhere"
+		s.put(moved)
+		if err := save(k, func(p *corev1.Pod) { p.Spec.NodeName = "here" }); !apierrors.IsConflict(err) {
+			t.Errorf("saved over a change: %v", err)
+		}
+		s.remove(KeyOf(old))
+		again := pod("a1", "ns", "x")
+		again.UID = "another"
+		s.put(again)
+		old = old.DeepCopy()
+		old.ResourceVersion = ""
+		if err := save(k, func(p *corev1.Pod) { p.Spec.NodeName = "here" }); !apierrors.IsConflict(err) {
+			t.Errorf("saved to another object of the name: %v", err)
+		}
 	})
 }
