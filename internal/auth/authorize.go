@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
@@ -148,6 +149,9 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 		return verdict{decision: d, reason: reason}
 	}
 	c, ok := cluster.From(ctx)
+	if ofProcess(ctx, a) {
+		ok = false
+	}
 	switch {
 	case !ok && isMetrics(a):
 		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
@@ -164,6 +168,22 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 	}
 	u := seenFrom(c, a.GetUser())
 	return z.byRules(ctx, c, a, isServiceAccount(u) || inGroup(u, AdminGroup) || inGroup(u, LogicalClusterAdminGroup))
+}
+
+// ofProcess reports whether a is a request for what the process has once for all
+// clusters. Its path may follow that of a cluster, but the owner of the cluster
+// has no say in who gets it. A SubjectAccessReview for such a path is no request
+// for it: tenants guard paths of their own programs that way.
+func ofProcess(ctx context.Context, a authorizer.Attributes) bool {
+	if info, ok := request.RequestInfoFrom(ctx); !ok || info.IsResourceRequest || a.IsResourceRequest() {
+		return false
+	}
+	first, _, _ := strings.Cut(strings.TrimLeft(a.GetPath(), "/"), "/")
+	switch first {
+	case "metrics", "debug", "logs", "configz", "flagz", "statusz":
+		return true
+	}
+	return false
 }
 
 // isMetrics reports whether a is for the metrics of the process, which belong to

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -105,6 +106,42 @@ func TestAuthorize(t *testing.T) {
 				t.Errorf("refused with the reason %q, which tells more than %q", reason, Denied)
 			}
 		})
+	}
+}
+
+// What the process has once is not for the owner of a workspace to give away, by
+// whatever path he asks; about paths of his own programs he decides.
+func TestPathsOfTheProcess(t *testing.T) {
+	m := tenants()
+	m.at("aa").bind("robot", "cluster-admin", accountSubject("default", "robot"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	alice, robot, metrics := person("alice"), account("aa", "default", "robot"), account("root", "default", "metrics")
+	masters := person("x", user.SystemPrivilegedGroup)
+	for path, allowed := range map[string]map[string]bool{
+		"/metrics":          {"metrics": true},
+		"/metrics/slis":     {},
+		"//metrics":         {},
+		"/debug/pprof/heap": {},
+		"/configz":          {},
+		"/flagz":            {},
+		"/statusz":          {},
+		"/logs/x":           {},
+		"/version":          {"alice": true, "robot": true},
+		"/readyz/etcd":      {"alice": true, "robot": true},
+		"/apis/metrics":     {"alice": true, "robot": true},
+		"/something/else":   {"alice": true, "robot": true},
+	} {
+		for name, u := range map[string]user.Info{"alice": alice, "robot": robot, "metrics": metrics, "masters": masters} {
+			a := nonResource(u, "get", path)
+			ctx := request.WithRequestInfo(in("aa"), &request.RequestInfo{Path: path, Verb: "get"})
+			if d, reason, err := z.Authorize(ctx, a); (d == allow) != (allowed[name] || name == "masters") || err != nil {
+				t.Errorf("%s gets %s: %v, %q, %v", name, path, d, reason, err)
+			}
+			ctx = request.WithRequestInfo(in("aa"), &request.RequestInfo{IsResourceRequest: true, Verb: "create", Resource: "subjectaccessreviews"})
+			if d, reason, err := z.Authorize(ctx, a); (d == allow) != (name != "metrics") || err != nil {
+				t.Errorf("a review whether %s may get %s: %v, %q, %v", name, path, d, reason, err)
+			}
+		}
 	}
 }
 
