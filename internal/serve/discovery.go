@@ -25,14 +25,16 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// What is kept, by count: a shape's discovery is small, the OpenAPI of a group
-// and version is as large as its definitions, and that of version 2 holds all
-// native kinds for each shape.
+// What is kept, by count: per shape a few KB of discovery and of hashes; a few
+// hundred KB for the OpenAPI of a group and version, which is built again from
+// its definitions when it is asked for; and about a MB for OpenAPI version 2,
+// which holds all native kinds once more.
 const (
-	maxGroups    = 512
-	maxOpenAPIV3 = 128
-	maxDocuments = 512
-	maxOpenAPIV2 = 16
+	maxGroups    = 1024
+	maxOpenAPIV3 = 1024
+	maxHashes    = 8192
+	maxDocuments = 64
+	maxOpenAPIV2 = 8
 	maxIdle      = 10 * time.Minute
 )
 
@@ -53,7 +55,8 @@ type Discovery struct {
 	groups    *recent[Hash, map[string]http.Handler] // by shape, then by path without slashes around it
 	openAPIV2 *recent[Hash, http.Handler]            // by shape
 	openAPIV3 *recent[Hash, *openAPIV3]              // by shape
-	documents *recent[Hash, *document]               // by what is in a group and version
+	hashes    *recent[Hash, string]                  // of documents, by what is in them
+	documents *recent[Hash, *document]               // by what is in them
 }
 
 // NewDiscovery returns the discovery of the clusters of a server. ShapeOf tells
@@ -69,6 +72,7 @@ func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.
 		groups:    newRecent[Hash, map[string]http.Handler](maxGroups, maxIdle),
 		openAPIV2: newRecent[Hash, http.Handler](maxOpenAPIV2, maxIdle),
 		openAPIV3: newRecent[Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
+		hashes:    newRecent[Hash, string](maxHashes, maxIdle),
 		documents: newRecent[Hash, *document](maxDocuments, maxIdle),
 	}
 }
@@ -136,7 +140,13 @@ func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v3.page(name)
+	if part, found := v3.parts[name]; found {
+		return d.document(r.Context(), part)
+	}
+	if name == "" {
+		return v3.root, nil
+	}
+	return nil, v3.failed[name]
 }
 
 // buildGroups returns the pages of discovery on which a shape's resources stand.

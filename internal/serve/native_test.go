@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,11 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/kubernetes/scheme"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
@@ -43,17 +44,28 @@ func (n nothing) GetSingularName() string { return strings.TrimSuffix(n.resource
 func (n nothing) Get(_ context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: n.resource}, name)
 }
+func (n nothing) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	_, err := n.Get(ctx, name, nil)
+	return nil, false, err
+}
 
 // startNative returns a server that is prepared to run, with config maps and
 // leases.
 func startNative(t *testing.T) *genericapiserver.GenericAPIServer {
 	t.Helper()
-	config := genericapiserver.NewConfig(scheme.Codecs)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	codecs, parameters := serializer.NewCodecFactory(scheme), runtime.NewParameterCodec(scheme)
+	config := genericapiserver.NewConfig(codecs)
 	config.ExternalAddress = "192.0.2.1:6443"
 	config.LoopbackClientConfig = &restclient.Config{}
 	config.EffectiveVersion = compatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35")
 	config.BuildHandlerChainFunc = func(h http.Handler, _ *genericapiserver.Config) http.Handler { return h }
-	namer := openapi.NewDefinitionNamer(scheme.Scheme)
+	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	server, err := config.Complete(nil).New("test", genericapiserver.NewEmptyDelegate())
@@ -62,14 +74,14 @@ func startNative(t *testing.T) *genericapiserver.GenericAPIServer {
 	}
 	t.Cleanup(server.Destroy)
 
-	core := genericapiserver.NewDefaultAPIGroupInfo("", scheme.Scheme, scheme.ParameterCodec, scheme.Codecs)
+	core := genericapiserver.NewDefaultAPIGroupInfo("", scheme, parameters, codecs)
 	core.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
 		"configmaps": nothing{func() runtime.Object { return &corev1.ConfigMap{} }, "configmaps", true},
 	}
 	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &core); err != nil {
 		t.Fatal(err)
 	}
-	leases := genericapiserver.NewDefaultAPIGroupInfo("coordination.k8s.io", scheme.Scheme, scheme.ParameterCodec, scheme.Codecs)
+	leases := genericapiserver.NewDefaultAPIGroupInfo("coordination.k8s.io", scheme, parameters, codecs)
 	leases.PrioritizedVersions = []schema.GroupVersion{coordinationv1.SchemeGroupVersion}
 	leases.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
 		"leases": nothing{func() runtime.Object { return &coordinationv1.Lease{} }, "leases", true},
@@ -140,7 +152,7 @@ func (w *world) do(t *testing.T, method string, name cluster.Name, path string, 
 	defer response.Body.Close()
 	out := httptest.NewRecorder()
 	out.Code = response.StatusCode
-	out.HeaderMap = response.Header
+	maps.Copy(out.Header(), response.Header)
 	if _, err := out.Body.ReadFrom(response.Body); err != nil {
 		t.Fatal(err)
 	}

@@ -28,28 +28,35 @@ const groupVersionKinds = "x-kubernetes-group-version-kind"
 
 // openAPIV3 is the OpenAPI version 3 of the clusters of a shape.
 type openAPIV3 struct {
-	root      http.Handler
-	documents map[string]*document // by path, such as /apis/apps/v1
-	failed    map[string]error     // those that cannot be built, by path
+	root   http.Handler
+	parts  map[string]part  // by path, such as /apis/apps/v1
+	failed map[string]error // those that cannot be built, by path
 }
 
-// page returns what serves the path name below /openapi/v3, or nil if that is as
-// the native server has it.
-func (v *openAPIV3) page(name string) (http.Handler, error) {
-	if name == "" {
-		return v.root, nil
-	}
-	if d, found := v.documents[name]; found {
-		return d, nil
-	}
-	return nil, v.failed[name]
+// A part is what clusters serve in one group and version.
+type part struct {
+	gv       schema.GroupVersion
+	contents []*Content
+	shared   bool // with native kinds
 }
 
-// buildOpenAPIV3 returns the OpenAPI of a shape. Documents that cannot be built
-// are listed without a hash, and whoever reads one is told why; they take
-// nothing from the others.
+// key returns a hash of the part. It is the same in all shapes that have it.
+func (p part) key() Hash {
+	sum := sha256.New()
+	sum.Write([]byte(at(p.gv) + "\n"))
+	for _, c := range p.contents {
+		sum.Write(c.Hash[:])
+	}
+	var key Hash
+	sum.Sum(key[:0])
+	return key
+}
+
+// buildOpenAPIV3 returns the OpenAPI of a shape. Parts that cannot be built are
+// listed without a hash, and whoever reads one is told why; they take nothing
+// from the others.
 func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, error) {
-	v := &openAPIV3{documents: map[string]*document{}, failed: map[string]error{}}
+	v := &openAPIV3{parts: map[string]part{}, failed: map[string]error{}}
 	natives, err := hashesOf(d.base.OpenAPIV3VersionedService)
 	if err != nil {
 		return nil, err
@@ -62,17 +69,27 @@ func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, e
 	for gv, contents := range byVersion {
 		path := "/" + at(gv)
 		_, shared := natives[path]
-		doc, err := d.documents.get(ctx, documentKey(gv, contents), func() (*document, error) {
-			return d.buildDocument(gv, contents, shared)
+		p := part{gv: gv, contents: contents, shared: shared}
+		hash, err := d.hashes.get(ctx, p.key(), func() (string, error) {
+			doc, err := d.document(ctx, p)
+			if err != nil {
+				return "", err
+			}
+			return doc.hash, nil
 		})
-		if err != nil {
-			v.failed[path], hashes[path] = err, ""
-			continue
+		if hashes[path] = hash; err != nil {
+			v.failed[path] = err
+		} else {
+			v.parts[path] = p
 		}
-		v.documents[path], hashes[path] = doc, doc.hash
 	}
 	v.root, err = newOpenAPIV3Root(hashes)
 	return v, err
+}
+
+// document returns the document of a part.
+func (d *Discovery) document(ctx context.Context, p part) (*document, error) {
+	return d.documents.get(ctx, p.key(), func() (*document, error) { return d.buildDocument(p) })
 }
 
 // newOpenAPIV3Root returns a handler that lists documents with their hashes.
@@ -149,8 +166,7 @@ func redirect(r *http.Request, hash string) http.Handler {
 	})
 }
 
-// A document is the OpenAPI of one group and version. Shapes that have the same
-// resources there share it.
+// A document is the OpenAPI of one part.
 type document struct {
 	service *handler3.OpenAPIService
 	hash    string
@@ -165,55 +181,42 @@ func (doc *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	getOrHead(h).ServeHTTP(w, r)
 }
 
-// documentKey returns a hash of what is in a group and version.
-func documentKey(gv schema.GroupVersion, contents []*Content) Hash {
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n", at(gv))
-	for _, c := range contents {
-		sum.Write(c.Hash[:])
-	}
-	var key Hash
-	sum.Sum(key[:0])
-	return key
-}
-
-// buildDocument returns the document of contents in a group and version, which
-// is shared when the server has native kinds there, too.
-func (d *Discovery) buildDocument(gv schema.GroupVersion, contents []*Content, shared bool) (*document, error) {
+// buildDocument returns the document of a part, with the native kinds there.
+func (d *Discovery) buildDocument(p part) (*document, error) {
 	var specs []*spec3.OpenAPI
 	var native spec3.OpenAPI
-	if shared {
+	if p.shared {
 		service := http.HandlerFunc(d.base.OpenAPIV3VersionedService.HandleGroupVersion)
-		if err := fetch(service, "/openapi/v3/"+at(gv), "application/json", &native); err != nil {
+		if err := fetch(service, "/openapi/v3/"+at(p.gv), "application/json", &native); err != nil {
 			return nil, err
 		}
 		specs = append(specs, &native)
 	}
-	for _, c := range contents {
-		s, err := builder.BuildOpenAPIV3(c.Definition, gv.Version, openAPIOptions(false))
+	for _, c := range p.contents {
+		s, err := builder.BuildOpenAPIV3(c.Definition, p.gv.Version, openAPIOptions(false))
 		if err != nil {
-			return nil, fmt.Errorf("build OpenAPI of %s, version %s: %w", c.Definition.Name, gv.Version, err)
+			return nil, fmt.Errorf("build OpenAPI of %s, version %s: %w", c.Definition.Name, p.gv.Version, err)
 		}
 		s.Paths.Paths = withoutEmptyGroup(s.Paths.Paths)
 		specs = append(specs, s)
 	}
 	merged, err := builder.MergeSpecsV3(specs...)
 	if err != nil {
-		return nil, fmt.Errorf("build OpenAPI of %s: %w", gv, err)
+		return nil, fmt.Errorf("build OpenAPI of %s: %w", p.gv, err)
 	}
-	if shared { // keep what merging leaves out, such as how clients authenticate
+	if p.shared { // keep what merging leaves out, such as how clients authenticate
 		whole, components := native, *native.Components
 		components.Schemas = merged.Components.Schemas
 		whole.Paths, whole.Components = merged.Paths, &components
 		merged = &whole
 	}
 	service := handler3.NewOpenAPIService()
-	service.UpdateGroupVersion(at(gv), merged)
+	service.UpdateGroupVersion(at(p.gv), merged)
 	hashes, err := hashesOf(service)
 	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI of %s: %w", gv, err)
+		return nil, fmt.Errorf("encode OpenAPI of %s: %w", p.gv, err)
 	}
-	return &document{service: service, hash: hashes["/"+at(gv)]}, nil
+	return &document{service: service, hash: hashes["/"+at(p.gv)]}, nil
 }
 
 func openAPIOptions(v2 bool) builder.Options {
