@@ -48,8 +48,8 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	cfg := embed.NewConfig()
 	cfg.Name = "kcp"
 	cfg.Dir = filepath.Join(dir, "etcd-server")
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewCore(
-		zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.Lock(os.Stderr), zapcore.FatalLevel)))
+	fatal := newVerdict()
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewNopCore(), zap.WithPanicHook(fatal), zap.WithFatalHook(fatal)))
 	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
@@ -62,23 +62,8 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	cfg.MaxTxnOps, cfg.MaxRequestBytes = maxTxnOps, maxRequestSize
 	cfg.TickMs, cfg.ElectionMs = 10, 100 // one member: nobody to wait for at start
 
-	e, err := guarded(func() (*embed.Etcd, error) { return embed.StartEtcd(cfg) })
+	e, err := start(ctx, cfg, fatal)
 	if err != nil {
-		unlock()
-		return nil, fmt.Errorf("data directory %s: %w; if it is damaged, restore a backup, or move it away to start empty", cfg.Dir, err)
-	}
-	timeout := time.NewTimer(startTimeout)
-	defer timeout.Stop()
-	select {
-	case <-e.Server.ReadyNotify():
-	case err = <-e.Err():
-	case <-timeout.C:
-		err = errors.New("etcd was not ready in time")
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		e.Close()
 		unlock()
 		return nil, fmt.Errorf("data directory %s: %w", cfg.Dir, err)
 	}
@@ -91,14 +76,60 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	}}, nil
 }
 
-// guarded turns a panic of etcd, its answer to damaged files, into an error.
-func guarded[T any](start func() (T, error)) (t T, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("etcd cannot read its files: %v", r)
+// start runs a member until it is ready. One that could not start may leave
+// goroutines and open files behind; the process is about to end.
+func start(ctx context.Context, cfg *embed.Config, fatal *verdict) (*embed.Etcd, error) {
+	const advice = "%w; if its files are damaged, restore a backup, or move it away to start empty"
+	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
+		return nil, fmt.Errorf(advice, err)
+	}
+	running, failed := make(chan *embed.Etcd, 1), make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				failed <- fmt.Errorf("etcd cannot read its files: %v", r)
+			}
+		}()
+		if e, err := embed.StartEtcd(cfg); err != nil {
+			failed <- err
+		} else {
+			running <- e
 		}
 	}()
-	return start()
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it takes too long"))
+	defer cancel()
+	var e *embed.Etcd
+	var ready <-chan struct{}
+	var broken <-chan error
+	for {
+		var err error
+		select {
+		case e = <-running:
+			ready, broken, running = e.Server.ReadyNotify(), e.Err(), nil
+			continue
+		case <-ready:
+			fatal.started.Store(true)
+			return e, nil
+		case err = <-broken:
+		case err = <-failed:
+			err = fmt.Errorf(advice, err)
+		case err = <-fatal.reached:
+			return nil, fmt.Errorf(advice, err) // closing what is half open would wait forever
+		case <-ctx.Done():
+			err = fmt.Errorf("etcd is not ready: "+advice, context.Cause(ctx))
+			if e == nil { // it does not listen to the context
+				select {
+				case e = <-running:
+				case <-failed:
+				case <-fatal.reached:
+				}
+			}
+		}
+		if e != nil {
+			e.Close()
+		}
+		return nil, err
+	}
 }
 
 // lockDir makes dir and holds it for this process alone.
