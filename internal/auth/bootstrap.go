@@ -2,13 +2,11 @@ package auth
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
@@ -29,6 +27,7 @@ const (
 // stored in any. All clusters share it, so nobody may change what it returns.
 type Bootstrap struct {
 	roles    map[string]*rbacv1.ClusterRole
+	ordered  []*rbacv1.ClusterRole // all roles, by name
 	bindings []*rbacv1.ClusterRoleBinding
 }
 
@@ -41,8 +40,9 @@ func NewBootstrap() (*Bootstrap, error) {
 	for _, r := range append(bootstrappolicy.ClusterRoles(), workspaceRoles()...) {
 		b.roles[r.Name] = &r
 	}
-	for _, r := range b.roles {
-		if err := b.aggregate(r); err != nil {
+	b.ordered = slices.SortedFunc(maps.Values(b.roles), byName)
+	for _, r := range b.ordered {
+		if err := b.fill(r); err != nil {
 			return nil, fmt.Errorf("aggregate bootstrap role %s: %w", r.Name, err)
 		}
 	}
@@ -64,45 +64,10 @@ func (b *Bootstrap) ClusterRole(name string) (*rbacv1.ClusterRole, bool) {
 }
 
 // ClusterRoles returns all roles of the policy, sorted by name.
-func (b *Bootstrap) ClusterRoles() []*rbacv1.ClusterRole {
-	all := make([]*rbacv1.ClusterRole, 0, len(b.roles))
-	for _, r := range b.roles {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(x, y *rbacv1.ClusterRole) int { return strings.Compare(x.Name, y.Name) })
-	return all
-}
+func (b *Bootstrap) ClusterRoles() []*rbacv1.ClusterRole { return slices.Clone(b.ordered) }
 
 // ClusterRoleBindings returns all bindings of the policy.
 func (b *Bootstrap) ClusterRoleBindings() []*rbacv1.ClusterRoleBinding { return b.bindings }
-
-// aggregate does for r, and for the roles it is made of, what a controller does
-// for stored roles.
-func (b *Bootstrap) aggregate(r *rbacv1.ClusterRole) error {
-	if r.AggregationRule == nil || len(r.Rules) > 0 {
-		return nil
-	}
-	for _, s := range r.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&s)
-		if err != nil {
-			return err
-		}
-		for _, part := range b.ClusterRoles() {
-			if part == r || !selector.Matches(labels.Set(part.Labels)) {
-				continue
-			}
-			if err := b.aggregate(part); err != nil {
-				return err
-			}
-			for _, rule := range part.Rules {
-				if !slices.ContainsFunc(r.Rules, func(has rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(has, rule) }) {
-					r.Rules = append(r.Rules, rule)
-				}
-			}
-		}
-	}
-	return nil
-}
 
 func workspaceRoles() []rbacv1.ClusterRole {
 	access := rbacv1helpers.NewRule("access").URLs("/").RuleOrDie()

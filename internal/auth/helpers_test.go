@@ -2,6 +2,8 @@ package auth
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -45,6 +47,13 @@ func (m memory) ClusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, b
 	}
 	r, ok := m[c].clusterRoles[name]
 	return r, ok
+}
+
+func (m memory) ClusterRoles(c cluster.Name) []*rbacv1.ClusterRole {
+	if m[c] == nil {
+		return nil
+	}
+	return slices.Collect(maps.Values(m[c].clusterRoles))
 }
 
 func (m memory) RoleBindings(c cluster.Name, namespace string) []*rbacv1.RoleBinding {

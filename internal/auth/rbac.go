@@ -20,6 +20,8 @@ import (
 type RBAC interface {
 	Role(c cluster.Name, namespace, name string) (*rbacv1.Role, bool)
 	ClusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool)
+	// ClusterRoles returns all of a cluster, with their labels.
+	ClusterRoles(c cluster.Name) []*rbacv1.ClusterRole
 	RoleBindings(c cluster.Name, namespace string) []*rbacv1.RoleBinding
 	ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding
 }
@@ -29,6 +31,7 @@ type noRBAC struct{}
 
 func (noRBAC) Role(cluster.Name, string, string) (*rbacv1.Role, bool)        { return nil, false }
 func (noRBAC) ClusterRole(cluster.Name, string) (*rbacv1.ClusterRole, bool)  { return nil, false }
+func (noRBAC) ClusterRoles(cluster.Name) []*rbacv1.ClusterRole               { return nil }
 func (noRBAC) RoleBindings(cluster.Name, string) []*rbacv1.RoleBinding       { return nil }
 func (noRBAC) ClusterRoleBindings(cluster.Name) []*rbacv1.ClusterRoleBinding { return nil }
 
@@ -42,26 +45,40 @@ type policy struct {
 }
 
 // shared returns a role that means the same in every cluster. An object in
-// system:admin replaces the bootstrap role of its name: that is how an operator
+// system:admin replaces the bootstrap role of its name, and bootstrap roles that
+// are made of others take in those of system:admin: that is how an operator
 // changes the default policy.
 func (p policy) shared(name string) (*rbacv1.ClusterRole, bool) {
 	if r, ok := p.stored.ClusterRole(cluster.Admin, name); ok {
 		return r, true
 	}
-	return p.bootstrap.ClusterRole(name)
+	r, ok := p.bootstrap.ClusterRole(name)
+	return p.extended(cluster.Admin, r), ok
+}
+
+// extended returns a shared role, or nil, as it is in cluster c: with what the
+// roles there add to it by their labels.
+func (p policy) extended(c cluster.Name, r *rbacv1.ClusterRole) *rbacv1.ClusterRole {
+	if r == nil || r.AggregationRule == nil {
+		return r
+	}
+	return p.bootstrap.extend(r, p.bootstrap.parts(c, p.stored.ClusterRoles(c)))
 }
 
 // clusterRole returns the role that bindings in cluster c mean by name. Names of
 // bootstrap roles are taken: a role of that name in a cluster has no effect, so
 // it cannot widen what others there already hold. All other names are the
 // tenant's first, so that nothing added to system:admin changes their meaning.
+// As in any cluster, a tenant's role with the label of a role that is made of
+// others adds to that; bindings in the layers above do not see it.
 func (p policy) clusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool) {
 	if _, taken := p.bootstrap.ClusterRole(name); !taken {
 		if r, ok := p.stored.ClusterRole(c, name); ok {
 			return r, true
 		}
 	}
-	return p.shared(name)
+	r, ok := p.shared(name)
+	return p.extended(c, r), ok
 }
 
 // bootstrapLayer has the bindings that nobody stored, without those that an

@@ -3,6 +3,8 @@
 package controllers
 
 import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -17,6 +19,11 @@ type Deps struct {
 	Store      *store.Store
 	Workspaces *tenancy.Workspaces
 	Tokens     *auth.ServiceAccounts
+	Policy     *auth.Bootstrap
+	// Namespaces has when each namespace began to be deleted, nil if it did not.
+	Namespaces *store.Table[*metav1.Time]
+	// ClusterRoles have their UID and labels, and what they grant.
+	ClusterRoles *store.Table[*rbacv1.ClusterRole]
 	// Client returns the configuration of clients in one cluster, or in
 	// [cluster.All], that may do anything there. Its requests stay in the process.
 	Client func(cluster.Name) *rest.Config
@@ -27,5 +34,9 @@ type Deps struct {
 func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Completion(d),
+		Namespaces(d),
+		NamespaceDeletion(d),
+		ServiceAccountTokens(d),
+		ClusterRoleAggregation(d),
 	}
 }

@@ -26,6 +26,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
+		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.clusterRoles,
 		Client: func(c cluster.Name) *rest.Config { return s.InProcess(string(c), System()) },
 	})
 	return nil

@@ -43,7 +43,15 @@ func newRBACTables(s *store.Store) *rbacTables {
 	return &rbacTables{
 		roles: store.NewTable(s, rbacResource("roles"), slim(func(o *rbacv1.Role) *metav1.ObjectMeta { return &o.ObjectMeta })),
 		clusterRoles: store.NewTable(s, rbacResource("clusterroles"),
-			slim(func(o *rbacv1.ClusterRole) *metav1.ObjectMeta { return &o.ObjectMeta })),
+			func(obj runtime.Object) (*rbacv1.ClusterRole, error) {
+				o, err := converted[rbacv1.ClusterRole](obj)
+				if err != nil {
+					return nil, err
+				}
+				// By their labels other roles take in what they grant.
+				o.ObjectMeta = metav1.ObjectMeta{Name: o.Name, UID: o.UID, Labels: o.Labels}
+				return o, nil
+			}),
 		roleBindings: store.NewTable(s, rbacResource("rolebindings"),
 			slim(func(o *rbacv1.RoleBinding) *metav1.ObjectMeta { return &o.ObjectMeta })),
 		clusterRoleBindings: store.NewTable(s, rbacResource("clusterrolebindings"),
@@ -70,6 +78,10 @@ func (t *rbacTables) Role(c cluster.Name, ns, name string) (*rbacv1.Role, bool) 
 
 func (t *rbacTables) ClusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool) {
 	return t.clusterRoles.Get(c, "", name)
+}
+
+func (t *rbacTables) ClusterRoles(c cluster.Name) []*rbacv1.ClusterRole {
+	return t.clusterRoles.List(c, "")
 }
 
 func (t *rbacTables) RoleBindings(c cluster.Name, ns string) []*rbacv1.RoleBinding {

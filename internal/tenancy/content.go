@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
@@ -47,7 +46,8 @@ func (b birth) write(r store.Resource, o runtime.Object) store.Write {
 }
 
 // namespace returns the writes that make a namespace with what is in each: a
-// service account and the certificates of the server.
+// service account and the certificates of the server. The namespace is the last, so
+// that whoever sees it has seen that it is complete.
 func (b birth) namespace(name string) []store.Write {
 	ns := &corev1.Namespace{
 		ObjectMeta: b.meta("", name),
@@ -56,9 +56,9 @@ func (b birth) namespace(name string) []store.Write {
 	}
 	ns.Labels = map[string]string{corev1.LabelMetadataName: name}
 	return []store.Write{
-		b.write(native("", "namespaces"), ns),
 		b.write(native("", "serviceaccounts"), b.account(name)),
 		b.write(native("", "configmaps"), b.rootCAMap(name)),
+		b.write(native("", "namespaces"), ns),
 	}
 }
 
@@ -67,9 +67,9 @@ func (b birth) account(namespace string) *corev1.ServiceAccount {
 }
 
 func (b birth) rootCAMap(namespace string) *corev1.ConfigMap {
-	m := &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{"ca.crt": b.rootCA}}
+	m := &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{rootCAKey: b.rootCA}}
 	m.Annotations = map[string]string{
-		"kubernetes.io/description": "Certificates that verify the API server of this workspace. What is changed here is set back.",
+		description: "Certificates that verify the API server of this workspace. What is changed here is set back.",
 	}
 	return m
 }
@@ -81,13 +81,4 @@ func (b birth) admin(user string) store.Write {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterAdmin},
 	})
-}
-
-// asSecret returns a stored secret in the version that is read here.
-func asSecret(o runtime.Object) (*corev1.Secret, error) {
-	if secret, ok := o.(*corev1.Secret); ok {
-		return secret, nil
-	}
-	secret := &corev1.Secret{}
-	return secret, legacyscheme.Scheme.Convert(o, secret, nil)
 }

@@ -64,7 +64,7 @@ func identitySecret(ctx context.Context, s *store.Store) (*corev1.Secret, error)
 	if err != nil || o == nil {
 		return nil, err
 	}
-	return asSecret(o)
+	return as[corev1.Secret](o)
 }
 
 // fence makes the fence of a cluster, if it has none.

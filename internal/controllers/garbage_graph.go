@@ -1,0 +1,408 @@
+package controllers
+
+import (
+	"slices"
+	"strings"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// An objectID names an object for ever. UIDs alone would not: a copy of a cluster
+// may have those of its origin.
+type objectID struct {
+	cluster cluster.Name
+	uid     types.UID
+}
+
+// A place is where an object is stored in its cluster. The zero place is nowhere.
+type place struct {
+	resource        unique.Handle[store.Resource]
+	namespace, name string
+}
+
+func placeOf(k store.Key) place {
+	return place{unique.Make(k.Resource), k.Namespace, k.Name}
+}
+
+func (p place) key(c cluster.Name) store.Key {
+	return store.Key{Resource: p.resource.Value(), Cluster: c, Namespace: p.namespace, Name: p.name}
+}
+
+// A reference is how a dependent names an owner.
+type reference struct {
+	claim
+	uid    types.UID
+	blocks bool // its deletion, in the foreground
+}
+
+// A claim is what a reference says about an owner besides its UID. The namespace
+// is that of the dependent, where an owner with one must be.
+type claim struct {
+	apiVersion, kind, name, namespace string
+}
+
+// An owned is what the graph is told of an object.
+type owned struct {
+	id     objectID
+	at     place
+	owners []reference
+	phase
+}
+
+// A phase is how far the deletion of an object has come.
+type phase struct {
+	deleting   bool
+	foreground bool // it waits for the deletion of its dependents
+	orphaning  bool // it waits for its dependents to let go of it
+}
+
+func (p phase) waits() bool { return p.foreground || p.orphaning }
+
+// A verdict is what is known of a claim.
+type verdict uint8
+
+const (
+	unchecked verdict = iota
+	unserved          // the cluster serves no such kind
+	held              // the owner is where the claim says
+	wrong             // it is not
+)
+
+// The ownership graph holds, of all clusters, the objects that have owners, those
+// that are named as owners, and those whose deletion waits for their dependents.
+// It only keeps books: it has no lock, and does and reads nothing. What has to be
+// looked at because of a change is noted for [ownership.woken].
+type ownership struct {
+	nodes map[objectID]*node
+	awake []objectID
+	ticks uint64
+}
+
+// A node is an object, or the UID of one of which nothing is known but that
+// others name it.
+type node struct {
+	id objectID
+	phase
+	at       place  // nowhere if it is not known to exist
+	seen     uint64 // another one whenever it appears or goes
+	owners   []edge
+	claims   []*claims
+	blocking int // edges of dependents that block its deletion
+}
+
+// claims are the edges to one owner that claim the same of it.
+type claims struct {
+	claim
+	owner *node
+	found verdict
+	edges []*edge
+}
+
+// An edge leads from a dependent to its owner. It does not move: others point to it.
+type edge struct {
+	from     *node
+	to       *claims
+	index    int // in to.edges
+	blocks   bool
+	reported bool // that the owner is in another namespace
+}
+
+func newOwnership() *ownership { return &ownership{nodes: map[objectID]*node{}} }
+
+// woken returns what has to be looked at since it was last called.
+func (g *ownership) woken() []objectID {
+	awake := g.awake
+	g.awake = nil
+	return awake
+}
+
+func (g *ownership) wake(n *node) { g.awake = append(g.awake, n.id) }
+
+func (g *ownership) wakeDependents(of *claims) {
+	for _, e := range of.edges {
+		g.wake(e.from)
+	}
+}
+
+// tick returns a number that was not given before.
+func (g *ownership) tick() uint64 {
+	g.ticks++
+	return g.ticks
+}
+
+// exists reports whether n is known to.
+func (n *node) exists() bool { return n.at != place{} }
+
+// dependents returns how many edges lead to n.
+func (n *node) dependents() int {
+	sum := 0
+	for _, c := range n.claims {
+		sum += len(c.edges)
+	}
+	return sum
+}
+
+// knows reports whether an object is in the graph.
+func (g *ownership) knows(id objectID) bool { return g.nodes[id] != nil }
+
+// put takes in that an object exists as given.
+func (g *ownership) put(o owned) {
+	n := g.nodes[o.id]
+	if n == nil {
+		if len(o.owners) == 0 && !o.waits() {
+			return // what nobody depends on costs nothing
+		}
+		n = g.node(o.id)
+	}
+	if !n.exists() {
+		n.seen = g.tick()
+		g.recheck(n)
+	}
+	if n.at != o.at {
+		n.at = place{o.at.resource, shared(o.at.namespace), strings.Clone(o.at.name)}
+	}
+	g.relate(n, o.owners)
+	begins := o.foreground && !n.foreground || o.orphaning && !n.orphaning
+	n.phase = o.phase
+	if begins {
+		g.wake(n)
+		for _, c := range n.claims {
+			g.wakeDependents(c)
+		}
+	}
+	g.tidy(n)
+}
+
+// drop takes in that an object is gone from where it was.
+func (g *ownership) drop(id objectID, from place) {
+	n := g.nodes[id]
+	if n == nil || n.exists() && n.at != from {
+		return
+	}
+	n.at, n.phase, n.seen = place{}, phase{}, g.tick()
+	g.relate(n, nil)
+	for _, c := range n.claims {
+		c.found = wrong
+		g.wakeDependents(c)
+	}
+	g.tidy(n)
+}
+
+// node returns the node of an object, a new one if there is none.
+func (g *ownership) node(id objectID) *node {
+	n := g.nodes[id]
+	if n == nil {
+		// Of its own: strings of events are parts of larger ones.
+		id = objectID{shared(id.cluster), types.UID(strings.Clone(string(id.uid)))}
+		n = &node{id: id, seen: g.tick()}
+		g.nodes[id] = n
+	}
+	return n
+}
+
+// recheck forgets what was found of the claims to n.
+func (g *ownership) recheck(n *node) {
+	for _, c := range n.claims {
+		c.found = unchecked
+	}
+	if len(n.claims) > 0 {
+		g.wake(n)
+	}
+}
+
+// relate makes refs the owners of n.
+func (g *ownership) relate(n *node, refs []reference) {
+	if slices.EqualFunc(n.owners, refs, func(e edge, r reference) bool { return e.is(r) }) {
+		return
+	}
+	old := n.owners
+	n.owners = make([]edge, len(refs))
+	for i, r := range refs { // before the old ones go, so that what is known of their owners stays
+		e := &n.owners[i]
+		g.link(e, n, r)
+		was := slices.IndexFunc(old, func(o edge) bool { return o.to == e.to })
+		if was >= 0 {
+			e.reported = old[was].reported
+			continue
+		}
+		g.judge(e)
+	}
+	for i := range old {
+		g.unlink(&old[i])
+	}
+}
+
+func (e *edge) is(r reference) bool {
+	return e.to.owner.id.uid == r.uid && e.to.claim == r.claim && e.blocks == r.blocks
+}
+
+// judge wakes whoever has to act because of a new edge.
+func (g *ownership) judge(e *edge) {
+	owner := e.to.owner
+	switch {
+	case e.to.found == unchecked:
+		g.wake(owner)
+	case e.to.found == wrong || owner.waits():
+		g.wake(e.from)
+	}
+}
+
+func (g *ownership) link(e *edge, from *node, r reference) {
+	owner := g.node(objectID{from.id.cluster, r.uid})
+	i := slices.IndexFunc(owner.claims, func(c *claims) bool { return c.claim == r.claim })
+	if i < 0 {
+		i = len(owner.claims)
+		r.namespace = shared(r.namespace)
+		owner.claims = append(owner.claims, &claims{claim: r.claim, owner: owner})
+	}
+	to := owner.claims[i]
+	*e = edge{from: from, to: to, index: len(to.edges), blocks: r.blocks}
+	to.edges = append(to.edges, e)
+	if e.blocks {
+		owner.blocking++
+	}
+}
+
+func (g *ownership) unlink(e *edge) {
+	to, owner := e.to, e.to.owner
+	last := to.edges[len(to.edges)-1]
+	last.index, to.edges[e.index] = e.index, last
+	to.edges[len(to.edges)-1] = nil
+	to.edges = to.edges[:len(to.edges)-1]
+	if len(to.edges) == 0 {
+		owner.claims = slices.DeleteFunc(owner.claims, func(c *claims) bool { return c == to })
+	}
+	if e.blocks {
+		if owner.blocking--; owner.blocking == 0 && owner.foreground {
+			g.wake(owner)
+		}
+	}
+	if owner.orphaning && len(owner.claims) == 0 {
+		g.wake(owner)
+	}
+	g.tidy(owner)
+}
+
+// tidy drops a node that nothing is known of any more that matters.
+func (g *ownership) tidy(n *node) {
+	if len(n.claims) == 0 && len(n.owners) == 0 && !n.waits() {
+		delete(g.nodes, n.id)
+	}
+}
+
+// settle takes in what was found of a claim to an owner, unless that has appeared
+// or gone since: seen says which look at it is meant. It reports whether it was
+// taken in. at is where the owner was found, if it was.
+func (g *ownership) settle(id objectID, seen uint64, of claim, found verdict, at place) bool {
+	n := g.nodes[id]
+	if n == nil || n.seen != seen {
+		return false
+	}
+	if at != (place{}) && !n.exists() {
+		n.at = at
+	}
+	i := slices.IndexFunc(n.claims, func(c *claims) bool { return c.claim == of })
+	if i < 0 {
+		return true
+	}
+	c := n.claims[i]
+	// A dependent whose owners could not all be found was left alone.
+	if found == wrong || found == held && c.found == unserved {
+		g.wakeDependents(c)
+	}
+	c.found = found
+	return true
+}
+
+// due returns everything that has to be looked at when nothing is known of what
+// was looked at before.
+func (g *ownership) due() []objectID {
+	var all []objectID
+	for id, n := range g.nodes {
+		if n.due() {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+func (n *node) due() bool {
+	if n.waits() {
+		return true
+	}
+	for _, c := range n.claims {
+		if c.found == unchecked || c.found == unserved {
+			return true
+		}
+	}
+	return slices.ContainsFunc(n.owners, func(e edge) bool { return e.to.found == wrong || e.to.owner.waits() })
+}
+
+// A look is what the graph knows of one object at one time.
+type look struct {
+	id         objectID
+	at         place // nowhere if it is not known to exist
+	seen       uint64
+	unsettled  []claim // to it
+	dependents int     // how many edges lead to it
+	blocking   int     // those of them that block its deletion
+	owned      bool    // it has owners
+	phase
+	// leaving are the owners that wait for it to let go of them.
+	leaving []types.UID
+}
+
+// look returns what is known of an object.
+func (g *ownership) look(id objectID) (look, bool) {
+	n := g.nodes[id]
+	if n == nil {
+		return look{}, false
+	}
+	l := look{id: n.id, at: n.at, seen: n.seen, dependents: n.dependents(), blocking: n.blocking, owned: len(n.owners) > 0, phase: n.phase}
+	for _, c := range n.claims {
+		if c.found == unchecked || c.found == unserved {
+			l.unsettled = append(l.unsettled, c.claim)
+		}
+	}
+	for _, e := range n.owners {
+		if owner := e.to.owner; owner.orphaning && !slices.Contains(l.leaving, owner.id.uid) {
+			l.leaving = append(l.leaving, owner.id.uid)
+		}
+	}
+	return l, true
+}
+
+// circular reports whether a dependent of an object waits for its own dependents,
+// so that they may wait for each other.
+func (g *ownership) circular(id objectID) bool {
+	n := g.nodes[id]
+	return n != nil && slices.ContainsFunc(n.claims, func(c *claims) bool {
+		return slices.ContainsFunc(c.edges, func(e *edge) bool { return e.from.foreground })
+	})
+}
+
+// misplaced returns the references of an object to owners in another namespace,
+// each once.
+func (g *ownership) misplaced(id objectID) []reference {
+	n := g.nodes[id]
+	if n == nil {
+		return nil
+	}
+	var all []reference
+	for i := range n.owners {
+		e := &n.owners[i]
+		owner := e.to.owner
+		if !e.reported && owner.exists() && owner.at.namespace != "" && owner.at.namespace != n.at.namespace {
+			e.reported = true
+			all = append(all, reference{claim: e.to.claim, uid: owner.id.uid})
+		}
+	}
+	return all
+}
+
+// shared returns s as a string that all that are equal share.
+func shared[S ~string](s S) S { return S(unique.Make(string(s)).Value()) }
