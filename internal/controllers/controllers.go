@@ -10,6 +10,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -24,6 +25,7 @@ type Deps struct {
 	Namespaces *store.Table[*metav1.Time]
 	// ClusterRoles have their UID and labels, and what they grant.
 	ClusterRoles *store.Table[*rbacv1.ClusterRole]
+	Kinds        *serve.Kinds
 	// Client returns the configuration of clients in one cluster, or in
 	// [cluster.All], that may do anything there. Its requests stay in the process.
 	Client func(cluster.Name) *rest.Config
@@ -34,6 +36,8 @@ type Deps struct {
 func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Completion(d),
+		Deletion(d),
+		Garbage(d),
 		Namespaces(d),
 		NamespaceDeletion(d),
 		ServiceAccountTokens(d),

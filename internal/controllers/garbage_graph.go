@@ -146,9 +146,6 @@ func (n *node) dependents() int {
 	return sum
 }
 
-// knows reports whether an object is in the graph.
-func (g *ownership) knows(id objectID) bool { return g.nodes[id] != nil }
-
 // put takes in that an object exists as given.
 func (g *ownership) put(o owned) {
 	n := g.nodes[o.id]
@@ -165,9 +162,9 @@ func (g *ownership) put(o owned) {
 	if n.at != o.at {
 		n.at = place{o.at.resource, shared(o.at.namespace), strings.Clone(o.at.name)}
 	}
-	g.relate(n, o.owners)
 	begins := o.foreground && !n.foreground || o.orphaning && !n.orphaning
 	n.phase = o.phase
+	g.relate(n, o.owners)
 	if begins {
 		g.wake(n)
 		for _, c := range n.claims {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
@@ -27,6 +28,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.clusterRoles,
+		Kinds:  serve.NewKinds(s.natives, s.shapeOf),
 		Client: func(c cluster.Name) *rest.Config { return s.InProcess(string(c), System()) },
 	})
 	return nil

@@ -169,6 +169,11 @@ func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 		info.PrioritizedVersions = slices.DeleteFunc(slices.Clone(info.PrioritizedVersions), func(gv schema.GroupVersion) bool {
 			return len(info.VersionedResourcesStorageMap[gv.Version]) == 0
 		})
+		kinds, err := kindsOf(&info)
+		if err != nil {
+			return fmt.Errorf("API group %s: %w", group.name, err)
+		}
+		s.natives = append(s.natives, kinds...)
 		if group.name == "core" {
 			if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
 				return err

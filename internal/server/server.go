@@ -99,6 +99,7 @@ type Server struct {
 	cert, key []byte // PEM, of the listener
 	ca        []byte // PEM, of what verifies cert
 	models    map[string]*spec.Schema
+	natives   []serve.Kind // that are compiled in
 
 	namespaces *store.Table[*metav1.Time]
 	loops      []control.Loop

@@ -1,0 +1,182 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// garbageCollector is who events come from.
+const garbageCollector = "garbage-collector-controller"
+
+// conflicts bounds how often a patch is made anew because its object has changed.
+const conflicts = 5
+
+// An object is read where it is stored, and written as any client does it, so that
+// admission, finalizers and validation have their say.
+type object struct {
+	key  store.Key
+	uid  types.UID
+	kind serve.Kind
+	deps Deps
+}
+
+// read returns the object as it is now and its revision, 0 if it is gone.
+func (o object) read(ctx context.Context) (store.Metadata, int64, error) {
+	m, version, err := o.deps.Store.Metadata(ctx, o.key)
+	if m.UID != o.uid {
+		version = 0
+	}
+	return m, version, err
+}
+
+func (o object) client() (metadata.ResourceInterface, error) {
+	c, err := metadata.NewForConfig(o.deps.Client(o.key.Cluster))
+	if err != nil {
+		return nil, err
+	}
+	r := c.Resource(o.kind.GroupVersionResource())
+	if o.key.Namespace == "" {
+		return r, nil
+	}
+	return r.Namespace(o.key.Namespace), nil
+}
+
+// remove deletes the object: of that version only, unless it is 0.
+func (o object) remove(ctx context.Context, how metav1.DeletionPropagation, version int64) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	only := &metav1.Preconditions{UID: &o.uid}
+	if version != 0 {
+		only.ResourceVersion = new(strconv.FormatInt(version, 10))
+	}
+	err = c.Delete(ctx, o.key.Name, metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &how})
+	return o.failed("delete", err)
+}
+
+// failed says what was tried. That the object is gone is no failure.
+func (o object) failed(what string, err error) error {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", what, o.key, err)
+}
+
+// patch sets fields of the metadata as change says, which returns none if there is
+// nothing to change.
+func (o object) patch(ctx context.Context, change func(store.Metadata) map[string]any) error {
+	for try := 1; ; try++ {
+		live, version, err := o.read(ctx)
+		if err != nil || version == 0 {
+			return err
+		}
+		fields := change(live)
+		if len(fields) == 0 {
+			return nil
+		}
+		fields["uid"], fields["resourceVersion"] = o.uid, strconv.FormatInt(version, 10)
+		body, err := json.Marshal(map[string]any{"metadata": fields})
+		if err != nil {
+			return err
+		}
+		c, err := o.client()
+		if err != nil {
+			return err
+		}
+		_, err = c.Patch(ctx, o.key.Name, types.MergePatchType, body, metav1.PatchOptions{})
+		if !apierrors.IsConflict(err) || try == conflicts {
+			return o.failed("patch", err)
+		}
+	}
+}
+
+func (o object) removeFinalizer(ctx context.Context, name string) error {
+	return o.patch(ctx, func(m store.Metadata) map[string]any {
+		if !slices.Contains(m.Finalizers, name) {
+			return nil
+		}
+		rest := slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == name })
+		return map[string]any{"finalizers": rest}
+	})
+}
+
+// release takes owners off the object.
+func (o object) release(ctx context.Context, owners []types.UID) error {
+	return o.patch(ctx, func(m store.Metadata) map[string]any {
+		rest := slices.DeleteFunc(slices.Clone(m.Owners), func(r metav1.OwnerReference) bool { return slices.Contains(owners, r.UID) })
+		if len(rest) == len(m.Owners) {
+			return nil
+		}
+		return map[string]any{"ownerReferences": rest}
+	})
+}
+
+// unblock makes the object hold up the deletion of no owner.
+func (o object) unblock(ctx context.Context) error {
+	return o.patch(ctx, func(m store.Metadata) map[string]any {
+		refs, changed := slices.Clone(m.Owners), false
+		for i := range refs {
+			if refs[i].BlockOwnerDeletion != nil && *refs[i].BlockOwnerDeletion {
+				refs[i].BlockOwnerDeletion, changed = new(false), true
+			}
+		}
+		if !changed {
+			return nil
+		}
+		return map[string]any{"ownerReferences": refs}
+	})
+}
+
+// reportMisplaced tells whoever looks at an object that owners of it are in another
+// namespace, where they count for nothing.
+func (g *garbage) reportMisplaced(ctx context.Context, o object) {
+	g.mu.Lock()
+	misplaced := g.graph.misplaced(objectID{o.key.Cluster, o.uid})
+	g.mu.Unlock()
+	for _, r := range misplaced {
+		if err := o.report(ctx, r); err != nil {
+			klog.FromContext(ctx).Error(err, "owner in another namespace not reported", "resource", o.kind.GroupVersionResource(), "name", o.key.Name)
+		}
+	}
+}
+
+func (o object) report(ctx context.Context, r reference) error {
+	c, err := typedcorev1.NewForConfig(o.deps.Client(o.key.Cluster))
+	if err != nil {
+		return err
+	}
+	namespace := o.key.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	now := metav1.Now()
+	apiVersion, kind := o.kind.ToAPIVersionAndKind()
+	_, err = c.Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%x", o.key.Name, time.Now().UnixNano())},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: apiVersion, Kind: kind, Namespace: o.key.Namespace, Name: o.key.Name, UID: o.uid,
+		},
+		Type: corev1.EventTypeWarning, Reason: "OwnerRefInvalidNamespace",
+		Message: fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+			r.apiVersion, r.kind, o.key.Namespace, r.name, r.uid, o.key.Namespace),
+		Source: corev1.EventSource{Component: garbageCollector}, ReportingController: garbageCollector,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+	return err
+}

@@ -1,0 +1,46 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// kindsOf returns what a built-in group serves of objects that are stored and can
+// be deleted, the preferred version first.
+func kindsOf(info *genericapiserver.APIGroupInfo) ([]serve.Kind, error) {
+	var kinds []serve.Kind
+	for _, gv := range info.PrioritizedVersions {
+		for plural, storage := range info.VersionedResourcesStorageMap[gv.Version] {
+			_, deletable := storage.(rest.GracefulDeleter)
+			scoper, scoped := storage.(rest.Scoper)
+			if !deletable || !scoped || strings.Contains(plural, "/") {
+				continue
+			}
+			gvk, err := endpoints.GetResourceKind(gv, storage, info.Scheme)
+			if err != nil {
+				return nil, fmt.Errorf("kind of %s: %w", plural, err)
+			}
+			kinds = append(kinds, serve.Kind{
+				GroupVersionKind: gvk, Plural: plural, Namespaced: scoper.NamespaceScoped(), Stored: storedAs(gv.Group, plural),
+			})
+		}
+	}
+	return kinds, nil
+}
+
+// storedAs returns where a built-in resource is stored: under its own name, but for
+// Events, which two groups share.
+func storedAs(group, resource string) store.Resource {
+	if group == "events.k8s.io" {
+		group = ""
+	}
+	return store.NativeResource(schema.GroupResource{Group: group, Resource: resource})
+}
