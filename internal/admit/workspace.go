@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,7 +29,11 @@ func Workspaces() Rule {
 		Name: "tenancy.kcp.io/Workspace",
 		Mutate: func(_ context.Context, r Request) error {
 			u, ok := r.GetObject().(*unstructured.Unstructured)
-			if !ok || !r.Is(workspaces) || r.GetOperation() != admission.Create {
+			if !ok || !r.Is(workspaces) {
+				return nil
+			}
+			if r.GetOperation() == admission.Update {
+				keepFinalizer(r, core.LogicalClusterFinalizer)
 				return nil
 			}
 			if err := setType(r, u); err != nil {
@@ -50,6 +55,17 @@ func Workspaces() Rule {
 			}
 		},
 	}
+}
+
+// keepFinalizer keeps clients from dropping a finalizer that the system removes
+// when its work is done. It is put back in silence, since those who replace an
+// object with a manifest do not mean to drop it.
+func keepFinalizer(r Request, name string) {
+	old, now := r.Old(), r.Object()
+	if old == nil || now == nil || !slices.Contains(old.GetFinalizers(), name) || slices.Contains(now.GetFinalizers(), name) {
+		return
+	}
+	now.SetFinalizers(append(slices.Clone(now.GetFinalizers()), name))
 }
 
 func setType(r Request, u *unstructured.Unstructured) error {
@@ -135,21 +151,55 @@ func validateChange(r Request) error {
 }
 
 // LogicalClusters keeps for the system what a logical cluster is: users come by
-// one with a Workspace.
+// one, and get rid of it, with a Workspace.
 func LogicalClusters() Rule {
-	return Rule{Name: "core.kcp.io/LogicalCluster", Validate: func(_ context.Context, r Request) error {
-		if !r.Is(logicalClusters) || r.Privileged() {
+	return Rule{
+		Name: "core.kcp.io/LogicalCluster",
+		Mutate: func(_ context.Context, r Request) error {
+			if r.Is(logicalClusters) && r.GetOperation() == admission.Update {
+				keepFinalizer(r, core.DeletionFinalizer)
+			}
 			return nil
-		}
-		switch r.GetOperation() {
-		case admission.Create:
-			return r.Forbid(errors.New("LogicalCluster cannot be created; create a Workspace instead"))
-		case admission.Delete:
-			return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
-		case admission.Update:
-			return r.Forbid(errors.New("LogicalCluster is kept by the system and cannot be changed"))
-		default:
-			return nil
-		}
-	}}
+		},
+		Validate: func(_ context.Context, r Request) error {
+			if !r.Is(logicalClusters) {
+				return nil
+			}
+			if r.GetOperation() == admission.Delete {
+				return validateEnd(r)
+			}
+			if r.Privileged() {
+				return nil
+			}
+			switch r.GetOperation() {
+			case admission.Create:
+				return r.Forbid(errors.New("LogicalCluster cannot be created; create a Workspace instead"))
+			case admission.Update:
+				return r.Forbid(errors.New("LogicalCluster is kept by the system and cannot be changed"))
+			default:
+				return nil
+			}
+		},
+	}
+}
+
+// validateEnd lets the system alone delete a cluster directly, and only one that no
+// Workspace leads to.
+func validateEnd(r Request) error {
+	if r.Cluster == cluster.Root {
+		return r.Forbid(errors.New("the root workspace cannot be deleted"))
+	}
+	if !r.Privileged() {
+		return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
+	}
+	u, ok := r.GetOldObject().(*unstructured.Unstructured)
+	if !ok {
+		return nil // a collection, whose objects are asked about one by one
+	}
+	if direct, _, _ := unstructured.NestedBool(u.Object, "spec", "directlyDeletable"); direct {
+		return nil
+	}
+	name, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "name")
+	parent, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "cluster")
+	return r.Forbid(fmt.Errorf("LogicalCluster cannot be deleted; delete workspace %s in logical cluster %s instead", name, parent))
 }

@@ -264,3 +264,8 @@ func (b *budgets) drop(c cluster.Name) bool {
 	delete(b.buckets, c)
 	return had
 }
+
+// GroupResource returns the group and the name of the resource.
+func (r Resource) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -49,7 +51,7 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 		// What has begun is brought to its end even if the client went away.
 		done, err := w.complete(context.WithoutCancel(ctx), b)
 		if err == nil && done == nil {
-			err = errors.New("it is gone again")
+			return apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted while it was being made"))
 		}
 		if err != nil {
 			return fmt.Errorf("workspace %s was made but is not ready: %w", ws.Name, err)
@@ -66,7 +68,9 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
 	child.Spec.URL = w.url(string(path))
-	child.Finalizers = append(child.Finalizers, core.LogicalClusterFinalizer)
+	if !slices.Contains(child.Finalizers, core.LogicalClusterFinalizer) {
+		child.Finalizers = append(child.Finalizers, core.LogicalClusterFinalizer)
+	}
 	setAnnotation(&child.ObjectMeta, core.ShardAnnotation, ShardName)
 	setPhase(child, core.PhaseInitializing, b.now)
 	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
@@ -120,9 +124,19 @@ func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 	return err
 }
 
-// complete is the second transaction of a workspace. It returns the Workspace, or
-// nil if that, or its cluster, is gone.
-func (w *Workspaces) complete(ctx context.Context, b birth) (*unstructured.Unstructured, error) {
+// complete makes the second transaction of a workspace. It returns the Workspace,
+// or nil if that, or its cluster, is gone.
+func (w *Workspaces) complete(ctx context.Context, b birth) (done *unstructured.Unstructured, err error) {
+	for range retries {
+		// It may be changed, and even deleted, as soon as it is there.
+		if done, err = w.tryComplete(ctx, b); !moved(err) && !apierrors.IsForbidden(err) {
+			return done, err
+		}
+	}
+	return nil, err
+}
+
+func (w *Workspaces) tryComplete(ctx context.Context, b birth) (*unstructured.Unstructured, error) {
 	l, lrev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(b.cluster))
 	if err != nil || l == nil || l.Spec.Owner == nil {
 		return nil, err

@@ -112,6 +112,7 @@ func (w *Workspaces) Bootstrap(ctx context.Context) error {
 func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	b := w.birth(c, metav1.Now())
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
+	l.Finalizers = []string{core.DeletionFinalizer}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
 	l.Annotations = map[string]string{core.PathAnnotation: string(c), core.ShardAnnotation: ShardName}
 	l.Spec.DirectlyDeletable = true

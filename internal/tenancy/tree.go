@@ -18,8 +18,10 @@ import (
 type Child struct {
 	Cluster cluster.Name
 	Ready   bool
-	// Ending is true once deletion began.
-	Ending bool
+	// Ending is true once deletion began, and Blocked says what keeps it from
+	// coming to its end.
+	Ending  bool
+	Blocked string
 }
 
 // The Tree knows which workspace of which cluster is which cluster.
@@ -35,6 +37,12 @@ type Root struct {
 	Begun time.Time
 	// Whole is true once the cluster has everything it begins with.
 	Whole bool
+	// Ending is true once deletion began.
+	Ending bool
+	// Parent and Name are those of the Workspace that the cluster belongs to; empty
+	// if it belongs to none.
+	Parent cluster.Name
+	Name   string
 }
 
 // NewTree returns the tree of the workspaces stored in a resource.
@@ -46,14 +54,25 @@ func NewTree(s *store.Store, workspaces store.Resource) *Tree {
 			if err != nil {
 				return Child{}, err
 			}
-			return Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.DeletionTimestamp != nil}, nil
+			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.DeletionTimestamp != nil}
+			if c := w.Status.Conditions.Get(core.WorkspaceContentDeleted); c != nil && c.Reason == SomeFinalizersRemain {
+				child.Blocked = c.Message
+			}
+			return child, nil
 		}),
 		clusters: store.NewTable(s, LogicalClusters(), func(o runtime.Object) (Root, error) {
 			l, err := fromUnstructured[core.LogicalCluster](o)
 			if err != nil {
 				return Root{}, err
 			}
-			return Root{Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time, Whole: l.Status.Phase != core.PhaseInitializing}, nil
+			root := Root{
+				Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time,
+				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.DeletionTimestamp != nil,
+			}
+			if o := l.Spec.Owner; o != nil {
+				root.Parent, root.Name = cluster.Name(o.Cluster), o.Name
+			}
+			return root, nil
 		}),
 	}
 }
@@ -112,6 +131,28 @@ func (t *Tree) OnWorkspace(f func(c cluster.Name, name string)) (unsubscribe fun
 		f(k.Cluster, k.Name)
 	}
 	return unsubscribe
+}
+
+// Orphans returns the clusters whose Workspace does not lead to them, which is for
+// the caller to verify.
+func (t *Tree) Orphans() []cluster.Name {
+	var all []cluster.Name
+	for _, k := range t.clusters.Keys() {
+		if t.Orphan(k.Cluster) {
+			all = append(all, k.Cluster)
+		}
+	}
+	return all
+}
+
+// Orphan reports whether the Workspace of cluster c does not lead to it.
+func (t *Tree) Orphan(c cluster.Name) bool {
+	root, ok := t.Cluster(c)
+	if !ok || root.Parent == "" {
+		return false
+	}
+	child, ok := t.Child(root.Parent, root.Name)
+	return !ok || child.Cluster != c
 }
 
 // Cluster returns what is known of cluster c, and whether it has a LogicalCluster.
