@@ -37,8 +37,10 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := errors.Join(t.stop.Err(), req.Context().Err()); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(req.Context(), inProcessUser{}, t.user))
-	unlink := context.AfterFunc(t.stop, cancel)
+	// Of the caller's context only the end counts. It may be that of another
+	// request, whose audit event, user and cluster are not this one's.
+	ctx, cancel := context.WithCancel(context.WithValue(t.stop, inProcessUser{}, t.user))
+	unlink := context.AfterFunc(req.Context(), cancel)
 	in := req.Clone(ctx)
 	in.RequestURI = req.URL.RequestURI()
 	in.RemoteAddr = "127.0.0.1:0"

@@ -1,0 +1,207 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
+)
+
+// patience is how long tests wait for what the server is about to do.
+const patience = 30 * time.Second
+
+// shared is the server of all tests. It listens, too, so that tests can come with
+// the credentials of their users.
+var shared = sync.OnceValues(func() (*running, error) {
+	dir, err := os.MkdirTemp("", "kcp-server-test-")
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &running{dir: dir, url: "https://" + listener.Addr().String()}
+	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	r.Server, err = server.New(context.Background(), server.Config{
+		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,
+	})
+	if err != nil {
+		return nil, err
+	}
+	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	r.ca = admin.CAData
+	return r, nil
+})
+
+type running struct {
+	*server.Server
+	dir, url string
+	ca       []byte
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if s, err := shared(); err == nil {
+		s.Close()
+		_ = os.RemoveAll(s.dir)
+	}
+	os.Exit(code)
+}
+
+// A tenant is a logical cluster that one test has for itself.
+type tenant struct {
+	t      *testing.T
+	server *running
+	name   cluster.Name
+	kube   kubernetes.Interface // as the system
+	any    dynamic.Interface
+}
+
+// newTenant returns a new logical cluster of the shared server.
+func newTenant(t *testing.T) *tenant {
+	t.Helper()
+	s, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &tenant{t: t, server: s, name: cluster.NewName()}
+	if err := s.MakeCluster(t.Context(), c.name); err != nil {
+		t.Fatal(err)
+	}
+	c.kube = must(kubernetes.NewForConfig(c.config()))(t)
+	c.any = must(dynamic.NewForConfig(c.config()))(t)
+	return c
+}
+
+// must returns a function that returns v, or ends the test with err.
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// config is that of the system in the tenant's cluster.
+func (c *tenant) config() *rest.Config { return c.server.InProcess(string(c.name), server.System()) }
+
+// withToken is a configuration that comes over the network with a token.
+func (c *tenant) withToken(token string) *rest.Config {
+	return &rest.Config{
+		Host: c.server.url + "/clusters/" + string(c.name), BearerToken: token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.server.ca},
+	}
+}
+
+// namespace makes a namespace.
+func (c *tenant) namespace(name string) {
+	c.t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := c.kube.CoreV1().Namespaces().Create(c.t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func core(resource string) schema.GroupVersionResource {
+	return corev1.SchemeGroupVersion.WithResource(resource)
+}
+
+// await returns the object of that name as soon as it is as wanted; nil stands for
+// one that is not there. If that does not happen it shows what it saw.
+func (c *tenant) await(r schema.GroupVersionResource, namespace, name string, wanted func(*unstructured.Unstructured) bool) *unstructured.Unstructured {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	client := c.any.Resource(r).Namespace(namespace)
+	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+	var seen []*unstructured.Unstructured
+	is := func(o *unstructured.Unstructured) bool { seen = append(seen, o); return wanted(o) }
+	for ctx.Err() == nil {
+		list, err := client.List(ctx, only)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var o *unstructured.Unstructured
+		if len(list.Items) > 0 {
+			o = &list.Items[0]
+		}
+		if is(o) {
+			return o
+		}
+		from := only
+		from.ResourceVersion = list.GetResourceVersion()
+		w, err := client.Watch(ctx, from)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if o, ok := untilWanted(w, is); ok {
+			return o
+		}
+	}
+	text := make([]string, len(seen))
+	for i, o := range seen {
+		text[i] = "nothing\n"
+		if o != nil {
+			y, _ := yaml.Marshal(o) // what cannot be shown is empty
+			text[i] = string(y)
+		}
+	}
+	c.t.Fatalf("%s %s/%s did not become as wanted. It was:\n%s", r.Resource, namespace, name, strings.Join(text, "---\n"))
+	return nil
+}
+
+func untilWanted(w watch.Interface, is func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, bool) {
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		o, ok := e.Object.(*unstructured.Unstructured)
+		switch {
+		case !ok || e.Type == watch.Error:
+			return nil, false
+		case e.Type == watch.Deleted:
+			o = nil
+		}
+		if is(o) {
+			return o, true
+		}
+	}
+	return nil, false
+}
+
+// there wants an object to be there, gone not to.
+func there(o *unstructured.Unstructured) bool { return o != nil }
+func gone(o *unstructured.Unstructured) bool  { return o == nil }
+
+// text returns a field of an object, as text.
+func text(o *unstructured.Unstructured, path ...string) string {
+	if o == nil {
+		return ""
+	}
+	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
+	return fmt.Sprint(v)
+}
