@@ -74,6 +74,9 @@ func at1(req *http.Request, c cluster.Name, path string) *http.Request {
 // withTokensCluster sends a request without a cluster to that of the service
 // account whose token it carries: in-cluster configurations know only the host.
 func withTokensCluster(req *http.Request) *http.Request {
+	if req.URL.Path == "/metrics" {
+		return req // of the whole server
+	}
 	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return req

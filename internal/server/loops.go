@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+
 	"github.com/unforked/kcp/internal/control"
 )
 
@@ -17,3 +19,6 @@ func (s *Server) runLoops() error {
 	s.running.Go(func() { control.RunAll(s.ctx, loops...) })
 	return nil
 }
+
+// Go runs f until the server closes, which waits for it to return.
+func (s *Server) Go(f func(context.Context)) { s.running.Go(func() { f(s.ctx) }) }

@@ -190,10 +190,8 @@ func (s *Server) prepareAPI(context.Context) error {
 	effective := basecompatibility.NewEffectiveVersionFromString(kubernetesVersion, kubernetesVersion, kubernetesVersion)
 	cfg := s.genericConfig(effective)
 	var err error
-	if s.config.Listener != nil {
-		if cfg.SecureServing, err = s.serving(); err != nil {
-			return err
-		}
+	if cfg.SecureServing, err = s.serving(); err != nil {
+		return err
 	}
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
 		return err
@@ -224,7 +222,7 @@ func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.Co
 func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *genericapiserver.Config {
 	cfg := genericapiserver.NewConfig(legacyscheme.Codecs)
 	cfg.EffectiveVersion = effective
-	cfg.ExternalAddress = "kcp"
+	cfg.ExternalAddress = "kcp:443" // with a port, as there may be no listener to take one from
 	s.loopback = &rest.Config{Host: "http://kcp", QPS: -1, Transport: http.DefaultTransport}
 	cfg.LoopbackClientConfig = s.loopback
 	cfg.Authentication.Authenticator = s.authn
@@ -245,8 +243,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.front = api
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
-		chain := genericapiserver.DefaultBuildHandlerChain(front, c)
-		return withCluster(withoutWildcardWrites(chain), func(ctx context.Context, p cluster.Path) (cluster.Name, error) { return s.tree.Resolve(ctx, p) })
+		return s.chain(front, c)
 	}
 	return cfg
 }
@@ -269,6 +266,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
 	}
+	if err := s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca); err != nil {
+		return err
+	}
 	s.running.Go(func() {
 		if err := prepared.RunWithContext(s.ctx); err != nil {
 			s.fatal <- err
@@ -278,10 +278,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.runLoops(); err != nil {
 		return err
 	}
-	if err := s.waitReady(ctx); err != nil {
-		return err
-	}
-	return s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca)
+	return s.waitReady(ctx)
 }
 
 // waitReady waits until the API server calls itself ready.
@@ -315,7 +312,7 @@ func (s *Server) waitReady(ctx context.Context) error {
 // prepareServing gets the certificate of the listener.
 func (s *Server) prepareServing(context.Context) error {
 	if s.config.Listener == nil {
-		return nil
+		s.config.Listener = newNowhere()
 	}
 	external, err := url.Parse(s.config.ExternalURL)
 	if err != nil {

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/unforked/kcp/kcptest"
+)
+
+// Two managers in two logical clusters of one server, side by side.
+func TestCounter(t *testing.T) {
+	for _, name := range []string{"one", "two"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := kcptest.New(t)
+			unique := false // the test runs several managers in one process
+			mgr, err := ctrl.NewManager(c.Config, ctrl.Options{
+				Metrics:    server.Options{BindAddress: "0"},
+				Controller: config.Controller{SkipNameValidation: new(!unique)},
+			})
+			if err == nil {
+				err = setup(mgr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- mgr.Start(t.Context()) }()
+			t.Cleanup(func() {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+			c.Apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: two-keys}, data: {a: x, b: y}}")
+			c.Wait(corev1.SchemeGroupVersion.WithResource("configmaps"), "default", "two-keys", func(o *unstructured.Unstructured) bool {
+				return o != nil && o.GetLabels()[label] == "2"
+			})
+		})
+	}
+}

@@ -1,0 +1,78 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/server"
+)
+
+// An Object is any API object.
+type Object = control.Object
+
+// A Kind is a live view of one resource across every logical cluster. Objects that
+// it returns are shared: copy them before changing them.
+type Kind[T Object] = control.Kind[T]
+
+// After returns what a [Loop] returns to have its key again in d. It is not a failure.
+func After(d time.Duration) error { return control.After(d) }
+
+// KeyOf returns the key of an object.
+func KeyOf(o metav1.Object) Key { return control.KeyOf(o) }
+
+// Follow returns a live view of a resource in every logical cluster, for loops to
+// wake by, read and save to. T and L are pointers to the type of an object and of
+// its list. It is meant for [Server.Loops], and lasts as long as the server.
+func Follow[T Object, L client.List](s *Server, resource schema.GroupVersionResource) (*Kind[T], error) {
+	if s.inner == nil {
+		return nil, errors.New("kcp: Follow needs a server that is started; call it in Server.Loops")
+	}
+	cfg, err := s.As(string(cluster.All), server.System())
+	if err != nil {
+		return nil, err
+	}
+	all, err := client.New[T, L](cfg, string(cluster.All), resource)
+	if err != nil {
+		return nil, fmt.Errorf("kcp: follow %s: %w", resource.Resource, err)
+	}
+	k := control.NewKind(control.KindConfig[T]{
+		Name: resource.Resource,
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return all.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return all.Watch(ctx, o)
+			},
+		},
+		Saver: func(ctx context.Context, key Key, patch []byte, subresource string) (string, error) {
+			in, err := all.In(string(key.Cluster))
+			if err != nil {
+				return "", err
+			}
+			var subresources []string
+			if subresource != "" {
+				subresources = []string{subresource}
+			}
+			saved, err := in.Namespace(key.Namespace).Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, subresources...)
+			if err != nil {
+				return "", err
+			}
+			return saved.GetResourceVersion(), nil
+		},
+	})
+	s.inner.Go(k.Run)
+	return k, nil
+}

@@ -1,0 +1,534 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/store"
+)
+
+const holdFinalizer = "example.com/hold"
+
+var (
+	configMapsResource   = core("configmaps")
+	clusterRolesResource = rbacv1.SchemeGroupVersion.WithResource("clusterroles")
+)
+
+// configMap makes a config map with owners in the default namespace.
+func (c *tenant) configMap(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
+	c.t.Helper()
+	return c.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: owners}})
+}
+
+func (c *tenant) make(o *corev1.ConfigMap) *corev1.ConfigMap {
+	c.t.Helper()
+	return must(c.kube.CoreV1().ConfigMaps(o.Namespace).Create(c.t.Context(), o, metav1.CreateOptions{}))(c.t)
+}
+
+// owner returns a reference to a config map.
+func owner(o *corev1.ConfigMap) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: o.Name, UID: o.UID}
+}
+
+// blocked returns a reference to a config map whose deletion it holds up.
+func blocked(o *corev1.ConfigMap) metav1.OwnerReference {
+	r := owner(o)
+	r.BlockOwnerDeletion = new(true)
+	return r
+}
+
+func (c *tenant) delete(name string, how metav1.DeletionPropagation) {
+	c.t.Helper()
+	if err := c.kube.CoreV1().ConfigMaps("default").Delete(c.t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &how}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *tenant) awaitConfigMap(name string, wanted func(*unstructured.Unstructured) bool) *unstructured.Unstructured {
+	c.t.Helper()
+	return c.await(configMapsResource, "default", name, wanted)
+}
+
+// caughtUp waits until garbage that is made now is collected. Whatever was due before
+// has been begun then.
+func (c *tenant) caughtUp() {
+	c.t.Helper()
+	absent := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "never-was", UID: types.UID(cluster.NewName())}
+	for i := range 3 {
+		name := fmt.Sprintf("canary-%d-%s", i, cluster.NewName())
+		c.configMap(name, absent)
+		c.awaitConfigMap(name, gone)
+	}
+}
+
+// stays tells whether a config map is still there and not about to go.
+func (c *tenant) stays(name string) *corev1.ConfigMap {
+	c.t.Helper()
+	o, err := c.kube.CoreV1().ConfigMaps("default").Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil || o.DeletionTimestamp != nil {
+		c.t.Fatalf("config map %s in %s should have stayed: %v, deleted at %v", name, c.name, err, o.DeletionTimestamp)
+	}
+	return o
+}
+
+func hasOwners(n int) func(*unstructured.Unstructured) bool {
+	return func(o *unstructured.Unstructured) bool { return o != nil && len(o.GetOwnerReferences()) == n }
+}
+
+func waitsFor(finalizer string) func(*unstructured.Unstructured) bool {
+	return func(o *unstructured.Unstructured) bool {
+		return o != nil && o.GetDeletionTimestamp() != nil && slices.Contains(o.GetFinalizers(), finalizer)
+	}
+}
+
+// release takes all finalizers off a config map.
+func (c *tenant) release(name string) {
+	c.t.Helper()
+	_, err := c.kube.CoreV1().ConfigMaps("default").Patch(c.t.Context(), name, types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestDependentsGoWithTheirOwner(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	top := c.configMap("top")
+	middle := c.configMap("middle", owner(top))
+	c.configMap("bottom", owner(middle))
+	c.delete("top", metav1.DeletePropagationBackground)
+	for _, name := range []string{"middle", "bottom"} {
+		c.awaitConfigMap(name, gone)
+	}
+}
+
+func TestDependentsOfAbsentOwnersGo(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	there := c.configMap("there")
+	goner := c.configMap("goner")
+	c.delete("goner", metav1.DeletePropagationBackground)
+
+	never, reborn := owner(there), owner(there)
+	never.Name, never.UID = "never", "of-nobody"
+	reborn.UID = "of-an-earlier-one" // the name exists, with another UID
+	c.configMap("of-never", never)
+	c.configMap("of-goner", owner(goner))
+	c.configMap("of-another", reborn)
+	for _, name := range []string{"of-never", "of-goner", "of-another"} {
+		c.awaitConfigMap(name, gone)
+	}
+	c.stays("there")
+}
+
+func TestOneOwnerIsEnough(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	a, b := c.configMap("a"), c.configMap("b")
+	c.configMap("child", owner(a), owner(b))
+	c.delete("a", metav1.DeletePropagationBackground)
+	left := c.awaitConfigMap("child", hasOwners(1))
+	if ref := left.GetOwnerReferences()[0]; ref.UID != b.UID {
+		t.Errorf("is left with owner %s", ref.Name)
+	}
+	c.delete("b", metav1.DeletePropagationBackground)
+	c.awaitConfigMap("child", gone)
+}
+
+func TestForegroundDeletionWaitsForDependents(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	top := c.configMap("top")
+	held := c.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "held", OwnerReferences: []metav1.OwnerReference{blocked(top)}, Finalizers: []string{holdFinalizer},
+	}})
+	c.configMap("below", blocked(held))
+	c.configMap("light", owner(top)) // goes too, but nobody waits for it
+	c.delete("top", metav1.DeletePropagationForeground)
+
+	c.awaitConfigMap("below", gone)
+	c.awaitConfigMap("light", gone)
+	c.awaitConfigMap("held", func(o *unstructured.Unstructured) bool {
+		return waitsFor(holdFinalizer)(o) && len(o.GetFinalizers()) == 1
+	})
+	c.caughtUp()
+	if o := c.awaitConfigMap("top", there); !waitsFor(metav1.FinalizerDeleteDependents)(o) {
+		t.Errorf("the owner does not wait: %v", o)
+	}
+	c.release("held")
+	c.awaitConfigMap("top", gone)
+}
+
+// Who waits for a dependent need not when another owner keeps that.
+func TestForegroundDeletionLetsGoOfWhatOthersOwn(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	a, b := c.configMap("a"), c.configMap("b")
+	c.configMap("child", blocked(a), blocked(b))
+	c.delete("a", metav1.DeletePropagationForeground)
+	c.awaitConfigMap("a", gone)
+	if o := c.stays("child"); len(o.OwnerReferences) != 1 || o.OwnerReferences[0].UID != b.UID {
+		t.Errorf("owners are %v", o.OwnerReferences)
+	}
+}
+
+// A dependent that stops to block lets its owner go.
+func TestForegroundDeletionIsUnblocked(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	top := c.configMap("top")
+	c.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "held", OwnerReferences: []metav1.OwnerReference{blocked(top)}, Finalizers: []string{holdFinalizer},
+	}})
+	c.delete("top", metav1.DeletePropagationForeground)
+	c.awaitConfigMap("held", waitsFor(holdFinalizer))
+	_, err := c.kube.CoreV1().ConfigMaps("default").Patch(t.Context(), "held", types.StrategicMergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"uid":%q,"blockOwnerDeletion":false}]}}`, top.UID), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitConfigMap("top", gone)
+	c.release("held")
+	c.awaitConfigMap("held", gone)
+}
+
+func TestOrphansStay(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	top := c.configMap("top")
+	child := c.configMap("child", blocked(top))
+	c.configMap("grandchild", owner(child))
+	c.delete("top", metav1.DeletePropagationOrphan)
+	c.awaitConfigMap("top", gone)
+	c.caughtUp()
+	if o := c.stays("child"); len(o.OwnerReferences) != 0 {
+		t.Errorf("the orphan has owners: %v", o.OwnerReferences)
+	}
+	if o := c.stays("grandchild"); len(o.OwnerReferences) != 1 {
+		t.Errorf("the orphan's dependent has owners %v", o.OwnerReferences)
+	}
+}
+
+func TestCyclesEnd(t *testing.T) {
+	t.Parallel()
+	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		t.Run(string(how), func(t *testing.T) {
+			t.Parallel()
+			c := newTenant(t)
+			a := c.configMap("a")
+			b := c.configMap("b", blocked(a))
+			d := c.configMap("d", blocked(b))
+			a.OwnerReferences = []metav1.OwnerReference{blocked(d), blocked(a)}
+			if _, err := c.kube.CoreV1().ConfigMaps("default").Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			c.caughtUp()
+			c.stays("d")
+			c.delete("b", how)
+			for _, name := range []string{"a", "b", "d"} {
+				c.awaitConfigMap(name, gone)
+			}
+		})
+	}
+}
+
+// Equal names, in equal relations, in two clusters have nothing to do with each other.
+func TestGarbageOfOneClusterIsNotThatOfAnother(t *testing.T) {
+	t.Parallel()
+	a, b := newTenant(t), newTenant(t)
+	for _, c := range []*tenant{a, b} {
+		c.configMap("child", owner(c.configMap("top")))
+	}
+	a.delete("top", metav1.DeletePropagationBackground)
+	a.awaitConfigMap("child", gone)
+	b.caughtUp()
+	b.stays("top")
+	if o := b.stays("child"); len(o.OwnerReferences) != 1 {
+		t.Errorf("owners are %v", o.OwnerReferences)
+	}
+}
+
+// A UID of another cluster's object is that of no owner: it neither keeps the object
+// that names it, nor the one that it belongs to, nor does it delete that.
+func TestForgedOwnersOfOtherClusters(t *testing.T) {
+	t.Parallel()
+	victim, forger := newTenant(t), newTenant(t)
+	target := victim.configMap("target")
+	childOfTarget := victim.configMap("child", owner(target))
+	forger.configMap("target") // of the same name, but another UID
+
+	forger.configMap("kept", owner(target))
+	forger.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "blocking", OwnerReferences: []metav1.OwnerReference{blocked(target)}, Finalizers: []string{holdFinalizer},
+	}})
+	forger.configMap("below", owner(childOfTarget))
+	for _, name := range []string{"kept", "below"} {
+		forger.awaitConfigMap(name, gone)
+	}
+	forger.awaitConfigMap("blocking", waitsFor(holdFinalizer))
+	victim.caughtUp()
+	victim.stays("target")
+	victim.stays("child")
+
+	victim.delete("target", metav1.DeletePropagationForeground) // not held up by "blocking"
+	victim.awaitConfigMap("target", gone)
+	victim.awaitConfigMap("child", gone)
+	forger.stays("target")
+}
+
+// An owner in another namespace counts as absent, and who looks is told why.
+func TestOwnerInAnotherNamespace(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	c.namespace("other")
+	far := c.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "far"}})
+	child := c.configMap("child", owner(far))
+	c.awaitConfigMap("child", gone)
+	c.awaitWarning("default", child.UID)
+}
+
+// An object without a namespace can have no owner in one. It is never collected.
+func TestNamespacedOwnerOfClusterScopedObject(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	top := c.configMap("top")
+	role := must(c.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "odd", OwnerReferences: []metav1.OwnerReference{owner(top)}},
+	}, metav1.CreateOptions{}))(t)
+	c.awaitWarning("default", role.UID)
+	c.delete("top", metav1.DeletePropagationBackground)
+	c.caughtUp()
+	if o := c.await(clusterRolesResource, "", "odd", there); o.GetDeletionTimestamp() != nil {
+		t.Error("it is being deleted")
+	}
+}
+
+// An object with a namespace may be owned by one without.
+func TestClusterScopedOwner(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	role := must(c.kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "top"}}, metav1.CreateOptions{}))(t)
+	c.configMap("child", metav1.OwnerReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole", Name: "top", UID: role.UID})
+	c.caughtUp()
+	c.stays("child")
+	if err := c.kube.RbacV1().ClusterRoles().Delete(t.Context(), "top", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitConfigMap("child", gone)
+}
+
+// awaitWarning waits for the event that tells of an owner in another namespace.
+func (c *tenant) awaitWarning(namespace string, about types.UID) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	w := must(c.kube.CoreV1().Events(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "reason=OwnerRefInvalidNamespace"}))(c.t)
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if o, ok := e.Object.(*corev1.Event); ok && o.InvolvedObject.UID == about {
+			if o.Type != corev1.EventTypeWarning || o.Message == "" {
+				c.t.Errorf("got %+v", o)
+			}
+			return
+		}
+	}
+	c.t.Fatal("no event OwnerRefInvalidNamespace")
+}
+
+// Nobody knows whether the owner exists when its kind is not served.
+func TestOwnersOfUnknownKindsKeepTheirDependents(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	c.configMap("child", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Nobody", Name: "x", UID: "x"},
+		metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "absent", UID: "y"})
+	c.configMap("other-version", metav1.OwnerReference{APIVersion: "v2", Kind: "ConfigMap", Name: "x", UID: "z"})
+	c.caughtUp()
+	for _, name := range []string{"child", "other-version"} {
+		if o := c.stays(name); len(o.OwnerReferences) == 0 {
+			t.Errorf("%s has lost its owners", name)
+		}
+	}
+}
+
+func TestManyDependents(t *testing.T) {
+	t.Parallel()
+	const n = 10_000
+	c := newTenant(t)
+	top := c.configMap("top")
+	st, r := c.server.Store(), store.NativeResource(schema.GroupResource{Resource: "configmaps"})
+	var wg sync.WaitGroup
+	for worker := range 16 {
+		wg.Go(func() {
+			for i := worker; i < n; i += 16 {
+				_, err := st.Commit(t.Context(), []store.Write{{Resource: r, Cluster: c.name, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", Name: fmt.Sprint("child-", i), UID: types.UID(fmt.Sprint("uid-", i)), OwnerReferences: []metav1.OwnerReference{blocked(top)},
+				}}}})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	began := time.Now()
+	c.delete("top", metav1.DeletePropagationForeground)
+	c.awaitConfigMapWithin("top", 10*patience, gone)
+	t.Logf("%d dependents were gone after %v", n, time.Since(began))
+	if left := st.Spine().Ledger().Of(c.name)[r].Objects; left > 2 {
+		t.Errorf("%d config maps are left", left)
+	}
+}
+
+// awaitConfigMapWithin is awaitConfigMap for what takes long.
+func (c *tenant) awaitConfigMapWithin(name string, d time.Duration, wanted func(*unstructured.Unstructured) bool) {
+	c.t.Helper()
+	deadline := time.Now().Add(d)
+	for time.Now().Before(deadline) {
+		ctx, cancel := context.WithDeadline(c.t.Context(), deadline)
+		w, err := c.any.Resource(configMapsResource).Namespace("default").Watch(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "metadata.name=" + name})
+		if err != nil {
+			cancel()
+			c.t.Fatal(err)
+		}
+		if _, err := c.kube.CoreV1().ConfigMaps("default").Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) && wanted(nil) {
+			w.Stop()
+			cancel()
+			return
+		}
+		_, ok := untilWanted(w, wanted)
+		cancel()
+		if ok {
+			return
+		}
+	}
+	c.t.Fatalf("%s did not become as wanted", name)
+}
+
+var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+func widgetDefinition() *apiextensionsv1.CustomResourceDefinition {
+	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "widgets.example.com"}}
+	d.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: "v1", Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+		}},
+	}
+	return d
+}
+
+func widget(name string, owners ...metav1.OwnerReference) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetAPIVersion("example.com/v1")
+	u.SetKind("Widget")
+	u.SetNamespace("default")
+	u.SetName(name)
+	u.SetUID(types.UID("uid-of-" + name))
+	if len(owners) > 0 {
+		u.SetOwnerReferences(owners)
+	}
+	return u
+}
+
+func ownerWidget(name string) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Widget", Name: name, UID: types.UID("uid-of-" + name)}
+}
+
+// restartable is a server of a test's own.
+func restartable(t *testing.T, dir string, c cluster.Name, kinds ...*apiextensionsv1.CustomResourceDefinition) (*tenant, func()) {
+	t.Helper()
+	s := must(server.New(t.Context(), server.Config{Dir: dir, NoSync: true, Kinds: kinds}))(t)
+	stop := sync.OnceFunc(s.Close)
+	t.Cleanup(stop)
+	o := &tenant{t: t, server: &running{Server: s, dir: dir}, name: c}
+	if err := s.MakeCluster(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	o.kube = must(kubernetes.NewForConfig(o.config()))(t)
+	o.any = must(dynamic.NewForConfig(o.config()))(t)
+	return o, stop
+}
+
+// What happened, or was left undone, while no server ran is made up for.
+func TestGarbageOfAStoppedServer(t *testing.T) {
+	t.Parallel()
+	dir, name := t.TempDir(), cluster.NewName()
+	c, stop := restartable(t, dir, name)
+	top := c.configMap("top")
+	c.configMap("child", owner(top))
+	c.configMap("of-widget", ownerWidget("never-was")) // of a kind that is not served yet
+	c.caughtUp()
+	c.stays("child")
+	c.stays("of-widget")
+	stop()
+
+	st := must(store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true}))(t)
+	at := func(r schema.GroupResource, name string) store.Key {
+		return store.Key{Resource: store.NativeResource(r), Cluster: c.name, Namespace: "default", Name: name}
+	}
+	k := at(configMapsResource.GroupResource(), "top")
+	_, rev, err := st.Metadata(t.Context(), k)
+	if err != nil || rev == 0 {
+		t.Fatal(rev, err)
+	}
+	commit := func(w store.Write) {
+		t.Helper()
+		w.Cluster = name
+		if _, err := st.Commit(t.Context(), []store.Write{w}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(store.Write{Resource: k.Resource, Object: &corev1.ConfigMap{ObjectMeta: top.ObjectMeta}, Expect: rev, Delete: true})
+	half := widget("half") // its deletion was begun, and one of its dependents left
+	half.SetDeletionTimestamp(new(metav1.Now()))
+	half.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
+	orphaning := widget("orphaning")
+	orphaning.SetDeletionTimestamp(new(metav1.Now()))
+	orphaning.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+	ofHalf := ownerWidget("half")
+	ofHalf.BlockOwnerDeletion = new(true)
+	for _, o := range []*unstructured.Unstructured{
+		half, widget("a-of-half", ofHalf), widget("z-of-half", ofHalf),
+		orphaning, widget("a-of-orphaning", ownerWidget("orphaning")), widget("z-of-orphaning", ownerWidget("orphaning")),
+		widget("top"), widget("a-of-top", ownerWidget("top")),
+	} {
+		commit(store.Write{Resource: store.CustomResource(widgets.GroupResource(), ""), Object: o})
+	}
+	st.Close()
+
+	c, _ = restartable(t, dir, name, widgetDefinition())
+	c.awaitConfigMap("child", gone)
+	c.awaitConfigMap("of-widget", gone) // since its kind is served
+	for _, name := range []string{"half", "a-of-half", "z-of-half", "orphaning"} {
+		c.await(widgets, "default", name, gone)
+	}
+	for _, name := range []string{"a-of-orphaning", "z-of-orphaning"} {
+		c.await(widgets, "default", name, hasOwners(0))
+	}
+	c.caughtUp()
+	c.await(widgets, "default", "a-of-top", hasOwners(1))
+	if err := c.any.Resource(widgets).Namespace("default").Delete(t.Context(), "top", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await(widgets, "default", "a-of-top", gone)
+}
