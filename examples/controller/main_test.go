@@ -36,7 +36,7 @@ func TestCounter(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			c.Apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: two-keys}, data: {a: x, b: y}}")
+			c.Apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: two-keys}, data: {a: x, b: z}}")
 			c.Wait(corev1.SchemeGroupVersion.WithResource("configmaps"), "default", "two-keys", func(o *unstructured.Unstructured) bool {
 				return o != nil && o.GetLabels()[label] == "2"
 			})
