@@ -127,28 +127,29 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 		switch {
 		case p == tenancy.Blocked:
 			l.blocked.rest(c, lookAgain*time.Since(began))
-			l.above(c)
+			l.above(k)
 		case err == nil:
 			l.blocked.clear(c)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if p == tenancy.Unfinished {
+		case p == tenancy.Unfinished:
 			return control.After(0)
-		}
-		if p == tenancy.Ended && c != "" {
+		case p == tenancy.Held:
+			l.above(k)
+			fallthrough
+		case p == tenancy.Ended:
 			klog.FromContext(ctx).Info("logical cluster deleted", "deleted", c)
 		}
 		return nil
 	}
 }
 
-// above lets the cluster above repeat what blocks this one.
-func (l *deaths) above(c cluster.Name) {
-	root, _ := l.tree.Cluster(c)
-	if parent, ok := l.tree.Cluster(root.Parent); ok && parent.Ending {
-		l.blocked.wake(control.Key{Cluster: root.Parent})
+// above lets the cluster that a Workspace is in repeat what blocks that.
+func (l *deaths) above(k control.Key) {
+	if parent, ok := l.tree.Cluster(k.Cluster); ok && parent.Ending && k.Name != "" {
+		l.blocked.wake(control.Key{Cluster: k.Cluster})
 	}
 }
 

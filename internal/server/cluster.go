@@ -32,3 +32,9 @@ func (s *Server) MakeCluster(ctx context.Context, c cluster.Name) error {
 	}
 	return s.workspaces.MakeCluster(ctx, c)
 }
+
+// Remove deletes a cluster with everything in and below it, and its Workspace if it
+// has one, and returns when nothing is left.
+func (s *Server) Remove(ctx context.Context, c cluster.Name) error {
+	return s.workspaces.Remove(ctx, c)
+}

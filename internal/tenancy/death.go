@@ -37,6 +37,8 @@ const (
 	Waiting
 	// Blocked deletions go on when somebody has removed finalizers.
 	Blocked
+	// Held deletions are complete but for the Workspace, which other finalizers keep.
+	Held
 	// Ended clusters are gone with everything in them.
 	Ended
 )
@@ -174,7 +176,13 @@ func (w *Workspaces) end(ctx context.Context, d *death, delete Delete) (Progress
 	case rest.more:
 		return Unfinished, nil
 	}
-	return Ended, w.bury(ctx, d)
+	if err := w.bury(ctx, d); err != nil {
+		return Unfinished, err
+	}
+	if d.workspace != nil && len(d.workspace.Finalizers) > 0 {
+		return Held, nil
+	}
+	return Ended, nil
 }
 
 // ofWorkspace reads the death of a Workspace. It is nil if that is gone or, unless
