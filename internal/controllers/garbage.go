@@ -165,7 +165,6 @@ func definesAPIs(r store.Resource) bool {
 
 func phaseOf(m store.Metadata) phase {
 	return phase{
-		deleting:   m.Deleting,
 		foreground: m.Deleting && slices.Contains(m.Finalizers, metav1.FinalizerDeleteDependents),
 		orphaning:  m.Deleting && slices.Contains(m.Finalizers, metav1.FinalizerOrphanDependents),
 	}

@@ -53,9 +53,8 @@ type owned struct {
 	phase
 }
 
-// A phase is how far the deletion of an object has come.
+// A phase says what the deletion of an object waits for, once that began.
 type phase struct {
-	deleting   bool
 	foreground bool // it waits for the deletion of its dependents
 	orphaning  bool // it waits for its dependents to let go of it
 }
@@ -233,6 +232,10 @@ func (g *ownership) relate(n *node, refs []reference) {
 	}
 }
 
+// holds reports whether the dependent holds up the deletion of its owner. Nothing
+// waits for itself.
+func (e *edge) holds() bool { return e.blocks && e.from != e.to.owner }
+
 func (e *edge) is(r reference) bool {
 	return e.to.owner.id.uid == r.uid && e.to.claim == r.claim && e.blocks == r.blocks
 }
@@ -240,10 +243,10 @@ func (e *edge) is(r reference) bool {
 // judge wakes whoever has to act because of a new edge.
 func (g *ownership) judge(e *edge) {
 	owner := e.to.owner
-	switch {
-	case e.to.found == unchecked:
+	if e.to.found == unchecked {
 		g.wake(owner)
-	case e.to.found == wrong || owner.waits():
+	}
+	if e.to.found == wrong || owner.waits() {
 		g.wake(e.from)
 	}
 }
@@ -259,7 +262,7 @@ func (g *ownership) link(e *edge, from *node, r reference) {
 	to := owner.claims[i]
 	*e = edge{from: from, to: to, index: len(to.edges), blocks: r.blocks}
 	to.edges = append(to.edges, e)
-	if e.blocks {
+	if e.holds() {
 		owner.blocking++
 	}
 }
@@ -273,7 +276,7 @@ func (g *ownership) unlink(e *edge) {
 	if len(to.edges) == 0 {
 		owner.claims = slices.DeleteFunc(owner.claims, func(c *claims) bool { return c == to })
 	}
-	if e.blocks {
+	if e.holds() {
 		if owner.blocking--; owner.blocking == 0 && owner.foreground {
 			g.wake(owner)
 		}
