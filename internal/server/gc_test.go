@@ -236,7 +236,7 @@ func TestCyclesEnd(t *testing.T) {
 			a := c.configMap("a")
 			b := c.configMap("b", blocked(a))
 			d := c.configMap("d", blocked(b))
-			a.OwnerReferences = []metav1.OwnerReference{blocked(d), blocked(a)}
+			a.OwnerReferences = []metav1.OwnerReference{blocked(d)}
 			if _, err := c.kube.CoreV1().ConfigMaps("default").Update(t.Context(), a, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -247,6 +247,23 @@ func TestCyclesEnd(t *testing.T) {
 				c.awaitConfigMap(name, gone)
 			}
 		})
+	}
+}
+
+// An object that names itself as its owner does not wait for itself.
+func TestObjectThatOwnsItself(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
+		self := c.configMap("self")
+		self.OwnerReferences = []metav1.OwnerReference{blocked(self)}
+		if _, err := c.kube.CoreV1().ConfigMaps("default").Update(t.Context(), self, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.caughtUp()
+		c.stays("self")
+		c.delete("self", how)
+		c.awaitConfigMap("self", gone)
 	}
 }
 
