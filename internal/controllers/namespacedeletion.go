@@ -3,11 +3,11 @@ package controllers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -17,46 +17,54 @@ import (
 
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
 // NamespaceDeletion empties namespaces that are being deleted, as Kubernetes does,
-// and lets go of them then.
+// and lets go of them then. Kubernetes first waits for writes that were admitted
+// before the deletion began; here those that come late, even after the namespace is
+// gone, are noticed and deleted.
 func NamespaceDeletion(d Deps) control.Loop {
 	all := func() []control.Key { return keys(d.Namespaces.Keys()) }
-	ending := &endingNamespaces{inbox: newInbox(all), all: all, ending: d.isEnding}
+	ending := &endingNamespaces{inbox: newInbox(all), all: all, get: d.namespace, ended: map[control.Key]bool{}}
 	d.Store.Spine().Follow(ending)
 	return control.Loop{
 		Name: "namespace-deletion",
 		On:   []control.Source{ending.source(d.Store.Spine().Ready())},
 		Do: func(ctx context.Context, k control.Key) error {
-			if !d.isEnding(k) {
+			late := ending.takeLate(k)
+			deleted, exists := d.namespace(k)
+			if exists && deleted == nil || !exists && !late {
 				return nil
 			}
-			deleter, err := namespaceDeleter(ctx, d.Client(k.Cluster))
-			if err != nil {
-				return fmt.Errorf("empty namespace %s: %w", k.Name, err)
+			clients, err := namespaceClients(d.Client(k.Cluster))
+			if err == nil && exists {
+				err = clients.empty(ctx, k.Name)
+			} else if err == nil {
+				err = clients.deleteAll(ctx, k.Name)
 			}
-			err = deleter.Delete(ctx, k.Name)
-			var remaining *deletion.ResourcesRemainingError
-			if errors.As(err, &remaining) {
-				// Whatever goes wakes the loop earlier.
-				return control.After(time.Duration(remaining.Estimate/2+1) * time.Second)
+			if err != nil && !exists {
+				ending.setLate(k)
 			}
 			return err
 		},
 	}
 }
 
-// isEnding reports whether the namespace that k names is being deleted.
-func (d Deps) isEnding(k control.Key) bool {
-	deleted, ok := d.Namespaces.Get(k.Cluster, "", k.Name)
-	return ok && deleted != nil
+// namespace returns when a namespace began to be deleted, and whether there is one.
+func (d Deps) namespace(k control.Key) (deleted *metav1.Time, exists bool) {
+	return d.Namespaces.Get(k.Cluster, "", k.Name)
 }
 
-// namespaceDeleter returns what empties a namespace of one cluster. What resources
-// there are is asked once: upstream asks twice and, worse, ends the process if the
-// first answer is that there are none.
-func namespaceDeleter(ctx context.Context, config *rest.Config) (deletion.NamespacedResourcesDeleterInterface, error) {
+// contentClients empty namespaces of one cluster.
+type contentClients struct {
+	core    typedcorev1.CoreV1Interface
+	objects metadata.Interface
+	// resources are those that are in namespaces. They are asked for once.
+	resources func() ([]*metav1.APIResourceList, error)
+}
+
+func namespaceClients(config *rest.Config) (*contentClients, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -75,19 +83,51 @@ func namespaceDeleter(ctx context.Context, config *rest.Config) (deletion.Namesp
 	}
 	resources := sync.OnceValues(served.ServerPreferredNamespacedResources)
 	if all, err := resources(); len(all) == 0 {
-		return nil, errors.Join(errors.New("no resources are served"), err)
+		// Upstream ends the process when it is told so.
+		return nil, errors.Join(errors.New("find what a namespace can hold: no resources are served"), err)
 	}
-	return deletion.NewNamespacedResourcesDeleter(ctx, core.Namespaces(), objects, core,
-		func() ([]*metav1.APIResourceList, error) { return resources() }, corev1.FinalizerKubernetes), nil
+	return &contentClients{core, objects, resources}, nil
 }
 
-// endingNamespaces finds the namespaces that are being deleted, and those of them
-// from which something goes.
+// empty does what there is to do for a namespace that is being deleted.
+func (c *contentClients) empty(ctx context.Context, namespace string) error {
+	err := deletion.NewNamespacedResourcesDeleter(ctx, c.core.Namespaces(), c.objects, c.core, c.resources, corev1.FinalizerKubernetes).Delete(ctx, namespace)
+	var remaining *deletion.ResourcesRemainingError
+	if errors.As(err, &remaining) {
+		// Whatever goes wakes the loop earlier.
+		return control.After(time.Duration(remaining.Estimate/2+1) * time.Second)
+	}
+	return err
+}
+
+// deleteAll deletes everything in a namespace that does not exist.
+func (c *contentClients) deleteAll(ctx context.Context, namespace string) error {
+	all, err := c.resources()
+	errs := []error{err}
+	resources, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"deletecollection"}}, all))
+	errs = append(errs, err)
+	background := metav1.DeletePropagationBackground
+	for r := range resources {
+		err := c.objects.Resource(r).Namespace(namespace).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{})
+		errs = append(errs, ignore(err, apierrors.IsNotFound, apierrors.IsMethodNotSupported))
+	}
+	return errors.Join(errs...)
+}
+
+// endingNamespaces finds the namespaces that are being deleted, those of them from
+// which something goes, and those into which something comes late.
 type endingNamespaces struct {
 	*inbox
-	all     func() []control.Key // from a table that is told of events before
-	ending  func(control.Key) bool
+	// all and get read a table that is told of events before.
+	all func() []control.Key
+	get func(control.Key) (deleted *metav1.Time, exists bool)
+
 	reading bool
+	// ended are namespaces that are gone, the newest few thousand.
+	ended map[control.Key]bool
+
+	lateMu sync.Mutex
+	late   map[control.Key]bool // namespaces into which something came
 }
 
 // Reset implements [store.Follower].
@@ -95,25 +135,65 @@ func (f *endingNamespaces) Reset() { f.reading = true }
 
 // Apply implements [store.Follower].
 func (f *endingNamespaces) Apply(e store.Event) {
-	k := control.Key{Cluster: e.Key.Cluster, Name: e.Key.Namespace}
 	switch {
 	case f.reading:
-		return
-	case e.Key.Resource == namespaces && !e.Deleted():
-		k.Name = e.Key.Name
-	case e.Key.Namespace == "" || !e.Deleted():
+	case e.Key.Resource == namespaces:
+		f.namespace(control.Key{Cluster: e.Key.Cluster, Name: e.Key.Name}, e.Deleted())
+	case e.Key.Namespace != "":
+		f.content(control.Key{Cluster: e.Key.Cluster, Name: e.Key.Namespace}, e)
+	}
+}
+
+func (f *endingNamespaces) namespace(k control.Key, gone bool) {
+	if !gone {
+		delete(f.ended, k)
+		if deleted, _ := f.get(k); deleted != nil {
+			f.put(k)
+		}
 		return
 	}
-	if f.ending(k) {
-		f.put(k)
+	if len(f.ended) >= maxWaiting {
+		clear(f.ended)
 	}
+	f.ended[k] = true
+}
+
+// content takes in a change of what is in a namespace.
+func (f *endingNamespaces) content(k control.Key, e store.Event) {
+	deleted, exists := f.get(k)
+	if exists && deleted == nil || !exists && (!f.ended[k] || e.Deleted()) {
+		return
+	}
+	// What every namespace has is written before the namespace, if together with it.
+	if !e.Deleted() && (exists || !tenancy.IsNamespaceContent(e.Key)) {
+		f.setLate(k)
+	}
+	f.put(k)
+}
+
+func (f *endingNamespaces) setLate(k control.Key) {
+	f.lateMu.Lock()
+	defer f.lateMu.Unlock()
+	if f.late == nil {
+		f.late = map[control.Key]bool{}
+	}
+	f.late[k] = true
+}
+
+// takeLate reports whether something came since it was last asked.
+func (f *endingNamespaces) takeLate(k control.Key) bool {
+	f.lateMu.Lock()
+	defer f.lateMu.Unlock()
+	late := f.late[k]
+	delete(f.late, k)
+	return late
 }
 
 // Done implements [store.Follower].
 func (f *endingNamespaces) Done() {
 	f.reading = false
 	for _, k := range f.all() {
-		if f.ending(k) {
+		if deleted, _ := f.get(k); deleted != nil {
 			f.put(k)
 		}
 	}

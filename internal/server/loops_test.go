@@ -100,6 +100,28 @@ func TestADeletedNamespaceEndsWithAllInIt(t *testing.T) {
 	c.await(core("configmaps"), "n", "m0", gone)
 }
 
+func TestWhatComesLateIntoADeletedNamespaceIsDeleted(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	c.namespace("n")
+	late := c.hold("late")
+	created := make(chan error, 1)
+	go func() {
+		_, err := c.kube.CoreV1().ConfigMaps("n").Create(t.Context(), configMap("late", nil), metav1.CreateOptions{})
+		created <- err
+	}()
+	<-late.reached
+	if err := c.kube.CoreV1().Namespaces().Delete(t.Context(), "n", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await(core("namespaces"), "", "n", gone)
+	close(late.release)
+	if err := <-created; err != nil {
+		t.Fatal(err)
+	}
+	c.await(core("configmaps"), "n", "late", gone)
+}
+
 // tokenSecret asks for a token of an account in namespace n.
 func tokenSecret(name, account string) *corev1.Secret {
 	return &corev1.Secret{

@@ -17,12 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -45,6 +47,7 @@ var shared = sync.OnceValues(func() (*running, error) {
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
 	r.Server, err = server.New(context.Background(), server.Config{
 		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,
+		Rules: []admit.Rule{{Name: "hold", Validate: r.holdBack}},
 	})
 	if err != nil {
 		return nil, err
@@ -61,6 +64,36 @@ type running struct {
 	*server.Server
 	dir, url string
 	ca       []byte
+	holds    sync.Map // by the cluster and name of objects: their pause
+}
+
+// A pause keeps the creation of an object from going on once it was admitted.
+type pause struct {
+	reached chan struct{} // closed by the request
+	release chan struct{} // closed by the test
+}
+
+// hold holds back the creation of objects of that name in the tenant's cluster.
+func (c *tenant) hold(name string) pause {
+	h := pause{make(chan struct{}), make(chan struct{})}
+	c.server.holds.Store(string(c.name)+"/"+name, h)
+	return h
+}
+
+// holdBack is the last admission rule.
+func (r *running) holdBack(ctx context.Context, a admit.Request) error {
+	found, ok := r.holds.LoadAndDelete(string(a.Cluster) + "/" + a.GetName())
+	if !ok || a.GetOperation() != admission.Create {
+		return nil
+	}
+	h := found.(pause)
+	close(h.reached)
+	select {
+	case <-h.release:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func TestMain(m *testing.M) {
