@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/cli"
+)
+
+// The test binary plays the programs itself, so that nothing is built twice.
+func TestMain(m *testing.M) {
+	plugin := func() { os.Exit(cli.Main()) }
+	testscript.Main(m, map[string]func(){
+		"kcp":                      main,
+		"kubectl-ws":               plugin,
+		"kubectl-kcp":              plugin,
+		"kubectl-create-workspace": plugin,
+	})
+}
+
+// TestScripts runs the scripts in test/script with the real kubectl. They share a
+// server, whose administrators' kubeconfig each finds in KUBECONFIG, unless they
+// start one of their own.
+func TestScripts(t *testing.T) {
+	bin := realKubectl(t)
+	shared := sync.OnceValues(func() (string, error) { return startShared(t) })
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("..", "..", "test", "script"),
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup: func(e *testscript.Env) error {
+			kubeconfig, err := shared()
+			if err != nil {
+				return err
+			}
+			data, err := os.ReadFile(kubeconfig)
+			if err != nil {
+				return err
+			}
+			own := filepath.Join(e.WorkDir, "kubeconfig")
+			e.Setenv("KUBECONFIG", own)
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+bin)
+			return os.WriteFile(own, data, 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"ready": ready},
+	})
+}
+
+// startShared starts the server that scripts share, and returns its kubeconfig.
+func startShared(t *testing.T) (string, error) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	users := "alice-token,alice,1\nbob-token,bob,2\n"
+	if err := os.WriteFile(tokens, []byte(users), 0o600); err != nil {
+		return "", err
+	}
+	srv := &kcp.Server{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true, TokenFile: tokens}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := srv.Start(ctx); err != nil {
+		return "", err
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(srv.Dir, "admin.kubeconfig"), nil
+}
+
+// realKubectl returns the folder with the pinned kubectl, which it builds if that
+// has not been done.
+func realKubectl(t *testing.T) string {
+	t.Helper()
+	bin, err := filepath.Abs(filepath.Join("..", "..", "bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(bin, "kubectl")); err == nil {
+		return bin
+	}
+	bin = t.TempDir()
+	build := exec.CommandContext(t.Context(), filepath.Join(runtime.GOROOT(), "bin", "go"), "build", "-o", bin, "./cmd/kubectl")
+	build.Dir = filepath.Join("..", "..", "test", "tools")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kubectl: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// ready waits until the server whose root directory is .kcp serves. It sets
+// KUBECONFIG to its administrators' credentials, SERVER to its URL and PORT.
+func ready(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: ready")
+	}
+	kubeconfig := ts.MkAbs(filepath.Join(".kcp", "admin.kubeconfig"))
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(time.Minute)
+	for {
+		server, err := serves(kubeconfig)
+		if err == nil {
+			ts.Setenv("KUBECONFIG", kubeconfig)
+			ts.Setenv("SERVER", server)
+			ts.Setenv("PORT", server[strings.LastIndexByte(server, ':')+1:])
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout:
+			ts.Fatalf("the server does not get ready: %v", err)
+		}
+	}
+}
+
+// serves returns the URL of the server of a kubeconfig, if it is ready.
+func serves(kubeconfig string) (string, error) {
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: "base"}).ClientConfig()
+	if err != nil {
+		return "", err
+	}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Get(cfg.Host + "/readyz")
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(body)))
+	}
+	return cfg.Host, errors.Join(err, resp.Body.Close())
+}
