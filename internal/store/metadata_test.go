@@ -2,7 +2,9 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,8 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -169,14 +173,59 @@ func TestMetadataOfStoredObject(t *testing.T) {
 	}
 }
 
+// locked is encryption at rest for tests: a value opens with its own key alone.
+type locked struct{}
+
+func (locked) TransformToStorage(_ context.Context, value []byte, at value.Context) ([]byte, error) {
+	return append([]byte(string(at.AuthenticatedData())+"\x00"), value...), nil
+}
+
+func (locked) TransformFromStorage(_ context.Context, value []byte, at value.Context) ([]byte, bool, error) {
+	rest, ok := bytes.CutPrefix(value, []byte(string(at.AuthenticatedData())+"\x00"))
+	if !ok {
+		return nil, false, errors.New("locked for another key")
+	}
+	return rest, false, nil
+}
+
+func TestMetadataOfEncryptedObject(t *testing.T) {
+	s, _, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	secrets := NativeResource(schema.GroupResource{Resource: "secrets"})
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	s.register(secrets, tenantCodec{scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)}, locked{})
+	if _, err := s.Commit(t.Context(), []Write{{Resource: secrets, Cluster: "c1", Object: &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "u"},
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	k := Key{secrets, "c1", "ns", "s"}
+	if m, _, err := s.Metadata(t.Context(), k); err != nil || m.UID != "u" {
+		t.Errorf("got %+v, %v", m, err)
+	}
+	resp, err := s.RawClient().Get(t.Context(), s.prefix+k.full())
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatal(resp, err)
+	}
+	e := Event{Key: k, value: resp.Kvs[0].Value, store: s}
+	if m, err := e.Metadata(t.Context()); err != nil || m.UID != "u" {
+		t.Errorf("event: got %+v, %v", m, err)
+	}
+	e.Key.Name = "other"
+	if m, err := e.Metadata(t.Context()); err == nil {
+		t.Errorf("at another key: got %+v", m)
+	}
+}
+
 func BenchmarkMetadata(b *testing.B) {
 	plain := described()
 	plain.OwnerReferences, plain.Finalizers, plain.DeletionTimestamp = nil, nil, nil
 	plain.Data = map[string]string{"payload": strings.Repeat("x", 1000)}
 	owned := plain.DeepCopy()
 	owned.OwnerReferences = described().OwnerReferences[:1]
-	s := &Store{kinds: map[string]kind{}}
 	k := Key{NativeResource(configMaps), "c1", "default", "dependent"}
+	s := &Store{kinds: map[string]kind{k.kindPrefix(): {}}}
 	for name, o := range map[string]*corev1.ConfigMap{"plain": plain, "owned": owned} {
 		for form, value := range map[string][]byte{"protobuf": asProtobuf(b, o), "JSON": asJSON(b, o)} {
 			b.Run(fmt.Sprintf("%s/%s/%dB", form, name, len(value)), func(b *testing.B) {
