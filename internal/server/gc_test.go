@@ -283,6 +283,34 @@ func TestGarbageOfOneClusterIsNotThatOfAnother(t *testing.T) {
 	}
 }
 
+// Clusters that are copies have objects with equal UIDs.
+func TestEqualUIDsInTwoClusters(t *testing.T) {
+	t.Parallel()
+	a, b := newTenant(t), newTenant(t)
+	r := store.NativeResource(configMapsResource.GroupResource())
+	for _, c := range []*tenant{a, b} {
+		for _, m := range []metav1.ObjectMeta{
+			{Namespace: "default", Name: "top", UID: "uid-of-top"},
+			{Namespace: "default", Name: "child", UID: "uid-of-child", OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "ConfigMap", Name: "top", UID: "uid-of-top", BlockOwnerDeletion: new(true)},
+			}},
+		} {
+			_, err := c.server.Store().Commit(t.Context(), []store.Write{{Resource: r, Cluster: c.name, Object: &corev1.ConfigMap{ObjectMeta: m}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	a.delete("top", metav1.DeletePropagationForeground)
+	a.awaitConfigMap("top", gone)
+	a.awaitConfigMap("child", gone)
+	b.caughtUp()
+	b.stays("top")
+	if o := b.stays("child"); len(o.OwnerReferences) != 1 {
+		t.Errorf("owners are %v", o.OwnerReferences)
+	}
+}
+
 // A UID of another cluster's object is that of no owner: it neither keeps the object
 // that names it, nor the one that it belongs to, nor does it delete that.
 func TestForgedOwnersOfOtherClusters(t *testing.T) {
