@@ -77,17 +77,17 @@ func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace stri
 		writes = append(writes, b.write(native("", "serviceaccounts"), b.account(namespace)))
 	}
 	stored, rev, err := w.Store.Read(ctx, store.Key{Resource: native("", "configmaps"), Cluster: c, Namespace: namespace, Name: RootCAConfigMap})
-	if err != nil {
+	fresh := b.rootCAMap(namespace)
+	switch {
+	case rev == 0 && err != nil:
 		return nil, err
-	}
-	if stored == nil {
-		return append(writes, b.write(native("", "configmaps"), b.rootCAMap(namespace))), nil
+	case stored == nil: // not there, or nothing that can be read
+		return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: fresh, Expect: rev}), nil
 	}
 	m, err := as[corev1.ConfigMap](stored)
 	if err != nil || w.intact(m) {
 		return writes, err
 	}
-	fresh := b.rootCAMap(namespace)
 	m.Data = fresh.Data
 	delete(m.BinaryData, rootCAKey)
 	setAnnotation(&m.ObjectMeta, description, fresh.Annotations[description])

@@ -1,0 +1,187 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// namespaceWorld is a store with what follows it, without a loop that would act.
+type namespaceWorld struct {
+	t          *testing.T
+	store      *store.Store
+	workspaces *tenancy.Workspaces
+	follower   *incompleteNamespaces
+	last       int64 // revision
+}
+
+func openNamespaceWorld(t *testing.T, dir string) *namespaceWorld {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	natives := s.Natives(func(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
+		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+		codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
+		return storagebackend.NewDefaultConfig("/", codec).ForResource(gr), nil
+	})
+	for _, resource := range []string{"namespaces", "serviceaccounts", "configmaps"} {
+		if _, err := natives.GetRESTOptions(schema.GroupResource{Resource: resource}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: "certificates"}
+	f := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return nil }), intact: w.IsIntact}
+	s.Spine().Follow(f)
+	if err := s.Spine().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &namespaceWorld{t: t, store: s, workspaces: w, follower: f}
+}
+
+// write changes one object without anything that comes with it.
+func (w *namespaceWorld) write(c cluster.Name, r store.Resource, o runtime.Object, m *metav1.ObjectMeta, del bool) {
+	w.t.Helper()
+	_, rev, err := w.store.Read(w.t.Context(), store.Key{Resource: r, Cluster: c, Namespace: m.Namespace, Name: m.Name})
+	if err == nil {
+		w.last, err = w.store.Commit(w.t.Context(), []store.Write{{Resource: r, Cluster: c, Object: o, Expect: rev, Delete: del}})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *namespaceWorld) namespace(c cluster.Name, name string) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.write(c, namespaces, ns, &ns.ObjectMeta, false)
+}
+
+// found returns the namespaces that were found since the last call.
+func (w *namespaceWorld) found() []string {
+	w.t.Helper()
+	if err := w.store.Spine().WaitFor(w.t.Context(), w.last); err != nil {
+		w.t.Fatal(err)
+	}
+	w.follower.inbox.mu.Lock()
+	defer w.follower.inbox.mu.Unlock()
+	var all []string
+	for k := range w.follower.waiting {
+		all = append(all, k.String())
+	}
+	clear(w.follower.waiting)
+	slices.Sort(all)
+	return all
+}
+
+func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	w := openNamespaceWorld(t, dir)
+	for _, c := range []cluster.Name{"one", "two"} {
+		if err := w.workspaces.MakeCluster(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ca := store.Resource{Root: store.Native, Resource: "configmaps"}
+	root := func(namespace, text string) *corev1.ConfigMap {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: tenancy.RootCAConfigMap}, Data: map[string]string{"ca.crt": text}}
+		m.Annotations = map[string]string{"kubernetes.io/description": "x"}
+		return m
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
+	steps := []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"a cluster is born whole", func() { w.namespace("one", "x") }, []string{"one|x"}}, // whose births were before
+		{"it changes", func() { w.namespace("one", "x") }, []string{"one|x"}},
+		{"it is filled", func() {
+			if err := w.workspaces.FillNamespace(t.Context(), "one", "x"); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"the account goes", func() { w.write("one", serviceAccounts, account, &account.ObjectMeta, true) }, []string{"one|default"}},
+		{"the certificates change", func() { m := root("x", "other"); w.write("one", ca, m, &m.ObjectMeta, false) }, []string{"one|x"}},
+		{"they are right again", func() { m := root("x", "certificates"); w.write("one", ca, m, &m.ObjectMeta, false) }, nil},
+		{"something else changes", func() {
+			m := root("x", "other")
+			m.Name = "mine"
+			w.write("one", ca, m, &m.ObjectMeta, false)
+		}, nil},
+		{"they cannot be read", func() {
+			_, err := w.store.RawClient().Put(t.Context(), "/registry/n/core/configmaps/-/one/x/"+tenancy.RootCAConfigMap, "{")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.namespace("two", "y") // so that the change is followed
+		}, []string{"one|x", "two|y"}},
+		{"they are made again", func() {
+			for c, ns := range map[cluster.Name]string{"one": "x", "two": "y"} {
+				if err := w.workspaces.FillNamespace(t.Context(), c, ns); err != nil {
+					t.Error(err)
+				}
+			}
+			w.namespace("one", "x")
+		}, []string{"one|x"}},
+		{"the certificates of the other cluster go", func() { m := root("default", ""); w.write("two", ca, m, &m.ObjectMeta, true) }, []string{"two|default"}},
+	}
+	for _, step := range steps {
+		step.do()
+		if got := w.found(); !slices.Equal(got, step.want) {
+			t.Errorf("%s: looked at %v, want %v", step.name, got, step.want)
+		}
+	}
+	w.store.Close()
+
+	// After a restart the same are found, and nothing else.
+	w = openNamespaceWorld(t, dir)
+	defer w.store.Close()
+	if got, want := w.found(), []string{"one|default", "two|default"}; !slices.Equal(got, want) {
+		t.Errorf("after a restart: looked at %v, want %v", got, want)
+	}
+}
+
+func TestAnInboxLosesNothing(t *testing.T) {
+	all := []control.Key{{Name: "a"}, {Name: "b"}}
+	b := newInbox(func() []control.Key { return all })
+	var woken []control.Key
+	run := func() func() {
+		return b.source(nil).Subscribe(func(k control.Key) { woken = append(woken, k) })
+	}
+	check := func(step string, want ...control.Key) {
+		t.Helper()
+		if !slices.Equal(woken, want) {
+			t.Errorf("%s: woken %v, want %v", step, woken, want)
+		}
+		woken = nil
+	}
+	b.put(all[0])
+	stop := run()
+	check("put before", all[0])
+	b.put(all[1])
+	check("put while it runs", all[1])
+	stop()
+	stop = run()
+	check("what was queued when it stopped is not known", all...)
+	stop()
+
+	b = newInbox(b.all)
+	for i := range maxWaiting + 1 {
+		b.put(control.Key{Name: fmt.Sprint(i)})
+	}
+	run()
+	check("after a long time", all...)
+}
