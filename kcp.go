@@ -70,7 +70,7 @@ type Server struct {
 	NoSync bool
 
 	// Groups are the built-in API groups to serve, as in "core" and
-	// "rbac.authorization.k8s.io". The default is all.
+	// "rbac.authorization.k8s.io". The default is all; "core" is always served.
 	Groups []string
 	// Kinds are further kinds that every logical cluster serves, with everything
 	// that custom resources have.

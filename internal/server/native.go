@@ -149,7 +149,8 @@ func (s *Server) rbacGroup(g generic.RESTOptionsGetter) (genericapiserver.APIGro
 	return info, nil
 }
 
-// installNatives installs the groups that are chosen, all if none is.
+// installNatives installs the groups that are chosen, all if none is. The core
+// group is always there: every cluster has namespaces.
 func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 	chosen := map[string]bool{}
 	for _, name := range s.config.Groups {
@@ -158,7 +159,7 @@ func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 	every := len(chosen) == 0
 	var infos []*genericapiserver.APIGroupInfo
 	for _, group := range s.nativeGroups(g) {
-		if !every && !chosen[group.name] {
+		if !every && !chosen[group.name] && group.name != "core" {
 			continue
 		}
 		delete(chosen, group.name)

@@ -161,6 +161,13 @@ func (s *Store) kind(r Resource) (kind, error) {
 	return k, nil
 }
 
+// Serves reports whether objects of a resource can be written: whether its kind is
+// custom, or native and chosen.
+func (s *Store) Serves(r Resource) bool {
+	_, err := s.kind(r)
+	return err == nil
+}
+
 // encode returns the value to store for obj at k. It leaves obj as it is.
 func (s *Store) encode(ctx context.Context, k Key, obj runtime.Object) ([]byte, error) {
 	how, err := s.kind(k.Resource)

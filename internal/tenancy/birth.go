@@ -84,7 +84,9 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	writes := append(b.namespace(metav1.NamespaceDefault),
 		store.Write{Resource: w.Resource, Cluster: parent, Object: stored}, b.write(LogicalClusters(), lc))
 	if creator != nil && creator.GetName() != "" {
-		writes = append(writes, b.admin(creator.GetName()))
+		if admin := b.admin(creator.GetName()); w.Store.Serves(admin.Resource) {
+			writes = append(writes, admin)
+		}
 	}
 	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
 	return err

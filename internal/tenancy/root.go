@@ -80,8 +80,12 @@ func fence(ctx context.Context, s *store.Store, c cluster.Name) error {
 }
 
 // ensure makes those objects that do not exist, each in a transaction of its own.
+// Kinds that the server was told not to serve are left out.
 func ensure(ctx context.Context, s *store.Store, writes ...store.Write) error {
 	for _, w := range writes {
+		if !s.Serves(w.Resource) {
+			continue
+		}
 		if _, err := s.Commit(ctx, []store.Write{w}); err != nil && !storage.IsExist(err) {
 			return err
 		}

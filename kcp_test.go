@@ -1,0 +1,252 @@
+package kcp_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/unforked/kcp"
+)
+
+func Example() {
+	ctx := context.Background()
+	srv := &kcp.Server{}
+	if err := srv.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	cfg, err := srv.Cluster(ctx, "team-a") // an ordinary *rest.Config
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "hello"}}
+	made, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps("default").Create(ctx, hello, metav1.CreateOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(made.Name, "in", made.Annotations["kcp.io/cluster"])
+	if err := srv.Close(); err != nil {
+		log.Fatal(err)
+	}
+	// Output: hello in team-a
+}
+
+func start(t *testing.T, srv *kcp.Server) *kcp.Server {
+	t.Helper()
+	srv.NoSync = true
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return srv
+}
+
+func cluster(t *testing.T, srv *kcp.Server, name string) *kubernetes.Clientset {
+	t.Helper()
+	cfg, err := srv.Cluster(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients(t, cfg)
+}
+
+func clients(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Two servers in one process, with clusters of one name, know nothing of each other.
+func TestTwoServers(t *testing.T) {
+	a, b := start(t, &kcp.Server{}), start(t, &kcp.Server{})
+	for i, srv := range []*kcp.Server{a, b} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("only-in-", i)}}
+		if _, err := cluster(t, srv, "same").CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := cluster(t, b, "same").CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, ns := range list.Items {
+		names = append(names, ns.Name)
+	}
+	if !slices.Contains(names, "only-in-1") || slices.Contains(names, "only-in-0") {
+		t.Errorf("the second server has namespaces %q", names)
+	}
+}
+
+// What was written is there when the server is started again in the same directory.
+func TestReopen(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 3 {
+		srv := &kcp.Server{Dir: dir, NoSync: true}
+		if err := srv.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		maps := cluster(t, srv, "kept").CoreV1().ConfigMaps("default")
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("start-", i)}}
+		if _, err := maps.Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+		list, err := maps.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+		} else if n := len(slices.DeleteFunc(list.Items, func(m corev1.ConfigMap) bool { return !strings.HasPrefix(m.Name, "start-") })); n != i+1 {
+			t.Errorf("after start %d there are %d config maps", i, n)
+		}
+		if err := srv.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server that was closed has left nothing running, however often that is done,
+// even with watches that nobody ended.
+func TestNoGoroutineIsLeft(t *testing.T) {
+	var before string
+	for i := range 3 {
+		srv := &kcp.Server{NoSync: true}
+		if err := srv.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w, err := cluster(t, srv, "watched").CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range w.ResultChan() { //nolint:revive // until it ends, as it must
+		}
+		left := goroutines()
+		if i == 0 {
+			before = left // libraries start some of their own with the first server
+			continue
+		}
+		// Goroutines that were told to end may take a moment.
+		deadline := time.Now().Add(20 * time.Second)
+		for left != before && time.Now().Before(deadline) {
+			runtime.Gosched()
+			left = goroutines()
+		}
+		if left != before {
+			t.Fatalf("goroutines before:\n%s\nand after another server was closed:\n%s", before, left)
+		}
+	}
+}
+
+// goroutines returns where the goroutines of the process were started, with counts.
+func goroutines() string {
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	count := map[string]int{}
+	for g := range strings.SplitSeq(string(stacks), "\n\n") {
+		if _, by, ok := strings.Cut(g, "created by "); ok {
+			by, _, _ = strings.Cut(by, " in goroutine")
+			if strings.Contains(by, "testing.") {
+				continue
+			}
+			count[by]++
+		}
+	}
+	var lines []string
+	for by, n := range count {
+		lines = append(lines, fmt.Sprint(n, " ", by))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// An embedding program chooses the built-in groups.
+func TestGroups(t *testing.T) {
+	srv := start(t, &kcp.Server{Groups: []string{"core", "coordination.k8s.io"}})
+	groups, err := cluster(t, srv, "few").Discovery().ServerGroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, g := range groups.Groups {
+		names = append(names, g.Name)
+	}
+	slices.Sort(names)
+	if got, want := strings.Join(names, " "), " coordination.k8s.io core.kcp.io tenancy.kcp.io"; got != want {
+		t.Errorf("groups %q, want %q", got, want)
+	}
+	none := &kcp.Server{Groups: []string{"core", "nonsense.k8s.io"}, NoSync: true}
+	if err := none.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `"nonsense.k8s.io"`) {
+		t.Errorf("a group that does not exist: %v", err)
+	}
+}
+
+// As gives clients no more than their user has.
+func TestAs(t *testing.T) {
+	srv := start(t, &kcp.Server{})
+	cluster(t, srv, "guarded")
+	cfg, err := srv.As("guarded", &user.DefaultInfo{Name: "mallory", Groups: []string{user.AllAuthenticated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients(t, cfg).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a stranger lists secrets: %v", err)
+	}
+	for _, bad := range []string{"", "UPPER", "a/b", "..", "root:"} {
+		if _, err := srv.As(bad, &user.DefaultInfo{}); err == nil {
+			t.Errorf("cluster %q is accepted", bad)
+		}
+	}
+	if _, err := srv.Cluster(t.Context(), "system:admin"); err == nil {
+		t.Error("a cluster of the server's own can be made")
+	}
+}
+
+// With Listen the server is reached by TLS, with the credentials in Dir.
+func TestListen(t *testing.T) {
+	srv := start(t, &kcp.Server{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	for name, status := range map[string]int{"shard-base": http.StatusOK, "base": http.StatusForbidden} {
+		cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: filepath.Join(srv.Dir, "admin.kubeconfig")},
+			&clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg.Host != srv.URL() {
+			t.Errorf("context %s is for %s, want %s", name, cfg.Host, srv.URL())
+		}
+		var got int
+		clients(t, cfg).RESTClient().Get().AbsPath("/version").Do(t.Context()).StatusCode(&got)
+		if got != status {
+			t.Errorf("context %s: GET /version is %d, want %d", name, got, status)
+		}
+	}
+	taken := &kcp.Server{Listen: strings.TrimPrefix(srv.URL(), "https://"), NoSync: true}
+	if err := taken.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another") {
+		t.Errorf("a port that is taken: %v", err)
+	}
+	if err := srv.Start(t.Context()); err == nil {
+		t.Error("a server starts twice")
+	}
+}
