@@ -118,7 +118,7 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 	for {
 		began := time.Now()
 		p, err := end()
-		if err == nil && p == tenancy.Blocked && !watched {
+		if p == tenancy.Blocked && !watched {
 			// What goes from now on is noticed. What went since is seen by one more look.
 			l.blocked.set(c, k)
 			watched = true

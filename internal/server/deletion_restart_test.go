@@ -68,7 +68,7 @@ func differences(before, after map[string]int) string {
 }
 
 // whenFewer waits until a cluster count in etcd is below n.
-func whenFewer(t *testing.T, s *running, n int) {
+func whenFewer(t testing.TB, s *running, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -487,3 +487,26 @@ func TestTheDefaultNamespaceGoesWithItsCluster(t *testing.T) {
 	c.await(workspaces, "", "w", gone)
 	c.nothingLeft(w.name)
 }
+
+func TestWhatIsNotServedIsDeletedToo(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	w := c.workspace("w")
+	raw := c.server.Store().RawClient()
+	put := func(key, value string) string {
+		key = fmt.Sprintf("/registry/%s/%s/default/x", key, w.name)
+		must(raw.Put(t.Context(), key, value))(t)
+		return key
+	}
+	put("c/example.com/things/some-identity", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x"}}`)
+	put("c/example.com/broken/-", `{"metadata":{"finalizers":`)
+	put("n/core/configmaps/-", "k8s\x00no protobuf")
+	put("n/core/pods/-", "k8s\x00no protobuf either")
+	put("s/core/names/-", "x")
+	held := put("c/example.com/things/-", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x","finalizers":["example.com/hold"]}}`)
+	c.deleteWorkspace("w")
+	c.says(workspaces, "w", "things.example.com default/x", hold, "does not serve it")
+	must(raw.Delete(t.Context(), held))(t)
+	c.await(workspaces, "", "w", gone)
+	c.nothingLeft(w.name)
+}
