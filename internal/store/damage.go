@@ -19,6 +19,9 @@ import (
 // whatever goroutine it is in. An operator must hear instead which directory is
 // damaged, and what to do.
 
+// lockTimeout bounds the wait for another process that has a database open.
+const lockTimeout = time.Second
+
 // checkFiles looks at the files of a member before etcd does.
 func checkFiles(dir string) error {
 	db := filepath.Join(dir, "snap", "db")
@@ -43,7 +46,7 @@ func checkFile(path string) (err error) {
 			err = fmt.Errorf("%s is damaged: %v", path, r)
 		}
 	}()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: time.Second})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
 	if err != nil {
 		return fmt.Errorf("%s is damaged: %w", path, err)
 	}

@@ -22,7 +22,8 @@ import (
 const (
 	quotaBytes     = 8 << 30         // of the database file, after which etcd refuses writes
 	retention      = "5m"            // of history, after which it is compacted
-	snapshotCount  = 5_000           // raft entries kept in memory between snapshots
+	snapshotCount  = 2_000           // raft entries kept in memory between snapshots
+	catchUpEntries = 100             // and after one, for other members, of which there are none
 	progressEvery  = 5 * time.Second // so that idle watch caches stay recent enough to resume from
 	startTimeout   = 30 * time.Second
 	maxTxnOps      = 128
@@ -56,7 +57,7 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
 	cfg.UnsafeNoFsync = !sync
 	cfg.QuotaBackendBytes = quotaBytes
-	cfg.SnapshotCount = snapshotCount
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", retention
 	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.MaxTxnOps, cfg.MaxRequestBytes = maxTxnOps, maxRequestSize
@@ -80,7 +81,11 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 // goroutines and open files behind; the process is about to end.
 func start(ctx context.Context, cfg *embed.Config, fatal *verdict) (*embed.Etcd, error) {
 	const advice = "%w; if its files are damaged, restore a backup, or move it away to start empty"
-	if err := checkFiles(filepath.Join(cfg.Dir, "member")); err != nil {
+	finish, err := beginFirst(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFiles(memberDir(cfg.Dir)); err != nil {
 		return nil, fmt.Errorf(advice, err)
 	}
 	running, failed := make(chan *embed.Etcd, 1), make(chan error, 1)
@@ -109,7 +114,9 @@ func start(ctx context.Context, cfg *embed.Config, fatal *verdict) (*embed.Etcd,
 			continue
 		case <-ready:
 			fatal.started.Store(true)
-			return e, nil
+			if err = finish(); err == nil {
+				return e, nil
+			}
 		case err = <-broken:
 		case err = <-failed:
 			err = fmt.Errorf(advice, err)

@@ -1,9 +1,7 @@
 package store
 
 import (
-	"context"
 	"sync"
-	"sync/atomic"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -85,8 +83,9 @@ func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generi
 		if err != nil {
 			return nil, nil, err
 		}
+		from := s.feeding(feed, root)
 		c, err := s.newCacher(cfg, cacher.Config{
-			Storage: feeding{feed, s.guard.follow(root)}, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
+			Storage: from, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
 			GetAttrsFunc: m.attrs, Codec: codec.Codec,
 		})
 		if err != nil {
@@ -94,7 +93,7 @@ func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generi
 		}
 		d := cacher.NewCacheDelegator(c, direct)
 		m.Interface, m.wait = d, c.Wait
-		stop := sync.OnceFunc(func() { d.Stop(); c.Stop(); feed.Close(); direct.Close() })
+		stop := sync.OnceFunc(func() { d.Stop(); from.stop(); c.Stop(); feed.Close(); direct.Close() })
 		s.onClose(stop)
 		return m, stop, nil
 	}
@@ -190,27 +189,4 @@ func tenantAttrs(attrs storage.AttrFunc) storage.AttrFunc {
 		all[clusterIndex] = string(cluster.Of(accessor))
 		return l, all, nil
 	}
-}
-
-// feeding is the storage that a watch cache of all clusters reads.
-type feeding struct {
-	storage.Interface
-	committed *atomic.Int64 // newest revision under the prefix of the resource
-}
-
-// IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
-// that begins with a list: the reflector collects that in a store keyed by
-// namespace and name alone, where objects of one name in several clusters
-// overwrite each other.
-func (feeding) IsWatchListSemanticsUnSupported() bool { return true }
-
-// EnableResourceSizeEstimation would keep a map of every key and sweep it.
-func (feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
-
-// GetCurrentResourceVersion returns the newest revision under the cache's own
-// prefix, which a consistent list waits for. As nobody else writes to this etcd,
-// that is what this process last committed there; upstream takes the revision of
-// all of etcd, which a quiet cache learns of only by a progress report.
-func (f feeding) GetCurrentResourceVersion(context.Context) (uint64, error) {
-	return uint64(f.committed.Load()), nil
 }

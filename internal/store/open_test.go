@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -273,6 +274,38 @@ func TestOpenCalledOff(t *testing.T) {
 		t.Error("opened though it was called off")
 	}
 	s, err := tryOpen(t, dir, "1.36")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+}
+
+// A first start that was cut short begins anew, but never where there is data.
+func TestFirstStartCutShort(t *testing.T) {
+	dir := filled(t, 3)
+	mark := filepath.Join(dir, "etcd-server", "first-start")
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("the mark of the first start is left")
+	}
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, cm, stop := open(t, dir)
+	if n := count(t, cm); n != 3 {
+		t.Errorf("%d of 3 objects are left", n)
+	}
+	stop()
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("the mark is left")
+	}
+	unfinished := t.TempDir()
+	for _, file := range []string{"first-start", "member/wal/0000000000000000-0000000000000000.wal"} {
+		path := filepath.Join(unfinished, "etcd-server", file)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("unfinished"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := tryOpen(t, unfinished, "1.36")
 	if err != nil {
 		t.Fatal(err)
 	}

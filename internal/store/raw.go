@@ -123,8 +123,9 @@ func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw
 	if err != nil {
 		return nil, err
 	}
+	from := s.feeding(feed, r.prefix())
 	c, err := s.newCacher(cfg, cacher.Config{
-		Storage: feeding{feed, s.guard.follow(r.prefix())}, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
+		Storage: from, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
 		GetAttrsFunc: rawAttrs, Codec: rawCodec{s.stamps},
 	})
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw
 	}
 	d := cacher.NewCacheDelegator(c, feed)
 	s.raws[r] = &raw{d, c.Wait}
-	s.closers = append(s.closers, func() { d.Stop(); c.Stop(); feed.Close() })
+	s.closers = append(s.closers, func() { d.Stop(); from.stop(); c.Stop(); feed.Close() })
 	return s.raws[r], nil
 }
 

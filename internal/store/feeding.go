@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// feeding is the storage that a watch cache of all clusters reads.
+type feeding struct {
+	storage.Interface
+	committed *atomic.Int64 // newest revision under the prefix of the resource
+
+	mu      sync.Mutex
+	watch   *fed // the one that feeds the cache; nil before the first
+	stopped bool
+}
+
+// fed is a watch that tells when its reader, who then stops it, is done with it.
+type fed struct {
+	watch.Interface
+	done func()
+	read chan struct{} // closed once done
+}
+
+// Stop implements [watch.Interface].
+func (w *fed) Stop() {
+	w.Interface.Stop()
+	w.done()
+}
+
+func (s *Store) feeding(feed storage.Interface, prefix string) *feeding {
+	return &feeding{Interface: feed, committed: s.guard.follow(prefix)}
+}
+
+// IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
+// that begins with a list: the reflector collects that in a store keyed by
+// namespace and name alone, where objects of one name in several clusters
+// overwrite each other.
+func (*feeding) IsWatchListSemanticsUnSupported() bool { return true }
+
+// EnableResourceSizeEstimation would keep a map of every key and sweep it.
+func (*feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+
+// GetCurrentResourceVersion returns the newest revision under the cache's own
+// prefix, which a consistent list waits for. As nobody else writes to this etcd,
+// that is what this process last committed there; upstream takes the revision of
+// all of etcd, which a quiet cache learns of only by a progress report.
+func (f *feeding) GetCurrentResourceVersion(context.Context) (uint64, error) {
+	return uint64(f.committed.Load()), nil
+}
+
+// GetList fills the cache.
+func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if err := f.refuse(); err != nil {
+		return err
+	}
+	return f.Interface.GetList(ctx, key, o, list)
+}
+
+// Watch keeps the cache up to date.
+func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if err := f.refuse(); err != nil {
+		return nil, err
+	}
+	w, err := f.Interface.Watch(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	read := make(chan struct{})
+	fresh := &fed{w, sync.OnceFunc(func() { close(read) }), read}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.watch = fresh; f.stopped {
+		w.Stop()
+	}
+	return fresh, nil
+}
+
+func (f *feeding) refuse() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopped {
+		return nil
+	}
+	return apierrors.NewTooManyRequests("the watch cache is stopping", 1) // the reflector waits quietly
+}
+
+// stop ends the feed, and returns once the cache has taken in all of it. Upstream's
+// cacher waits forever for its reflector if it is stopped while the reflector
+// has more changes than there is room for.
+func (f *feeding) stop() {
+	f.mu.Lock()
+	f.stopped = true
+	w := f.watch
+	f.mu.Unlock()
+	if w != nil {
+		w.Interface.Stop()
+		<-w.read
+	}
+}
