@@ -12,18 +12,24 @@ RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
 
-.PHONY: build check gen bench fmt lint gen-diff bench-short test
+.PHONY: build check gen bench fmt lint gen-diff programs bench-short test
 
 build:
 	go build -o bin/ ./cmd/...
 
+# The pinned programs that only tests and benchmarks run: stock Kubernetes, kubectl.
+STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
+
 # The tests come last, so that their lines end the output.
-check: fmt gen-diff lint bench-short test
+check: fmt gen-diff lint programs bench-short test
 
 gen:
 	go generate ./...
 
-bench:
+# Beside a stock control plane, in one run; then the benchmarks of single packages.
+bench: build
+	$(STOCK) -o $(CURDIR)/bin/ ./cmd/...
+	go run ./test/bench
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
 fmt:
@@ -43,7 +49,12 @@ gen-diff:
 	@before=$$($(GENERATED) | xargs sha256sum) && $(MAKE) --no-print-directory gen && \
 	test "$$before" = "$$($(GENERATED) | xargs sha256sum)" || { echo "generated files were not up to date; make gen has made them so: commit them"; exit 1; }
 
+programs:
+	$(RACE) go build -o bin/race/ ./cmd/...
+	$(RACE) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/...
+
 bench-short:
+	$(RACE) go run ./test/bench -short -kcp bin/race/kcp -kube bin/race/kube
 	$(if $(BENCHED),$(RACE) go test -short -run '^$$' -bench . -benchtime 1x -timeout 20m $(BENCHED))
 
 test:

@@ -88,14 +88,14 @@ func startShared(t *testing.T) (string, error) {
 // has not been done.
 func realKubectl(t *testing.T) string {
 	t.Helper()
-	bin, err := filepath.Abs(filepath.Join("..", "..", "bin"))
-	if err != nil {
-		t.Fatal(err)
+	for _, built := range []string{"../../bin/race", "../../bin"} {
+		if bin, err := filepath.Abs(built); err == nil {
+			if _, err := os.Stat(filepath.Join(bin, "kubectl")); err == nil {
+				return bin
+			}
+		}
 	}
-	if _, err := os.Stat(filepath.Join(bin, "kubectl")); err == nil {
-		return bin
-	}
-	bin = t.TempDir()
+	bin := t.TempDir()
 	build := exec.CommandContext(t.Context(), filepath.Join(runtime.GOROOT(), "bin", "go"), "build", "-o", bin, "./cmd/kubectl")
 	build.Dir = filepath.Join("..", "..", "test", "tools")
 	if out, err := build.CombinedOutput(); err != nil {
