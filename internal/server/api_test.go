@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
 )
 
 func configMap(name string, labels map[string]string) *corev1.ConfigMap {
@@ -257,6 +258,39 @@ func TestWatchesBeginWithAListAndABookmark(t *testing.T) {
 				t.Errorf("then %s %v", e.Type, e.Object)
 			}
 		})
+	}
+}
+
+// A stock reflector of all clusters has what there is of each: it must not get its
+// list from a watch.
+func TestWatchesOfAllClustersDoNotBeginWithAList(t *testing.T) {
+	t.Parallel()
+	c, other := newTenant(t), newTenant(t)
+	all := must(kubernetes.NewForConfig(c.server.InProcess(string(cluster.All), server.System())))(t)
+	yes := true
+	_, err := all.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{
+		SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("it began: %v", err)
+	}
+	l := must(all.CoreV1().ConfigMaps("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.namespace=default"}))(t)
+	seen := map[cluster.Name]int{}
+	for _, m := range l.Items {
+		seen[cluster.Of(&m)]++
+	}
+	if seen[c.name] != 1 || seen[other.name] != 1 {
+		t.Errorf("listed of the clusters %s and %s: %v", c.name, other.name, seen)
+	}
+	w := must(all.CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + string(c.name), ResourceVersion: l.ResourceVersion}))(t)
+	defer w.Stop()
+	for _, in := range []*tenant{c, other} {
+		if _, err := in.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap(string(c.name), nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if m, ok := next(t, w).Object.(*corev1.ConfigMap); !ok || cluster.Of(m) != in.name {
+			t.Errorf("sent %v, want one of %s", m, in.name)
+		}
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -88,16 +90,32 @@ func withTokensCluster(req *http.Request) *http.Request {
 	return at1(req, c, req.URL.Path)
 }
 
-// withoutWildcardWrites refuses what can be done in one cluster only.
+// withoutWildcardWrites refuses what can be done in one cluster only. A watch that
+// begins with a list is among that: clients collect such a list by namespace and
+// name, so that of objects of one name in several clusters all but one were lost.
+// They list and then watch instead when they are told that it is invalid.
 func withoutWildcardWrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if c, _ := cluster.From(req.Context()); c == cluster.All && req.Method != http.MethodGet {
+		c, _ := cluster.From(req.Context())
+		switch {
+		case c != cluster.All:
+			next.ServeHTTP(w, req)
+		case req.Method != http.MethodGet:
 			refuse(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method), schema.GroupResource{}, "",
 				"only get of lists and watches is possible in the `*` logical cluster", 0, true))
-			return
+		case isSet(req, "sendInitialEvents"):
+			refuse(w, req, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
+				field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")}))
+		default:
+			next.ServeHTTP(w, req)
 		}
-		next.ServeHTTP(w, req)
 	})
+}
+
+// isSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
+func isSet(req *http.Request, parameter string) bool {
+	values, ok := req.URL.Query()[parameter]
+	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 func refuse(w http.ResponseWriter, req *http.Request, err error) {
