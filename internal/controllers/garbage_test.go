@@ -1,0 +1,103 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// What waits for a kind that its cluster does not serve is looked at again when what
+// the cluster serves changes, and not before.
+func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	if _, err := st.Commit(t.Context(), nil, store.Fence{Cluster: "c1", State: store.Active}); err != nil {
+		t.Fatal(err)
+	}
+	var shape atomic.Pointer[serve.Shape]
+	shape.Store(serve.NewShape(things(t, "Dependent")))
+	done := runObserved(t, Deps{Store: st, Kinds: serve.NewKinds(nil, func(context.Context) *serve.Shape { return shape.Load() })})
+
+	write := func(group, resource, kind, name string, owners ...metav1.OwnerReference) {
+		t.Helper()
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
+		u.SetName(name)
+		u.SetUID(types.UID(name))
+		u.SetOwnerReferences(owners)
+		r := store.CustomResource(schema.GroupResource{Group: group, Resource: resource}, "")
+		if _, err := st.Commit(t.Context(), []store.Write{{Resource: r, Cluster: "c1", Object: u}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("example.com", "owners", "Owner", "top")
+	write("example.com", "dependents", "Dependent", "child", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Owner", Name: "top", UID: "top"})
+	if w := <-done; w.key.Name != "top" || w.err == nil {
+		t.Fatalf("%v was looked at, with %v; its kind is not served", w.key, w.err)
+	}
+	shape.Store(serve.NewShape(things(t, "Dependent"), things(t, "Owner")))
+	write("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "owners.example.com")
+	for range 2 { // the owner, and then the dependent that was left alone
+		if w := <-done; w.err != nil {
+			t.Errorf("%v: %v", w.key, w.err)
+		}
+	}
+}
+
+type worked struct {
+	key control.Key
+	err error
+}
+
+// runObserved runs the garbage collector, and tells of every object it looked at.
+func runObserved(t *testing.T, d Deps) <-chan worked {
+	t.Helper()
+	loop, done := Garbage(d), make(chan worked, 100)
+	do := loop.Do
+	loop.Do = func(ctx context.Context, k control.Key) error {
+		err := do(ctx, k)
+		done <- worked{k, err}
+		return err
+	}
+	if err := d.Store.Spine().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { control.RunAll(ctx, loop) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return done
+}
+
+// things is what a cluster serves of a kind without namespaces.
+func things(t *testing.T, kind string) serve.Served {
+	t.Helper()
+	plural := map[string]string{"Owner": "owners", "Dependent": "dependents"}[kind]
+	content, err := serve.NewContent(&apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serve.Served{Content: content}
+}
