@@ -14,7 +14,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
@@ -68,10 +67,11 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 		unlock()
 		return nil, fmt.Errorf("data directory %s: %w", cfg.Dir, err)
 	}
-	watcher := func() *clientv3.Client { return v3client.New(e.Server) }
-	client := watcher()
-	return &backend{client: client, watcher: watcher, close: func() {
+	watches := newStreams(e.Server)
+	client := watches.client()
+	return &backend{client: client, watcher: watches.client, close: func() {
 		_ = client.Close() // in process: reports nothing but that its context ended
+		watches.close()
 		e.Close()
 		unlock()
 	}}, nil

@@ -101,9 +101,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 var prepareLibraries = sync.OnceFunc(func() {
 	// The library asks each endpoint for its version; an etcd in process has none.
 	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
-	// Lists everything again every few minutes, of all clusters.
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.DetectCacheInconsistency): false}); err != nil {
-		panic(err) // a gate of the version of the library that we are built with
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
+		// Lists everything again every few minutes, of all clusters.
+		string(features.DetectCacheInconsistency): false,
+		// Copies a part of the index of a cache with each event: a third of what a
+		// workspace would need in memory. Lists of the past are read from etcd instead.
+		string(features.ListFromCacheSnapshot): false,
+	}); err != nil {
+		panic(err) // gates of the version of the library that we are built with
 	}
 })
 

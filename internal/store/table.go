@@ -1,8 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,8 +22,8 @@ type Table[T any] struct {
 	convert  func(runtime.Object) (T, error)
 
 	mu       sync.RWMutex
-	rows     map[cluster.Name]map[object]T
-	building map[cluster.Name]map[object]T // during a rebuild, else nil
+	rows     map[cluster.Name][]tableRow[T] // sorted by object
+	building map[cluster.Name][]tableRow[T] // during a rebuild, else nil
 	watchers map[int]func(Key)
 	next     int
 }
@@ -28,10 +31,25 @@ type Table[T any] struct {
 // object names a row within its cluster.
 type object struct{ namespace, name string }
 
+func (o object) compare(other object) int {
+	return cmp.Or(strings.Compare(o.namespace, other.namespace), strings.Compare(o.name, other.name))
+}
+
+// A tableRow is in a sorted slice rather than in a map: most clusters have one or two,
+// and there are many clusters.
+type tableRow[T any] struct {
+	object
+	value T
+}
+
+func search[T any](rows []tableRow[T], o object) (int, bool) {
+	return slices.BinarySearchFunc(rows, o, func(r tableRow[T], o object) int { return r.compare(o) })
+}
+
 // NewTable makes a table that keeps, of each object of a resource, what convert
 // makes of it. An object it refuses is left out.
 func NewTable[T any](s *Store, r Resource, convert func(runtime.Object) (T, error)) *Table[T] {
-	t := &Table[T]{resource: r, convert: convert, rows: map[cluster.Name]map[object]T{}, watchers: map[int]func(Key){}}
+	t := &Table[T]{resource: r, convert: convert, rows: map[cluster.Name][]tableRow[T]{}, watchers: map[int]func(Key){}}
 	s.spine.Follow(t)
 	return t
 }
@@ -40,8 +58,13 @@ func NewTable[T any](s *Store, r Resource, convert func(runtime.Object) (T, erro
 func (t *Table[T]) Get(c cluster.Name, namespace, name string) (T, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	row, ok := t.rows[c][object{namespace, name}]
-	return row, ok
+	rows := t.rows[c]
+	i, ok := search(rows, object{namespace, name})
+	if !ok {
+		var none T
+		return none, false
+	}
+	return rows[i].value, true
 }
 
 // List returns the rows of a cluster, or of one of its namespaces if that is not
@@ -50,9 +73,9 @@ func (t *Table[T]) List(c cluster.Name, namespace string) []T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var all []T
-	for o, row := range t.rows[c] {
-		if namespace == "" || o.namespace == namespace {
-			all = append(all, row)
+	for _, r := range t.rows[c] {
+		if namespace == "" || r.namespace == namespace {
+			all = append(all, r.value)
 		}
 	}
 	return all
@@ -64,8 +87,8 @@ func (t *Table[T]) Keys() []Key {
 	defer t.mu.RUnlock()
 	var all []Key
 	for c, rows := range t.rows {
-		for o := range rows {
-			all = append(all, Key{t.resource, c, o.namespace, o.name})
+		for _, r := range rows {
+			all = append(all, Key{t.resource, c, r.namespace, r.name})
 		}
 	}
 	return all
@@ -90,7 +113,7 @@ func (t *Table[T]) Subscribe(f func(Key)) (unsubscribe func()) {
 func (t *Table[T]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.building = map[cluster.Name]map[object]T{}
+	t.building = map[cluster.Name][]tableRow[T]{}
 }
 
 // Apply implements [Follower].
@@ -98,45 +121,51 @@ func (t *Table[T]) Apply(e Event) {
 	if e.Key.Resource != t.resource {
 		return
 	}
-	row, ok := t.row(e)
+	value, ok := t.value(e)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	to := t.rows
 	if t.building != nil {
 		to = t.building
 	}
-	rows, at := to[e.Key.Cluster], object{e.Key.Namespace, e.Key.Name}
-	switch {
-	case ok && rows == nil:
-		to[e.Key.Cluster] = map[object]T{at: row}
-	case ok:
-		rows[at] = row
-	default:
-		if delete(rows, at); len(rows) == 0 {
-			delete(to, e.Key.Cluster)
-		}
-	}
+	put(to, e.Key.Cluster, tableRow[T]{object{e.Key.Namespace, e.Key.Name}, value}, ok)
 	t.tell(e.Key)
 }
 
-func (t *Table[T]) row(e Event) (row T, ok bool) {
+// put sets a row of cluster c, or removes it.
+func put[T any](to map[cluster.Name][]tableRow[T], c cluster.Name, r tableRow[T], exists bool) {
+	rows := to[c]
+	i, found := search(rows, r.object)
+	switch {
+	case exists && found:
+		rows[i] = r
+	case exists:
+		to[c] = slices.Insert(rows, i, r)
+	case found && len(rows) == 1:
+		delete(to, c)
+	case found:
+		to[c] = slices.Delete(rows, i, i+1)
+	}
+}
+
+func (t *Table[T]) value(e Event) (value T, ok bool) {
 	if e.Deleted() {
-		return row, false
+		return value, false
 	}
 	obj, err := e.Object(context.Background())
 	if err == nil {
-		row, err = t.converted(obj)
+		value, err = t.converted(obj)
 	}
 	if err != nil {
 		klog.Background().Error(err, "Stored object left out", "key", e.Key.String())
-		return row, false
+		return value, false
 	}
-	return row, true
+	return value, true
 }
 
 // converted is convert, whose panic is an error: a row must not stay as it was
 // before an object that its user cannot take in.
-func (t *Table[T]) converted(obj runtime.Object) (row T, err error) {
+func (t *Table[T]) converted(obj runtime.Object) (value T, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
@@ -152,9 +181,9 @@ func (t *Table[T]) Done() {
 	old := t.rows
 	t.rows, t.building = t.building, nil
 	for c, rows := range old {
-		for o := range rows {
-			if _, still := t.rows[c][o]; !still {
-				t.tell(Key{t.resource, c, o.namespace, o.name})
+		for _, r := range rows {
+			if _, still := search(t.rows[c], r.object); !still {
+				t.tell(Key{t.resource, c, r.namespace, r.name})
 			}
 		}
 	}
