@@ -243,7 +243,7 @@ func TestAppliedRevision(t *testing.T) {
 		}
 	}})
 	startSpine(t, s)
-	caughtUp(t, s)
+	b.again(t, 0)
 	create(t, s, "c1")
 	r := CustomResource(widgets, "")
 	rev, err := s.Commit(t.Context(), []Write{

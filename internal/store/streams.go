@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+)
+
+// streams are the server's sides of all watch streams. A client in the same
+// process ends without waiting for them, and one that still looks up a previous
+// value when etcd closes its database takes the process down.
+type streams struct {
+	pb.WatchServer
+	server *etcdserver.EtcdServer
+	ctx    context.Context // of all streams, ended by close
+	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	open sync.WaitGroup
+}
+
+func newStreams(s *etcdserver.EtcdServer) *streams {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &streams{WatchServer: v3rpc.NewWatchServer(s), server: s, ctx: ctx, cancel: cancel}
+}
+
+// client returns a client in this process, with a watch stream of its own.
+func (s *streams) client() *clientv3.Client {
+	c := v3client.New(s.server)
+	c.Watcher = blank{clientv3.NewWatchFromWatchClient(adapter.WatchServerToWatchClient(s), c)}
+	return c
+}
+
+// Watch implements [pb.WatchServer].
+func (s *streams) Watch(stream pb.Watch_WatchServer) error {
+	s.mu.Lock()
+	if err := s.ctx.Err(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.open.Add(1)
+	s.mu.Unlock()
+	defer s.open.Done()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	return s.WatchServer.Watch(ending{stream, ctx})
+}
+
+// close ends all streams, and returns once they have.
+func (s *streams) close() {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	s.open.Wait()
+}
+
+// ending is a stream that ends with another context.
+type ending struct {
+	pb.Watch_WatchServer
+	ctx context.Context
+}
+
+// Context implements [pb.Watch_WatchServer].
+func (e ending) Context() context.Context { return e.ctx }
+
+// blank watches with contexts that do not print what they hold: the client has one
+// stream for each text of a context.
+type blank struct{ clientv3.Watcher }
+
+type blankContext struct{ context.Context }
+
+// String implements [fmt.Stringer].
+func (blankContext) String() string { return "" }
+
+// Watch implements [clientv3.Watcher].
+func (b blank) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	return b.Watcher.Watch(blankContext{ctx}, key, opts...)
+}
