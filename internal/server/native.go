@@ -54,7 +54,7 @@ var uncached = []schema.GroupResource{{Resource: "events"}}
 
 // nativeStorage returns how kinds compiled into the server are encoded: in the
 // storage version that upstream has for the effective version.
-func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion) (*store.Getter, error) {
+func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, rootCA string) (*store.Getter, error) {
 	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, version)
 	for _, override := range factory.ResourceEncodingOverrides {
@@ -62,7 +62,7 @@ func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion) (
 	}
 	config := *storagebackend.NewDefaultConfig("/", nil)
 	storage := serverstorage.NewDefaultStorageFactory(config, protobufMediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
-	return s.Natives(storage.NewConfig, uncached...), nil
+	return s.Natives(storage.NewConfig, uncached...).Share(newSharing(rootCA).share), nil
 }
 
 // A nativeGroup is an API group compiled into the server.

@@ -196,7 +196,7 @@ func (s *Server) prepareAPI(context.Context) error {
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
 		return err
 	}
-	natives, err := nativeStorage(s.store, effective)
+	natives, err := nativeStorage(s.store, effective, string(s.ca))
 	if err != nil {
 		return err
 	}

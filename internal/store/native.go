@@ -30,6 +30,7 @@ type Getter struct {
 	// uncached resources expire by lease: many may go in one revision, of which a
 	// watch cache would take in one.
 	uncached map[schema.GroupResource]bool
+	share    func(runtime.Object)
 	custom   bool
 }
 
@@ -41,6 +42,13 @@ func (s *Store) Natives(config Config, uncached ...schema.GroupResource) *Getter
 	for _, gr := range uncached {
 		g.uncached[gr] = true
 	}
+	return g
+}
+
+// Share has share called with every object that a cache is about to keep, so that
+// the object lets go of what it has in common with others. It returns g.
+func (g *Getter) Share(share func(runtime.Object)) *Getter {
+	g.share = share
 	return g
 }
 
@@ -60,26 +68,29 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	} else {
 		r := NativeResource(gr)
 		g.store.register(r, codec, cfg.Transformer)
-		o.ResourcePrefix, o.Decorator = r.prefix(), g.store.nativeStorage(r, codec, !g.uncached[gr])
+		o.ResourcePrefix, o.Decorator = r.prefix(), g.nativeStorage(r, codec)
 	}
 	return o, nil
 }
 
 // nativeStorage makes the storage of a native resource in all clusters.
-func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generic.StorageDecorator {
+func (g *Getter) nativeStorage(r Resource, codec tenantCodec) generic.StorageDecorator {
+	s := g.store
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		direct, err := s.etcd3(s.direct, cfg, root, codec, newFunc, newList)
+		strict := objects{cfg, root, codec, newFunc, newList}
+		fed := objects{cfg, root, feedCodec{Codec: codec, empty: newFunc, stamps: s.stamps, odd: &s.odd, share: g.share}, newFunc, newList}
+		direct, err := s.etcd3(s.direct, strict)
 		if err != nil {
 			return nil, nil, err
 		}
 		m := &multi{Interface: direct, store: s, kind: r, root: root, attrs: tenantAttrs(attrs)}
-		if !cached {
-			m.lenient, err = s.lenient(s.direct, cfg, root, s.feedCodec(codec, newFunc), newFunc, newList)
+		if g.uncached[cfg.GroupResource] {
+			m.lenient, err = s.lenient(s.direct, fed)
 			return m, direct.Close, err
 		}
-		feed, err := s.feed(cfg, root, s.feedCodec(codec, newFunc), newFunc, newList)
+		feed, err := s.feed(fed)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -99,35 +110,41 @@ func (s *Store) nativeStorage(r Resource, codec tenantCodec, cached bool) generi
 	}
 }
 
-// etcd3 makes upstream's storage over one range of keys, for requests of clients.
-func (s *Store) etcd3(c *kubernetes.Client, cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
+// objects says what is stored below a root and how it is encoded.
+type objects struct {
+	cfg              *storagebackend.ConfigForResource
+	root             string
+	codec            runtime.Codec
+	newFunc, newList func() runtime.Object
+}
+
+// etcd3 makes upstream's storage, for requests of clients.
+func (s *Store) etcd3(c *kubernetes.Client, o objects) (etcd3Storage, error) {
+	return s.storage(c, o, keyed{inner: o.cfg.Transformer, prefix: s.prefix})
+}
+
+// lenient makes upstream's storage, for reads that must not fail on a value. The
+// codec must not fail either.
+func (s *Store) lenient(c *kubernetes.Client, o objects) (etcd3Storage, error) {
+	return s.storage(c, o, keyed{inner: o.cfg.Transformer, prefix: s.prefix, lenient: true})
+}
+
+func (s *Store) storage(c *kubernetes.Client, o objects, t keyed) (etcd3Storage, error) {
 	v := storage.APIObjectVersioner{}
-	return etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
-		keyed{inner: cfg.Transformer, prefix: s.prefix}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
+	return etcd3.New(c, nil, o.codec, o.newFunc, o.newList, s.prefix, o.root, o.cfg.GroupResource,
+		t, o.cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(o.codec, v), v)
 }
 
 // feed makes the storage that fills a cache: it has a watch stream of its own,
 // and never fails on a value.
-func (s *Store) feed(cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
+func (s *Store) feed(o objects) (etcd3Storage, error) {
 	c := s.client()
-	inner, err := s.lenient(c, cfg, root, codec, newFunc, newList)
+	inner, err := s.lenient(c, o)
 	if err != nil {
 		_ = c.Close() // in process: reports nothing but that its context ended
 		return nil, err
 	}
 	return ownClient{inner, c}, nil
-}
-
-// lenient makes upstream's storage over one range of keys, for reads that must not
-// fail on a value. Its codec must not fail either.
-func (s *Store) lenient(c *kubernetes.Client, cfg *storagebackend.ConfigForResource, root string, codec runtime.Codec, newFunc, newList func() runtime.Object) (etcd3Storage, error) {
-	v := storage.APIObjectVersioner{}
-	return etcd3.New(c, nil, codec, newFunc, newList, s.prefix, root, cfg.GroupResource,
-		keyed{inner: cfg.Transformer, prefix: s.prefix, lenient: true}, cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, v), v)
-}
-
-func (s *Store) feedCodec(codec runtime.Codec, empty func() runtime.Object) feedCodec {
-	return feedCodec{Codec: codec, empty: empty, stamps: s.stamps, odd: &s.odd}
 }
 
 // ownClient closes its client when it is closed.

@@ -119,7 +119,7 @@ func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw
 	if c := s.raws[r]; c != nil {
 		return c, nil
 	}
-	feed, err := s.feed(cfg, r.prefix(), rawCodec{s.stamps}, newRaw, newRawList)
+	feed, err := s.feed(objects{cfg, r.prefix(), rawCodec{s.stamps}, newRaw, newRawList})
 	if err != nil {
 		return nil, err
 	}
@@ -150,11 +150,11 @@ func (s *Store) customStorage(kind Resource) generic.StorageDecorator {
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		direct, err := s.etcd3(s.direct, cfg, root, cfg.Codec, newFunc, newList)
+		direct, err := s.etcd3(s.direct, objects{cfg, root, cfg.Codec, newFunc, newList})
 		if err != nil {
 			return nil, nil, err
 		}
-		lenient, err := s.lenient(s.direct, cfg, root, s.feedCodec(cfg.Codec, newFunc), newFunc, newList)
+		lenient, err := s.lenient(s.direct, objects{cfg, root, feedCodec{Codec: cfg.Codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -124,11 +124,12 @@ func (t *Table[T]) Apply(e Event) {
 	value, ok := t.value(e)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	to := t.rows
-	if t.building != nil {
-		to = t.building
+	r := tableRow[T]{object{e.Key.Namespace, e.Key.Name}, value}
+	if t.building != nil { // Done tells of it, once it can be seen
+		put(t.building, e.Key.Cluster, r, ok)
+		return
 	}
-	put(to, e.Key.Cluster, tableRow[T]{object{e.Key.Namespace, e.Key.Name}, value}, ok)
+	put(t.rows, e.Key.Cluster, r, ok)
 	t.tell(e.Key)
 }
 
@@ -185,6 +186,14 @@ func (t *Table[T]) Done() {
 			if _, still := search(t.rows[c], r.object); !still {
 				t.tell(Key{t.resource, c, r.namespace, r.name})
 			}
+		}
+	}
+	if len(t.watchers) == 0 {
+		return
+	}
+	for c, rows := range t.rows { // which of them changed is not known
+		for _, r := range rows {
+			t.tell(Key{t.resource, c, r.namespace, r.name})
 		}
 	}
 }

@@ -106,6 +106,9 @@ func (r rest) condition() conditions.Condition {
 	return c
 }
 
+// errPause ends a sweep that is to go on later.
+var errPause = errors.New("paused")
+
 // clear deletes the content of a terminating cluster, all but its LogicalCluster,
 // and returns what is left. If that is nothing, nothing is left in etcd.
 func (w *Workspaces) clear(ctx context.Context, c cluster.Name, delete Delete) (rest, error) {
@@ -115,42 +118,42 @@ func (w *Workspaces) clear(ctx context.Context, c cluster.Name, delete Delete) (
 	}
 	resources = slices.DeleteFunc(resources, func(r store.Resource) bool { return r == LogicalClusters() })
 	work := &clearing{Workspaces: w, cluster: c, delete: delete, until: time.Now().Add(slice)}
-	if slices.Contains(resources, w.Resource) {
-		// Those below may be served from here, so they go before all else.
-		if err := w.Store.Sweep(ctx, c, w.Resource, func(page []store.Item) error { return work.endChildren(ctx, page) }); err != nil {
-			return rest{}, err
+	if err := work.all(ctx, resources); err != nil && !errors.Is(err, errPause) {
+		return rest{}, err
+	}
+	if left := work.left; left.more || left.blocked > 0 || left.below > 0 {
+		return left, nil
+	}
+	n, err := w.Store.Count(ctx, c, resources...)
+	return rest{more: n > 0}, err
+}
+
+// all goes through the content, the workspaces first: they may be served from here.
+func (c *clearing) all(ctx context.Context, resources []store.Resource) error {
+	if i := slices.Index(resources, c.Resource); i >= 0 {
+		err := c.Store.Sweep(ctx, c.cluster, c.Resource, func(page []store.Item) error { return c.endChildren(ctx, page) })
+		if err == nil {
+			err = c.purge(ctx, ordinary)
 		}
-		if err := work.purge(ctx, ordinary); err != nil {
-			return rest{}, err
+		if err != nil || c.left.more || c.left.below > 0 || c.left.blocked > 0 {
+			return err
 		}
-		if work.left.more || work.left.below > 0 || work.left.blocked > 0 {
-			return work.left, nil
-		}
+		resources = slices.Delete(slices.Clone(resources), i, i+1)
 	}
 	for s := range stages {
 		for _, r := range resources {
-			if r != w.Resource && stageOf(r) == s {
-				err = w.Store.Sweep(ctx, c, r, func(page []store.Item) error { return work.page(ctx, s, page) })
+			if stageOf(r) != s {
+				continue
 			}
-			if err != nil {
-				return rest{}, err
+			if err := c.Store.Sweep(ctx, c.cluster, r, func(page []store.Item) error { return c.page(ctx, s, page) }); err != nil {
+				return err
 			}
 		}
-		if err := work.purge(ctx, s); err != nil {
-			return rest{}, err
+		if err := c.purge(ctx, s); err != nil {
+			return err
 		}
 	}
-	if work.left.blocked > 0 || work.left.more {
-		return work.left, nil
-	}
-	for _, r := range resources {
-		n, err := w.Store.Count(ctx, c, r)
-		if err != nil {
-			return rest{}, err
-		}
-		work.left.more = work.left.more || n > 0
-	}
-	return work.left, nil
+	return nil
 }
 
 // A clearing is one go at the content of a cluster.
@@ -171,11 +174,7 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 			alive = append(alive, item)
 		}
 	}
-	if time.Now().After(c.until) {
-		c.left.more = c.left.more || len(alive) > 0
-		return nil
-	}
-	return each(alive, func(item store.Item) error {
+	if err := each(alive, func(item store.Item) error {
 		for range retries {
 			d, err := c.ofWorkspace(ctx, c.cluster, item.Name, true)
 			if err != nil || d == nil {
@@ -191,7 +190,20 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 			}
 		}
 		return nil
-	})
+	}); err != nil || len(alive) == 0 {
+		return err
+	}
+	return c.pause()
+}
+
+// pause ends this go if it has had its time. It is called after something was
+// done, so that every go gets further than the one before.
+func (c *clearing) pause() error {
+	if time.Now().Before(c.until) {
+		return nil
+	}
+	c.left.more = true
+	return errPause
 }
 
 // child sorts out a workspace: it is in the way until its cluster is gone.
@@ -241,7 +253,10 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 	}
 	// Of the later stages nothing goes before it is known that all can.
 	if s == ordinary && len(c.doomed) >= purgeSize {
-		return c.purge(ctx, s)
+		if err := c.purge(ctx, s); err != nil {
+			return err
+		}
+		return c.pause()
 	}
 	return nil
 }
@@ -270,10 +285,6 @@ func (c *clearing) purge(ctx context.Context, s stage) error {
 	doomed := c.doomed
 	c.doomed = nil
 	if len(doomed) == 0 || s > ordinary && (c.left.blocked > 0 || c.left.more) {
-		return nil
-	}
-	if time.Now().After(c.until) {
-		c.left.more = true
 		return nil
 	}
 	n, err := c.Store.Purge(ctx, c.cluster, doomed)

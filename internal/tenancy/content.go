@@ -12,13 +12,17 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// RootCAConfigMap is in every namespace, for clients that run in one.
-const RootCAConfigMap = "kube-root-ca.crt"
-
+// Names of what every workspace has.
 const (
+	// RootCAConfigMap is in every namespace, for clients that run in one. What they
+	// verify the server with is under RootCAKey.
+	RootCAConfigMap = "kube-root-ca.crt"
+	RootCAKey       = "ca.crt"
+	// AdminBinding gives ClusterAdmin to whoever made the workspace.
+	AdminBinding = "workspace-admin"
+	ClusterAdmin = "cluster-admin"
+
 	defaultAccount = "default"
-	adminBinding   = "workspace-admin"
-	clusterAdmin   = "cluster-admin"
 )
 
 func native(group, resource string) store.Resource {
@@ -67,18 +71,14 @@ func (b birth) account(namespace string) *corev1.ServiceAccount {
 }
 
 func (b birth) rootCAMap(namespace string) *corev1.ConfigMap {
-	m := &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{rootCAKey: b.rootCA}}
-	m.Annotations = map[string]string{
-		description: "Certificates that verify the API server of this workspace. What is changed here is set back.",
-	}
-	return m
+	return &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{RootCAKey: b.rootCA}}
 }
 
 // admin returns the write that makes user the administrator of the cluster.
 func (b birth) admin(user string) store.Write {
 	return b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: b.meta("", adminBinding),
+		ObjectMeta: b.meta("", AdminBinding),
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterAdmin},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ClusterAdmin},
 	})
 }

@@ -169,12 +169,12 @@ func (w *Workspaces) end(ctx context.Context, d *death, delete Delete) (Progress
 			return Blocked, err
 		}
 		return Blocked, fmt.Errorf("delete the content of logical cluster %s: %w", d.cluster, rest.failed)
+	case rest.more:
+		return Unfinished, nil
 	case rest.blocked > 0:
 		return Blocked, w.report(ctx, d, rest)
 	case rest.below > 0:
 		return Waiting, w.report(ctx, d, rest)
-	case rest.more:
-		return Unfinished, nil
 	}
 	if err := w.bury(ctx, d); err != nil {
 		return Unfinished, err

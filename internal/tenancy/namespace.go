@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	rootCAKey   = "ca.crt"
-	description = "kubernetes.io/description"
 	// attempts bounds how often what a namespace lacks is looked up again because
 	// somebody else has written it.
 	attempts = 4
@@ -38,7 +36,7 @@ func (w *Workspaces) IsIntact(o runtime.Object) bool {
 }
 
 func (w *Workspaces) intact(m *corev1.ConfigMap) bool {
-	return len(m.Data) == 1 && m.Data[rootCAKey] == w.RootCA && m.Annotations[description] != ""
+	return len(m.Data) == 1 && m.Data[RootCAKey] == w.RootCA
 }
 
 // FillNamespace makes what a namespace lacks of what every namespace has, and sets
@@ -89,8 +87,7 @@ func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace stri
 		return writes, err
 	}
 	m.Data = fresh.Data
-	delete(m.BinaryData, rootCAKey)
-	setAnnotation(&m.ObjectMeta, description, fresh.Annotations[description])
+	delete(m.BinaryData, RootCAKey)
 	m.ResourceVersion = ""
 	return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: m, Expect: rev}), nil
 }

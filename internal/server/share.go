@@ -1,0 +1,85 @@
+package server
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// sharing has watch caches keep once what is equal in every workspace: the
+// certificates of the server, the labels of the namespaces that each has, and the
+// words that RBAC is written in. Objects in a cache are never changed.
+type sharing struct {
+	rootCA     map[string]string
+	labels     map[string]map[string]string // of a namespace, by its name
+	finalizers []core.FinalizerName         // of a namespace
+	words      map[string]string
+}
+
+func newSharing(rootCA string) *sharing {
+	s := &sharing{
+		rootCA:     map[string]string{tenancy.RootCAKey: rootCA},
+		labels:     map[string]map[string]string{},
+		finalizers: []core.FinalizerName{core.FinalizerKubernetes},
+		words:      map[string]string{},
+	}
+	for _, ns := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem} {
+		s.labels[ns] = map[string]string{corev1.LabelMetadataName: ns}
+	}
+	for _, w := range []string{
+		metav1.NamespaceDefault, metav1.NamespaceSystem, tenancy.RootCAConfigMap, tenancy.AdminBinding, tenancy.ClusterAdmin,
+		rbac.GroupName, rbac.UserKind, rbac.GroupKind, rbac.ServiceAccountKind, "ClusterRole", "Role",
+	} {
+		s.words[w] = w
+	}
+	return s
+}
+
+// word replaces a word that is kept already.
+func (s *sharing) word(w *string) {
+	if kept, ok := s.words[*w]; ok {
+		*w = kept
+	}
+}
+
+// share lets go of what o has in common with others. Nobody else holds o yet.
+func (s *sharing) share(o runtime.Object) {
+	switch o := o.(type) {
+	case *core.ConfigMap:
+		s.names(&o.ObjectMeta)
+		if maps.Equal(o.Data, s.rootCA) {
+			o.Data = s.rootCA
+		}
+	case *core.ServiceAccount:
+		s.names(&o.ObjectMeta)
+	case *core.Namespace:
+		s.names(&o.ObjectMeta)
+		if maps.Equal(o.Labels, s.labels[o.Name]) {
+			o.Labels = s.labels[o.Name]
+		}
+		if slices.Equal(o.Spec.Finalizers, s.finalizers) {
+			o.Spec.Finalizers = s.finalizers
+		}
+	case *rbac.ClusterRoleBinding:
+		s.names(&o.ObjectMeta)
+		for _, w := range []*string{&o.RoleRef.APIGroup, &o.RoleRef.Kind, &o.RoleRef.Name} {
+			s.word(w)
+		}
+		for i := range o.Subjects {
+			s.word(&o.Subjects[i].Kind)
+			s.word(&o.Subjects[i].APIGroup)
+		}
+	}
+}
+
+func (s *sharing) names(m *metav1.ObjectMeta) {
+	s.word(&m.Namespace)
+	s.word(&m.Name)
+}
