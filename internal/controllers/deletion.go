@@ -38,7 +38,7 @@ func Deletion(d Deps) control.Loop {
 	return control.Loop{
 		Name:    "workspace-deletion",
 		On:      []control.Source{{Ready: d.Store.Spine().Ready(), Subscribe: l.subscribe}},
-		Workers: 8,
+		Workers: 32, // they mostly wait for etcd
 		Do: func(ctx context.Context, k control.Key) error {
 			switch {
 			case k.Cluster == cluster.All:

@@ -17,13 +17,17 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// BenchmarkDeleteTree deletes a workspace with a thousand below it, in ten branches,
-// and reports what that takes and what is left.
+// BenchmarkDeleteTree deletes a workspace with a thousand or more below it, and
+// reports what that takes and what is left.
 func BenchmarkDeleteTree(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		deleteTree(b, 10, 100)
-		b.StartTimer()
+	for _, shape := range []struct{ branches, leaves int }{{10, 100}, {1, 3000}} {
+		b.Run(fmt.Sprintf("%dx%d", shape.branches, shape.leaves), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				deleteTree(b, shape.branches, shape.leaves)
+				b.StartTimer()
+			}
+		})
 	}
 }
 

@@ -229,13 +229,23 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 	return deleted, nil
 }
 
-// Count returns how many objects of a resource a cluster has in etcd now.
-func (s *Store) Count(ctx context.Context, c cluster.Name, r Resource) (int64, error) {
-	resp, err := s.backend.client.Get(ctx, s.prefix+r.prefix()+"/"+string(c)+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return 0, err
+// Count returns how many objects of some resources a cluster has in etcd now.
+func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...Resource) (int64, error) {
+	var sum int64
+	for some := range slices.Chunk(resources, maxTxnOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, r := range some {
+			ops[i] = clientv3.OpGet(s.prefix+r.prefix()+"/"+string(c)+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		}
+		resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range resp.Responses {
+			sum += r.GetResponseRange().Count
+		}
 	}
-	return resp.Count, nil
+	return sum, nil
 }
 
 // Forget drops what this process remembers of a cluster that is gone, and reports
