@@ -146,6 +146,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.server.Kubeconfig == "" {
 		o.server.Kubeconfig = filepath.Join(o.server.Dir, "admin.kubeconfig")
 	}
+	tuneCollector()
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

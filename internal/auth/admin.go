@@ -108,12 +108,18 @@ func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
 }
 
 // WriteKubeconfig writes what Kubeconfig returns to the file that a was made
-// with, or nowhere if there is none.
+// with, or nowhere if there is none. What users added to the file stays: the
+// contexts of the workspaces they are in, which are moved to host, and which
+// context is current.
 func (a *Admins) WriteKubeconfig(host string, ca []byte) error {
 	if a.files.Kubeconfig == "" {
 		return nil
 	}
-	data, err := clientcmd.Write(*a.Kubeconfig(host, ca))
+	config := a.Kubeconfig(host, ca)
+	if old, err := clientcmd.LoadFromFile(a.files.Kubeconfig); err == nil { // else there is nothing to keep
+		keepAdditions(config, old)
+	}
+	data, err := clientcmd.Write(*config)
 	if err == nil {
 		err = replaceFile(a.files.Kubeconfig, data)
 	}
@@ -121,6 +127,35 @@ func (a *Admins) WriteKubeconfig(host string, ca []byte) error {
 		return fmt.Errorf("write the kubeconfig of the administrators: %w", err)
 	}
 	return nil
+}
+
+// keepAdditions adds to config what old has besides.
+func keepAdditions(config, old *clientcmdapi.Config) {
+	base, oldBase := config.Clusters["base"], old.Clusters["base"]
+	for name, c := range old.Clusters {
+		if _, ours := config.Clusters[name]; ours {
+			continue
+		}
+		if oldBase != nil {
+			if path, ok := strings.CutPrefix(c.Server, oldBase.Server+"/clusters/"); ok {
+				c.Server, c.CertificateAuthorityData = base.Server+"/clusters/"+path, base.CertificateAuthorityData
+			}
+		}
+		config.Clusters[name] = c
+	}
+	for name, u := range old.AuthInfos {
+		if _, ours := config.AuthInfos[name]; !ours {
+			config.AuthInfos[name] = u
+		}
+	}
+	for name, c := range old.Contexts {
+		if _, ours := config.Contexts[name]; !ours {
+			config.Contexts[name] = c
+		}
+	}
+	if _, ok := config.Contexts[old.CurrentContext]; ok {
+		config.CurrentContext = old.CurrentContext
+	}
 }
 
 // readTokenStore returns the hash in the file at path, and whether there is one.

@@ -182,3 +182,44 @@ func FuzzTokenStore(f *testing.F) {
 		}
 	})
 }
+
+// A restart keeps what users added to the kubeconfig, and moves it along when the
+// server is reached elsewhere.
+func TestKubeconfigKeepsAdditions(t *testing.T) {
+	dir := t.TempDir()
+	files := AdminFiles{Kubeconfig: filepath.Join(dir, "admin.kubeconfig"), TokenStore: filepath.Join(dir, "store")}
+	for i, host := range []string{"https://127.0.0.1:1111", "https://127.0.0.1:2222"} {
+		a, err := NewAdmins(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.WriteKubeconfig(host, []byte(host)); err != nil {
+			t.Fatal(err)
+		}
+		config, err := clientcmd.LoadFromFile(files.Kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			config.Clusters["mine"] = &clientcmdapi.Cluster{Server: host + "/clusters/root:mine", CertificateAuthorityData: []byte(host)}
+			config.Clusters["other"] = &clientcmdapi.Cluster{Server: "https://example.com/clusters/root"}
+			config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: "t"}
+			config.Contexts["mine"] = &clientcmdapi.Context{Cluster: "mine", AuthInfo: "me"}
+			config.CurrentContext = "mine"
+			if err := clientcmd.WriteToFile(*config, files.Kubeconfig); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		mine := config.Clusters["mine"]
+		if config.CurrentContext != "mine" || mine.Server != host+"/clusters/root:mine" || string(mine.CertificateAuthorityData) != host {
+			t.Errorf("current context %q, cluster %+v", config.CurrentContext, mine)
+		}
+		if config.Clusters["other"].Server != "https://example.com/clusters/root" || config.AuthInfos["me"].Token != "t" {
+			t.Errorf("what is not ours was changed: %+v", config)
+		}
+		if config.Clusters["root"].Server != host+"/clusters/root" {
+			t.Errorf("root is at %s", config.Clusters["root"].Server)
+		}
+	}
+}
