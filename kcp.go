@@ -209,6 +209,20 @@ func (s *Server) Cluster(ctx context.Context, name string) (*rest.Config, error)
 	return s.As(name, server.System())
 }
 
+// Remove deletes a logical cluster that Cluster made, with everything in it, and
+// returns when it is gone. Something in it with a finalizer that nobody takes care
+// of keeps it, which is an error that says so.
+func (s *Server) Remove(ctx context.Context, name string) error {
+	n, err := cluster.ParseName(name)
+	if err != nil {
+		return err
+	}
+	if err := s.inner.Remove(ctx, n); err != nil {
+		return fmt.Errorf("kcp: remove logical cluster %s: %w", n, err)
+	}
+	return nil
+}
+
 // As returns a configuration for clients that act as u in the logical cluster of
 // that name or path, or for "*" in all of them. It makes nothing.
 func (s *Server) As(at string, u user.Info) (*rest.Config, error) {

@@ -250,3 +250,20 @@ func TestListen(t *testing.T) {
 		t.Error("a server starts twice")
 	}
 }
+
+// Remove leaves nothing: a cluster of the same name is a new one.
+func TestRemove(t *testing.T) {
+	srv := start(t, &kcp.Server{})
+	for range 2 {
+		maps := cluster(t, srv, "again").CoreV1().ConfigMaps("default")
+		if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "once"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.Remove(t.Context(), "again"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := srv.Remove(t.Context(), "root"); err == nil {
+		t.Error("the root workspace can be removed")
+	}
+}

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 
+	"k8s.io/component-base/metrics/legacyregistry"
+
 	"github.com/unforked/kcp/internal/control"
 )
 
@@ -16,7 +18,11 @@ func (s *Server) runLoops() error {
 		}
 		loops = append(loops, further...)
 	}
-	s.running.Go(func() { control.RunAll(s.ctx, loops...) })
+	metrics := control.NewMetrics()
+	if err := metrics.Register(legacyregistry.Register); err != nil {
+		return err
+	}
+	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, loops...) })
 	return nil
 }
 
