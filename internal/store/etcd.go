@@ -127,8 +127,8 @@ func start(ctx context.Context, cfg *embed.Config, fatal *verdict) (*embed.Etcd,
 			if e == nil { // it does not listen to the context
 				select {
 				case e = <-running:
-				case <-failed:
-				case <-fatal.reached:
+				case err = <-failed:
+				case err = <-fatal.reached:
 				}
 			}
 		}

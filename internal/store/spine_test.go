@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +53,7 @@ func (b *breakable) again(t testing.TB, n int) {
 			if got == n {
 				return
 			}
-		case <-t.Context().Done():
+		case <-time.After(patience):
 			t.Fatal("no new watch")
 		}
 	}
@@ -110,9 +111,11 @@ func startSpine(t testing.TB, s *Store) {
 // caughtUp waits until the spine has applied everything that was committed.
 func caughtUp(t testing.TB, s *Store) {
 	t.Helper()
-	r, err := s.RawClient().Get(t.Context(), s.prefix+"/s/meta")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := s.RawClient().Get(ctx, s.prefix+"/s/meta")
 	if err == nil {
-		err = s.Spine().WaitFor(t.Context(), r.Header.Revision)
+		err = s.Spine().WaitFor(ctx, r.Header.Revision)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -344,7 +345,7 @@ func (f *follow) catchUp() {
 				continue
 			}
 			f.take(e)
-		case <-f.Context().Done():
+		case <-time.After(patience):
 			f.failf("watch of %v never saw %v", f.space, end)
 		}
 	}

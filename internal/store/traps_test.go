@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
@@ -68,6 +69,10 @@ func names(t testing.TB, list runtime.Object) []string {
 	return all
 }
 
+// patience is how long a test waits for what must come, before it says that it
+// does not.
+const patience = time.Minute
+
 func next(t testing.TB, w watch.Interface) watch.Event {
 	t.Helper()
 	select {
@@ -77,7 +82,7 @@ func next(t testing.TB, w watch.Interface) watch.Event {
 		}
 		e.Object = bare(e.Object)
 		return e
-	case <-t.Context().Done():
+	case <-time.After(patience):
 		t.Fatal("no event")
 	}
 	return watch.Event{}
