@@ -25,6 +25,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h := track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
 	}, api)
+	h = withBrokenPaths(h, c.Authorization.Authorizer)
 	h = genericfilters.WithMaxInFlightLimit(h, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = track("impersonation", func(h http.Handler) http.Handler {
 		return auth.WithImpersonationLimits(auth.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer), c.Serializer)
@@ -51,7 +52,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
-	return withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, error) { return s.tree.Resolve(ctx, p) })
+	return withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) })
 }
 
 // shutdown tells watches when to end.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -9,23 +10,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
 const clustersPrefix = "/clusters/"
 
-// resolver finds the cluster at a path.
-type resolver func(context.Context, cluster.Path) (cluster.Name, error)
+// maxPath bounds the paths of clusters in requests. Deeper ones are reached by name.
+const maxPath = 8 << 10 // bytes
+
+// resolver finds the cluster at a path, or how far the path leads and the name of
+// the Workspace that is missing there.
+type resolver func(context.Context, cluster.Path) (n cluster.Name, missing string)
 
 // withCluster takes the cluster out of the request's path and puts it into its
 // context. It is the edge of the server: below it a cluster is always a name, and
 // nothing outside the grammar of names gets past it.
 func withCluster(next http.Handler, resolve resolver) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if climbs(req.URL.Path) {
+			refuse(w, req, apierrors.NewBadRequest(`the path has a segment "." or ".."; write the path that you mean`))
+			return
+		}
 		rest, ok := strings.CutPrefix(req.URL.Path, clustersPrefix)
 		if !ok {
 			next.ServeHTTP(w, withTokensCluster(req))
@@ -37,37 +49,80 @@ func withCluster(next http.Handler, resolve resolver) http.Handler {
 			http.Error(w, "metrics are served for the whole server at /metrics, not for one logical cluster", http.StatusNotImplemented)
 			return
 		}
-		name, err := parse(req.Context(), at, resolve)
-		if err != nil {
-			refuse(w, req, err)
+		if at == string(cluster.All) {
+			next.ServeHTTP(w, at1(req, cluster.All, path))
 			return
+		}
+		p, err := parse(at)
+		if err != nil {
+			refuse(w, req, apierrors.NewBadRequest(err.Error()))
+			return
+		}
+		name, missing := resolve(req.Context(), p)
+		if missing != "" {
+			req = req.WithContext(context.WithValue(req.Context(), nowhereKey{}, brokenPath{p, name, missing}))
+			name = cluster.NewName() // one that no cluster has
 		}
 		next.ServeHTTP(w, at1(req, name, path))
 	})
 }
 
-func parse(ctx context.Context, at string, resolve resolver) (cluster.Name, error) {
-	if at == string(cluster.All) {
-		return cluster.All, nil
+// climbs reports whether a path has segments that mean others than themselves.
+func climbs(path string) bool {
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return true
+		}
 	}
-	path, err := cluster.ParsePath(at)
-	if err != nil {
-		return "", apierrors.NewBadRequest(err.Error())
+	return false
+}
+
+func parse(at string) (cluster.Path, error) {
+	if len(at) > maxPath {
+		return "", fmt.Errorf("the path of a logical cluster in a request has at most %d characters; use the name of the cluster", maxPath)
 	}
-	if name, ok := path.Name(); ok {
-		return name, nil
-	}
-	return resolve(ctx, path)
+	return cluster.ParsePath(at)
+}
+
+type nowhereKey struct{}
+
+// A brokenPath leads to no cluster.
+type brokenPath struct {
+	path cluster.Path
+	// in is the cluster that it leads to before it breaks off, where there is no
+	// Workspace of that name.
+	in      cluster.Name
+	missing string
+}
+
+// withBrokenPaths answers 404 to requests whose path leads nowhere, but only to
+// those who might ask for the Workspace that is missing. To others such a path
+// looks like one to a cluster that they may not enter.
+func withBrokenPaths(next http.Handler, a authorizer.Authorizer) http.Handler {
+	workspaces := tenancyapi.GroupVersion.WithResource("workspaces")
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		broken, ok := req.Context().Value(nowhereKey{}).(brokenPath)
+		if !ok {
+			next.ServeHTTP(w, req)
+			return
+		}
+		u, _ := request.UserFrom(req.Context())
+		decision, _, err := a.Authorize(cluster.With(req.Context(), broken.in), authorizer.AttributesRecord{
+			User: u, Verb: "get", APIGroup: workspaces.Group, APIVersion: workspaces.Version, Resource: workspaces.Resource, Name: broken.missing, ResourceRequest: true,
+		})
+		if err == nil && decision == authorizer.DecisionAllow {
+			refuse(w, req, apierrors.NewNotFound(workspaces.GroupResource(), string(broken.path)))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
 }
 
 // at1 returns the request as one to path in cluster c.
 func at1(req *http.Request, c cluster.Name, path string) *http.Request {
 	moved := req.WithContext(cluster.With(req.Context(), c))
 	u := *req.URL
-	u.Path, u.RawPath = path, ""
-	if _, after, ok := strings.Cut(strings.TrimPrefix(req.URL.RawPath, clustersPrefix), "/"); ok && req.URL.RawPath != "" {
-		u.RawPath = "/" + after
-	}
+	u.Path, u.RawPath = path, "" // how the client wrote it counts for nothing
 	moved.URL = &u
 	moved.RequestURI = u.RequestURI()
 	return moved

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,8 +46,12 @@ var shared = sync.OnceValues(func() (*running, error) {
 	}
 	r := &running{dir: dir, url: "https://" + listener.Addr().String()}
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	tokens := filepath.Join(dir, "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("nobodys-token,nobody,nobody\nalices-token,alice,alice\n"), 0o600); err != nil {
+		return nil, err
+	}
 	r.Server, err = server.New(context.Background(), server.Config{
-		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,
+		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig, TokenFile: tokens,
 		Rules: []admit.Rule{{Name: "hold", Validate: r.holdBack}},
 	})
 	if err != nil {
@@ -65,6 +70,8 @@ type running struct {
 	dir, url string
 	ca       []byte
 	holds    sync.Map // by the cluster and name of objects: their pause
+	// transports of visitors, by whether they speak HTTP/1.1.
+	transports sync.Map
 }
 
 // A pause keeps the creation of an object from going on once it was admitted.
@@ -99,6 +106,7 @@ func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if s, err := shared(); err == nil {
+		s.transports.Range(func(_, made any) bool { made.(func() *http.Transport)().CloseIdleConnections(); return true })
 		s.Close()
 		_ = os.RemoveAll(s.dir)
 	}

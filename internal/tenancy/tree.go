@@ -4,9 +4,7 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -91,28 +89,26 @@ func (t *Tree) PathOf(c cluster.Name) cluster.Path {
 	return cluster.Path(c)
 }
 
-// Resolve returns the cluster at a path.
-func (t *Tree) Resolve(ctx context.Context, p cluster.Path) (cluster.Name, error) {
-	n, ok := t.resolve(p)
-	if !ok && t.fresh(ctx) {
-		n, ok = t.resolve(p)
+// Resolve returns the cluster at a path. If there is none it returns the cluster that
+// the path leads to before it breaks off, and the name of the Workspace that would
+// have to be in there.
+func (t *Tree) Resolve(ctx context.Context, p cluster.Path) (n cluster.Name, missing string) {
+	if n, missing = t.resolve(p); missing != "" && t.fresh(ctx) {
+		return t.resolve(p)
 	}
-	if !ok {
-		return "", apierrors.NewNotFound(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaces"}, string(p))
-	}
-	return n, nil
+	return n, missing
 }
 
-func (t *Tree) resolve(p cluster.Path) (cluster.Name, bool) {
+func (t *Tree) resolve(p cluster.Path) (n cluster.Name, missing string) {
 	n, words := p.Split()
 	for _, w := range words {
 		child, ok := t.Child(n, w)
 		if !ok || child.Cluster == "" {
-			return "", false
+			return n, w
 		}
 		n = child.Cluster
 	}
-	return n, true
+	return n, ""
 }
 
 // OnCluster has f called with every cluster whose LogicalCluster changes.
