@@ -18,6 +18,7 @@ import (
 	storagefeature "k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/value"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -218,6 +219,40 @@ func (s *Store) Read(ctx context.Context, k Key) (runtime.Object, int64, error) 
 	}
 	obj, err := s.decode(ctx, k, resp.Kvs[0].Value)
 	return obj, resp.Kvs[0].ModRevision, err
+}
+
+// ReadInto reads a custom resource as it is now into o, and returns its revision, or
+// 0 if there is none.
+func (s *Store) ReadInto(ctx context.Context, k Key, o any) (int64, error) {
+	if k.check() != nil {
+		return 0, nil // no object is stored at what is no key
+	}
+	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
+	if err != nil {
+		return 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	if len(resp.Kvs) == 0 {
+		return 0, nil
+	}
+	return resp.Kvs[0].ModRevision, s.unmarshal(ctx, k, resp.Kvs[0].Value, o)
+}
+
+// unmarshal decodes the stored value of a custom resource into o.
+func (s *Store) unmarshal(ctx context.Context, k Key, value []byte, o any) error {
+	how, err := s.kind(k.Resource)
+	if err != nil {
+		return err
+	}
+	framed, _, err := how.transformer.TransformFromStorage(ctx, value, belowPrefix(s.prefix+k.full()))
+	if err != nil {
+		return err
+	}
+	_, plain, err := cutFrame(framed)
+	if err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(plain, o)
 }
 
 // NativeResource is where the objects of a kind compiled into the server are.

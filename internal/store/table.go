@@ -19,7 +19,7 @@ import (
 // that the spine has applied. Values in it are shared and must not be changed.
 type Table[T any] struct {
 	resource Resource
-	convert  func(runtime.Object) (T, error)
+	convert  func(Event) (T, error)
 
 	mu       sync.RWMutex
 	rows     map[cluster.Name][]tableRow[T] // sorted by object
@@ -49,6 +49,30 @@ func search[T any](rows []tableRow[T], o object) (int, bool) {
 // NewTable makes a table that keeps, of each object of a resource, what convert
 // makes of it. An object it refuses is left out.
 func NewTable[T any](s *Store, r Resource, convert func(runtime.Object) (T, error)) *Table[T] {
+	return newTable(s, r, func(e Event) (T, error) {
+		obj, err := e.Object(context.Background())
+		if err != nil {
+			var none T
+			return none, err
+		}
+		return convert(obj)
+	})
+}
+
+// NewCustomTable makes a table of a custom resource whose objects have the form of
+// O. Decoding them as that is several times quicker than as anything.
+func NewCustomTable[T, O any](s *Store, r Resource, convert func(*O) (T, error)) *Table[T] {
+	return newTable(s, r, func(e Event) (T, error) {
+		o := new(O)
+		if err := s.unmarshal(context.Background(), e.Key, e.value, o); err != nil {
+			var none T
+			return none, err
+		}
+		return convert(o)
+	})
+}
+
+func newTable[T any](s *Store, r Resource, convert func(Event) (T, error)) *Table[T] {
 	t := &Table[T]{resource: r, convert: convert, rows: map[cluster.Name][]tableRow[T]{}, watchers: map[int]func(Key){}}
 	s.spine.Follow(t)
 	return t
@@ -153,10 +177,7 @@ func (t *Table[T]) value(e Event) (value T, ok bool) {
 	if e.Deleted() {
 		return value, false
 	}
-	obj, err := e.Object(context.Background())
-	if err == nil {
-		value, err = t.converted(obj)
-	}
+	value, err := t.converted(e)
 	if err != nil {
 		klog.Background().Error(err, "Stored object left out", "key", e.Key.String())
 		return value, false
@@ -166,13 +187,13 @@ func (t *Table[T]) value(e Event) (value T, ok bool) {
 
 // converted is convert, whose panic is an error: a row must not stay as it was
 // before an object that its user cannot take in.
-func (t *Table[T]) converted(obj runtime.Object) (value T, err error) {
+func (t *Table[T]) converted(e Event) (value T, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	return t.convert(obj)
+	return t.convert(e)
 }
 
 // Done implements [Follower].

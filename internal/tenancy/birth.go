@@ -41,7 +41,7 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	b := w.birth("", metav1.Now())
 	for range names {
 		b.cluster = cluster.NewName()
-		err := w.conceive(ctx, b, parent, ws, creator)
+		y, err := w.conceive(ctx, b, parent, ws, creator)
 		if errors.Is(err, store.ErrChanged) {
 			continue
 		}
@@ -49,7 +49,7 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 			return err
 		}
 		// What has begun is brought to its end even if the client went away.
-		done, err := w.complete(context.WithoutCancel(ctx), b)
+		done, err := w.complete(context.WithoutCancel(ctx), b, y)
 		if err == nil && done == nil {
 			return apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted while it was being made"))
 		}
@@ -63,7 +63,7 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 }
 
 // conceive is the first transaction of a workspace.
-func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) error {
+func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
@@ -75,11 +75,12 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	setPhase(child, core.PhaseInitializing, b.now)
 	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	lc, err := toUnstructured(w.logicalCluster(b, parent, path, child, creator), core.GroupVersion.WithKind("LogicalCluster"))
+	l := w.logicalCluster(b, parent, path, child, creator)
+	lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	writes := append(b.namespace(metav1.NamespaceDefault),
 		store.Write{Resource: w.Resource, Cluster: parent, Object: stored}, b.write(LogicalClusters(), lc))
@@ -88,8 +89,17 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 			writes = append(writes, admin)
 		}
 	}
-	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
-	return err
+	rev, err := w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
+	return &young{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
+}
+
+// A young workspace is one after its first transaction: its LogicalCluster and its
+// Workspace, each with the revision that it is at.
+type young struct {
+	cluster     *core.LogicalCluster
+	clusterAt   int64
+	workspace   *tenancyapi.Workspace
+	workspaceAt int64
 }
 
 // logicalCluster returns the LogicalCluster of a workspace that is being made.
@@ -122,66 +132,80 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 // Complete takes up the making of cluster c where it was cut. It does nothing for
 // one that is whole.
 func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
-	_, err := w.complete(ctx, w.birth(c, metav1.Now()))
+	_, err := w.complete(ctx, w.birth(c, metav1.Now()), nil)
 	return err
 }
 
-// complete makes the second transaction of a workspace. It returns the Workspace,
-// or nil if that, or its cluster, is gone.
-func (w *Workspaces) complete(ctx context.Context, b birth) (done *unstructured.Unstructured, err error) {
+// complete makes the second transaction of a workspace, which is read anew where it
+// is not known. It returns the Workspace, or nil if that, or its cluster, is gone.
+func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *unstructured.Unstructured, err error) {
 	for range retries {
+		if y == nil {
+			if y, err = w.readYoung(ctx, b.cluster); err != nil || y == nil {
+				return nil, err
+			}
+		}
 		// It may be changed, and even deleted, as soon as it is there.
-		if done, err = w.tryComplete(ctx, b); !moved(err) && !apierrors.IsForbidden(err) {
+		if done, err = w.tryComplete(ctx, b, y); !moved(err) && !apierrors.IsForbidden(err) {
 			return done, err
 		}
+		y = nil
 	}
 	return nil, err
 }
 
-func (w *Workspaces) tryComplete(ctx context.Context, b birth) (*unstructured.Unstructured, error) {
-	l, lrev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(b.cluster))
-	if err != nil || l == nil || l.Spec.Owner == nil {
+// readYoung reads the workspace of cluster c, nil if there is none.
+func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, error) {
+	y := &young{}
+	var err error
+	if y.cluster, y.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || y.cluster == nil || y.cluster.Spec.Owner == nil {
 		return nil, err
 	}
-	key := store.Key{Resource: w.Resource, Cluster: cluster.Name(l.Spec.Owner.Cluster), Name: l.Spec.Owner.Name}
-	ws, wrev, err := read[tenancyapi.Workspace](ctx, w.Store, key)
-	if err != nil || ws == nil || ws.UID != l.Spec.Owner.UID {
+	owner := y.cluster.Spec.Owner
+	key := store.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
+	if y.workspace, y.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || y.workspace == nil || y.workspace.UID != owner.UID {
 		return nil, err
 	}
-	rev := wrev
-	if l.Status.Phase == core.PhaseInitializing && l.DeletionTimestamp == nil {
+	return y, nil
+}
+
+func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
+	rev := y.workspaceAt
+	parent := cluster.Name(y.cluster.Spec.Owner.Cluster)
+	if l := y.cluster; l.Status.Phase == core.PhaseInitializing && l.DeletionTimestamp == nil {
 		l.Status.Phase = core.PhaseReady
-		l.Labels[core.PhaseLabel] = string(core.PhaseReady)
+		setLabel(&l.ObjectMeta, core.PhaseLabel, string(core.PhaseReady))
 		l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: "True", LastTransitionTime: b.now})
-		setPhase(ws, core.PhaseReady, b.now)
-		if rev, err = w.finish(ctx, b, l, lrev, store.Write{Resource: w.Resource, Cluster: key.Cluster, Object: ws, Expect: wrev}); err != nil {
+		setPhase(y.workspace, core.PhaseReady, b.now)
+		var err error
+		if rev, err = w.finish(ctx, b, y); err != nil {
 			return nil, err
 		}
 	}
-	done, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+	done, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
 	}
-	stampCluster(done, key.Cluster)
+	stampCluster(done, parent)
 	done.SetResourceVersion(strconv.FormatInt(rev, 10))
 	return done, nil
 }
 
 // finish writes what completes a workspace and its cluster. What another attempt
 // has written already is left out.
-func (w *Workspaces) finish(ctx context.Context, b birth, l *core.LogicalCluster, lrev int64, ws store.Write) (int64, error) {
-	lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+func (w *Workspaces) finish(ctx context.Context, b birth, y *young) (int64, error) {
+	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return 0, err
 	}
-	object, ok := ws.Object.(*tenancyapi.Workspace)
-	if !ok {
-		return 0, fmt.Errorf("workspace is a %T", ws.Object)
-	}
-	if ws.Object, err = toUnstructured(object, tenancyapi.GroupVersion.WithKind("Workspace")); err != nil {
+	ws, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	if err != nil {
 		return 0, err
 	}
-	last := []store.Write{{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: lrev}, ws}
+	last := []store.Write{
+		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
+		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
+	}
 	system := b.namespace(metav1.NamespaceSystem)
 	rev, err := w.Store.Commit(ctx, append(system, last...))
 	if storage.IsExist(err) {
@@ -222,25 +246,29 @@ func stampCluster(u *unstructured.Unstructured, c cluster.Name) {
 
 // read returns a stored custom resource, nil if there is none, and its revision.
 func read[T any](ctx context.Context, s *store.Store, k store.Key) (*T, int64, error) {
-	o, rev, err := s.Read(ctx, k)
-	if err != nil || o == nil {
-		return nil, 0, err
+	t := new(T)
+	rev, err := s.ReadInto(ctx, k, t)
+	if err != nil || rev == 0 {
+		return nil, rev, err
 	}
-	t, err := fromUnstructured[T](o)
-	return t, rev, err
+	return t, rev, nil
 }
 
 // setPhase sets the phase of a workspace, and what goes with it.
 func setPhase(ws *tenancyapi.Workspace, p core.Phase, now metav1.Time) {
 	ws.Status.Phase = p
-	if ws.Labels == nil {
-		ws.Labels = map[string]string{}
-	}
-	ws.Labels[core.PhaseLabel] = string(p)
+	setLabel(&ws.ObjectMeta, core.PhaseLabel, string(p))
 	ws.Status.Conditions.Set(conditions.Condition{Type: tenancyapi.WorkspaceScheduled, Status: "True", LastTransitionTime: now})
 	if p == core.PhaseReady {
 		ws.Status.Conditions.Set(conditions.Condition{Type: tenancyapi.WorkspaceInitialized, Status: "True", LastTransitionTime: now})
 	}
+}
+
+func setLabel(m *metav1.ObjectMeta, key, value string) {
+	if m.Labels == nil {
+		m.Labels = map[string]string{}
+	}
+	m.Labels[key] = value
 }
 
 func setAnnotation(m *metav1.ObjectMeta, key, value string) {
