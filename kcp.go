@@ -45,6 +45,10 @@ type (
 	Source = control.Source
 )
 
+// KubernetesVersion is what servers tell their clients: the release of Kubernetes
+// that they are built from.
+const KubernetesVersion = server.Release
+
 // A Server serves logical clusters. Set its fields, then call Start once.
 type Server struct {
 	// Dir holds the data and the credentials. When it is empty they are kept in a

@@ -45,11 +45,9 @@ import (
 )
 
 const (
-	// kubernetesVersion is that of the libraries, and of the encodings in storage.
-	kubernetesVersion = "1.36"
-	maxBody           = 3 << 20 // bytes
-	drain             = 10 * time.Second
-	readyPoll         = 5 * time.Millisecond
+	maxBody   = 3 << 20 // bytes
+	drain     = 10 * time.Second
+	readyPoll = 5 * time.Millisecond
 )
 
 // Config is everything that can be chosen about a server. Its zero value, with a
@@ -187,7 +185,7 @@ func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
 
 // prepareAPI builds the API server with everything in it but its clusters.
 func (s *Server) prepareAPI(context.Context) error {
-	effective := basecompatibility.NewEffectiveVersionFromString(kubernetesVersion, kubernetesVersion, kubernetesVersion)
+	effective := newEffectiveVersion()
 	cfg := s.genericConfig(effective)
 	var err error
 	if cfg.SecureServing, err = s.serving(); err != nil {

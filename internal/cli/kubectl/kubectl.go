@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
 	componentcli "k8s.io/component-base/cli"
@@ -21,24 +22,30 @@ import (
 	"github.com/unforked/kcp/internal/cli"
 )
 
+// How many requests for discovery kubectl may make, as in its own main.
+const (
+	discoveryBurst = 300
+	discoveryQPS   = 50
+)
+
 // adminKubeconfig is where a server leaves the kubeconfig of its administrator.
 const adminKubeconfig = ".kcp/admin.kubeconfig"
 
 // Main runs kubectl with the arguments that come after the word kubectl, and
 // with the commands ws, kcp and create workspace built in. Other plugins are
-// found as usual. It returns the exit code; most commands of kubectl end the
-// process themselves when they fail.
+// found as usual. It calls itself by the version release. It returns the exit code;
+// most commands of kubectl end the process themselves when they fail.
 //
 // Unless KUBECONFIG or --kubeconfig is given or there is a ~/.kube/config, it
 // sets KUBECONFIG to the .kcp/admin.kubeconfig of a server that was started in
 // the same folder.
-func Main(args []string) int {
+func Main(args []string, release string) int {
 	if file := kubeconfig(args, os.Getenv(clientcmd.RecommendedConfigPathEnvVar), clientcmd.RecommendedHomeFile); file != "" {
 		util.CheckErr(os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file))
 	}
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(args)) // for what kubectl logs before it parses flags
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	kubectl := command(args, streams)
+	kubectl := command(args, streams, release)
 	util.CheckErr(runPlugin(kubectl, args))
 	util.CheckErr(componentcli.RunNoErrOutput(kubectl))
 	return 0
@@ -66,16 +73,23 @@ func exists(file string) bool {
 }
 
 // command returns kubectl with our commands.
-func command(args []string, streams genericiooptions.IOStreams) *cobra.Command {
+func command(args []string, streams genericiooptions.IOStreams, release string) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
+		WithDiscoveryBurst(discoveryBurst).WithDiscoveryQPS(discoveryQPS).WithWarningPrinter(streams)
 	kubectl := cmd.NewKubectlCommand(cmd.KubectlOptions{
-		Arguments: append([]string{"kubectl"}, args...),
-		IOStreams: streams,
+		Arguments:   append([]string{"kubectl"}, args...),
+		ConfigFlags: flags,
+		IOStreams:   streams,
 	})
 	kubectl.SetArgs(args)
 	kubectl.AddCommand(cli.Workspaces(streams), cli.KCP(streams))
 	for _, c := range kubectl.Commands() {
 		if cmd.IsSubcommandPluginAllowed(c.Name()) { // create
 			c.AddCommand(cli.CreateWorkspace(streams))
+		}
+		if c.Name() == "version" {
+			kubectl.RemoveCommand(c)
+			kubectl.AddCommand(versionCommand(flags, streams, release))
 		}
 	}
 	return kubectl

@@ -13,7 +13,7 @@ const asKubectl = "TEST_AS_KUBECTL"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asKubectl) != "" {
-		os.Exit(Main(os.Args[1:]))
+		os.Exit(Main(os.Args[1:], "v1.2.3+test"))
 	}
 	os.Exit(m.Run())
 }
@@ -77,6 +77,7 @@ func TestBuiltIn(t *testing.T) {
 		"--context org ws .":        "Current workspace is 'root:org'.\n",
 		"--context=org kcp ws .":    "Current workspace is 'root:org'.\n",
 		"config current-context":    "root\n",
+		"version --client":          "Client Version: v1.2.3+test\n",
 		"hello world":               "hello world\n",
 		"create thing x":            "made x\n",
 	} {
@@ -104,6 +105,8 @@ func TestMistakes(t *testing.T) {
 		"ws ..":              `error: workspace "root" has no parent; use an absolute path: kubectl ws :root`,
 		"create workspace x": `error: cannot create workspace "x" in "root": `,
 		"create nope":        `error: `,
+		"version":            "Client Version: v1.2.3+test\nThe connection to the server 127.0.0.1:1 was refused",
+		"version -o xml":     "error: --output must be 'yaml' or 'json'",
 		"nope":               `error: unknown command "nope"`,
 		"ws --nope":          "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage",
 	} {
