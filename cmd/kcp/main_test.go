@@ -56,7 +56,9 @@ func TestScripts(t *testing.T) {
 			own := filepath.Join(e.WorkDir, "kubeconfig")
 			e.Setenv("KUBECONFIG", own)
 			e.Setenv("HOME", e.WorkDir)
-			e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+bin)
+			// After the programs that this one plays, before what is installed here.
+			played, installed, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
+			e.Setenv("PATH", strings.Join([]string{played, bin, installed}, string(os.PathListSeparator)))
 			return os.WriteFile(own, data, 0o600)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"ready": ready},

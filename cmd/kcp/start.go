@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 const (
 	rootDirectory = ".kcp"
 	startTimeout  = time.Minute
+	goRun         = "go run ./cmd/kcp"
 )
 
 // command is kcp with all its subcommands.
@@ -86,7 +88,7 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
   kcp start
 
   # Reachable from other machines
-  kcp start --bind-address=0.0.0.0 --external-hostname=kcp.example.com`,
+  kcp start --bind-address=0.0.0.0 --shard-external-url=https://kcp.example.com:6443`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -95,11 +97,14 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 		},
 	}
 	o.flags(cmd.Flags())
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see which there are: %s start --help", err, self())
+	})
 	return cmd
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.server.Dir, "root-directory", rootDirectory, "Directory for data and credentials.")
+	f.StringVar(&o.server.Dir, "root-directory", rootDirectory, "Directory for data and credentials; empty for a temporary one, which is removed at the end.")
 	f.StringVar(&o.bind, "bind-address", "127.0.0.1", "IP address to listen at; 0.0.0.0 or :: for all interfaces.")
 	f.IntVar(&o.port, "secure-port", 6443, "Port to listen at; 0 for any that is free.")
 	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL that clients reach the server at, if not the address it listens at.")
@@ -139,6 +144,9 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if net.ParseIP(o.bind) == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
 	}
+	if err := checkURL(o.server.ExternalURL); err != nil {
+		return err
+	}
 	if o.port < 0 || o.port > 65535 {
 		return fmt.Errorf("--secure-port %d is not a port; use one from 1 to 65535, or 0 for any that is free", o.port)
 	}
@@ -163,12 +171,24 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	return o.server.Close()
 }
 
+// checkURL checks a URL that goes into kubeconfigs and into what is stored.
+func checkURL(external string) error {
+	u, err := url.Parse(external)
+	if external == "" || err == nil && u.Scheme == "https" && u.Host != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == "" && u.User == nil {
+		return nil
+	}
+	return fmt.Errorf("--shard-external-url %q is not the URL of a server; write it like https://kcp.example.com:6443", external)
+}
+
 // greet says what to type next.
 func (o *options) greet(out io.Writer, took time.Duration) {
 	fmt.Fprintf(out, `kcp serves at %s (ready after %s).
 `, o.server.URL(), took.Round(time.Millisecond))
-	if ip := net.ParseIP(o.bind); ip.IsLoopback() {
+	switch ip := net.ParseIP(o.bind); {
+	case ip.IsLoopback():
 		fmt.Fprintln(out, "Only this machine can reach it; for others, start it with --bind-address=0.0.0.0.")
+	case ip.IsUnspecified() && o.server.ExternalURL == "":
+		fmt.Fprintln(out, "Others can reach it, but not at that URL; tell it the one they use with --shard-external-url.")
 	}
 	fmt.Fprintf(out, `
 In another terminal:
@@ -176,16 +196,24 @@ In another terminal:
   export KUBECONFIG=%[1]s
   %[2]s kubectl ws create my-first --enter
   %[2]s kubectl create configmap hello --from-literal=who=world
-`, absolute(o.server.Kubeconfig), self())
+`, quoted(absolute(o.server.Kubeconfig)), quoted(self()))
 }
 
 // self is how the program can be called again: "go run" leaves nothing to call.
 func self() string {
 	exe, err := os.Executable()
 	if err == nil && strings.Contains(exe, string(filepath.Separator)+"go-build") {
-		return "go run ./cmd/kcp"
+		return goRun
 	}
 	return os.Args[0]
+}
+
+// quoted is what the shell takes for word, as it is if nothing in it is special.
+func quoted(word string) string {
+	if strings.ContainsAny(word, " \t\n\"'`$&|;<>()*?[]#~\\!{}") && word != goRun {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return word
 }
 
 func absolute(path string) string {
