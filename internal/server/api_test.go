@@ -67,7 +67,7 @@ func TestPatchesAndApply(t *testing.T) {
 		t.Errorf("applying what is there wrote %v at %s, after %s", after.Data, after.ResourceVersion, before.ResourceVersion)
 	}
 	for _, f := range after.ManagedFields {
-		if strings.Contains(string(f.FieldsV1.Raw), cluster.Annotation) {
+		if strings.Contains(f.FieldsV1.GetRawString(), cluster.Annotation) {
 			t.Errorf("%s owns the annotation that the server computes", f.Manager)
 		}
 	}

@@ -38,7 +38,7 @@ func described() *corev1.ConfigMap {
 				{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: "owner-1", BlockOwnerDeletion: new(true), Controller: new(true)},
 				{APIVersion: "example.com/v1", Kind: "Widget", Name: "other", UID: "owner-2"},
 			},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{}}`)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update", FieldsV1: metav1.NewFieldsV1(`{"f:data":{}}`)}},
 		},
 		Data: map[string]string{"metadata": `{"uid":"nor that"}`},
 	}
