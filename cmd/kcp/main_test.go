@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -98,7 +97,7 @@ func realKubectl(t *testing.T) string {
 		}
 	}
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), filepath.Join(runtime.GOROOT(), "bin", "go"), "build", "-o", bin, "./cmd/kubectl")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "./cmd/kubectl")
 	build.Dir = filepath.Join("..", "..", "test", "tools")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build kubectl: %v\n%s", err, out)

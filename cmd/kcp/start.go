@@ -70,11 +70,9 @@ func version() string {
 
 // options are the flags of start.
 type options struct {
-	server     kcp.Server
-	bind       string
-	port       int
-	prefix     string
-	noListener bool
+	server kcp.Server
+	bind   string
+	port   int
 }
 
 func start() *cobra.Command {

@@ -22,11 +22,12 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	track := func(name string, outer func(http.Handler) http.Handler, h http.Handler) http.Handler {
 		return filterlatency.TrackStarted(outer(filterlatency.TrackCompleted(h)), c.TracerProvider, name)
 	}
-	h := track("authorization", func(h http.Handler) http.Handler {
+	h := genericfilters.WithMaxInFlightLimit(api, maxReads, maxWrites, c.LongRunningFunc)
+	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
+	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
-	}, api)
+	}, h)
 	h = withBrokenPaths(h, c.Authorization.Authorizer)
-	h = genericfilters.WithMaxInFlightLimit(h, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = track("impersonation", func(h http.Handler) http.Handler {
 		return auth.WithImpersonationLimits(auth.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer), c.Serializer)
 	}, h)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
@@ -47,22 +45,14 @@ type Root struct {
 func NewTree(s *store.Store, workspaces store.Resource) *Tree {
 	return &Tree{
 		fresh: s.Spine().Fresh,
-		children: store.NewTable(s, workspaces, func(o runtime.Object) (Child, error) {
-			w, err := fromUnstructured[tenancyapi.Workspace](o)
-			if err != nil {
-				return Child{}, err
-			}
+		children: store.NewCustomTable(s, workspaces, func(w *tenancyapi.Workspace) (Child, error) {
 			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.DeletionTimestamp != nil}
 			if c := w.Status.Conditions.Get(core.WorkspaceContentDeleted); c != nil && c.Reason == SomeFinalizersRemain {
 				child.Blocked = c.Message
 			}
 			return child, nil
 		}),
-		clusters: store.NewTable(s, LogicalClusters(), func(o runtime.Object) (Root, error) {
-			l, err := fromUnstructured[core.LogicalCluster](o)
-			if err != nil {
-				return Root{}, err
-			}
+		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *core.LogicalCluster) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time,
 				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.DeletionTimestamp != nil,
