@@ -168,7 +168,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)
 		}
-		if err := s.guard.budgets.spend(w.Cluster, len(value)); err != nil {
+		if err := s.guard.afford(w.Cluster, len(value)); err != nil {
 			return err
 		}
 		t.ops = append(t.ops, clientv3.OpPut(key, string(value)))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,12 +36,14 @@ type backend struct {
 	// watcher makes a client with a watch stream of its own, to be closed with it:
 	// a slow watch delays the progress reports of every other watch on its stream.
 	watcher func() *clientv3.Client
-	close   func()
+	// capacity of the database.
+	capacity capacity
+	close    func()
 }
 
 // startEtcd runs an etcd member in this process, with its data in dir. It listens
 // nowhere: the only way to it is the client returned, without a socket between.
-func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
+func startEtcd(ctx context.Context, dir string, fsync bool) (*backend, error) {
 	unlock, err := lockDir(dir)
 	if err != nil {
 		return nil, err
@@ -54,7 +57,7 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
 	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
-	cfg.UnsafeNoFsync = !sync
+	cfg.UnsafeNoFsync = !fsync
 	cfg.QuotaBackendBytes = quotaBytes
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", retention
@@ -69,7 +72,13 @@ func startEtcd(ctx context.Context, dir string, sync bool) (*backend, error) {
 	}
 	watches := newStreams(e.Server)
 	client := watches.client()
-	return &backend{client: client, watcher: watches.client, close: func() {
+	full := capacity{used: func() int64 { return e.Server.Backend().SizeInUse() }, quota: quotaBytes}
+	compacting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	full.keepCompact(compacting, client, &wg)
+	return &backend{client: client, watcher: watches.client, capacity: full, close: func() {
+		stop()
+		wg.Wait()
 		_ = client.Close() // in process: reports nothing but that its context ended
 		watches.close()
 		e.Close()

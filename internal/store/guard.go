@@ -26,6 +26,7 @@ type guard struct {
 	prefix               string // of etcd keys, as in "/registry"
 	fences               *fences
 	budgets              *budgets
+	capacity             capacity
 
 	latest    atomic.Int64 // newest revision that this process has seen
 	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there by this process
@@ -41,7 +42,7 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	if err := g.budgets.spend(k.Cluster, len(value)); err != nil {
+	if err := g.afford(k.Cluster, len(value)); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
 	resp, kv, err := g.write(ctx, k, expected, clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID)))
@@ -61,6 +62,14 @@ func (g *guard) OptimisticDelete(ctx context.Context, key string, expected int64
 		return kubernetes.DeleteResponse{}, err
 	}
 	return kubernetes.DeleteResponse{KV: kv, Succeeded: resp.Succeeded, Revision: resp.Header.Revision}, nil
+}
+
+// afford refuses a write of n bytes that a cluster must not make now.
+func (g *guard) afford(c cluster.Name, n int) error {
+	if err := g.capacity.refuse(c); err != nil {
+		return err
+	}
+	return g.budgets.spend(c, n)
 }
 
 func (g *guard) parse(key string) (Key, error) {

@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.client},
-		kv:        b.client.KV, prefix: s.prefix, fences: known, budgets: newBudgets(),
+		kv:        b.client.KV, prefix: s.prefix, fences: known, budgets: newBudgets(), capacity: b.capacity,
 	}
 	opened, err := s.checkFormat(ctx, o.Version)
 	if err != nil {
