@@ -73,10 +73,11 @@ type options struct {
 	server kcp.Server
 	bind   string
 	port   int
+	gates  gates
 }
 
 func start() *cobra.Command {
-	o := &options{}
+	o := &options{gates: gates{}}
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a server",
@@ -110,6 +111,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.server.TokenFile, "token-auth-file", "", "CSV file with static tokens: token, user, uid and groups.")
 	f.StringVar(&o.server.ClientCAFile, "client-ca-file", "", "PEM file with the certificate authorities of client certificates.")
 	f.StringVar(&o.server.EtcdPrefix, "etcd-prefix", "/registry", "Prefix of all keys in etcd.")
+	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
 	var logging flag.FlagSet
 	klog.InitFlags(&logging)
 	quiet(&logging)
@@ -141,6 +143,9 @@ func (verbose) Write(b []byte) (int, error) {
 func (o *options) run(ctx context.Context, out io.Writer) error {
 	if net.ParseIP(o.bind) == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
+	}
+	if err := o.gates.apply(); err != nil {
+		return err
 	}
 	if err := checkURL(o.server.ExternalURL); err != nil {
 		return err
