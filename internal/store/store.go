@@ -54,8 +54,9 @@ type Store struct {
 	hooks   map[string]CreateHook
 	closers []func()
 
-	closing chan struct{} // closed by Close
-	drains  sync.WaitGroup
+	closing   chan struct{} // closed by Close
+	closeOnce sync.Once
+	drains    sync.WaitGroup
 }
 
 // A kind says how objects of a resource become bytes.
@@ -121,7 +122,9 @@ func (everyFeature) Supports(storage.Feature) bool { return true }
 
 // Close stops everything that Open and the use of the store began. Requests must
 // have ended.
-func (s *Store) Close() {
+func (s *Store) Close() { s.closeOnce.Do(s.close) }
+
+func (s *Store) close() {
 	close(s.closing)
 	s.drains.Wait()
 	s.spine.stop()
@@ -129,9 +132,11 @@ func (s *Store) Close() {
 	closers := s.closers
 	s.closers = nil
 	s.mu.Unlock()
-	for _, stop := range closers {
-		stop()
+	var wg sync.WaitGroup
+	for _, stop := range closers { // upstream's caches take a second each if they just began
+		wg.Go(stop)
 	}
+	wg.Wait()
 	s.backend.close()
 }
 

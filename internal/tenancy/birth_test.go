@@ -1,0 +1,212 @@
+package tenancy
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// openWorld returns workspaces on a real store, with a root workspace.
+func openWorld(t testing.TB, dir string) *Workspaces {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	natives := s.Natives(func(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
+		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+		versions := schema.GroupVersions{corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion}
+		codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, versions, versions)
+		return storagebackend.NewDefaultConfig("/", codec).ForResource(gr), nil
+	})
+	for _, gr := range []schema.GroupResource{
+		{Resource: "namespaces"}, {Resource: "serviceaccounts"}, {Resource: "configmaps"}, {Resource: "secrets"},
+		{Group: rbacv1.GroupName, Resource: "clusterrolebindings"},
+	} {
+		if _, err := natives.GetRESTOptions(gr, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	identity, err := Identity(t.Context(), s, "certificates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resource := WorkspaceResource(identity)
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource), BaseURL: "https://example.com", RootCA: "certificates"}
+	if err := s.Spine().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Bootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func newWorkspace(name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"type": map[string]any{"name": "universal", "path": "root"}}}}
+	u.SetGroupVersionKind(tenancyapi.GroupVersion.WithKind("Workspace"))
+	u.SetName(name)
+	u.SetUID(types.UID("uid-of-" + name))
+	return u
+}
+
+func (w *Workspaces) of(t *testing.T, parent cluster.Name, name string) *tenancyapi.Workspace {
+	t.Helper()
+	ws, _, err := read[tenancyapi.Workspace](t.Context(), w.Store, store.Key{Resource: w.Resource, Cluster: parent, Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ws
+}
+
+// A workspace is whole when Create returns: what it says of itself, who made it, and
+// everything that it contains from the start.
+func TestCreateMakesAWholeWorkspace(t *testing.T) {
+	w := openWorld(t, t.TempDir())
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ada", Groups: []string{"people"}})
+	ws := newWorkspace("new")
+	if err := w.Create(ctx, cluster.Root, ws); err != nil {
+		t.Fatal(err)
+	}
+	stored := w.of(t, cluster.Root, "new")
+	if got, _, _ := unstructured.NestedString(ws.Object, "status", "phase"); got != "Ready" || stored.Status.Phase != core.PhaseReady {
+		t.Errorf("phase %q, stored %q", got, stored.Status.Phase)
+	}
+	if stored.Spec.URL != "https://example.com/clusters/root:new" || stored.Labels[core.PhaseLabel] != "Ready" {
+		t.Errorf("URL %s, labels %v", stored.Spec.URL, stored.Labels)
+	}
+	c := cluster.Name(stored.Spec.Cluster)
+	l, rev, err := read[core.LogicalCluster](t.Context(), w.Store, clusterKey(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Status.Phase != core.PhaseReady || l.Annotations[core.PathAnnotation] != "root:new" || l.Spec.CreatedBy.Username != "ada" ||
+		l.Spec.Owner.Cluster != "root" || l.Spec.Owner.Name != "new" || l.Spec.Owner.UID != stored.UID {
+		t.Errorf("logical cluster %+v", l)
+	}
+	if ws.GetResourceVersion() != strconv.FormatInt(rev, 10) {
+		t.Errorf("workspace at %s, its cluster at %d: they become ready together", ws.GetResourceVersion(), rev)
+	}
+	want := map[store.Resource]int64{
+		native("", "namespaces"): 2, native("", "serviceaccounts"): 2, native("", "configmaps"): 2,
+		native(rbacv1.GroupName, "clusterrolebindings"): 1, LogicalClusters(): 1,
+	}
+	if err := w.Store.Spine().WaitFor(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	for r, usage := range w.Store.Spine().Ledger().Of(c) {
+		if usage.Objects != want[r] {
+			t.Errorf("%d objects of %s, want %d", usage.Objects, r.Resource, want[r])
+		}
+		delete(want, r)
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	if err := w.Create(ctx, cluster.Root, newWorkspace("new")); err == nil {
+		t.Error("there can be two workspaces of one name")
+	}
+}
+
+// A chain that was cut after its first transaction, as by a crash, is completed,
+// also when somebody was quicker with a part of it; one whose Workspace went away is
+// left alone.
+func TestCompleteTakesUpWhatWasCut(t *testing.T) {
+	dir := t.TempDir()
+	w := openWorld(t, dir)
+	b := w.birth(cluster.NewName(), metav1.Now())
+	ws := &tenancyapi.Workspace{}
+	ws.Name, ws.UID = "cut", "1"
+	if _, err := w.conceive(t.Context(), b, cluster.Root, ws, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.of(t, cluster.Root, "cut").Status.Phase; got != core.PhaseInitializing {
+		t.Fatalf("phase %s after the first transaction", got)
+	}
+	if _, err := w.Store.Commit(t.Context(), b.namespace(metav1.NamespaceSystem)[:1]); err != nil {
+		t.Fatal(err)
+	}
+	w.Store.Close()
+
+	w = openWorld(t, dir)
+	for range 2 { // the second finds nothing to do
+		if err := w.Complete(t.Context(), b.cluster); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.of(t, cluster.Root, "cut").Status.Phase; got != core.PhaseReady {
+			t.Errorf("phase %s after it was completed", got)
+		}
+	}
+	other := w.birth(cluster.NewName(), metav1.Now())
+	ws.Name = "gone"
+	y, err := w.conceive(t.Context(), other, cluster.Root, ws, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	del := store.Write{Resource: w.Resource, Cluster: cluster.Root, Object: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "gone"}}}, Expect: y.workspaceAt, Delete: true}
+	if _, err := w.Store.Commit(t.Context(), []store.Write{del}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Complete(t.Context(), other.cluster); err != nil {
+		t.Errorf("a cluster without its Workspace: %v", err)
+	}
+}
+
+// Nothing is born in a cluster that is going away, or does not exist.
+func TestCreateUnderADyingParent(t *testing.T) {
+	w := openWorld(t, t.TempDir())
+	if err := w.Create(t.Context(), "nosuchparent", newWorkspace("a")); !apierrors.IsNotFound(err) {
+		t.Errorf("under a parent that does not exist: %v", err)
+	}
+	if err := fence(t.Context(), w.Store, "parent"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Store.Commit(t.Context(), nil, store.Fence{Cluster: "parent", From: store.Active, State: store.Terminating}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Create(t.Context(), "parent", newWorkspace("a")); !apierrors.IsForbidden(err) {
+		t.Errorf("under a parent that is being deleted: %v", err)
+	}
+}
+
+// The identity that workspaces are stored under is that of a secret, and stays.
+func TestIdentity(t *testing.T) {
+	dir := t.TempDir()
+	var ids []string
+	for range 2 {
+		w := openWorld(t, dir)
+		ids = append(ids, w.Resource.Identity)
+		w.Store.Close()
+	}
+	if ids[0] != ids[1] || len(ids[0]) != 64 {
+		t.Errorf("identities %q", ids)
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	w := openWorld(b, b.TempDir())
+	for i := 0; b.Loop(); i++ {
+		if err := w.Create(b.Context(), cluster.Root, newWorkspace(fmt.Sprint("w", i))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
