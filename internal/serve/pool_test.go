@@ -1,0 +1,121 @@
+package serve
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+func gadgets(group string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "gadgets." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
+}
+
+// Equal definitions are one content, whoever has them; any difference that changes
+// how they are served makes another.
+func TestContent(t *testing.T) {
+	hash := func(change func(*apiextensionsv1.CustomResourceDefinition)) Hash {
+		crd := gadgets("example.com")
+		change(crd)
+		c, err := NewContent(crd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Hash
+	}
+	same := hash(func(*apiextensionsv1.CustomResourceDefinition) {})
+	if same != hash(func(c *apiextensionsv1.CustomResourceDefinition) {
+		c.UID, c.Labels = "other", map[string]string{"a": "b"}
+	}) {
+		t.Error("whose definition it is makes a difference")
+	}
+	for name, change := range map[string]func(*apiextensionsv1.CustomResourceDefinition){
+		"schema": func(c *apiextensionsv1.CustomResourceDefinition) {
+			c.Spec.Versions[0].Schema.OpenAPIV3Schema.MaxProperties = new(int64(1))
+		},
+		"short name": func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Names.ShortNames = []string{"g"} },
+		"scope":      func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Scope = apiextensionsv1.NamespaceScoped },
+		"stored":     func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.StoredVersions = []string{"v0", "v1"} },
+		"accepted":   func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.AcceptedNames.Plural = "gizmos" },
+	} {
+		if hash(change) == same {
+			t.Errorf("another %s makes no difference", name)
+		}
+	}
+}
+
+// noStorage refuses every resource.
+type noStorage struct{ asked int }
+
+func (n *noStorage) GetRESTOptions(schema.GroupResource, runtime.Object) (generic.RESTOptions, error) {
+	n.asked++
+	return generic.RESTOptions{}, http.ErrNotSupported
+}
+
+// A content has one handler, made by the first request for it; what a cluster does
+// not serve is not found; and a content that cannot be served says why.
+func TestPool(t *testing.T) {
+	var contents []*Content
+	for range 2 { // as read in two clusters
+		c, err := NewContent(gadgets("example.com"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		contents = append(contents, c)
+	}
+	shape := NewShape(Served{Content: contents[0]})
+	if other := NewShape(Served{Content: contents[1]}); shape.Key != other.Key {
+		t.Error("clusters that serve the same have different shapes")
+	}
+	storage := &noStorage{}
+	p := NewPool(PoolConfig{
+		ShapeOf: func(context.Context) *Shape { return shape }, Storage: storage,
+		Models: func() map[string]*spec.Schema { return nil }, NotFound: http.NotFoundHandler(),
+	})
+	defer p.Close()
+	get := func(info *request.RequestInfo) *httptest.ResponseRecorder {
+		req := httptest.NewRequestWithContext(request.WithRequestInfo(t.Context(), info), http.MethodGet, "/apis/example.com/v1/gadgets", nil)
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, req)
+		return w
+	}
+	for _, info := range []*request.RequestInfo{
+		{IsResourceRequest: true, Verb: "list", APIGroup: "example.com", APIVersion: "v1", Resource: "gizmos"},
+		{IsResourceRequest: true, Verb: "list", APIGroup: "other.com", APIVersion: "v1", Resource: "gadgets"},
+		{Path: "/apis/example.com"},
+	} {
+		if w := get(info); w.Code != http.StatusNotFound {
+			t.Errorf("%+v is answered %d", info, w.Code)
+		}
+	}
+	if p.Handlers() != 0 {
+		t.Errorf("%d handlers for what nobody asked for", p.Handlers())
+	}
+	for range 3 {
+		w := get(&request.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: "example.com", APIVersion: "v1", Resource: "gadgets"})
+		if w.Code != http.StatusInternalServerError {
+			t.Errorf("without storage the answer is %d", w.Code)
+		}
+	}
+	if p.Handlers() != 1 || storage.asked == 0 {
+		t.Errorf("%d handlers, storage asked for %d times", p.Handlers(), storage.asked)
+	}
+}
