@@ -76,6 +76,15 @@ func seenFrom(c cluster.Name, u user.Info) user.Info {
 	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllAuthenticated}}
 }
 
+// NameElsewhere returns the name by which every other cluster knows a user who acts in
+// cluster c. Only service accounts have another name than in c.
+func NameElsewhere(c cluster.Name, u user.Info) string {
+	if u = seenFrom(c, u); isServiceAccount(u) {
+		u = foreign(c, u)
+	}
+	return u.GetName()
+}
+
 // foreign returns a service account of cluster home as every other cluster sees it.
 func foreign(home cluster.Name, u user.Info) *user.DefaultInfo {
 	extra := map[string][]string{ClusterNameKey: {string(home)}}

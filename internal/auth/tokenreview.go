@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +63,10 @@ func (t *TokenReviews) Create(ctx context.Context, obj runtime.Object, validate 
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
 			return nil, err
 		}
+	}
+	if strings.ContainsFunc(review.Spec.Token, unicode.IsSpace) {
+		review.Status = authentication.TokenReviewStatus{} // of a header only the part before it would be read
+		return review, nil
 	}
 	audiences := authenticator.Audiences(review.Spec.Audiences)
 	if len(audiences) == 0 {

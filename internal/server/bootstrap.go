@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/serve"
@@ -23,7 +24,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
 	s.tree = tenancy.NewTree(s.store, workspaces)
-	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca)}
+	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere}
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,

@@ -74,8 +74,13 @@ func (c *tenant) owner() visitor {
 	if _, err := c.kube.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
-	r := must(c.kube.CoreV1().ServiceAccounts("default").CreateToken(ctx, "owner", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))(c.t)
-	return c.visitor("owner", r.Status.Token)
+	return c.visitor("owner", c.token("owner"))
+}
+
+// token returns one of a service account.
+func (c *tenant) token(account string) string {
+	c.t.Helper()
+	return must(c.kube.CoreV1().ServiceAccounts("default").CreateToken(c.t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))(c.t).Status.Token
 }
 
 // grant makes somebody an administrator of the tenant's cluster.

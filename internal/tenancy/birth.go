@@ -85,7 +85,7 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	writes := append(b.namespace(metav1.NamespaceDefault),
 		store.Write{Resource: w.Resource, Cluster: parent, Object: stored}, b.write(LogicalClusters(), lc))
 	if creator != nil && creator.GetName() != "" {
-		if admin := b.admin(creator.GetName()); w.Store.Serves(admin.Resource) {
+		if admin := b.admin(w.NameElsewhere(parent, creator)); w.Store.Serves(admin.Resource) {
 			writes = append(writes, admin)
 		}
 	}

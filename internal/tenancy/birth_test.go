@@ -51,7 +51,8 @@ func openWorld(t testing.TB, dir string) *Workspaces {
 		t.Fatal(err)
 	}
 	resource := WorkspaceResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource), BaseURL: "https://example.com", RootCA: "certificates"}
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource), BaseURL: "https://example.com", RootCA: "certificates",
+		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
 	if err := s.Spine().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

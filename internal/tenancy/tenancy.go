@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -30,6 +31,9 @@ type Workspaces struct {
 	// RootCA returns the certificates, in PEM, that clients in a workspace verify
 	// the server with.
 	RootCA string
+	// NameElsewhere returns the name by which other clusters know a user who acts in
+	// cluster c: whoever makes a workspace in c is its administrator by that name.
+	NameElsewhere func(c cluster.Name, u user.Info) string
 }
 
 // LogicalClusters is where LogicalClusters are stored. They belong to no export.
