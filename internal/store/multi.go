@@ -94,6 +94,31 @@ func (m *multi) expires() error {
 	return fmt.Errorf("refusing to let an object of %s expire: many may in one revision, of which its watch cache would take in one", m.kind.kindPrefix())
 }
 
+// createByUpdate creates an object that does not exist as an update makes it, which
+// is what applying does, and reports whether it did.
+func (m *multi) createByUpdate(ctx context.Context, hook CreateHook, key string, into runtime.Object, update storage.UpdateFunc) (bool, error) {
+	u, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return false, fmt.Errorf("create hook of a %T", into)
+	}
+	none := u.NewEmptyInstance()
+	if err := m.Interface.Get(ctx, key, storage.GetOptions{}, none); !storage.IsNotFound(err) {
+		return false, err
+	}
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return false, err
+	}
+	obj, _, err := update(u.NewEmptyInstance(), storage.ResponseMeta{})
+	if err != nil {
+		return false, err
+	}
+	if err = runHook(ctx, hook, c, obj, into); storage.IsExist(err) || apierrors.IsAlreadyExists(err) {
+		return false, nil // somebody else was first, and it is updated
+	}
+	return err == nil, err
+}
+
 func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runtime.Object) error {
 	in, ok := obj.(*unstructured.Unstructured)
 	to, ok2 := out.(*unstructured.Unstructured)
@@ -158,6 +183,11 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 		}
 		stamp(accessor, c) // a client may have left the annotation out
 		return out, ttl, nil
+	}
+	if hook := m.store.hook(m.resource(ctx)); hook != nil && ignoreNotFound {
+		if made, err := m.createByUpdate(ctx, hook, k, into, stamping); made || err != nil {
+			return err
+		}
 	}
 	return m.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
 }
