@@ -105,13 +105,14 @@ func realKubectl(t *testing.T) string {
 	return bin
 }
 
-// ready waits until the server whose root directory is .kcp serves. It sets
-// KUBECONFIG to its administrators' credentials, SERVER to its URL and PORT.
+// ready waits until the server whose root directory is .kcp, or the one given,
+// serves. It sets KUBECONFIG to its administrators' credentials, SERVER to its URL
+// and PORT.
 func ready(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: ready")
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: ready [root directory]")
 	}
-	kubeconfig := ts.MkAbs(filepath.Join(".kcp", "admin.kubeconfig"))
+	kubeconfig := ts.MkAbs(filepath.Join(append(args, rootDirectory)[0], "admin.kubeconfig"))
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	timeout := time.After(time.Minute)
