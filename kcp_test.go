@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -265,5 +266,36 @@ func TestRemove(t *testing.T) {
 	}
 	if err := srv.Remove(t.Context(), "root"); err == nil {
 		t.Error("the root workspace can be removed")
+	}
+}
+
+// Authorizers of the embedding program may allow what RBAC does not, within a cluster
+// that exists.
+func TestAuthorizers(t *testing.T) {
+	readers := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() == "reader" && a.IsReadOnly() {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "", nil
+	})
+	srv := start(t, &kcp.Server{Authorizers: []authorizer.Authorizer{readers}})
+	cluster(t, srv, "library")
+	as := func(at string) *kubernetes.Clientset {
+		cfg, err := srv.As(at, &user.DefaultInfo{Name: "reader", Groups: []string{user.AllAuthenticated}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return clients(t, cfg)
+	}
+	if _, err := as("library").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("a reader reads: %v", err)
+	}
+	if err := as("library").CoreV1().ConfigMaps("default").Delete(t.Context(), "x", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a reader deletes: %v", err)
+	}
+	for _, at := range []string{"nosuchlibrary", "*", "system:admin"} {
+		if _, err := as(at).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a reader reads in %s: %v", at, err)
+		}
 	}
 }
