@@ -83,13 +83,14 @@ func setType(r Request, u *unstructured.Unstructured) error {
 	return unstructured.SetNestedMap(u.Object, map[string]any{"name": name, "path": path}, "spec", "type")
 }
 
-// setOwner records who made the workspace. What a client says of it is dropped.
+// setOwner records who made the workspace, by name alone: more is in the
+// LogicalCluster, for those who may enter it. What a client says of it is dropped.
 func setOwner(r Request, u *unstructured.Unstructured) error {
 	who := r.GetUserInfo()
 	annotations := u.GetAnnotations()
 	delete(annotations, tenancy.OwnerAnnotation)
 	if who != nil && !r.Privileged() {
-		text, err := json.Marshal(authenticationv1.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups()})
+		text, err := json.Marshal(authenticationv1.UserInfo{Username: who.GetName()})
 		if err != nil {
 			return err
 		}

@@ -156,8 +156,7 @@ func withoutWildcardWrites(next http.Handler) http.Handler {
 		case c != cluster.All:
 			next.ServeHTTP(w, req)
 		case req.Method != http.MethodGet:
-			refuse(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method), schema.GroupResource{}, "",
-				"only get of lists and watches is possible in the `*` logical cluster", 0, true))
+			refuse(w, req, notOfAll(req.Method))
 		case isSet(req, "sendInitialEvents"):
 			refuse(w, req, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 				field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")}))
@@ -165,6 +164,18 @@ func withoutWildcardWrites(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 		}
 	})
+}
+
+// notOfAll is the answer to what can be done in one cluster only.
+func notOfAll(method string) error {
+	verbs := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}
+	verb, ok := verbs[method]
+	if !ok {
+		verb = strings.ToLower(method)
+	}
+	err := apierrors.NewMethodNotSupported(schema.GroupResource{}, verb)
+	err.ErrStatus.Message = verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
+	return err
 }
 
 // isSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
