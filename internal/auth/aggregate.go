@@ -1,11 +1,11 @@
 package auth
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -104,17 +104,37 @@ func (b *Bootstrap) fill(r *rbacv1.ClusterRole) error {
 // merge adds to rules those of the roles that s selects, each once, but not those
 // of the role that is made of them.
 func merge(rules []rbacv1.PolicyRule, s labels.Selector, roles []*rbacv1.ClusterRole, made string) []rbacv1.PolicyRule {
+	var has map[string]bool // not one by one: a tenant decides how many there are
 	for _, role := range roles {
 		if role.Name == made || !s.Matches(labels.Set(role.Labels)) {
 			continue
 		}
-		for _, rule := range role.Rules {
-			if !slices.ContainsFunc(rules, func(has rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(has, rule) }) {
-				rules = append(rules, rule)
+		if has == nil {
+			has = make(map[string]bool, len(rules)+len(role.Rules))
+			for i := range rules {
+				has[textOf(&rules[i])] = true
+			}
+		}
+		for i := range role.Rules {
+			if text := textOf(&role.Rules[i]); !has[text] {
+				has[text] = true
+				rules = append(rules, role.Rules[i])
 			}
 		}
 	}
 	return rules
+}
+
+// textOf returns the same for equal rules, and for others something else.
+func textOf(r *rbacv1.PolicyRule) string {
+	var b []byte
+	for _, list := range [][]string{r.Verbs, r.APIGroups, r.Resources, r.ResourceNames, r.NonResourceURLs} {
+		b = binary.AppendUvarint(b, uint64(len(list)))
+		for _, s := range list {
+			b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+		}
+	}
+	return string(b)
 }
 
 func selectorsOf(r *rbacv1.ClusterRole) ([]labels.Selector, error) {

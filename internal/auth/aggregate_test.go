@@ -51,7 +51,7 @@ func TestRolesOfAClusterExtendThoseOfThePolicy(t *testing.T) {
 	m.at("one").part("system:aggregate-to-view", "forged", toView) // a name of the policy
 	m.at("two")
 	m.at(cluster.Admin).part("everywhere", "everywhere", toView)
-	p := policy{b, m}
+	p := newPolicy(b, m)
 	for _, test := range []struct {
 		in   cluster.Name
 		role string

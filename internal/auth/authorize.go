@@ -92,7 +92,7 @@ func NewAuthorizer(o Authorization) (*Authorizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := policy{bootstrap, o.RBAC}
+	p := newPolicy(bootstrap, o.RBAC)
 	return &Authorizer{
 		options:   o,
 		bootstrap: bootstrap,

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
+	"k8s.io/utils/lru"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -42,6 +44,26 @@ func (noRBAC) ClusterRoleBindings(cluster.Name) []*rbacv1.ClusterRoleBinding { r
 type policy struct {
 	bootstrap *Bootstrap
 	stored    RBAC
+	// made has, by cluster and role, the extension that was last asked for: a tenant
+	// decides how many rules it is made of, and it is asked for in every request.
+	made *lru.Cache
+}
+
+// maxMade bounds the extensions that are kept.
+const maxMade = 256
+
+func newPolicy(b *Bootstrap, stored RBAC) policy { return policy{b, stored, lru.New(maxMade)} }
+
+type extensionKey struct {
+	cluster cluster.Name
+	role    string
+}
+
+// An extension is a role with the rules that others add to it.
+type extension struct {
+	of    *rbacv1.ClusterRole
+	parts []*rbacv1.ClusterRole // never changed, so that the same parts make the same role
+	role  *rbacv1.ClusterRole
 }
 
 // shared returns a role that means the same in every cluster. An object in
@@ -62,7 +84,19 @@ func (p policy) extended(c cluster.Name, r *rbacv1.ClusterRole) *rbacv1.ClusterR
 	if r == nil || r.AggregationRule == nil {
 		return r
 	}
-	return p.bootstrap.extend(r, p.bootstrap.parts(c, p.stored.ClusterRoles(c)))
+	parts := p.bootstrap.parts(c, p.stored.ClusterRoles(c))
+	if len(parts) == 0 {
+		return r
+	}
+	key := extensionKey{c, r.Name}
+	if made, ok := p.made.Get(key); ok {
+		if e := made.(extension); e.of == r && slices.Equal(e.parts, parts) {
+			return e.role
+		}
+	}
+	role := p.bootstrap.extend(r, parts)
+	p.made.Add(key, extension{r, parts, role})
+	return role
 }
 
 // clusterRole returns the role that bindings in cluster c mean by name. Names of

@@ -1,0 +1,126 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// alive fails the test if what another tenant asks for is not answered.
+func alive(t *testing.T, b *tenant, v visitor, name string) {
+	t.Helper()
+	const maps = "/api/v1/namespaces/default/configmaps"
+	if got := v.send("POST", b.path(maps), `{"metadata":{"name":"`+name+`"}}`, "Content-Type", "application/json"); !got.ok() {
+		t.Errorf("create: %d %s", got.code, got.body)
+	}
+	for _, target := range []string{maps, maps + "/" + name} {
+		if got := v.send("GET", b.path(target), ""); !got.ok() {
+			t.Errorf("%s: %d %s", target, got.code, got.body)
+		}
+	}
+}
+
+// Bodies that never end do not use up what there is for all.
+func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	a, b := newTenant(t), newTenant(t)
+	slow, other := a.owner(), b.owner()
+	ctx, cancel := context.WithCancel(t.Context())
+	var open sync.WaitGroup
+	var begun sync.WaitGroup
+	for range 300 {
+		reader, writer := io.Pipe()
+		begun.Add(1)
+		open.Go(func() {
+			defer writer.Close()
+			_, _ = io.WriteString(writer, `{"metadata":`) // as soon as it is asked for
+			begun.Done()
+			<-ctx.Done()
+		})
+		open.Go(func() {
+			resp, err := slow.open(ctx, "POST", a.path("/api/v1/namespaces/default/configmaps"), reader, "Content-Type", "application/json")
+			_ = reader.Close()
+			if err == nil { // it was one too many
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusTooManyRequests {
+					t.Errorf("slow: %s", resp.Status)
+				}
+			}
+		})
+	}
+	begun.Wait()
+	alive(t, b, other, "beside")
+	cancel()
+	open.Wait()
+}
+
+// A thousand watches of one tenant do not keep others from theirs.
+func TestManyWatches(t *testing.T) {
+	t.Parallel()
+	a, b := newTenant(t), newTenant(t)
+	greedy, other := a.owner(), b.owner()
+	ctx, cancel := context.WithCancel(t.Context())
+	var open sync.WaitGroup
+	var begun sync.WaitGroup
+	for i := range 1000 {
+		resource := []string{"/api/v1/configmaps", "/api/v1/secrets", "/apis/tenancy.kcp.io/v1alpha1/workspaces", "/api/v1/events"}[i%4]
+		begun.Add(1)
+		open.Go(func() {
+			resp, err := greedy.open(ctx, "GET", a.path(resource+"?watch=1"), strings.NewReader(""))
+			begun.Done()
+			if err != nil {
+				return
+			}
+			defer resp.Body.Close()
+			_, _ = io.Copy(io.Discard, resp.Body) // until it is cancelled
+		})
+	}
+	begun.Wait()
+	alive(t, b, other, "beside")
+	alive(t, a, greedy, "watched")
+	resp, err := other.open(ctx, "GET", b.path("/api/v1/namespaces/default/configmaps?watch=1&fieldSelector=metadata.name%3Dbeside"), strings.NewReader(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := resp.Body.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("its own watch: %v", err)
+	}
+	_ = resp.Body.Close()
+	cancel()
+	open.Wait()
+}
+
+// Roles of thousands of rules, of which others are made, cost what others can bear.
+func TestManyRules(t *testing.T) {
+	t.Parallel()
+	a, b := newTenant(t), newTenant(t)
+	if _, err := a.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "view"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts"}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("many", i), Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}}}
+		for j := range 5000 {
+			role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{fmt.Sprintf("s%d-%d", i, j)}})
+		}
+		if _, err := a.kube.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := a.owner()
+	for range 20 {
+		if got := v.send("GET", a.path("/api/v1/namespaces"), ""); !got.ok() {
+			t.Errorf("%d %s", got.code, got.body)
+		}
+	}
+	alive(t, b, b.owner(), "beside")
+}
