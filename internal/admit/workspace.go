@@ -80,6 +80,9 @@ func setType(r Request, u *unstructured.Unstructured) error {
 	if name != "universal" || path != string(cluster.Root) {
 		return r.Forbid(fmt.Errorf("workspace type %q cannot be resolved: this server has only %q", path+":"+name, "root:universal"))
 	}
+	if _, _, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
+		return nil //nolint:nilerr // it is refused when it is compared with the schema
+	}
 	return unstructured.SetNestedMap(u.Object, map[string]any{"name": name, "path": path}, "spec", "type")
 }
 
