@@ -167,7 +167,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	o.greet(out, time.Since(begun))
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(out, "Stopping: letting requests finish.")
+		_, _ = fmt.Fprintln(out, "Stopping: letting requests finish.")
 	case err := <-o.server.Failed():
 		return fmt.Errorf("the server stopped: %w", err)
 	}
@@ -185,15 +185,15 @@ func checkURL(external string) error {
 
 // greet says what to type next.
 func (o *options) greet(out io.Writer, took time.Duration) {
-	fmt.Fprintf(out, `kcp serves at %s (ready after %s).
+	_, _ = fmt.Fprintf(out, `kcp serves at %s (ready after %s).
 `, o.server.URL(), took.Round(time.Millisecond))
 	switch ip := net.ParseIP(o.bind); {
 	case ip.IsLoopback():
-		fmt.Fprintln(out, "Only this machine can reach it; for others, start it with --bind-address=0.0.0.0.")
+		_, _ = fmt.Fprintln(out, "Only this machine can reach it; for others, start it with --bind-address=0.0.0.0.")
 	case ip.IsUnspecified() && o.server.ExternalURL == "":
-		fmt.Fprintln(out, "Others can reach it, but not at that URL; tell it the one they use with --shard-external-url.")
+		_, _ = fmt.Fprintln(out, "Others can reach it, but not at that URL; tell it the one they use with --shard-external-url.")
 	}
-	fmt.Fprintf(out, `
+	_, _ = fmt.Fprintf(out, `
 In another terminal:
 
   export KUBECONFIG=%[1]s
