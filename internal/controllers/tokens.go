@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -38,7 +39,7 @@ func ServiceAccountTokens(d Deps) control.Loop {
 			if err != nil {
 				return err
 			}
-			account, err := clients.ServiceAccounts(k.Namespace).Get(ctx, secret.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
+			account, err := accountOf(ctx, clients, k.Namespace, secret.Annotations[corev1.ServiceAccountNameKey])
 			if apierrors.IsNotFound(err) || err == nil && !isOf(secret, account) {
 				klog.FromContext(ctx).V(4).Info("service account is gone, and so is its token")
 				err := clients.Secrets(k.Namespace).Delete(ctx, k.Name, *metav1.NewPreconditionDeleteOptions(string(secret.UID)))
@@ -50,6 +51,15 @@ func ServiceAccountTokens(d Deps) control.Loop {
 			return d.fillToken(ctx, clients, account, secret)
 		},
 	}
+}
+
+// accountOf returns the service account of that name, which is what somebody wrote
+// into a secret: none has a name that cannot be asked for.
+func accountOf(ctx context.Context, clients typedcorev1.CoreV1Interface, namespace, name string) (*corev1.ServiceAccount, error) {
+	if len(path.IsValidPathSegmentName(name)) > 0 {
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), name)
+	}
+	return clients.ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // isOf reports whether a token secret is of that account, and not of one that had
@@ -91,7 +101,7 @@ func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface
 
 // dropReference takes a secret that is gone out of the list of its account.
 func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, secret control.Key, name string) error {
-	account, err := clients.ServiceAccounts(secret.Namespace).Get(ctx, name, metav1.GetOptions{})
+	account, err := accountOf(ctx, clients, secret.Namespace, name)
 	if err != nil {
 		return ignore(err, apierrors.IsNotFound)
 	}

@@ -186,6 +186,7 @@ func TestTokensForAccountsElsewhere(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{
 		"uid":  {corev1.ServiceAccountNameKey: "owner", corev1.ServiceAccountUIDKey: string(theirs.UID)},
 		"name": {corev1.ServiceAccountNameKey: string(b.name) + ":default:owner"},
+		"path": {corev1.ServiceAccountNameKey: "../../" + string(b.name) + "/owner"},
 	} {
 		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Type: corev1.SecretTypeServiceAccountToken}
 		if _, err := a.kube.CoreV1().Secrets("default").Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
