@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -56,7 +56,7 @@ func ServiceAccountTokens(d Deps) control.Loop {
 // accountOf returns the service account of that name, which is what somebody wrote
 // into a secret: none has a name that cannot be asked for.
 func accountOf(ctx context.Context, clients typedcorev1.CoreV1Interface, namespace, name string) (*corev1.ServiceAccount, error) {
-	if len(path.IsValidPathSegmentName(name)) > 0 {
+	if len(content.IsPathSegmentName(name)) > 0 {
 		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), name)
 	}
 	return clients.ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
