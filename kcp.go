@@ -124,9 +124,10 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 	}
 	if listener != nil {
-		if c.Kubeconfig = s.Kubeconfig; c.Kubeconfig == "" {
-			c.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
+		if s.Kubeconfig == "" {
+			s.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 		}
+		c.Kubeconfig = s.Kubeconfig
 	}
 	if s.Loops != nil {
 		c.Loops = func(inner *server.Server) ([]control.Loop, error) {

@@ -154,9 +154,6 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--secure-port %d is not a port; use one from 1 to 65535, or 0 for any that is free", o.port)
 	}
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
-	if o.server.Kubeconfig == "" {
-		o.server.Kubeconfig = filepath.Join(o.server.Dir, "admin.kubeconfig")
-	}
 	tuneCollector()
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)

@@ -36,6 +36,7 @@ type Deps struct {
 func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Completion(d),
+		Addresses(d),
 		Deletion(d),
 		Garbage(d),
 		Namespaces(d),

@@ -23,7 +23,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
-	s.tree = tenancy.NewTree(s.store, workspaces)
+	s.tree = tenancy.NewTree(s.store, workspaces, s.config.ExternalURL)
 	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere}
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.loops = controllers.All(controllers.Deps{

@@ -27,6 +27,12 @@ import (
 // openWorld returns workspaces on a real store, with a root workspace.
 func openWorld(t testing.TB, dir string) *Workspaces {
 	t.Helper()
+	return openWorldAt(t, dir, "https://example.com")
+}
+
+// openWorldAt is openWorld for a server that is reached elsewhere.
+func openWorldAt(t testing.TB, dir, url string) *Workspaces {
+	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,7 @@ func openWorld(t testing.TB, dir string) *Workspaces {
 		t.Fatal(err)
 	}
 	resource := WorkspaceResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource), BaseURL: "https://example.com", RootCA: "certificates",
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), BaseURL: url, RootCA: "certificates",
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
 	if err := s.Spine().Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -169,6 +175,40 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	}
 	if err := w.Complete(t.Context(), other.cluster); err != nil {
 		t.Errorf("a cluster without its Workspace: %v", err)
+	}
+}
+
+// After the server was moved, workspaces are told where they are reached now.
+func TestReaddress(t *testing.T) {
+	dir := t.TempDir()
+	w := openWorld(t, dir)
+	if err := w.Create(t.Context(), cluster.Root, newWorkspace("moving")); err != nil {
+		t.Fatal(err)
+	}
+	c := cluster.Name(w.of(t, cluster.Root, "moving").Spec.Cluster)
+	w.Store.Close()
+
+	w = openWorldAt(t, dir, "https://elsewhere.example.com:8443")
+	for _, moved := range []cluster.Name{cluster.Root, c} {
+		if root, _ := w.Tree.Cluster(moved); !root.Moved {
+			t.Errorf("cluster %s does not know that the server moved", moved)
+		}
+		if err := w.Readdress(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+		l, rev, err := read[core.LogicalCluster](t.Context(), w.Store, clusterKey(moved))
+		if err != nil || l.Status.URL != "https://elsewhere.example.com:8443/clusters/"+string(moved) {
+			t.Errorf("cluster %s is reached at %s: %v", moved, l.Status.URL, err)
+		}
+		if err := w.Store.Spine().WaitFor(t.Context(), rev); err != nil {
+			t.Fatal(err)
+		}
+		if root, _ := w.Tree.Cluster(moved); root.Moved {
+			t.Errorf("cluster %s is still to be told", moved)
+		}
+	}
+	if got := w.of(t, cluster.Root, "moving").Spec.URL; got != "https://elsewhere.example.com:8443/clusters/root:moving" {
+		t.Errorf("the workspace is reached at %s", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -35,14 +36,17 @@ type Root struct {
 	Whole bool
 	// Ending is true once deletion began.
 	Ending bool
+	// Moved is true while it says that it is reached where the server is not.
+	Moved bool
 	// Parent and Name are those of the Workspace that the cluster belongs to; empty
 	// if it belongs to none.
 	Parent cluster.Name
 	Name   string
 }
 
-// NewTree returns the tree of the workspaces stored in a resource.
-func NewTree(s *store.Store, workspaces store.Resource) *Tree {
+// NewTree returns the tree of the workspaces stored in a resource, for a server that
+// is reached at baseURL.
+func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 	return &Tree{
 		fresh: s.Spine().Fresh,
 		children: store.NewCustomTable(s, workspaces, func(w *tenancyapi.Workspace) (Child, error) {
@@ -56,6 +60,7 @@ func NewTree(s *store.Store, workspaces store.Resource) *Tree {
 			root := Root{
 				Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time,
 				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.DeletionTimestamp != nil,
+				Moved: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
 				root.Parent, root.Name = cluster.Name(o.Cluster), o.Name

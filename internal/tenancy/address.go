@@ -1,0 +1,48 @@
+package tenancy
+
+import (
+	"context"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// Readdress sets where cluster c and its Workspace say that they are reached to where
+// the server is now. It does nothing where they say so already.
+func (w *Workspaces) Readdress(ctx context.Context, c cluster.Name) error {
+	l, lrev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
+	if err != nil || l == nil {
+		return err
+	}
+	var writes []store.Write
+	if url := w.url(string(c)); l.Status.URL != url {
+		l.Status.URL = url
+		lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+		if err != nil {
+			return err
+		}
+		writes = append(writes, store.Write{Resource: LogicalClusters(), Cluster: c, Object: lc, Expect: lrev})
+	}
+	if owner := l.Spec.Owner; owner != nil {
+		parent := cluster.Name(owner.Cluster)
+		ws, wrev, err := read[tenancyapi.Workspace](ctx, w.Store, store.Key{Resource: w.Resource, Cluster: parent, Name: owner.Name})
+		if err != nil {
+			return err
+		}
+		if url := w.url(string(w.Tree.PathOf(c))); ws != nil && ws.UID == owner.UID && ws.Spec.URL != url {
+			ws.Spec.URL = url
+			stored, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+			if err != nil {
+				return err
+			}
+			writes = append(writes, store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: wrev})
+		}
+	}
+	if len(writes) == 0 {
+		return nil
+	}
+	_, err = w.Store.Commit(ctx, writes)
+	return err
+}
