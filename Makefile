@@ -12,7 +12,7 @@ RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 # Packages that have benchmarks.
 BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
 
-.PHONY: build check gen bench fmt lint gen-diff programs bench-short test
+.PHONY: build check gen bench conformance fmt lint gen-diff programs bench-short test
 
 build:
 	go build -o bin/ ./cmd/...
@@ -31,6 +31,9 @@ bench: build
 	$(STOCK) -o $(CURDIR)/bin/ ./cmd/...
 	go run ./test/bench
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+conformance: programs
+	$(RACE) go test -count=1 ./test/conformance
 
 fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }

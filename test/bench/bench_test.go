@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,24 +37,6 @@ func TestPercentile(t *testing.T) {
 		if got := percentile(c.times, c.p); got != c.want {
 			t.Errorf("percentile(%v, %v) = %v, want %v", c.times, c.p, got, c.want)
 		}
-	}
-}
-
-func TestProcFiles(t *testing.T) {
-	// The name of a program may hold spaces and parentheses.
-	stat := "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 8 0 123 456\n"
-	if got, err := parseStat([]byte(stat)); err != nil || got != 1750*time.Millisecond {
-		t.Errorf("parseStat = %v, %v, want 1.75s", got, err)
-	}
-	if _, err := parseStat([]byte("42 (a) S 1")); err == nil {
-		t.Error("parseStat took a line that is too short")
-	}
-	status := "Name:\ta\nVmRSS:\t  2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t  1024 kB\n"
-	if got, err := parseStatus([]byte(status)); err != nil || got != 1<<20 {
-		t.Errorf("parseStatus = %v, %v, want 1 MiB", got, err)
-	}
-	if _, err := parseStatus([]byte("Name:\tkthreadd\n")); err == nil {
-		t.Error("parseStatus found memory where there is none")
 	}
 }
 
@@ -129,36 +110,6 @@ func TestParseRefusesWhatCannotBeMeasured(t *testing.T) {
 	}
 	if _, err := parse([]string{"-short"}, io.Discard); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestProcessIsStoppedAndWaitedFor(t *testing.T) {
-	p, err := launch(t.TempDir(), "sleeper", "/bin/sleep", "600")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, err := p.memory(); err != nil || m <= 0 {
-		t.Errorf("memory = %v, %v", m, err)
-	}
-	if _, err := p.cpu(); err != nil {
-		t.Error(err)
-	}
-	p.stop()
-	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the process is still there: %v", err)
-	}
-	p.stop() // again does no harm
-}
-
-func TestPollTellsWhyAServerEnded(t *testing.T) {
-	p, err := launch(t.TempDir(), "server", "/bin/sh", "-c", "echo no such flag; exit 3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.stop()
-	err = poll(t.Context(), time.Millisecond, p, func() (bool, error) { return false, nil })
-	if err == nil || !strings.Contains(err.Error(), "no such flag") || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("error %v, want the exit status and the log", err)
 	}
 }
 

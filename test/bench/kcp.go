@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/unforked/kcp/test/stock"
 )
 
 // kcp is the server of this project, in one process with its etcd.
@@ -25,18 +27,18 @@ type kcp struct {
 func (k *kcp) name() string { return "kcp" }
 
 func (k *kcp) start(ctx context.Context, dir string, _ bool) (*server, error) {
-	ports, err := freePorts(1)
+	ports, err := stock.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
 	root := filepath.Join(dir, "root")
 	s := &server{subject: k.name(), dir: dir, began: time.Now(), newTenant: newWorkspace}
-	p, err := launch(dir, "kcp", k.binary, "start", "--root-directory="+root,
+	p, err := stock.Launch(dir, "kcp", k.binary, "start", "--root-directory="+root,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]))
 	if err != nil {
 		return nil, err
 	}
-	s.measured = []*process{p}
+	s.measured = []*stock.Process{p}
 	kubeconfig := filepath.Join(root, "admin.kubeconfig")
 	err = s.ready(ctx, fmt.Sprintf("https://127.0.0.1:%d", ports[0]), p)
 	if err == nil {
@@ -54,10 +56,10 @@ func (k *kcp) start(ctx context.Context, dir string, _ bool) (*server, error) {
 
 // awaitFile waits for a file that the server writes when it is ready, which may
 // be a moment after it says so. That moment is not part of any figure.
-func awaitFile(ctx context.Context, file string, p *process) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, grace, fmt.Errorf("%s is ready but has not written %s", p.name, file))
+func awaitFile(ctx context.Context, file string, p *stock.Process) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stock.Grace, fmt.Errorf("%s is ready but has not written %s", p.Name, file))
 	defer cancel()
-	return poll(ctx, 5*time.Millisecond, p, func() (bool, error) {
+	return stock.Poll(ctx, 5*time.Millisecond, p, func() (bool, error) {
 		_, err := os.Stat(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil

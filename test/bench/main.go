@@ -198,7 +198,7 @@ func newBench(o *options, dir string, log io.Writer) (*bench, error) {
 		binaries = append(binaries, file)
 		b.report.Subjects = append(b.report.Subjects, name)
 		if name == "stock" {
-			b.subjects = append(b.subjects, &stock{file})
+			b.subjects = append(b.subjects, &kube{file})
 		} else {
 			b.subjects = append(b.subjects, &kcp{file})
 		}

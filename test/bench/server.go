@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp/test/stock"
 )
 
 // subject is a kind of server that is measured. It knows how to start one.
@@ -42,9 +43,9 @@ type server struct {
 	took    time.Duration // from exec to ready
 	began   time.Time
 
-	measured []*process // API server and etcd
-	beside   []*process // controller manager
-	closers  []func()   // called in reverse order before the processes stop
+	measured []*stock.Process // API server and etcd
+	beside   []*stock.Process // controller manager
+	closers  []func()         // called in reverse order before the processes stop
 
 	user    *rest.Config   // an ordinary user to whom RBAC grants everything
 	metrics []*rest.Config // where each measured process shows /metrics
@@ -58,41 +59,23 @@ func (s *server) stop() {
 	for i := range s.closers {
 		s.closers[len(s.closers)-1-i]()
 	}
-	all := append(append([]*process{}, s.measured...), s.beside...)
+	all := append(append([]*stock.Process{}, s.measured...), s.beside...)
 	for i := range all {
-		all[len(all)-1-i].stop()
+		all[len(all)-1-i].Stop()
 	}
 }
 
-// ready polls /readyz, without credentials, until it answers 200.
-func (s *server) ready(ctx context.Context, url string, p *process) error {
-	t := &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // kcp is making its certificate just now
-		ForceAttemptHTTP2: true,
-	}
-	defer t.CloseIdleConnections()
-	h := &http.Client{Transport: t, Timeout: 10 * time.Second}
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("not ready after two minutes"))
-	defer cancel()
-	err := poll(ctx, 5*time.Millisecond, p, func() (bool, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
-		if err != nil {
-			return false, err
-		}
-		res, err := h.Do(req)
-		if err != nil {
-			return false, nil // not listening yet
-		}
-		return res.StatusCode == http.StatusOK, res.Body.Close()
-	})
+// ready waits until the server at the URL is ready, and notes how long it took.
+func (s *server) ready(ctx context.Context, url string, p *stock.Process) error {
+	err := stock.Ready(ctx, url, p)
 	s.took = time.Since(s.began)
 	return err
 }
 
-func sumCPU(ps []*process) (time.Duration, error) {
+func sumCPU(ps []*stock.Process) (time.Duration, error) {
 	var sum time.Duration
 	for _, p := range ps {
-		d, err := p.cpu()
+		d, err := p.CPU()
 		if err != nil {
 			return 0, err
 		}
@@ -114,7 +97,7 @@ type footprint struct {
 func (s *server) footprint(ctx context.Context) (footprint, error) {
 	var f footprint
 	for _, p := range s.measured {
-		m, err := p.memory()
+		m, err := p.Memory()
 		if err != nil {
 			return f, err
 		}

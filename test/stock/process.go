@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"bytes"
@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// grace is how long a server may take to stop before it is killed.
-const grace = 10 * time.Second
+// Grace is how long a server may take to stop before it is killed.
+const Grace = 10 * time.Second
 
-// process is one server that this program started. Nothing else is ever
+// Process is one server that this program started. Nothing else is ever
 // signalled: it is a child that has not been waited for, so its pid is its own.
-type process struct {
-	name string
+type Process struct {
+	Name string
 	log  string
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the child is gone
 	err  error         // how it ended; read it after done
 }
 
-// launch starts a program with its output in <dir>/<name>.log.
-func launch(dir, name string, argv ...string) (*process, error) {
-	p := &process{name: name, log: dir + "/" + name + ".log", done: make(chan struct{})}
+// Launch starts a program with its output in <dir>/<name>.log.
+func Launch(dir, name string, argv ...string) (*Process, error) {
+	p := &Process{Name: name, log: dir + "/" + name + ".log", done: make(chan struct{})}
 	out, err := os.Create(p.log)
 	if err != nil {
 		return nil, err
@@ -41,17 +41,17 @@ func launch(dir, name string, argv ...string) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go func() { // ends with the child; stop waits for it
+	go func() { // ends with the child; Stop waits for it
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 	}()
 	return p, nil
 }
 
-// stop ends the process and returns when it is gone.
-func (p *process) stop() {
+// Stop ends the process and returns when it is gone.
+func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it is gone already
-	t := time.NewTimer(grace)
+	t := time.NewTimer(Grace)
 	defer t.Stop()
 	select {
 	case <-p.done:
@@ -62,19 +62,19 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// ended says why a process that should be running is not: its last words.
-func (p *process) ended() error {
+// Ended says why a process that should be running is not: its last words.
+func (p *Process) Ended() error {
 	b, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	lines = lines[max(0, len(lines)-15):]
-	return fmt.Errorf("%s has ended (%v); its log ends with:\n%s", p.name, p.err, strings.Join(lines, "\n"))
+	return fmt.Errorf("%s has ended (%v); its log ends with:\n%s", p.Name, p.err, strings.Join(lines, "\n"))
 }
 
-// cpu is the processor time the process has used, in user and kernel mode.
-func (p *process) cpu() (time.Duration, error) {
+// CPU is the processor time the process has used, in user and kernel mode.
+func (p *Process) CPU() (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
-		return 0, fmt.Errorf("CPU time of %s: %w", p.name, err)
+		return 0, fmt.Errorf("CPU time of %s: %w", p.Name, err)
 	}
 	return parseStat(b)
 }
@@ -91,12 +91,12 @@ func parseStat(b []byte) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err, err2)
 }
 
-// memory is the anonymous resident memory of the process in bytes: files it
+// Memory is the anonymous resident memory of the process in bytes: files it
 // has mapped, such as etcd's database, do not count.
-func (p *process) memory() (float64, error) {
+func (p *Process) Memory() (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		return 0, fmt.Errorf("memory of %s: %w", p.name, err)
+		return 0, fmt.Errorf("memory of %s: %w", p.Name, err)
 	}
 	return parseStatus(b)
 }
@@ -111,9 +111,9 @@ func parseStatus(b []byte) (float64, error) {
 	return 0, errors.New("/proc/<pid>/status has no RssAnon")
 }
 
-// poll calls ok every interval until it returns true or an error. A process
+// Poll calls ok every interval until it returns true or an error. A process
 // that ends meanwhile is an error too.
-func poll(ctx context.Context, interval time.Duration, p *process, ok func() (bool, error)) error {
+func Poll(ctx context.Context, interval time.Duration, p *Process, ok func() (bool, error)) error {
 	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
@@ -123,28 +123,16 @@ func poll(ctx context.Context, interval time.Duration, p *process, ok func() (bo
 		select {
 		case <-t.C:
 		case <-p.done:
-			return p.ended()
+			return p.Ended()
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", p.name, context.Cause(ctx))
+			return fmt.Errorf("wait for %s: %w", p.Name, context.Cause(ctx))
 		}
 	}
 }
 
-// pause waits for d.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// freePorts finds n loopback ports that nobody listens on. They are held until
+// FreePorts finds n loopback ports that nobody listens on. They are held until
 // all are known, so they differ.
-func freePorts(n int) ([]int, error) {
+func FreePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,3 +144,9 @@ func freePorts(n int) ([]int, error) {
 	}
 	return ports, nil
 }
+
+// Done returns a channel that is closed once the process is gone.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }

@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"crypto/ecdsa"
@@ -30,7 +30,7 @@ func writePKI(dir string) error {
 	if err != nil {
 		return err
 	}
-	a := &authority{dir: dir, cert: certificate("bench-ca", 1), key: key}
+	a := &authority{dir: dir, cert: certificate("stock-ca", 1), key: key}
 	a.cert.IsCA, a.cert.BasicConstraintsValid, a.cert.KeyUsage = true, true, x509.KeyUsageCertSign
 	if err := a.issue("ca", a.cert, key); err != nil {
 		return err
@@ -38,7 +38,7 @@ func writePKI(dir string) error {
 	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return err
 	}
-	leaf := certificate("bench", 2)
+	leaf := certificate("stock", 2)
 	leaf.KeyUsage = x509.KeyUsageDigitalSignature
 	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	leaf.IPAddresses, leaf.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"}
