@@ -1,24 +1,20 @@
 # build check gen bench. "make check" is all that CI runs.
 
 TOOLS := bin/lint
-
 # Where generated files are; whoever adds a generator widens this.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
-
 # What compiles with the race detector on compiles only once: go test, the
 # linters, and the programs that tests build all take it from here.
 RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 
-# Packages that have benchmarks.
+# The pinned programs that only tests run, and the packages that have benchmarks.
+STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
 
 .PHONY: build check gen bench conformance fmt lint gen-diff programs bench-short test
 
 build:
 	go build -o bin/ ./cmd/...
-
-# The pinned programs that only tests and benchmarks run: stock Kubernetes, kubectl.
-STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 
 # The tests come last, so that their lines end the output.
 check: fmt gen-diff lint programs bench-short test

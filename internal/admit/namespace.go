@@ -31,11 +31,11 @@ type Namespaces struct {
 }
 
 // Lifecycle keeps objects from being created in namespaces that do not exist or
-// are being deleted, and the default namespace from being deleted.
+// are being deleted, and the namespaces that every cluster has from being deleted.
 func (n Namespaces) Lifecycle() Rule {
 	return Rule{Name: "WorkspaceNamespaceLifecycle", Validate: func(ctx context.Context, r Request) error {
 		if r.GetOperation() == admission.Delete {
-			if r.Is(namespaces) && r.GetName() == metav1.NamespaceDefault && !n.Ending(ctx, r.Cluster) {
+			if r.Is(namespaces) && immortal(r.GetName()) && !n.Ending(ctx, r.Cluster) {
 				return r.Forbid(errors.New("this namespace may not be deleted"))
 			}
 			return nil
@@ -50,6 +50,11 @@ func (n Namespaces) Lifecycle() Rule {
 		}
 		return err
 	}}
+}
+
+// immortal reports whether a namespace lasts as long as its cluster.
+func immortal(name string) bool {
+	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
 }
 
 func isReview(gr schema.GroupResource) bool {

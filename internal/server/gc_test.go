@@ -391,7 +391,11 @@ func (c *tenant) awaitWarning(namespace string, about types.UID) {
 			return
 		}
 	}
-	c.t.Fatal("no event OwnerRefInvalidNamespace")
+	list, err := c.kube.CoreV1().Events("").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Error(err)
+	}
+	c.t.Fatalf("no event OwnerRefInvalidNamespace; there are %+v", list.Items)
 }
 
 // Nobody knows whether the owner exists when its kind is not served.

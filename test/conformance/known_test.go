@@ -12,7 +12,6 @@ func known() map[string]string {
 		"access.http: subject review":   denied,
 		"access.http: forbidden URL":    "metrics are of the whole server, and 501 in a workspace",
 		"access.http: no token":         "the message says which field is missing",
-		"core.http: kube-system stays":  "a workspace lets its owner delete kube-system",
 		"core.http: namespace table":    "what every workspace has is stored without managed fields",
 		"core.http: namespace status":   "what every workspace has is stored without managed fields",
 		"core.http: token":              "the audience is that of the server",
