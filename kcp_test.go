@@ -2,6 +2,7 @@ package kcp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -298,4 +299,67 @@ func TestAuthorizers(t *testing.T) {
 			t.Errorf("a reader reads in %s: %v", at, err)
 		}
 	}
+}
+
+// BenchmarkClusters makes many logical clusters, each with a namespace, and reports
+// what one of them needs. To compare sizes run each alone: the memory of a server that
+// was closed goes only after a while.
+func BenchmarkClusters(b *testing.B) {
+	sizes := []int{1_000, 10_000}
+	if testing.Short() {
+		sizes = []int{50}
+	}
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				srv := &kcp.Server{NoSync: true}
+				if err := srv.Start(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				heap, running := live(), runtime.NumGoroutine()
+				begun := time.Now()
+				for i := range n {
+					if _, err := srv.Cluster(b.Context(), fmt.Sprint("c", i)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took := time.Since(begun)
+				caughtUp(b, srv)
+				b.ReportMetric(float64(took.Microseconds())/float64(n), "µs/cluster")
+				b.ReportMetric(float64(live()-heap)/float64(n), "heap-B/cluster")
+				b.ReportMetric(float64(runtime.NumGoroutine()-running)/float64(n), "goroutines/cluster")
+				if err := srv.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// caughtUp has all clusters listed, so that what caches have yet to take in is there.
+func caughtUp(b *testing.B, srv *kcp.Server) {
+	b.Helper()
+	cfg, err := srv.As("*", &user.DefaultInfo{Name: "benchmark", Groups: []string{user.SystemPrivilegedGroup}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	all, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, errNamespaces := all.CoreV1().Namespaces().List(b.Context(), metav1.ListOptions{})
+	_, errAccounts := all.CoreV1().ServiceAccounts("").List(b.Context(), metav1.ListOptions{})
+	_, errMaps := all.CoreV1().ConfigMaps("").List(b.Context(), metav1.ListOptions{})
+	if err := errors.Join(errNamespaces, errAccounts, errMaps); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// live returns the bytes of heap that are in use.
+func live() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
