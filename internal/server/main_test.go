@@ -31,7 +31,7 @@ import (
 )
 
 // patience is how long tests wait for what the server is about to do.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // shared is the server of all tests. It listens, too, so that tests can come with
 // the credentials of their users.
