@@ -53,9 +53,10 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 		defer cancel()
 		defer unlink()
 		defer func() {
-			err := error(nil)
+			var err error
 			if r := recover(); r != nil {
 				err = errors.New("the request was aborted")
+				w.WriteHeader(http.StatusInternalServerError) // unless it had begun to answer
 			}
 			w.WriteHeader(http.StatusOK)
 			_ = writer.CloseWithError(err)
