@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,6 +70,10 @@ type Server struct {
 	TokenFile string
 	// EtcdPrefix begins all keys in etcd. The default is "/registry".
 	EtcdPrefix string
+	// EgressAllow and EgressDeny are ranges of addresses that logical clusters may, and
+	// may not, have the server call, as for webhooks. The narrowest range decides. By
+	// default they reach what is on the internet, and nothing private or on this machine.
+	EgressAllow, EgressDeny []netip.Prefix
 	// NoSync leaves writing to disk to the operating system: quicker, but a crash of
 	// the machine may lose what was acknowledged. For tests.
 	NoSync bool
@@ -121,6 +126,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Dir: dir, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
 		ClientCAFile: s.ClientCAFile, TokenFile: s.TokenFile,
+		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 	}
 	if listener != nil {

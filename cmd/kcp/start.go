@@ -74,6 +74,7 @@ type options struct {
 	bind   string
 	port   int
 	gates  gates
+	egress egress
 }
 
 func start() *cobra.Command {
@@ -111,6 +112,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.server.TokenFile, "token-auth-file", "", "CSV file with static tokens: token, user, uid and groups.")
 	f.StringVar(&o.server.ClientCAFile, "client-ca-file", "", "PEM file with the certificate authorities of client certificates.")
 	f.StringVar(&o.server.EtcdPrefix, "etcd-prefix", "/registry", "Prefix of all keys in etcd.")
+	o.egress.flags(f)
 	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
 	var logging flag.FlagSet
 	klog.InitFlags(&logging)
@@ -145,6 +147,9 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
 	}
 	if err := o.gates.apply(); err != nil {
+		return err
+	}
+	if err := o.egress.apply(&o.server); err != nil {
 		return err
 	}
 	if err := checkURL(o.server.ExternalURL); err != nil {

@@ -22,9 +22,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -41,23 +44,27 @@ type PoolConfig struct {
 	Models         func() map[string]*spec.Schema
 	RequestTimeout time.Duration
 	MaxBody        int64 // bytes
+	// Dialer calls the webhooks that convert between versions.
+	Dialer *dial.Dialer
 	// NotFound answers requests for what a cluster does not serve.
 	NotFound http.Handler
 }
 
 // A Pool serves the custom resources of all clusters. It holds one handler for
-// each content, made when the first request for it comes.
+// each content, made when the first request for it comes. Of a content that is
+// converted by a webhook it holds one for each cluster that uses it: conversions have
+// no context, so whose they are must be known from the handler.
 type Pool struct {
 	config PoolConfig
 	models func() map[string]*spec.Schema
 
 	mu       sync.Mutex
-	handlers map[Hash]*handler
+	handlers map[handlerKey]*handler
 }
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: map[Hash]*handler{}}
+	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: map[handlerKey]*handler{}}
 }
 
 // ServeHTTP implements [http.Handler] for requests below /apis/.
@@ -77,7 +84,7 @@ func (p *Pool) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, req)
 		return
 	}
-	h, err := p.handler(served.Content)
+	h, err := p.handler(req.Context(), served.Content)
 	if err != nil {
 		err = apierrors.NewInternalError(fmt.Errorf("cannot serve %s: %w", served.Content.GroupResource(), err))
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, req)
@@ -108,7 +115,7 @@ func (p *Pool) Handlers() int {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	all := p.handlers
-	p.handlers = map[Hash]*handler{}
+	p.handlers = map[handlerKey]*handler{}
 	p.mu.Unlock()
 	for _, h := range all {
 		h.definition.remove()
@@ -123,18 +130,30 @@ type handler struct {
 	err        error
 }
 
-func (p *Pool) handler(c *Content) (http.Handler, error) {
+// A handlerKey is what requests must have in common to be served by one handler.
+type handlerKey struct {
+	content Hash
+	tenant  cluster.Name // only if it calls webhooks
+}
+
+func (p *Pool) handler(ctx context.Context, c *Content) (http.Handler, error) {
+	key := handlerKey{content: c.Hash}
+	var calls webhook.AuthenticationInfoResolverWrapper
+	if callsWebhook(c.Definition) {
+		key.tenant, _ = cluster.From(ctx)
+		calls = webhooks(p.config.Dialer, key.tenant, c.Definition)
+	}
 	p.mu.Lock()
-	h := p.handlers[c.Hash]
+	h := p.handlers[key]
 	if h == nil {
 		h = &handler{definition: &oneDefinition{crd: c.Definition}}
-		p.handlers[c.Hash] = h
+		p.handlers[key] = h
 	}
 	p.mu.Unlock()
 	h.once.Do(func() {
 		o := p.config
 		h.http, h.err = apiextensions.NewCustomResourceDefinitionHandler(nil, nil, h.definition, o.NotFound, o.Storage, o.Admission,
-			nil, nil, nil, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
+			nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
 	})
 	return h.http, h.err
 }

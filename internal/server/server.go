@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -71,6 +73,9 @@ type Config struct {
 	Groups []string
 	// Kinds are served, besides the built-in ones, in every cluster.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
+	// EgressAllow and EgressDeny are ranges of addresses that clusters may, and may not,
+	// have the server call. The narrowest range decides.
+	EgressAllow, EgressDeny []netip.Prefix
 	// Rules are admission rules besides the built-in ones.
 	Rules []admit.Rule
 	// Authorizers are asked when nobody else has allowed or denied a request.
@@ -90,6 +95,7 @@ type Server struct {
 	admins    *auth.Admins
 	rules     admit.Rules
 	pool      *serve.Pool
+	dialer    *dial.Dialer // for calls that tenants cause
 	front     http.Handler // what the handler chain ends in
 	shapes    *shapes
 	rbac      *rbacTables
@@ -135,8 +141,14 @@ func New(ctx context.Context, c Config) (*Server, error) {
 func (s *Server) Close() {
 	s.closing.Do(func() {
 		s.cancel()
+		if s.dialer != nil { // its calls may be of requests that are waited for
+			defer time.AfterFunc(drain, s.dialer.Close).Stop()
+		}
 		s.running.Wait()
 		s.requests.Wait()
+		if s.dialer != nil {
+			s.dialer.Close() // watches may wait for it
+		}
 		if s.pool != nil {
 			s.pool.Close()
 		}
@@ -201,10 +213,11 @@ func (s *Server) prepareAPI(context.Context) error {
 	if err := s.installNatives(natives); err != nil {
 		return err
 	}
+	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
 		ShapeOf: s.shapeOf, Storage: s.store.Customs(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: maxBody,
-		NotFound: http.NotFoundHandler(),
+		Dialer: s.dialer, NotFound: http.NotFoundHandler(),
 	})
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.pool)
 	s.front = serve.NewDiscovery(s.generic, s.shapeOf).Wrap(s.front)
