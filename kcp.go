@@ -31,6 +31,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/store"
 )
 
 type (
@@ -44,6 +45,8 @@ type (
 	Key = control.Key
 	// A Source wakes a Loop.
 	Source = control.Source
+	// An Etcd says which etcd the data is in.
+	Etcd = store.Etcd
 )
 
 // KubernetesVersion is what servers tell their clients: the release of Kubernetes
@@ -68,6 +71,11 @@ type Server struct {
 	ClientCAFile string
 	// TokenFile holds static tokens, in the CSV form that kube-apiserver reads.
 	TokenFile string
+	// Etcd is where the data is. The default is an etcd in this process, with its data
+	// in Dir. Any number of servers, in any number of processes, may have one etcd
+	// outside in common, each with a Dir of its own: they are equal, and serve the same
+	// logical clusters.
+	Etcd Etcd
 	// EtcdPrefix begins all keys in etcd. The default is "/registry".
 	EtcdPrefix string
 	// EgressAllow and EgressDeny are ranges of addresses that logical clusters may, and
@@ -123,7 +131,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		return err
 	}
 	c := server.Config{
-		Dir: dir, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
+		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
 		ClientCAFile: s.ClientCAFile, TokenFile: s.TokenFile,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,

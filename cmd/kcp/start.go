@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
@@ -75,6 +76,7 @@ type options struct {
 	port   int
 	gates  gates
 	egress egress
+	etcd   etcdFlags
 }
 
 func start() *cobra.Command {
@@ -111,7 +113,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File for the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
 	f.StringVar(&o.server.TokenFile, "token-auth-file", "", "CSV file with static tokens: token, user, uid and groups.")
 	f.StringVar(&o.server.ClientCAFile, "client-ca-file", "", "PEM file with the certificate authorities of client certificates.")
-	f.StringVar(&o.server.EtcdPrefix, "etcd-prefix", "/registry", "Prefix of all keys in etcd.")
+	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
 	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
 	var logging flag.FlagSet
@@ -130,6 +132,8 @@ func quiet(logging *flag.FlagSet) {
 		}
 	}
 	klog.SetOutput(verbose{})
+	// Kubernetes has gRPC log every attempt to connect, as a warning.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 }
 
 // verbose drops the log at its lowest level.
@@ -157,6 +161,9 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	}
 	if o.port < 0 || o.port > 65535 {
 		return fmt.Errorf("--secure-port %d is not a port; use one from 1 to 65535, or 0 for any that is free", o.port)
+	}
+	if err := o.etcd.apply(&o.server.Etcd); err != nil {
+		return err
 	}
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
 	tuneCollector()

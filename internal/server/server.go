@@ -57,6 +57,8 @@ const (
 type Config struct {
 	// Dir holds the data and credentials.
 	Dir string
+	// Etcd is where the data is; its zero value keeps it in Dir.
+	Etcd store.Etcd
 	// Prefix of all keys in etcd.
 	Prefix string
 	// NoSync trades safety in a crash of the machine for speed, for tests.
@@ -120,7 +122,7 @@ type Server struct {
 
 // New starts a server. It is ready when New returns.
 func New(ctx context.Context, c Config) (*Server, error) {
-	st, err := store.Open(ctx, store.Options{Dir: c.Dir, Prefix: c.Prefix, Version: kubernetesVersion, NoSync: c.NoSync})
+	st, err := store.Open(ctx, store.Options{Dir: c.Dir, Etcd: c.Etcd, Prefix: c.Prefix, Version: kubernetesVersion, NoSync: c.NoSync})
 	if err != nil {
 		return nil, err
 	}

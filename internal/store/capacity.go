@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,19 +29,40 @@ const (
 // capacity knows how full the database is.
 type capacity struct {
 	used  func() int64 // bytes in use, history included
-	quota int64        // bytes
+	quota atomic.Int64 // bytes; 0 if it is not known
+	// full is true once etcd has raised the alarm: it takes no writes but deletions.
+	full atomic.Bool
 }
 
-func (c capacity) above(percent int64) bool { return c.used() > c.quota/100*percent }
+func newCapacity(used func() int64, quota int64) *capacity {
+	c := &capacity{used: used}
+	c.quota.Store(quota)
+	return c
+}
+
+func (c *capacity) above(percent int64) bool {
+	quota := c.quota.Load()
+	return quota > 0 && c.used() > quota/100*percent
+}
 
 // refuse returns the answer to a write of cluster n when the share of tenants is
 // used up. Deleting is never refused.
-func (c capacity) refuse(n cluster.Name) error {
-	if n.System() || !c.above(tenantsShare) {
+func (c *capacity) refuse(n cluster.Name) error {
+	switch {
+	case n.System():
 		return nil
+	case c.full.Load():
+		return noSpace("full")
+	case c.above(tenantsShare):
+		return noSpace(fmt.Sprintf("%d%% full", c.used()*100/c.quota.Load()))
 	}
+	return nil
+}
+
+// noSpace is the answer to a write that the database has no room for.
+func noSpace(how string) error {
 	return apierrors.NewGenericServerResponse(http.StatusInsufficientStorage, "write", schema.GroupResource{}, "",
-		fmt.Sprintf("the database of the server is %d%% full; delete what is not needed, in this or other logical clusters", c.used()*100/c.quota), 0, true)
+		fmt.Sprintf("the database of the server is %s; delete what is not needed, in this or other logical clusters", how), 0, true)
 }
 
 // A point is a revision and when it was the newest.
@@ -61,7 +83,7 @@ func due(points []point, now time.Time) (rev int64, rest []point) {
 
 // keepCompact compacts history by growth, where compacting it by time alone would
 // let the database fill up, until ctx ends.
-func (c capacity) keepCompact(ctx context.Context, client *clientv3.Client, wg *sync.WaitGroup) {
+func (c *capacity) keepCompact(ctx context.Context, client *clientv3.Client, wg *sync.WaitGroup) {
 	wg.Go(func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()

@@ -23,7 +23,7 @@ func TestNearlyFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	var used int64 = 81
-	s.guard.capacity = capacity{used: func() int64 { return used }, quota: 100}
+	s.guard.capacity = newCapacity(func() int64 { return used }, 100)
 	err := cm.Create(in("c1"), key("new"), configMap("default", "new", ""), nil, 0)
 	if code := status(err); code != 507 {
 		t.Errorf("a tenant's write is answered %d: %v", code, err)
@@ -63,8 +63,8 @@ func TestUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.guard.capacity.quota != quotaBytes || before <= 0 {
-		t.Errorf("quota %d, used %d", s.guard.capacity.quota, before)
+	if s.guard.capacity.quota.Load() != quotaBytes || before <= 0 {
+		t.Errorf("quota %d, used %d", s.guard.capacity.quota.Load(), before)
 	}
 	for s.guard.capacity.used() < before+1_000_000 { // etcd writes its database in batches, a tenth of a second apart
 		if _, err := s.RawClient().Get(t.Context(), "x"); err != nil {

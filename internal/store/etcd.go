@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +16,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
 const (
 	quotaBytes     = 8 << 30         // of the database file, after which etcd refuses writes
-	retention      = "5m"            // of history, after which it is compacted
+	retention      = 5 * time.Minute // of history, after which it is compacted
 	snapshotCount  = 2_000           // raft entries kept in memory between snapshots
 	catchUpEntries = 100             // and after one, for other members, of which there are none
 	progressEvery  = 5 * time.Second // so that idle watch caches stay recent enough to resume from
@@ -30,27 +32,67 @@ const (
 	maxRequestSize = 3 << 20
 )
 
-// backend is an etcd that nobody else writes to, and how to talk to it.
+// An Etcd says which etcd a store keeps its data in. The zero value is one in this
+// process, which nobody else can reach.
+type Etcd struct {
+	// Servers are the URLs of an etcd outside this process, which other processes
+	// may use for the same data; none for one in this process.
+	Servers []string
+	// CAFile holds, in PEM, the certificate authorities of the servers; empty for
+	// those of the system.
+	CAFile string
+	// CertFile and KeyFile hold, in PEM, the client certificate and its key.
+	CertFile, KeyFile string
+	// Username and Password are for servers that ask for them.
+	Username, Password string
+	// CompactionInterval is how long the history of changes is kept, from which
+	// watches resume. The default is five minutes; less than zero leaves compacting
+	// to somebody else.
+	CompactionInterval time.Duration
+
+	// Dir holds the data of the etcd in this process. The default is etcd-server in
+	// the directory of the store.
+	Dir string
+	// WALSizeBytes is the size of a segment of its log. The default is etcd's.
+	WALSizeBytes int64
+	// QuotaBackendBytes is how large its database may grow. The default is 8 GiB.
+	QuotaBackendBytes int64
+	// ForceNewCluster makes a cluster of one member of files that are from a member of
+	// several.
+	ForceNewCluster bool
+}
+
+// history is how long it is kept, 0 for as long as nobody else compacts it.
+func (e Etcd) history() time.Duration { return max(0, cmp.Or(e.CompactionInterval, retention)) }
+
+// open starts an etcd in this process, or connects to one outside.
+func (e Etcd) open(ctx context.Context, dir string, fsync bool) (*backend, error) {
+	if len(e.Servers) > 0 {
+		return connect(ctx, e)
+	}
+	e.Dir = cmp.Or(e.Dir, filepath.Join(dir, "etcd-server"))
+	return startEtcd(ctx, e, fsync)
+}
+
+// backend is an etcd and how to talk to it.
 type backend struct {
 	client *clientv3.Client
+	// shared is true if others may write to it.
+	shared bool
 	// watcher makes a client with a watch stream of its own, to be closed with it:
 	// a slow watch delays the progress reports of every other watch on its stream.
 	watcher func() *clientv3.Client
 	// capacity of the database.
-	capacity capacity
+	capacity *capacity
 	close    func()
 }
 
-// startEtcd runs an etcd member in this process, with its data in dir. It listens
-// nowhere: the only way to it is the client returned, without a socket between.
-func startEtcd(ctx context.Context, dir string, fsync bool) (*backend, error) {
-	unlock, err := lockDir(dir)
-	if err != nil {
-		return nil, err
-	}
+// startEtcd runs an etcd member in this process. It listens nowhere: the only way to
+// it is the client returned, without a socket between.
+func startEtcd(ctx context.Context, settings Etcd, fsync bool) (*backend, error) {
 	cfg := embed.NewConfig()
 	cfg.Name = "kcp"
-	cfg.Dir = filepath.Join(dir, "etcd-server")
+	cfg.Dir = settings.Dir
 	fatal := newVerdict()
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewNopCore(), zap.WithPanicHook(fatal), zap.WithFatalHook(fatal)))
 	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
@@ -58,21 +100,26 @@ func startEtcd(ctx context.Context, dir string, fsync bool) (*backend, error) {
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
 	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
 	cfg.UnsafeNoFsync = !fsync
-	cfg.QuotaBackendBytes = quotaBytes
+	cfg.QuotaBackendBytes = cmp.Or(settings.QuotaBackendBytes, quotaBytes)
+	cfg.ForceNewCluster = settings.ForceNewCluster
+	if settings.WALSizeBytes > 0 {
+		wal.SegmentSizeBytes = settings.WALSizeBytes // of all members in this process
+	}
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
-	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", retention
+	if kept := settings.history(); kept > 0 {
+		cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", kept.String()
+	}
 	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.MaxTxnOps, cfg.MaxRequestBytes = maxTxnOps, maxRequestSize
 	cfg.TickMs, cfg.ElectionMs = 10, 100 // one member: nobody to wait for at start
 
 	e, err := start(ctx, cfg, fatal)
 	if err != nil {
-		unlock()
 		return nil, fmt.Errorf("data directory %s: %w", cfg.Dir, err)
 	}
 	watches := newStreams(e.Server)
 	client := watches.client()
-	full := capacity{used: func() int64 { return e.Server.Backend().SizeInUse() }, quota: quotaBytes}
+	full := newCapacity(func() int64 { return e.Server.Backend().SizeInUse() }, cfg.QuotaBackendBytes)
 	compacting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	full.keepCompact(compacting, client, &wg)
@@ -82,7 +129,6 @@ func startEtcd(ctx context.Context, dir string, fsync bool) (*backend, error) {
 		_ = client.Close() // in process: reports nothing but that its context ended
 		watches.close()
 		e.Close()
-		unlock()
 	}}, nil
 }
 

@@ -26,7 +26,7 @@ type guard struct {
 	prefix               string // of etcd keys, as in "/registry"
 	fences               *fences
 	budgets              *budgets
-	capacity             capacity
+	capacity             *capacity
 
 	latest    atomic.Int64 // newest revision that this process has seen
 	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there by this process

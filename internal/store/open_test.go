@@ -110,7 +110,7 @@ func TestFormat(t *testing.T) {
 	}
 	restore := func() { // by hand: no store opens what was set
 		t.Helper()
-		b, err := startEtcd(t.Context(), dir, false)
+		b, err := Etcd{}.open(t.Context(), dir, false)
 		if err != nil {
 			t.Fatal(err)
 		}

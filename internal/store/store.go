@@ -25,8 +25,10 @@ import (
 
 // Options say where a store keeps its data. Dir is required.
 type Options struct {
-	// Dir holds the data of the etcd that runs in this process.
+	// Dir is for this process alone. It holds the data of an etcd in this process.
 	Dir string
+	// Etcd is where the data is.
+	Etcd Etcd
 	// Prefix of all keys; default "/registry".
 	Prefix string
 	// Version of Kubernetes that writes the data, as in "1.36".
@@ -57,6 +59,7 @@ type Store struct {
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
 	drains    sync.WaitGroup
+	unlock    func() // of the directory
 }
 
 // A kind says how objects of a resource become bytes.
@@ -68,8 +71,13 @@ type kind struct {
 // Open starts the store. Close it to release the directory.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	prepareLibraries()
-	b, err := startEtcd(ctx, o.Dir, !o.NoSync)
+	unlock, err := lockDir(o.Dir)
 	if err != nil {
+		return nil, err
+	}
+	b, err := o.Etcd.open(ctx, o.Dir, !o.NoSync)
+	if err != nil {
+		unlock()
 		return nil, err
 	}
 	known := newFences()
@@ -81,6 +89,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		raws:    map[Resource]*raw{},
 		hooks:   map[string]CreateHook{},
 		closing: make(chan struct{}),
+		unlock:  unlock,
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.client},
@@ -89,6 +98,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	opened, err := s.checkFormat(ctx, o.Version)
 	if err != nil {
 		b.close()
+		unlock()
 		return nil, err
 	}
 	s.guard.saw(opened)
@@ -138,6 +148,7 @@ func (s *Store) close() {
 	}
 	wg.Wait()
 	s.backend.close()
+	s.unlock()
 }
 
 // onClose has stop called by Close.

@@ -1,0 +1,266 @@
+// Package etcdtest runs real etcd members for tests, each in a process of its own, so
+// that a test can stop one, kill it, or let it hang.
+//
+// A test binary that uses it calls [Main] first of all: it plays the member itself.
+package etcdtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// variable holds the settings of a member in the environment of its process.
+const variable = "ETCDTEST_MEMBER"
+
+// settings are all that makes a member differ from others.
+type settings struct {
+	Name, Dir, Client, Peer, Cluster string
+	Quota                            int64
+	// CA, Cert and Key secure the client port, and ask clients for certificates of CA.
+	CA, Cert, Key string
+}
+
+// Main runs a member, and never returns, in a process that was started for that.
+func Main() {
+	text := os.Getenv(variable)
+	if text == "" {
+		return
+	}
+	if err := run(text); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "etcd for tests:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func run(text string) error {
+	var s settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir, cfg.InitialCluster = s.Name, s.Dir, s.Cluster
+	cfg.LogLevel, cfg.Logger = "fatal", "zap"
+	cfg.UnsafeNoFsync = true // the machine does not crash
+	cfg.TickMs, cfg.ElectionMs = 50, 500
+	cfg.QuotaBackendBytes = s.Quota
+	cfg.MaxRequestBytes = 3 << 20
+	client, err := url.Parse(s.Client)
+	if err != nil {
+		return err
+	}
+	peer, err := url.Parse(s.Peer)
+	if err != nil {
+		return err
+	}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
+	if s.Cert != "" {
+		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: s.Cert, KeyFile: s.Key, TrustedCAFile: s.CA, ClientCertAuth: s.CA != ""}
+	}
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM)
+	orphaned := make(chan struct{})
+	go func() { // the test that started this process is gone, or wants it to end
+		defer close(orphaned)
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	}()
+	select {
+	case <-e.Server.ReadyNotify():
+		fmt.Println("ready")
+	case <-end:
+		return nil
+	case <-orphaned:
+		return nil
+	}
+	select {
+	case <-end:
+		return nil
+	case <-orphaned:
+		return nil
+	case err := <-e.Err():
+		return err
+	}
+}
+
+// Options say what an etcd is like. The zero value is one member without any security.
+type Options struct {
+	// Members is how many there are; 1 if it is 0.
+	Members int
+	// Quota of the database in bytes; 0 for etcd's own.
+	Quota int64
+	// CA, Cert and Key are files that secure the client ports.
+	CA, Cert, Key string
+}
+
+// A Cluster is an etcd of one or more members.
+type Cluster struct {
+	Members []*Member
+}
+
+// A Member is one process of an etcd.
+type Member struct {
+	t        testing.TB
+	settings settings
+	cmd      *exec.Cmd
+	hold     *os.File // its standard input: it ends when this is closed
+	ready    chan struct{}
+}
+
+// Start starts an etcd that ends with the test.
+func Start(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	n := max(1, o.Members)
+	ports := freePorts(t, 2*n)
+	scheme := "http://"
+	if o.Cert != "" {
+		scheme = "https://"
+	}
+	c := &Cluster{}
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[2*i+1]))
+	}
+	for i := range n {
+		c.Members = append(c.Members, &Member{t: t, settings: settings{
+			Name: fmt.Sprint("m", i), Dir: filepath.Join(t.TempDir(), "etcd"), Cluster: strings.Join(all, ","),
+			Client: scheme + ports[2*i], Peer: "http://" + ports[2*i+1], Quota: o.Quota, CA: o.CA, Cert: o.Cert, Key: o.Key,
+		}})
+	}
+	c.Start()
+	t.Cleanup(c.Kill)
+	return c
+}
+
+// freePorts returns addresses at which nobody listens.
+func freePorts(t testing.TB, n int) []string {
+	t.Helper()
+	ports := make([]string, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }() // all at once, so that they differ
+		ports[i] = l.Addr().String()
+	}
+	return ports
+}
+
+// Servers returns the URLs of the members.
+func (c *Cluster) Servers() []string {
+	var all []string
+	for _, m := range c.Members {
+		all = append(all, m.settings.Client)
+	}
+	return all
+}
+
+// Start starts the members that do not run, and returns when all are ready.
+func (c *Cluster) Start() {
+	for _, m := range c.Members {
+		m.begin()
+	}
+	for _, m := range c.Members {
+		m.Ready()
+	}
+}
+
+// Kill kills all members.
+func (c *Cluster) Kill() {
+	var all sync.WaitGroup
+	for _, m := range c.Members {
+		all.Go(m.Kill)
+	}
+	all.Wait()
+}
+
+// Start starts the member, which does not run, again, without waiting for it.
+func (m *Member) Start() { m.begin() }
+
+// URL is where clients reach the member.
+func (m *Member) URL() string { return m.settings.Client }
+
+// Dir is where the member has its data.
+func (m *Member) Dir() string { return m.settings.Dir }
+
+func (m *Member) begin() {
+	m.t.Helper()
+	if m.cmd != nil {
+		return
+	}
+	text, err := json.Marshal(m.settings)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	// Not of the context of the test, which ends before its cleanup.
+	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // see above
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	cmd.Stderr = os.Stderr
+	in, hold, err := os.Pipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd.Stdin = in
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	_ = in.Close() // the process has it
+	m.cmd, m.hold, m.ready = cmd, hold, make(chan struct{})
+	go func(ready chan struct{}) { // ends with the process
+		defer close(ready)
+		_, _ = bufio.NewReader(out).ReadString('\n')
+	}(m.ready)
+}
+
+// Ready returns when the member serves, or has ended.
+func (m *Member) Ready() { <-m.ready }
+
+// Kill ends the process of the member at once. It may be started again.
+func (m *Member) Kill() {
+	if m.cmd == nil {
+		return
+	}
+	_ = m.cmd.Process.Kill() // it may have ended
+	_ = m.cmd.Wait()         // it was killed
+	_ = m.hold.Close()
+	<-m.ready
+	m.cmd = nil
+}
+
+// Hang stops the process, as a machine that is out of memory would: its connections
+// stay, and nobody answers on them.
+func (m *Member) Hang() { m.signal(syscall.SIGSTOP) }
+
+// Resume lets the process go on.
+func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
+
+func (m *Member) signal(s os.Signal) {
+	m.t.Helper()
+	if err := m.cmd.Process.Signal(s); err != nil {
+		m.t.Fatal(err)
+	}
+}
