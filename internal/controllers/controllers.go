@@ -26,6 +26,8 @@ type Deps struct {
 	// ClusterRoles have their UID and labels, and what they grant.
 	ClusterRoles *store.Table[*rbacv1.ClusterRole]
 	Kinds        *serve.Kinds
+	// Definitions are those of the custom resources of all clusters.
+	Definitions *serve.Definitions
 	// Client returns the configuration of clients in one cluster, or in
 	// [cluster.All], that may do anything there. Its requests stay in the process.
 	Client func(cluster.Name) *rest.Config
@@ -43,5 +45,7 @@ func All(d Deps) []control.Loop {
 		NamespaceDeletion(d),
 		ServiceAccountTokens(d),
 		ClusterRoleAggregation(d),
+		DefinitionNames(d),
+		DefinitionDeletion(d),
 	}
 }

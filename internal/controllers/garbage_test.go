@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -31,7 +32,7 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	}
 	var shape atomic.Pointer[serve.Shape]
 	shape.Store(serve.NewShape(things(t, "Dependent")))
-	done := runObserved(t, Deps{Store: st, Kinds: serve.NewKinds(nil, func(context.Context) *serve.Shape { return shape.Load() })})
+	done := runObserved(t, Deps{Store: st, Kinds: serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape.Load() })})
 
 	write := func(group, resource, kind, name string, owners ...metav1.OwnerReference) {
 		t.Helper()

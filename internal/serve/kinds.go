@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"context"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -27,12 +25,12 @@ func (k Kind) GroupVersionResource() schema.GroupVersionResource {
 type Kinds struct {
 	natives map[schema.GroupVersionKind]Kind
 	stored  map[store.Resource]Kind
-	shapeOf func(context.Context) *Shape
+	shapeOf func(cluster.Name) *Shape
 }
 
 // NewKinds returns the kinds compiled into the server, the preferred version of each
 // first, and those of the shape that a cluster has.
-func NewKinds(natives []Kind, shapeOf func(context.Context) *Shape) *Kinds {
+func NewKinds(natives []Kind, shapeOf func(cluster.Name) *Shape) *Kinds {
 	k := &Kinds{natives: map[schema.GroupVersionKind]Kind{}, stored: map[store.Resource]Kind{}, shapeOf: shapeOf}
 	for _, n := range natives {
 		k.natives[n.GroupVersionKind] = n
@@ -48,7 +46,7 @@ func (k *Kinds) Find(c cluster.Name, gvk schema.GroupVersionKind) (Kind, bool) {
 	if native, ok := k.natives[gvk]; ok {
 		return native, true
 	}
-	for _, s := range k.shapeOf(cluster.With(context.Background(), c)).All() {
+	for _, s := range k.shapeOf(c).All() {
 		d := s.Content.Definition
 		if d.Spec.Group != gvk.Group || d.Status.AcceptedNames.Kind != gvk.Kind {
 			continue
@@ -69,7 +67,7 @@ func (k *Kinds) StoredAs(c cluster.Name, r store.Resource) (Kind, bool) {
 		native, ok := k.stored[r]
 		return native, ok
 	}
-	s, ok := k.shapeOf(cluster.With(context.Background(), c)).Find(schema.GroupResource{Group: r.Group, Resource: r.Resource})
+	s, ok := k.shapeOf(c).Find(schema.GroupResource{Group: r.Group, Resource: r.Resource})
 	if !ok || s.Identity != r.Identity {
 		return Kind{}, false
 	}

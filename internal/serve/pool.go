@@ -33,8 +33,13 @@ import (
 
 // PoolConfig is what a pool needs. All fields are required.
 type PoolConfig struct {
-	// ShapeOf returns what the cluster of a request serves.
-	ShapeOf func(context.Context) *Shape
+	Definitions *Definitions
+	// Native reports whether the server itself has a resource, for which no
+	// definition counts.
+	Native func(schema.GroupResource) bool
+	// Fresh waits until everything is known that may have been written by now, and
+	// reports whether there was anything to wait for.
+	Fresh func(context.Context) bool
 	// Storage of custom resources.
 	Storage    generic.RESTOptionsGetter
 	Admission  admission.Interface
@@ -46,8 +51,6 @@ type PoolConfig struct {
 	MaxBody        int64 // bytes
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
-	// NotFound answers requests for what a cluster does not serve.
-	NotFound http.Handler
 }
 
 // A Pool serves the custom resources of all clusters. It holds one handler for
@@ -55,43 +58,116 @@ type PoolConfig struct {
 // converted by a webhook it holds one for each cluster that uses it: conversions have
 // no context, so whose they are must be known from the handler.
 type Pool struct {
-	config PoolConfig
-	models func() map[string]*spec.Schema
-
-	mu       sync.Mutex
-	handlers map[handlerKey]*handler
+	config   PoolConfig
+	models   func() map[string]*spec.Schema
+	handlers *handlers
 }
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: map[handlerKey]*handler{}}
+	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers()}
 }
 
-// ServeHTTP implements [http.Handler] for requests below /apis/.
-func (p *Pool) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	info, ok := request.RequestInfoFrom(req.Context())
-	if !ok || !info.IsResourceRequest {
-		p.config.NotFound.ServeHTTP(w, req)
-		return
+// Wrap returns a handler of the custom resources of the cluster of a request, which
+// leaves everything else to next.
+func (p *Pool) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		info, ok := request.RequestInfoFrom(req.Context())
+		if !ok || !info.IsResourceRequest {
+			next.ServeHTTP(w, req)
+			return
+		}
+		gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+		if p.config.Native(gr) {
+			next.ServeHTTP(w, req)
+			return
+		}
+		c, _ := cluster.From(req.Context())
+		served, revision, ok := p.config.Definitions.Find(c, gr)
+		if !ok && p.config.Fresh(req.Context()) {
+			served, revision, ok = p.config.Definitions.Find(c, gr)
+		}
+		if !ok {
+			next.ServeHTTP(w, req)
+			return
+		}
+		req = req.WithContext(store.WithIdentity(req.Context(), served.Identity))
+		p.serve(w, p.conditional(req, info, served, revision), served)
+	})
+}
+
+// conditional returns a request with what its effect depends on: a write on the
+// definition at that revision, and a watch on that it stays the same.
+func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, s Served, revision int64) *http.Request {
+	if revision == 0 {
+		return req // the server gives it, and nobody changes it
 	}
-	served, ok := p.config.ShapeOf(req.Context()).Find(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource})
-	if !ok {
-		p.config.NotFound.ServeHTTP(w, req)
-		return
+	c, _ := cluster.From(req.Context())
+	gr := s.Content.GroupResource()
+	switch info.Verb {
+	case "get", "list", "watch":
+		return req
+	default:
+		on := store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: DefinitionName(gr)}
+		return req.WithContext(store.WithCondition(req.Context(), &store.Condition{
+			Of: store.CustomResource(gr, s.Identity), On: on, Revision: revision,
+			Renew: func(ctx context.Context, _ int64) (int64, error) {
+				p.config.Fresh(ctx)
+				now, revision, ok := p.config.Definitions.Find(c, gr)
+				if !ok || now.Content.Hash != s.Content.Hash {
+					return 0, apierrors.NewTooManyRequests(fmt.Sprintf("the definition of %s has changed meanwhile", gr), 1)
+				}
+				return revision, nil
+			},
+		}))
 	}
+}
+
+func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
+	gv := schema.GroupVersion{Group: s.Content.Definition.Spec.Group}
+	info, _ := request.RequestInfoFrom(req.Context())
+	gv.Version = info.APIVersion
 	if undecodable(req) {
 		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
-		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, req)
+		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	h, err := p.handler(req.Context(), served.Content)
+	h, done, err := p.handler(req.Context(), s.Content)
 	if err != nil {
-		err = apierrors.NewInternalError(fmt.Errorf("cannot serve %s: %w", served.Content.GroupResource(), err))
-		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, req)
+		err = apierrors.NewInternalError(fmt.Errorf("cannot serve %s: %w", s.Content.GroupResource(), err))
+		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	h.ServeHTTP(w, req.WithContext(store.WithIdentity(req.Context(), served.Identity)))
+	defer done()
+	if info.Verb == "watch" {
+		c, _ := cluster.From(req.Context())
+		ctx, ended := p.config.Definitions.Last(req.Context(), c, s)
+		defer ended()
+		req = req.WithContext(ctx)
+	}
+	h.ServeHTTP(w, req)
 }
+
+// handler returns the handler of a content for the cluster of a request.
+func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done func(), err error) {
+	key := handlerKey{content: c.Hash}
+	var calls webhook.AuthenticationInfoResolverWrapper
+	if callsWebhook(c.Definition) {
+		key.tenant, _ = cluster.From(ctx)
+		calls = webhooks(p.config.Dialer, key.tenant, c.Definition)
+	}
+	return p.handlers.of(key, c, func(d *oneDefinition) (http.Handler, error) {
+		o := p.config
+		return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), o.Storage, o.Admission,
+			nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
+	})
+}
+
+// Handlers returns how many handlers there are.
+func (p *Pool) Handlers() int { return p.handlers.len() }
+
+// Close tears all handlers down. Requests must have ended.
+func (p *Pool) Close() { p.handlers.close() }
 
 // undecodable reports whether a request has an object in protobuf, which custom
 // resources have no form in. Upstream's handler writes some of what it answers that
@@ -102,60 +178,6 @@ func undecodable(req *http.Request) bool {
 	}
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
 	return err == nil && kind == runtime.ContentTypeProtobuf
-}
-
-// Handlers returns how many handlers there are.
-func (p *Pool) Handlers() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.handlers)
-}
-
-// Close tears all handlers down. Requests must have ended.
-func (p *Pool) Close() {
-	p.mu.Lock()
-	all := p.handlers
-	p.handlers = map[handlerKey]*handler{}
-	p.mu.Unlock()
-	for _, h := range all {
-		h.definition.remove()
-	}
-}
-
-// A handler serves one content. It is made once, without holding up others.
-type handler struct {
-	definition *oneDefinition
-	once       sync.Once
-	http       http.Handler
-	err        error
-}
-
-// A handlerKey is what requests must have in common to be served by one handler.
-type handlerKey struct {
-	content Hash
-	tenant  cluster.Name // only if it calls webhooks
-}
-
-func (p *Pool) handler(ctx context.Context, c *Content) (http.Handler, error) {
-	key := handlerKey{content: c.Hash}
-	var calls webhook.AuthenticationInfoResolverWrapper
-	if callsWebhook(c.Definition) {
-		key.tenant, _ = cluster.From(ctx)
-		calls = webhooks(p.config.Dialer, key.tenant, c.Definition)
-	}
-	p.mu.Lock()
-	h := p.handlers[key]
-	if h == nil {
-		h = &handler{definition: &oneDefinition{crd: c.Definition}}
-		p.handlers[key] = h
-	}
-	p.mu.Unlock()
-	h.once.Do(func() {
-		o := p.config
-		h.http, h.err = apiextensions.NewCustomResourceDefinitionHandler(nil, nil, h.definition, o.NotFound, o.Storage, o.Admission,
-			nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
-	})
-	return h.http, h.err
 }
 
 // oneDefinition is the informer that a handler reads: it knows one definition,

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 func gadgets(group string) *apiextensionsv1.CustomResourceDefinition {
@@ -53,8 +56,10 @@ func TestContent(t *testing.T) {
 		},
 		"short name": func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Names.ShortNames = []string{"g"} },
 		"scope":      func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Scope = apiextensionsv1.NamespaceScoped },
-		"stored":     func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.StoredVersions = []string{"v0", "v1"} },
-		"accepted":   func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.AcceptedNames.Plural = "gizmos" },
+		"terminating": func(c *apiextensionsv1.CustomResourceDefinition) {
+			c.Status.Conditions = since(time.Now(), apiextensionsv1.Terminating)
+		},
+		"accepted": func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.AcceptedNames.Plural = "gizmos" },
 	} {
 		if hash(change) == same {
 			t.Errorf("another %s makes no difference", name)
@@ -87,14 +92,16 @@ func TestPool(t *testing.T) {
 	}
 	storage := &noStorage{}
 	p := NewPool(PoolConfig{
-		ShapeOf: func(context.Context) *Shape { return shape }, Storage: storage,
-		Models: func() map[string]*spec.Schema { return nil }, NotFound: http.NotFoundHandler(),
+		Definitions: &Definitions{given: func(cluster.Name) *Shape { return shape }}, Storage: storage,
+		Native: func(schema.GroupResource) bool { return false }, Fresh: func(context.Context) bool { return false },
+		Models: func() map[string]*spec.Schema { return nil },
 	})
 	defer p.Close()
+	served := p.Wrap(http.NotFoundHandler())
 	get := func(info *request.RequestInfo) *httptest.ResponseRecorder {
 		req := httptest.NewRequestWithContext(request.WithRequestInfo(t.Context(), info), http.MethodGet, "/apis/example.com/v1/gadgets", nil)
 		w := httptest.NewRecorder()
-		p.ServeHTTP(w, req)
+		served.ServeHTTP(w, req)
 		return w
 	}
 	for _, info := range []*request.RequestInfo{

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,7 +24,11 @@ type Hash [sha256.Size]byte
 // A Content is a definition of custom resources without whose it is. Equal
 // definitions in any number of clusters are one Content. It is never changed.
 type Content struct {
+	// Hash is over everything that matters to a request.
 	Hash Hash
+	// Lasting is over everything that matters to a watch: not whether the resource
+	// is on its way out.
+	Lasting Hash
 	// Definition is named as in its clusters, and Established. Its UID is made of
 	// the hash.
 	Definition *apiextensionsv1.CustomResourceDefinition
@@ -36,39 +42,38 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	if names.Plural == "" {
 		names = crd.Spec.Names
 	}
-	stored := crd.Status.StoredVersions
-	if len(stored) == 0 {
-		for _, v := range crd.Spec.Versions {
-			if v.Storage {
-				stored = append(stored, v.Name)
-			}
-		}
-	}
 	text, err := json.Marshal(struct {
-		Name   string
-		Spec   apiextensionsv1.CustomResourceDefinitionSpec
-		Names  apiextensionsv1.CustomResourceDefinitionNames
-		Stored []string
-	}{crd.Name, crd.Spec, names, stored})
+		Name  string
+		Spec  apiextensionsv1.CustomResourceDefinitionSpec
+		Names apiextensionsv1.CustomResourceDefinitionNames
+	}{crd.Name, crd.Spec, names})
 	if err != nil {
 		return nil, err
 	}
-	c := &Content{Hash: sha256.Sum256(text)}
+	c := &Content{Lasting: sha256.Sum256(text)}
+	c.Hash = c.Lasting
 	// Established long ago: upstream's handler waits a while after a definition was
 	// established, for other servers to learn of it.
-	since := metav1.Unix(0, 0)
+	conditions := since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established)
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
+		c.Hash = sha256.Sum256(append(text, apiextensionsv1.Terminating...))
+		conditions = since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating)
+	}
 	c.Definition = &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: crd.Name, UID: types.UID(fmt.Sprintf("%x", c.Hash))},
 		Spec:       crd.Spec,
-		Status: apiextensionsv1.CustomResourceDefinitionStatus{
-			AcceptedNames: names, StoredVersions: slices.Clone(stored),
-			Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
-				{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: since},
-				{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: since},
-			},
-		},
+		Status:     apiextensionsv1.CustomResourceDefinitionStatus{AcceptedNames: names, Conditions: conditions},
 	}
 	return c, nil
+}
+
+// since returns conditions that are true since t.
+func since(t time.Time, all ...apiextensionsv1.CustomResourceDefinitionConditionType) []apiextensionsv1.CustomResourceDefinitionCondition {
+	out := make([]apiextensionsv1.CustomResourceDefinitionCondition, len(all))
+	for i, c := range all {
+		out[i] = apiextensionsv1.CustomResourceDefinitionCondition{Type: c, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: metav1.NewTime(t)}
+	}
+	return out
 }
 
 // GroupResource returns what the content defines.
@@ -86,20 +91,26 @@ type Served struct {
 // A Shape is the set of custom resources that a cluster serves. Clusters that
 // serve the same share one. It is never changed.
 type Shape struct {
-	// Key is equal for equal shapes.
+	// Key is equal for shapes that look the same to clients.
 	Key    Hash
 	served []Served
 	by     map[schema.GroupResource]Served
 }
 
-// NewShape returns the shape of what is served, which must differ in group or
-// resource.
+// NewShape returns the shape of what is served. Of several of one group and
+// resource the first counts.
 func NewShape(served ...Served) *Shape {
-	s := &Shape{served: slices.Clone(served), by: map[schema.GroupResource]Served{}}
+	s := &Shape{by: map[schema.GroupResource]Served{}}
+	for _, r := range served {
+		gr := r.Content.GroupResource()
+		if _, taken := s.by[gr]; !taken {
+			s.by[gr] = r
+			s.served = append(s.served, r)
+		}
+	}
 	slices.SortFunc(s.served, func(a, b Served) int { return slices.Compare(a.Content.Hash[:], b.Content.Hash[:]) })
 	sum := sha256.New()
 	for _, r := range s.served {
-		s.by[r.Content.GroupResource()] = r
 		sum.Write(r.Content.Hash[:])
 	}
 	sum.Sum(s.Key[:0])

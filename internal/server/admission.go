@@ -4,11 +4,13 @@ import (
 	"context"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -22,11 +24,22 @@ func (s *Server) admission() admit.Rules {
 			return err == nil && state == store.Terminating
 		},
 	}
+	definitions := admit.Definitions{
+		Served: func(c cluster.Name, gr schema.GroupResource) bool {
+			_, given := s.given.of(c).Find(gr)
+			return given || s.isOwn(gr)
+		},
+		Usage: func(c cluster.Name) (objects, bytes int64) {
+			u := s.store.Spine().Ledger().Of(c)[serve.CustomResourceDefinitions()]
+			return u.Objects, u.Bytes
+		},
+	}
 	return append(admit.Rules{
 		admit.Cluster(),
 		admit.Workspaces(),
 		admit.LogicalClusters(),
 		namespaces.Lifecycle(),
+		definitions.Rule(),
 	}, s.config.Rules...)
 }
 

@@ -19,7 +19,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.shapes, err = newShapes(identity, s.config.Kinds); err != nil {
+	if s.given, err = newGiven(identity, s.config.Kinds); err != nil {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
@@ -29,7 +29,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.clusterRoles,
-		Kinds:  serve.NewKinds(s.natives, s.shapeOf),
+		Kinds: serve.NewKinds(s.natives, s.definitions.Shape), Definitions: s.definitions,
 		Client: func(c cluster.Name) *rest.Config { return s.InProcess(string(c), System()) },
 	})
 	return nil

@@ -8,6 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -62,7 +65,12 @@ func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, r
 	}
 	config := *storagebackend.NewDefaultConfig("/", nil)
 	storage := serverstorage.NewDefaultStorageFactory(config, protobufMediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
-	return s.Natives(storage.NewConfig, uncached...).Share(newSharing(rootCA).share), nil
+	return s.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+		if gr.Group == apiextensions.GroupName { // which has a scheme of its own
+			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
+		}
+		return storage.NewConfig(gr, example)
+	}, uncached...).Share(newSharing(rootCA).share), nil
 }
 
 // A nativeGroup is an API group compiled into the server.
@@ -94,6 +102,7 @@ func (s *Server) nativeGroups(g generic.RESTOptionsGetter) []nativeGroup {
 			return eventsrest.RESTStorageProvider{TTL: eventTTL}.NewRESTStorage(enabled, g)
 		}},
 		{"rbac.authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.rbacGroup(g) }},
+		{"apiextensions.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.definitions.APIGroup(g) }},
 	}
 }
 
@@ -175,6 +184,11 @@ func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 			return fmt.Errorf("API group %s: %w", group.name, err)
 		}
 		s.natives = append(s.natives, kinds...)
+		for _, version := range info.VersionedResourcesStorageMap {
+			for resource := range version {
+				s.own[schema.GroupResource{Group: info.PrioritizedVersions[0].Group, Resource: resource}] = true
+			}
+		}
 		if group.name == "core" {
 			if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
 				return err

@@ -88,24 +88,27 @@ type Config struct {
 
 // A Server serves any number of logical clusters.
 type Server struct {
-	config    Config
-	store     *store.Store
-	generic   *genericapiserver.GenericAPIServer
-	authn     *auth.Authenticators
-	authz     *auth.Authorizer
-	accounts  *auth.ServiceAccounts
-	admins    *auth.Admins
-	rules     admit.Rules
-	pool      *serve.Pool
-	dialer    *dial.Dialer // for calls that tenants cause
-	front     http.Handler // what the handler chain ends in
-	shapes    *shapes
-	rbac      *rbacTables
-	loopback  *rest.Config
-	cert, key []byte // PEM, of the listener
-	ca        []byte // PEM, of what verifies cert
-	models    map[string]*spec.Schema
-	natives   []serve.Kind // that are compiled in
+	config   Config
+	store    *store.Store
+	generic  *genericapiserver.GenericAPIServer
+	authn    *auth.Authenticators
+	authz    *auth.Authorizer
+	accounts *auth.ServiceAccounts
+	admins   *auth.Admins
+	rules    admit.Rules
+	pool     *serve.Pool
+	dialer   *dial.Dialer // for calls that tenants cause
+	// definitions of custom resources in all clusters.
+	definitions *serve.Definitions
+	front       http.Handler // what the handler chain ends in
+	given       *given
+	rbac        *rbacTables
+	loopback    *rest.Config
+	cert, key   []byte // PEM, of the listener
+	ca          []byte // PEM, of what verifies cert
+	models      map[string]*spec.Schema
+	natives     []serve.Kind                  // that are compiled in
+	own         map[schema.GroupResource]bool // resources that are compiled in
 
 	namespaces *store.Table[*metav1.Time]
 	loops      []control.Loop
@@ -126,7 +129,8 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, store: st, fatal: make(chan error, 1)}
+	s := &Server{config: c, store: st, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 1)}
+	s.definitions = serve.NewDefinitions(st, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for _, step := range []func(context.Context) error{
 		s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
@@ -217,16 +221,17 @@ func (s *Server) prepareAPI(context.Context) error {
 	}
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
-		ShapeOf: s.shapeOf, Storage: s.store.Customs(customConfig), Admission: s.rules, Authorizer: s.authz,
+		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Spine().Fresh,
+		Storage: s.store.Customs(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: maxBody,
-		Dialer: s.dialer, NotFound: http.NotFoundHandler(),
+		Dialer: s.dialer,
 	})
-	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", s.pool)
-	s.front = serve.NewDiscovery(s.generic, s.shapeOf).Wrap(s.front)
+	s.front = serve.NewDiscovery(s.generic, s.definitions.ShapeOf).Wrap(s.pool.Wrap(s.front))
 	return nil
 }
 
-func (s *Server) shapeOf(ctx context.Context) *serve.Shape { return s.shapes.of(ctx) }
+// isOwn reports whether a resource is compiled into the server.
+func (s *Server) isOwn(gr schema.GroupResource) bool { return s.own[gr] }
 
 func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
 	return storagebackend.NewDefaultConfig("/", unstructured.UnstructuredJSONScheme).ForResource(gr), nil

@@ -85,15 +85,24 @@ func (g *guard) parse(key string) (Key, error) {
 // allows it. If only the key differs, it returns the key's present value.
 func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
 	key, fenced := string(op.KeyBytes()), g.prefix+fenceKey(k.Cluster)
+	on := conditionOf(ctx, k.Resource)
 	for range attempts {
 		f, err := g.allowed(ctx, k.Cluster, expected == 0)
 		if err != nil {
 			return nil, nil, err
 		}
-		resp, err := g.kv.Txn(ctx).If(
+		compares := []clientv3.Cmp{
 			clientv3.Compare(clientv3.ModRevision(key), "=", expected),
 			clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev),
-		).Then(op).Else(clientv3.OpGet(key), clientv3.OpGet(fenced)).Commit()
+		}
+		ops, reads := []clientv3.Op{op}, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(fenced)}
+		if on != nil {
+			compares, reads = append(compares, on.compare(g.prefix)), append(reads, on.read(g.prefix))
+			if on.Advance {
+				ops = append(ops, on.advance(g.prefix))
+			}
+		}
+		resp, err := g.kv.Txn(ctx).If(compares...).Then(ops...).Else(reads...).Commit()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -102,7 +111,16 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 			return resp, nil, nil
 		}
 		g.saw(resp.Header.Revision)
-		if now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision); now.rev == f.rev {
+		now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision)
+		moved := now.rev != f.rev
+		if on != nil {
+			renewed, err := on.renewed(ctx, first(resp.Responses[2].GetResponseRange()))
+			if err != nil {
+				return nil, nil, err
+			}
+			moved = moved || renewed
+		}
+		if !moved {
 			return resp, first(resp.Responses[0].GetResponseRange()), nil
 		}
 	}

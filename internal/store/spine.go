@@ -34,6 +34,11 @@ func (e Event) Object(ctx context.Context) (runtime.Object, error) {
 	return e.store.decode(ctx, e.Key, e.value)
 }
 
+// Unmarshal decodes the object, which is stored as JSON, into o.
+func (e Event) Unmarshal(ctx context.Context, o any) error {
+	return e.store.unmarshal(ctx, e.Key, e.value, o)
+}
+
 // A Follower is a projection of all keys that the spine keeps up to date. Its
 // methods are called one at a time.
 type Follower interface {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,15 +11,15 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 )
 
-// shapes tells which custom resources each cluster serves.
-type shapes struct {
+// given is what the server itself has each cluster serve as custom resources.
+type given struct {
 	workspace *serve.Shape // of workspaces and clusters like them
 	system    *serve.Shape // of clusters that belong to the server
 }
 
-// newShapes returns the shapes of the kinds that the server itself defines, and
+// newGiven returns the shapes of the kinds that the server itself defines, and
 // of further ones. Workspaces are served from the export of that identity.
-func newShapes(identity string, further []*apiextensionsv1.CustomResourceDefinition) (*shapes, error) {
+func newGiven(identity string, further []*apiextensionsv1.CustomResourceDefinition) (*given, error) {
 	var every, workspaces []serve.Served
 	for _, name := range crds.Names() {
 		text, err := crds.YAML(name)
@@ -48,13 +47,13 @@ func newShapes(identity string, further []*apiextensionsv1.CustomResourceDefinit
 		}
 		workspaces = append(workspaces, serve.Served{Content: content})
 	}
-	return &shapes{serve.NewShape(append(workspaces, every...)...), serve.NewShape(every...)}, nil
+	return &given{serve.NewShape(append(workspaces, every...)...), serve.NewShape(every...)}, nil
 }
 
-// of returns what the cluster of a request serves.
-func (s *shapes) of(ctx context.Context) *serve.Shape {
-	if c, ok := cluster.From(ctx); ok && !c.System() {
-		return s.workspace
+// of returns what a cluster is given.
+func (g *given) of(c cluster.Name) *serve.Shape {
+	if c == "" || c.System() {
+		return g.system
 	}
-	return s.system
+	return g.workspace
 }

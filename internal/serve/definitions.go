@@ -1,0 +1,371 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// CustomResourceDefinitions is where the definitions of all clusters are stored.
+func CustomResourceDefinitions() store.Resource {
+	return store.NativeResource(apiextensionsv1.Resource("customresourcedefinitions"))
+}
+
+// Definitions knows which custom resources each cluster serves: those that the
+// server gives it, and those that are defined in it. It follows the spine, and
+// holds for each definition in a cluster a name and a pointer to what equal
+// definitions share.
+type Definitions struct {
+	store *store.Store
+	given func(cluster.Name) *Shape
+
+	readings *interned[Hash, reading]
+	contents *interned[Hash, Content]
+	shapes   *interned[Hash, Shape]
+
+	mu       sync.RWMutex
+	clusters map[cluster.Name]*defined
+	building map[cluster.Name]*defined // during a rebuild, else nil
+	lasting  map[definitionID]map[*lasting]struct{}
+}
+
+// defined is what one cluster defines.
+type defined struct {
+	rows  []row  // sorted by name
+	shape *Shape // with what is given; nil until it is asked for
+}
+
+type row struct {
+	name     string
+	revision int64
+	deleting bool
+	*reading
+}
+
+// A reading is what matters of a definition, wherever it stands.
+type reading struct {
+	content *Content // nil while it is not served
+	group   string
+	names   apiextensionsv1.CustomResourceDefinitionNames // accepted
+	settled bool                                          // it has all that it asks for
+}
+
+type definitionID struct {
+	cluster cluster.Name
+	name    string
+}
+
+// NewDefinitions returns the definitions in a store, whose spine must not have
+// started. Given tells what the server itself has a cluster serve.
+func NewDefinitions(s *store.Store, given func(cluster.Name) *Shape) *Definitions {
+	d := &Definitions{
+		store: s, given: given,
+		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), shapes: newInterned[Hash, Shape](),
+		clusters: map[cluster.Name]*defined{}, lasting: map[definitionID]map[*lasting]struct{}{},
+	}
+	s.Spine().Follow(d)
+	return d
+}
+
+// DefinitionName returns the name of the definition of a resource.
+func DefinitionName(gr schema.GroupResource) string { return gr.Resource + "." + gr.Group }
+
+// ResourceOfName returns the resource that the definition of a name is for.
+func ResourceOfName(name string) schema.GroupResource {
+	resource, group, _ := strings.Cut(name, ".")
+	return schema.GroupResource{Group: group, Resource: resource}
+}
+
+// Find returns the custom resource that a cluster serves of that group and plural
+// name, and the revision of its definition, 0 if the server gives it.
+func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (Served, int64, bool) {
+	if s, ok := d.given(c).Find(gr); ok {
+		return s, 0, true
+	}
+	r, ok := d.row(c, DefinitionName(gr))
+	if !ok || r.content == nil || r.content.GroupResource() != gr {
+		return Served{}, 0, false
+	}
+	return Served{Content: r.content}, r.revision, true
+}
+
+func (d *Definitions) row(c cluster.Name, name string) (row, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if in := d.clusters[c]; in != nil {
+		if i, ok := in.search(name); ok {
+			return in.rows[i], true
+		}
+	}
+	return row{}, false
+}
+
+func (d *defined) search(name string) (int, bool) {
+	return slices.BinarySearchFunc(d.rows, name, func(r row, name string) int { return strings.Compare(r.name, name) })
+}
+
+// ShapeOf returns what the cluster of a request serves.
+func (d *Definitions) ShapeOf(ctx context.Context) *Shape {
+	c, _ := cluster.From(ctx)
+	return d.Shape(c)
+}
+
+// Shape returns what a cluster serves.
+func (d *Definitions) Shape(c cluster.Name) *Shape {
+	d.mu.RLock()
+	in := d.clusters[c]
+	var shape *Shape
+	if in != nil {
+		shape = in.shape
+	}
+	d.mu.RUnlock()
+	switch {
+	case in == nil:
+		return d.given(c)
+	case shape != nil:
+		return shape
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	in = d.clusters[c]
+	switch {
+	case in == nil: // not any more
+		return d.given(c)
+	case in.shape == nil:
+		in.shape = d.shapeOf(c, in)
+	}
+	return in.shape
+}
+
+// shapeOf makes the shape of a cluster, or finds that of an equal one.
+func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
+	served := slices.Clone(d.given(c).All())
+	for _, r := range in.rows {
+		if r.content != nil {
+			served = append(served, Served{Content: r.content})
+		}
+	}
+	fresh := NewShape(served...)
+	sum := sha256.New()
+	sum.Write(fresh.Key[:])
+	for _, s := range fresh.All() { // shapes that look the same may be of other identities
+		sum.Write([]byte(s.Identity + "\n"))
+	}
+	var key Hash
+	sum.Sum(key[:0])
+	shape, _ := d.shapes.get(key, func() (*Shape, error) { return fresh, nil })
+	return shape
+}
+
+// names returns the names that are taken in a group of a cluster, of resources and
+// of kinds.
+func (d *Definitions) names(c cluster.Name, group string) taken {
+	t := newTaken()
+	for _, s := range d.given(c).All() {
+		if s.Content.Definition.Spec.Group == group {
+			t.add(s.Content.Definition.Status.AcceptedNames)
+		}
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if in := d.clusters[c]; in != nil {
+		for _, r := range in.rows {
+			if r.group == group {
+				t.add(r.names)
+			}
+		}
+	}
+	return t
+}
+
+// Deleting reports whether a definition of a cluster is being deleted.
+func (d *Definitions) Deleting(c cluster.Name, name string) bool {
+	r, ok := d.row(c, name)
+	return ok && r.deleting
+}
+
+// AllDeleting returns the definitions of all clusters that are being deleted.
+func (d *Definitions) AllDeleting() []store.Key {
+	return d.keys(func(r row) bool { return r.deleting })
+}
+
+// Unsettled returns the definitions of all clusters that wait for something, above
+// all for a name that another has.
+func (d *Definitions) Unsettled() []store.Key {
+	return d.keys(func(r row) bool { return !r.settled })
+}
+
+func (d *Definitions) keys(which func(row) bool) []store.Key {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all []store.Key
+	for c, in := range d.clusters {
+		for _, r := range in.rows {
+			if which(r) {
+				all = append(all, store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+			}
+		}
+	}
+	return all
+}
+
+// UnsettledBeside returns the other definitions in the group of one that wait for
+// something.
+func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []store.Key {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	in := d.clusters[c]
+	if in == nil {
+		return nil
+	}
+	var all []store.Key
+	for _, r := range in.rows {
+		if !r.settled && r.name != name && r.group == ResourceOfName(name).Group {
+			all = append(all, store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+		}
+	}
+	return all
+}
+
+// Reset implements [store.Follower].
+func (d *Definitions) Reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.building = map[cluster.Name]*defined{}
+}
+
+// Done implements [store.Follower].
+func (d *Definitions) Done() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clusters, d.building = d.building, nil
+	for id, all := range d.lasting {
+		var now *reading
+		if in := d.clusters[id.cluster]; in != nil {
+			if i, ok := in.search(id.name); ok {
+				now = in.rows[i].reading
+			}
+		}
+		end(all, now)
+	}
+}
+
+// Apply implements [store.Follower].
+func (d *Definitions) Apply(e store.Event) {
+	if e.Key.Resource != CustomResourceDefinitions() {
+		return
+	}
+	var now *reading
+	var deleting bool
+	if !e.Deleted() {
+		m, err := e.Metadata(context.Background())
+		if err == nil {
+			deleting = m.Deleting
+			now, err = d.read(e)
+		}
+		if err != nil {
+			klog.Background().Error(err, "Definition is not served", "key", e.Key.String())
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	to := d.clusters
+	if d.building != nil {
+		to = d.building
+	}
+	put(to, e.Key.Cluster, row{e.Key.Name, e.Revision, deleting, now})
+	if id := (definitionID{e.Key.Cluster, e.Key.Name}); d.building == nil {
+		end(d.lasting[id], now)
+	}
+}
+
+// put sets a row of a cluster, or removes it if its reading is nil.
+func put(to map[cluster.Name]*defined, c cluster.Name, r row) {
+	in := to[c]
+	if in == nil {
+		in = &defined{}
+	}
+	i, found := in.search(r.name)
+	switch {
+	case r.reading == nil && !found:
+		return
+	case r.reading == nil:
+		in.rows = slices.Delete(in.rows, i, i+1)
+	case found:
+		in.rows[i] = r
+	default:
+		in.rows = slices.Insert(in.rows, i, r)
+	}
+	in.shape = nil
+	if to[c] = in; len(in.rows) == 0 {
+		delete(to, c)
+	}
+}
+
+// read returns what matters of a definition. Equal ones are decoded once.
+func (d *Definitions) read(e store.Event) (*reading, error) {
+	var parts struct {
+		Spec   json.RawMessage                                `json:"spec"`
+		Status apiextensionsv1.CustomResourceDefinitionStatus `json:"status"`
+	}
+	if err := e.Unmarshal(context.Background(), &parts); err != nil {
+		return nil, err
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{Status: parts.Status}
+	crd.Name = e.Key.Name
+	names, err := json.Marshal(crd.Status.AcceptedNames)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	for _, c := range []apiextensionsv1.CustomResourceDefinitionConditionType{
+		apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating,
+	} {
+		_, _ = fmt.Fprintln(sum, apihelpers.IsCRDConditionTrue(crd, c)) // a hash takes everything
+	}
+	for _, part := range [][]byte{[]byte(crd.Name), names, parts.Spec} {
+		_, _ = fmt.Fprintln(sum, len(part))
+		sum.Write(part)
+	}
+	var key Hash
+	sum.Sum(key[:0])
+	return d.readings.get(key, func() (*reading, error) {
+		if err := json.Unmarshal(parts.Spec, &crd.Spec); err != nil {
+			return nil, err
+		}
+		r := &reading{
+			group: crd.Spec.Group, names: crd.Status.AcceptedNames,
+			settled: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) && reflect.DeepEqual(crd.Spec.Names, crd.Status.AcceptedNames),
+		}
+		if !isServed(crd) {
+			return r, nil
+		}
+		content, err := NewContent(crd)
+		if err != nil {
+			return nil, err
+		}
+		r.content, err = d.contents.get(content.Hash, func() (*Content, error) { return content, nil })
+		return r, err
+	})
+}
+
+// isServed reports whether the resource of a definition is to be served. One whose
+// plural name was not accepted would be served under another's.
+func isServed(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Status.AcceptedNames.Plural == crd.Spec.Names.Plural && crd.Status.AcceptedNames.Kind != "" &&
+		DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}) == crd.Name &&
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+}

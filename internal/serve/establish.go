@@ -1,0 +1,144 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/util/webhook"
+)
+
+// taken are the names that the definitions of a group have, each for itself.
+type taken struct {
+	resources, kinds sets.Set[string]
+}
+
+func newTaken() taken { return taken{sets.New[string](), sets.New[string]()} }
+
+func (t taken) add(n apiextensionsv1.CustomResourceDefinitionNames) {
+	t.resources.Insert(n.Plural, n.Singular)
+	t.resources.Insert(n.ShortNames...)
+	t.kinds.Insert(n.Kind, n.ListKind)
+}
+
+// establish sets the status that a definition has from its specification and from
+// the names that are taken in its group. On a kube-apiserver controllers do that
+// one after the other, some time later; here it is a part of every write, so that
+// a definition is served when the answer to its creation comes.
+func establish(crd *apiextensions.CustomResourceDefinition, t taken) {
+	acceptNames(crd, t)
+	checkSchemas(crd)
+	checkApproval(crd)
+	switch old := apiextensions.FindCRDCondition(crd, apiextensions.Established); {
+	case old != nil && old.Status == apiextensions.ConditionTrue:
+	case !apiextensions.IsCRDConditionTrue(crd, apiextensions.NamesAccepted):
+		set(crd, apiextensions.Established, apiextensions.ConditionFalse, "NotAccepted", "not all names are accepted")
+	case hasInvalidCABundle(crd):
+		set(crd, apiextensions.Established, apiextensions.ConditionFalse, "InvalidCABundle", "The conversion webhook CABundle is invalid")
+	default:
+		set(crd, apiextensions.Established, apiextensions.ConditionTrue, "InitialNamesAccepted", "the initial names have been accepted")
+	}
+}
+
+func set(crd *apiextensions.CustomResourceDefinition, t apiextensions.CustomResourceDefinitionConditionType, s apiextensions.ConditionStatus, reason, message string) {
+	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{Type: t, Status: s, Reason: reason, Message: message})
+}
+
+// acceptNames accepts the names that a definition asks for as far as nobody else
+// has them, and keeps those that it has instead of the others.
+func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
+	want, have := crd.Spec.Names, &crd.Status.AcceptedNames
+	status, reason, message := apiextensions.ConditionTrue, "NoConflicts", "no conflicts found"
+	accept := func(in sets.Set[string], want string, have *string, conflict string) {
+		if want != *have && in.Has(want) {
+			status, reason, message = apiextensions.ConditionFalse, conflict, inUse(want).Error()
+			return
+		}
+		*have = want
+	}
+	accept(t.resources, want.Plural, &have.Plural, "PluralConflict")
+	accept(t.resources, want.Singular, &have.Singular, "SingularConflict")
+	var conflicts []error
+	for _, short := range want.ShortNames {
+		if !slices.Contains(have.ShortNames, short) && t.resources.Has(short) {
+			conflicts = append(conflicts, inUse(short))
+		}
+	}
+	if err := utilerrors.NewAggregate(conflicts); err != nil {
+		status, reason, message = apiextensions.ConditionFalse, "ShortNamesConflict", err.Error()
+	} else {
+		have.ShortNames = want.ShortNames
+	}
+	accept(t.kinds, want.Kind, &have.Kind, "KindConflict")
+	accept(t.kinds, want.ListKind, &have.ListKind, "ListKindConflict")
+	have.Categories = want.Categories
+	set(crd, apiextensions.NamesAccepted, status, reason, message)
+}
+
+func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
+
+// checkSchemas says whether the schemas are structural, as those of new definitions
+// have to be.
+func checkSchemas(crd *apiextensions.CustomResourceDefinition) {
+	var all field.ErrorList
+	if p := crd.Spec.PreserveUnknownFields; p != nil && *p {
+		all = append(all, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), *p, "must be false"))
+	}
+	for i, v := range crd.Spec.Versions {
+		of, err := apiextensions.GetSchemaForVersion(crd, v.Name)
+		if err != nil || of == nil || of.OpenAPIV3Schema == nil {
+			continue
+		}
+		s, err := structural.NewStructural(of.OpenAPIV3Schema)
+		if err != nil {
+			set(crd, apiextensions.NonStructuralSchema, apiextensions.ConditionUnknown, "StructuralError",
+				fmt.Sprintf("failed to check validation schema for version %s: %v", v.Name, err))
+			return
+		}
+		at := field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema")
+		all = append(all, structural.ValidateStructural(at, s)...)
+	}
+	if len(all) == 0 {
+		apiextensions.RemoveCRDCondition(crd, apiextensions.NonStructuralSchema)
+		return
+	}
+	set(crd, apiextensions.NonStructuralSchema, apiextensions.ConditionTrue, "Violations", all.ToAggregate().Error())
+}
+
+// checkApproval says whether a definition in a group of the Kubernetes community is
+// approved by it.
+func checkApproval(crd *apiextensions.CustomResourceDefinition) {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return
+	}
+	status, reason := apiextensions.ConditionFalse, ""
+	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
+	switch state {
+	case apihelpers.APIApprovalInvalid:
+		reason = "InvalidAnnotation"
+	case apihelpers.APIApprovalMissing:
+		reason = "MissingAnnotation"
+	case apihelpers.APIApproved:
+		status, reason = apiextensions.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		reason = "UnapprovedAnnotation"
+	default:
+		status, reason = apiextensions.ConditionUnknown, "UnknownAnnotation"
+	}
+	set(crd, apiextensions.KubernetesAPIApprovalPolicyConformant, status, reason, message)
+}
+
+func hasInvalidCABundle(crd *apiextensions.CustomResourceDefinition) bool {
+	c := crd.Spec.Conversion
+	return c != nil && c.WebhookClientConfig != nil && len(webhook.ValidateCABundle(field.NewPath(""), c.WebhookClientConfig.CABundle)) > 0
+}
+
+// errNamesMoved tells that somebody else defined something in the same group.
+var errNamesMoved = errors.New("names of the group have changed")
