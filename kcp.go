@@ -66,10 +66,23 @@ type Server struct {
 	// Kubeconfig is where the kubeconfig of the administrators is written. The
 	// default is admin.kubeconfig in Dir.
 	Kubeconfig string
+	// Authentication says who else is let in, in the options of kube-apiserver; get them
+	// from [NewAuthentication]. Nil stands for their defaults.
+	Authentication *AuthenticationOptions
+	// ServiceAccountKeyFile has, in PEM, the private key that signs the tokens of
+	// service accounts. The default is sa.key in Dir, which is made if it is not there.
+	ServiceAccountKeyFile string
+	// AdminTokenFile keeps the hash of the token of shard-admin. A relative path is one
+	// below Dir; the default is .admin-token-store.
+	AdminTokenFile string
+	// Authorization says who is asked what users may do. The default is RBAC.
+	Authorization Authorization
 	// ClientCAFile holds, in PEM, the certificate authorities of client
-	// certificates: common name and organizations are user and groups.
+	// certificates: common name and organizations are user and groups. It is short
+	// for that of Authentication.
 	ClientCAFile string
-	// TokenFile holds static tokens, in the CSV form that kube-apiserver reads.
+	// TokenFile holds static tokens, in the CSV form that kube-apiserver reads. It is
+	// short for that of Authentication.
 	TokenFile string
 	// Etcd is where the data is. The default is an etcd in this process, with its data
 	// in Dir. Any number of servers, in any number of processes, may have one etcd
@@ -126,6 +139,10 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 func (s *Server) start(ctx context.Context, dir string) error {
+	access, err := s.access()
+	if err != nil {
+		return err
+	}
 	listener, err := s.listen(ctx)
 	if err != nil {
 		return err
@@ -133,7 +150,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 	c := server.Config{
 		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
-		ClientCAFile: s.ClientCAFile, TokenFile: s.TokenFile,
+		Access: access,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 	}

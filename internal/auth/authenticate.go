@@ -1,18 +1,20 @@
 package auth
 
 import (
-	"fmt"
+	"context"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
-	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
 // Authentication says who is known. With its zero value nobody is, and every
@@ -21,22 +23,18 @@ type Authentication struct {
 	// Admins are the server's own administrators.
 	Admins *Admins
 
-	// ClientCAFile is a file of CA certificates (PEM). A client certificate that one
-	// of them signed is for the user in its common name and the groups in its
-	// organizations.
-	ClientCAFile string
-
-	// TokenFile is a CSV file of token, user name, UID and, optionally, groups.
-	TokenFile string
-
 	// ServiceAccounts verifies the tokens of service accounts.
 	ServiceAccounts *ServiceAccounts
 
-	// Audiences are those of the API server. The default is that of ServiceAccounts.
-	Audiences authenticator.Audiences
+	// Options say whom else to trust, as those of kube-apiserver. Nil stands for
+	// [DefaultOptions]. What they say of service accounts is up to ServiceAccounts.
+	Options *kubeoptions.BuiltInAuthenticationOptions
+}
 
-	// NoAnonymous refuses requests without credentials.
-	NoAnonymous bool
+// DefaultOptions returns options that trust nobody, and let in anonymous requests.
+func DefaultOptions() *kubeoptions.BuiltInAuthenticationOptions {
+	return kubeoptions.NewBuiltInAuthenticationOptions().
+		WithAnonymous().WithClientCert().WithOIDC().WithRequestHeader().WithServiceAccounts().WithTokenFile().WithWebHook()
 }
 
 // Authenticators find out who a request comes from.
@@ -46,19 +44,28 @@ type Authenticators struct {
 	// Audiences are those that a token must be for to be accepted by the API server.
 	Audiences authenticator.Audiences
 
-	// ClientCA has the CAs of client certificates, nil if there are none. The TLS
-	// listener must ask clients for certificates of these CAs, and runs the loop
-	// that reads the file again when it changes.
+	// ClientCA has the CAs of client certificates, those of proxies among them, nil
+	// if there are none. The TLS listener must ask clients for certificates of these
+	// CAs, and runs the loop that reads the files again when they change.
 	ClientCA dynamiccertificates.CAContentProvider
+
+	// RequestHeader has the headers in which proxies name users, nil if no proxy may.
+	// They must not get any further than authentication.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+
+	issuers *issuers
 }
 
-// NewAuthenticators returns Authenticators for o. They are asked in the order of
-// the fields of o, and a request is anonymous if it has no credentials at all.
+// NewAuthenticators returns Authenticators for o. They are asked in this order: the
+// administrators, proxies, client certificates, the token file, service accounts,
+// identity providers, the webhook. A request is anonymous if it has no credentials
+// at all. Close ends them.
 func NewAuthenticators(o Authentication) (*Authenticators, error) {
-	a := &Authenticators{Audiences: o.Audiences}
-	if len(a.Audiences) == 0 && o.ServiceAccounts != nil {
-		a.Audiences = o.ServiceAccounts.Audiences()
+	p, err := o.read()
+	if err != nil {
+		return nil, err
 	}
+	a := &Authenticators{Audiences: p.audiences, RequestHeader: p.proxies}
 	var requests []authenticator.Request
 	var tokens []authenticator.Token
 	if o.Admins != nil {
@@ -66,23 +73,31 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		requests = append(requests, bearertoken.New(admins))
 		tokens = append(tokens, admins)
 	}
-	if o.ClientCAFile != "" {
-		ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", o.ClientCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the CAs of client certificates: %w", err)
-		}
-		a.ClientCA = ca
-		requests = append(requests, x509.NewDynamic(ca.VerifyOptions, x509.CommonNameUserConversion))
+	if h := p.proxies; h != nil {
+		a.ClientCA = h.CAContentProvider
+		proxies := headerrequest.NewDynamicVerifyOptionsSecure(h.CAContentProvider.VerifyOptions,
+			h.AllowedClientNames, h.UsernameHeaders, h.UIDHeaders, h.GroupHeaders, h.ExtraHeaderPrefixes)
+		requests = append(requests, vettedRequest(authenticator.WrapAudienceAgnosticRequest(a.Audiences, proxies), true))
 	}
-	if o.TokenFile != "" {
-		file, err := tokenfile.NewCSV(o.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("read the token file %s: %w", o.TokenFile, err)
-		}
-		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(a.Audiences, file))
+	if p.clientCA != nil {
+		a.ClientCA = withCA(a.ClientCA, p.clientCA)
+		requests = append(requests, vettedRequest(x509.NewDynamic(p.clientCA.VerifyOptions, x509.CommonNameUserConversion), false))
+	}
+	if p.tokenFile != nil {
+		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.tokenFile), false))
 	}
 	if o.ServiceAccounts != nil {
 		tokens = append(tokens, o.ServiceAccounts)
+	}
+	if p.issuers.wanted() {
+		if err := p.issuers.start(); err != nil {
+			return nil, err
+		}
+		a.issuers = p.issuers
+		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.issuers), false))
+	}
+	if p.webhook != nil {
+		tokens = append(tokens, vettedToken(p.webhook, true))
 	}
 	if len(tokens) > 0 {
 		// The answers must not be cached by token: they differ from cluster to cluster.
@@ -90,8 +105,29 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		requests = append(requests, bearertoken.New(all), websocket.NewProtocolAuthenticator(all))
 	}
 	a.Request = group.NewAuthenticatedGroupAdder(union.New(requests...))
-	if !o.NoAnonymous {
-		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(nil))
+	if p.issuers.anonymous.Enabled {
+		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(p.issuers.anonymous.Conditions))
 	}
 	return a, nil
+}
+
+func withCA(have, add dynamiccertificates.CAContentProvider) dynamiccertificates.CAContentProvider {
+	if have == nil {
+		return add
+	}
+	return dynamiccertificates.NewUnionCAContentProvider(have, add)
+}
+
+// Run takes over changes of the file of identity providers until the context ends.
+func (a *Authenticators) Run(ctx context.Context) {
+	if a.issuers != nil {
+		a.issuers.run(ctx)
+	}
+}
+
+// Close ends what goes on in the background. No request may come after.
+func (a *Authenticators) Close() {
+	if a.issuers != nil {
+		a.issuers.close()
+	}
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
@@ -29,6 +29,7 @@ const (
 	StepContent   = "02-content"
 	StepBootstrap = "05-bootstrap"
 	StepLocal     = "05-local"
+	StepWebhook   = "webhook"
 )
 
 // A Step is what one step of a decision found, for the audit log.
@@ -50,9 +51,7 @@ type Authorization struct {
 	// Fresh, if set, is asked before anything is refused on stored evidence.
 	Fresh Fresh
 
-	// AlwaysAllowPaths are open to everybody. A path may end in "*". The default
-	// is /healthz, /readyz and /livez.
-	AlwaysAllowPaths []string
+	AuthorizationOptions
 
 	// Record, if set, gets the steps of every decision that needed any.
 	Record func(ctx context.Context, steps []Step)
@@ -66,6 +65,8 @@ type Authorizer struct {
 	open      authorizer.Authorizer
 	entry     authorizer.Attributes // what entering a cluster needs
 	rules     rules
+	steps     atomic.Pointer[steps]
+	seen      []byte // of the file of steps: what was last read
 }
 
 var (
@@ -81,25 +82,29 @@ func NewAuthorizer(o Authorization) (*Authorizer, error) {
 	if o.Exists == nil {
 		o.Exists = func(context.Context, cluster.Name) bool { return false }
 	}
-	if len(o.AlwaysAllowPaths) == 0 {
-		o.AlwaysAllowPaths = []string{"/healthz", "/readyz", "/livez"}
-	}
-	open, err := path.NewAuthorizer(o.AlwaysAllowPaths)
+	open, err := o.openPaths()
 	if err != nil {
-		return nil, fmt.Errorf("paths that are always allowed: %w", err)
+		return nil, err
 	}
 	bootstrap, err := NewBootstrap()
 	if err != nil {
 		return nil, err
 	}
 	p := newPolicy(bootstrap, o.RBAC)
-	return &Authorizer{
+	z := &Authorizer{
 		options:   o,
 		bootstrap: bootstrap,
 		open:      open,
 		entry:     authorizer.AttributesRecord{Verb: "access", Path: "/"},
 		rules:     rules{newLayers(p), localLayer{p}},
-	}, nil
+	}
+	configured, seen, err := o.read()
+	if err != nil {
+		return nil, err
+	}
+	z.seen = seen
+	z.steps.Store(z.build(configured))
+	return z, nil
 }
 
 // Bootstrap returns the policy that applies in all clusters without being stored.
@@ -116,8 +121,8 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	if a.GetUser() == nil {
 		return authorizer.DecisionDeny, Denied, errors.New("authorize: the request has no user; authenticate it first")
 	}
-	v := z.decide(ctx, a)
-	if v.evidence && v.decision != authorizer.DecisionAllow && z.options.Fresh.movedOn(ctx) {
+	v := verdict{decision: authorizer.DecisionAllow}
+	if !inGroup(a.GetUser(), user.SystemPrivilegedGroup) {
 		v = z.decide(ctx, a)
 	}
 	if z.options.Record != nil && len(v.steps) > 0 {
@@ -130,7 +135,7 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 		c, _ := cluster.From(ctx)
 		log.Info("request refused", "cluster", c, "user", a.GetUser().GetName(), "resource", a.GetResource(), "reason", v.reason)
 	}
-	return v.decision, Denied, nil
+	return v.decision, Denied, v.err
 }
 
 // A verdict is a decision and what it rests on.
@@ -139,32 +144,69 @@ type verdict struct {
 	reason   string
 	evidence bool // rests on stored objects, so it may be another one later
 	steps    []Step
+	err      error // somebody who was asked could not decide
 }
 
+// decide asks one step after the other until one allows or denies.
 func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdict {
-	if inGroup(a.GetUser(), user.SystemPrivilegedGroup) {
-		return verdict{decision: authorizer.DecisionAllow}
+	all := verdict{decision: authorizer.DecisionNoOpinion}
+	for _, ask := range z.steps.Load().ask {
+		v := ask(ctx, a)
+		if v.evidence && v.decision != authorizer.DecisionAllow && z.options.Fresh.movedOn(ctx) {
+			v = ask(ctx, a)
+		}
+		v.steps = append(all.steps, v.steps...)
+		if v.err == nil {
+			v.err = all.err
+		}
+		if all = v; v.decision != authorizer.DecisionNoOpinion {
+			break
+		}
 	}
+	return all
+}
+
+// openPaths decides by the paths that are open to everybody.
+func (z *Authorizer) openPaths(ctx context.Context, a authorizer.Attributes) verdict {
 	if d, reason, _ := z.open.Authorize(ctx, a); d == authorizer.DecisionAllow {
 		return verdict{decision: d, reason: reason}
 	}
+	return verdict{decision: authorizer.DecisionNoOpinion}
+}
+
+// place returns the cluster that a is decided in, or none for what the process has
+// once for all clusters. If it is nowhere that anybody but system:masters may do
+// anything, it returns why.
+func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c cluster.Name, refused *verdict) {
 	c, ok := cluster.From(ctx)
 	if ofProcess(ctx, a) {
 		ok = false
 	}
 	switch {
 	case !ok && isMetrics(a):
-		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
+		return "", nil
 	case !ok:
-		return verdict{decision: authorizer.DecisionDeny, reason: "no logical cluster in the request"}
+		return "", &verdict{decision: authorizer.DecisionDeny, reason: "no logical cluster in the request"}
 	case c == cluster.All:
-		return verdict{decision: authorizer.DecisionDeny, reason: "a request to all logical clusters"}
+		return "", &verdict{decision: authorizer.DecisionDeny, reason: "a request to all logical clusters"}
 	case c.System():
-		return verdict{decision: authorizer.DecisionDeny, reason: "a system cluster"}
+		return "", &verdict{decision: authorizer.DecisionDeny, reason: "a system cluster"}
 	case !z.options.Exists(ctx, c):
-		v := verdict{decision: authorizer.DecisionDeny, reason: "unknown logical cluster", evidence: true}
-		z.step(&v, Step{StepContent, v.decision, v.reason})
-		return v
+		v := &verdict{decision: authorizer.DecisionDeny, reason: "unknown logical cluster", evidence: true}
+		z.step(v, Step{StepContent, v.decision, v.reason})
+		return "", v
+	}
+	return c, nil
+}
+
+// stored decides by the roles and bindings of the cluster.
+func (z *Authorizer) stored(ctx context.Context, a authorizer.Attributes) verdict {
+	c, refused := z.place(ctx, a)
+	switch {
+	case refused != nil:
+		return *refused
+	case c == "":
+		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
 	}
 	u := seenFrom(c, a.GetUser())
 	return z.byRules(ctx, c, a, isServiceAccount(u) || inGroup(u, AdminGroup) || inGroup(u, LogicalClusterAdminGroup))
@@ -270,5 +312,5 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: r.Verbs, NonResourceURLs: r.NonResourceURLs})
 		}
 	}
-	return resources, paths, false, err
+	return resources, paths, z.steps.Load().foreign, err
 }

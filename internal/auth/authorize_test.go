@@ -172,7 +172,7 @@ func TestAuthorizationZeroValue(t *testing.T) {
 			t.Errorf("%s, nothing stored: got %v, %v; want %v", u.GetName(), got, err, want)
 		}
 	}
-	if _, err := NewAuthorizer(Authorization{AlwaysAllowPaths: []string{"/a*b"}}); err == nil {
+	if _, err := NewAuthorizer(Authorization{AuthorizationOptions: AuthorizationOptions{AlwaysAllowPaths: []string{"/a*b"}}}); err == nil {
 		t.Error("a pattern in the middle of a path is accepted")
 	}
 }

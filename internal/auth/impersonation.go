@@ -99,6 +99,9 @@ func impersonates(h http.Header) bool {
 	return false
 }
 
+// markPrefix begins the key of a mark.
+const markPrefix = "request.kcp.io/"
+
 // A markedUser is a user whose extra tells which cluster his request is for. The
 // key tells it, not the value, because what is remembered about service accounts
 // on nodes goes by the keys alone.
@@ -112,7 +115,7 @@ func (u markedUser) GetExtra() map[string][]string {
 	if extra == nil {
 		extra = map[string][]string{}
 	}
-	extra["request.kcp.io/"+string(u.cluster)] = nil
+	extra[markPrefix+string(u.cluster)] = nil
 	return extra
 }
 
@@ -125,7 +128,7 @@ func unmark(u user.Info) user.Info {
 
 // unmarkedAttributes are attributes for an authorizer, which knows the cluster
 // from the context. The filter may have wrapped the user; then the mark stays,
-// which no authorizer looks at.
+// which only webhooks could see, and it is taken off for them.
 type unmarkedAttributes struct{ authorizer.Attributes }
 
 func (a unmarkedAttributes) GetUser() user.Info { return unmark(a.Attributes.GetUser()) }

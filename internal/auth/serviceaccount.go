@@ -37,7 +37,7 @@ const DefaultIssuer = "https://kcp.default.svc"
 // With an empty path the key lives in memory, and tokens as long as the process.
 func ServiceAccountKey(path string) (crypto.Signer, error) {
 	if path != "" {
-		if key, err := readKey(path); !errors.Is(err, fs.ErrNotExist) {
+		if key, err := readKey(path, newKey); !errors.Is(err, fs.ErrNotExist) {
 			return key, err
 		}
 	}
@@ -51,21 +51,25 @@ func ServiceAccountKey(path string) (crypto.Signer, error) {
 	}
 	switch err := createFile(path, data); {
 	case errors.Is(err, fs.ErrExist):
-		return readKey(path) // another process with the same directory was first
+		return readKey(path, newKey) // another process with the same directory was first
 	case err != nil:
 		return nil, fmt.Errorf("keep the key of service account tokens: %w", err)
 	}
 	return key, nil
 }
 
-func readKey(path string) (crypto.Signer, error) {
+// newKey is what to do about a key that the server made itself.
+const newKey = "remove the file to have a new key made, which invalidates all tokens"
+
+// readKey reads a key that signs. If it cannot be used, hint says what to do.
+func readKey(path, hint string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the key of service account tokens: %w", err)
 	}
 	key, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {
-		return nil, fmt.Errorf("read the key of service account tokens in %s: %w; remove the file to have a new key made, which invalidates all tokens", path, err)
+		return nil, fmt.Errorf("read the key of service account tokens in %s: %w; %s", path, err, hint)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
@@ -84,11 +88,16 @@ type ServiceAccountOptions struct {
 	// VerifyKeys are further public keys that tokens may be signed with.
 	VerifyKeys []any
 
-	// Issuer is the issuer of tokens. The default is [DefaultIssuer].
-	Issuer string
+	// Issuers are the issuers of tokens: new ones are of the first, and those of all
+	// are accepted. The default is [DefaultIssuer].
+	Issuers []string
 
-	// Audiences are those of the API server. The default is the issuer.
+	// Audiences are those of the API server. The default are the issuers.
 	Audiences authenticator.Audiences
+
+	// NoLookup accepts the tokens in secrets without looking for the secret and its
+	// account, so that they are valid for ever. Other tokens are looked up always.
+	NoLookup bool
 
 	// ServiceAccount and Secret look an object up in the cluster of the context.
 	ServiceAccount func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
@@ -126,36 +135,36 @@ func NewServiceAccounts(o ServiceAccountOptions) (*ServiceAccounts, error) {
 		}
 		o.Key = key
 	}
-	if o.Issuer == "" {
-		o.Issuer = DefaultIssuer
+	if len(o.Issuers) == 0 {
+		o.Issuers = []string{DefaultIssuer}
 	}
 	if len(o.Audiences) == 0 {
-		o.Audiences = authenticator.Audiences{o.Issuer}
+		o.Audiences = o.Issuers
 	}
 	s := &ServiceAccounts{options: o, verified: lru.New(maxVerified)}
 	var err error
 	if s.keys, err = serviceaccount.StaticPublicKeysGetter(append([]any{o.Key.Public()}, o.VerifyKeys...)); err != nil {
 		return nil, fmt.Errorf("keys that verify service account tokens: %w", err)
 	}
-	if s.bound, err = serviceaccount.JWTTokenGenerator(o.Issuer, o.Key); err != nil {
+	if s.bound, err = serviceaccount.JWTTokenGenerator(o.Issuers[0], o.Key); err != nil {
 		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
 	}
 	if s.legacy, err = serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, o.Key); err != nil {
 		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
 	}
-	legacy, err := serviceaccount.NewLegacyValidator(true, lookup{o}, lastUse{o})
+	legacy, err := serviceaccount.NewLegacyValidator(!o.NoLookup, lookup{o}, lastUse{o})
 	if err != nil {
 		return nil, err
 	}
 	s.tokens = tokenunion.New(
 		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, s.keys, o.Audiences, remembering(s, legacy)),
-		serviceaccount.JWTTokenAuthenticator([]string{o.Issuer}, s.keys, o.Audiences, remembering(s, serviceaccount.NewValidator(lookup{o}))),
+		serviceaccount.JWTTokenAuthenticator(o.Issuers, s.keys, o.Audiences, remembering(s, serviceaccount.NewValidator(lookup{o}))),
 	)
 	return s, nil
 }
 
-// Issuer returns the issuer of tokens.
-func (s *ServiceAccounts) Issuer() string { return s.options.Issuer }
+// Issuer returns the issuer of new tokens.
+func (s *ServiceAccounts) Issuer() string { return s.options.Issuers[0] }
 
 // Audiences returns the audiences of the API server.
 func (s *ServiceAccounts) Audiences() authenticator.Audiences { return s.options.Audiences }

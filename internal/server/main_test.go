@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -50,9 +51,12 @@ var shared = sync.OnceValues(func() (*running, error) {
 	if err := os.WriteFile(tokens, []byte("nobodys-token,nobody,nobody\nalices-token,alice,alice\n"), 0o600); err != nil {
 		return nil, err
 	}
+	authentication := auth.DefaultOptions()
+	authentication.TokenFile.TokenFile = tokens
 	r.Server, err = server.New(context.Background(), server.Config{
-		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig, TokenFile: tokens,
-		Rules: []admit.Rule{{Name: "hold", Validate: r.holdBack}},
+		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,
+		Access: server.Access{Authentication: authentication},
+		Rules:  []admit.Rule{{Name: "hold", Validate: r.holdBack}},
 	})
 	if err != nil {
 		return nil, err

@@ -48,7 +48,6 @@ import (
 
 const (
 	eventTTL          = time.Hour
-	maxTokenLife      = 24 * 365 * time.Hour
 	protobufMediaType = runtime.ContentTypeProtobuf
 )
 
@@ -88,7 +87,7 @@ func (s *Server) nativeGroups(g generic.RESTOptionsGetter) []nativeGroup {
 		{"core", func() (genericapiserver.APIGroupInfo, error) {
 			return (&corerest.GenericConfig{
 				EventTTL: eventTTL, ServiceAccountIssuer: s.accounts, APIAudiences: s.authn.Audiences,
-				ServiceAccountMaxExpiration: maxTokenLife, LoopbackClientConfig: s.loopback,
+				ServiceAccountMaxExpiration: s.config.Access.maxTokenLife(), LoopbackClientConfig: s.loopback,
 			}).NewRESTStorage(enabled, g)
 		}},
 		{"authentication.k8s.io", s.authenticationGroup},

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -22,8 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -69,8 +66,8 @@ type Config struct {
 	ExternalURL string
 	// Kubeconfig is the file for the administrators' credentials, empty for none.
 	Kubeconfig string
-	// ClientCAFile and TokenFile are further ways to authenticate.
-	ClientCAFile, TokenFile string
+	// Access says who else is let in, and who is asked what they may do.
+	Access Access
 	// Groups are the built-in API groups to serve; all if empty.
 	Groups []string
 	// Kinds are served, besides the built-in ones, in every cluster.
@@ -158,6 +155,9 @@ func (s *Server) Close() {
 		if s.pool != nil {
 			s.pool.Close()
 		}
+		if s.authn != nil {
+			s.authn.Close()
+		}
 		s.store.Close()
 	})
 }
@@ -167,34 +167,6 @@ func (s *Server) Failed() <-chan error { return s.fatal }
 
 // Store returns the server's store.
 func (s *Server) Store() *store.Store { return s.store }
-
-func (s *Server) prepareAccess(context.Context) error {
-	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
-	fresh := s.store.Spine().Fresh
-	key, err := auth.ServiceAccountKey(filepath.Join(s.config.Dir, "sa.key"))
-	if err != nil {
-		return err
-	}
-	s.accounts, err = auth.NewServiceAccounts(auth.ServiceAccountOptions{
-		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh,
-	})
-	if err != nil {
-		return err
-	}
-	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: filepath.Join(s.config.Dir, ".admin-token-store")})
-	if err != nil {
-		return err
-	}
-	s.authn, err = auth.NewAuthenticators(auth.Authentication{
-		Admins: s.admins, ClientCAFile: s.config.ClientCAFile, TokenFile: s.config.TokenFile, ServiceAccounts: s.accounts,
-	})
-	if err != nil {
-		return err
-	}
-	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
-	s.authz, err = auth.NewAuthorizer(auth.Authorization{RBAC: s.rbac, Exists: s.exists, Fresh: fresh})
-	return err
-}
 
 func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
 	state, err := s.store.State(ctx, c)
@@ -210,6 +182,9 @@ func (s *Server) prepareAPI(context.Context) error {
 		return err
 	}
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
+		return err
+	}
+	if err := s.installDiscoveryOfIssuer(); err != nil {
 		return err
 	}
 	natives, err := nativeStorage(s.store, effective, string(s.ca))
@@ -245,6 +220,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.LoopbackClientConfig = s.loopback
 	cfg.Authentication.Authenticator = s.authn
 	cfg.Authentication.APIAudiences = s.authn.Audiences
+	cfg.Authentication.RequestHeaderConfig = s.authn.RequestHeader
 	cfg.Authorization.Authorizer = s.authorizers()
 	s.rules = s.admission()
 	cfg.AdmissionControl = s.rules
@@ -293,6 +269,8 @@ func (s *Server) start(ctx context.Context) error {
 			s.cancel()
 		}
 	})
+	s.running.Go(func() { s.authn.Run(s.ctx) })
+	s.running.Go(func() { s.authz.Run(s.ctx) })
 	if err := s.runLoops(); err != nil {
 		return err
 	}

@@ -1,0 +1,271 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"reflect"
+	"sync"
+	"time"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/util/filesystem"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+)
+
+const (
+	lookAgain     = time.Minute            // at a file whose changes went unnoticed
+	untilHealthy  = time.Minute            // how long changed identity providers have to answer
+	healthPoll    = 100 * time.Millisecond // meanwhile
+	issuerTimeout = 10 * time.Second       // of one request to an identity provider
+)
+
+// issuers know the users of identity providers by the JSON web tokens that these
+// sign. Which they are is read from flags, or from a file that may change.
+type issuers struct {
+	options   *kubeoptions.BuiltInAuthenticationOptions
+	own       []string // issuers that are nobody else's
+	anonymous apiserver.AnonymousAuthConfig
+	config    *apiserver.AuthenticationConfiguration
+	algorithm []string
+	seen      []byte // of the file: what was last taken over or found useless
+
+	mu      sync.RWMutex // guards current
+	current *providers
+}
+
+// newIssuers reads which identity providers o names.
+func newIssuers(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*issuers, error) {
+	i := &issuers{
+		options: &kubeoptions.BuiltInAuthenticationOptions{
+			AuthenticationConfigFile: o.AuthenticationConfigFile, OIDC: o.OIDC, Anonymous: o.Anonymous,
+		},
+		own: own,
+	}
+	return i, i.read()
+}
+
+// read reads the flags, or the file if there is one.
+func (i *issuers) read() error {
+	config, err := i.options.ToAuthenticationConfig()
+	switch {
+	case err != nil && i.options.AuthenticationConfigFile != "":
+		return fmt.Errorf("--authentication-config: %w", err)
+	case errors.As(err, new(*fs.PathError)):
+		return fmt.Errorf("--oidc-ca-file: %w", err)
+	case err != nil:
+		return fmt.Errorf("--oidc-*: %w", err)
+	}
+	compiler := authenticationcel.NewDefaultCompiler()
+	for n, jwt := range config.AuthenticationConfig.JWT {
+		if _, errs := apiservervalidation.CompileAndValidateJWTAuthenticator(compiler, jwt, i.own); len(errs) > 0 {
+			return fmt.Errorf("identity provider %s: %w", jwt.Issuer.URL, errs.ToAggregate())
+		}
+		if jwt.Issuer.EgressSelectorType != "" {
+			return fmt.Errorf("--authentication-config: jwt[%d].issuer.egressSelectorType: there are no egress selectors; remove it", n)
+		}
+		if _, err := issuerClient(jwt); err != nil {
+			return err
+		}
+	}
+	if known := sets.New(oidc.AllValidSigningAlgorithms()...); !known.HasAll(config.OIDCSigningAlgs...) {
+		return fmt.Errorf("--oidc-signing-algs: %v are not all known; use some of %v", config.OIDCSigningAlgs, sets.List(known))
+	}
+	i.config, i.algorithm, i.anonymous = config.AuthenticationConfig, config.OIDCSigningAlgs, config.Anonymous
+	i.seen = []byte(config.AuthenticationConfigData)
+	return nil
+}
+
+// wanted reports whether there are identity providers, or may be later.
+func (i *issuers) wanted() bool {
+	return i.options.AuthenticationConfigFile != "" || len(i.config.JWT) > 0
+}
+
+// start begins to fetch the keys of the identity providers.
+func (i *issuers) start() error {
+	var err error
+	i.current, err = i.connect()
+	return err
+}
+
+// AuthenticateToken implements [authenticator.Token].
+func (i *issuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	i.mu.RLock()
+	p := i.current
+	p.requests.Add(1)
+	i.mu.RUnlock()
+	defer p.requests.Done()
+	return p.AuthenticateToken(ctx, token)
+}
+
+// run takes over the file when it changes, until the context ends.
+func (i *issuers) run(ctx context.Context) {
+	file := i.options.AuthenticationConfigFile
+	if file == "" {
+		return
+	}
+	log := klog.FromContext(ctx)
+	filesystem.WatchUntil(ctx, lookAgain, file, func() {
+		switch changed, err := i.reload(ctx); {
+		case err != nil && ctx.Err() == nil:
+			log.Error(err, "the changed identity providers cannot be used: going on with those before", "file", file)
+		case changed && err == nil:
+			log.Info("identity providers changed", "file", file)
+		}
+	}, func(err error) { log.Error(err, "cannot watch the file of identity providers", "file", file) })
+}
+
+// reload takes the file over if its content is new, and those that it names answer.
+func (i *issuers) reload(ctx context.Context) (bool, error) {
+	data, err := os.ReadFile(i.options.AuthenticationConfigFile)
+	if err != nil {
+		return false, err
+	}
+	if bytes.Equal(data, i.seen) {
+		return false, nil
+	}
+	next := &issuers{options: i.options, own: i.own}
+	if err := next.read(); err != nil {
+		i.seen = data // will be no better when it is read again
+		return false, err
+	}
+	if !reflect.DeepEqual(i.config.Anonymous, next.config.Anonymous) {
+		i.seen = data
+		return false, errors.New("what it says of anonymous requests changed; that needs a start")
+	}
+	p, err := next.connect()
+	if err != nil {
+		i.seen = data
+		return false, err
+	}
+	if err := p.healthy(ctx); err != nil {
+		p.close()
+		return false, err
+	}
+	i.mu.Lock()
+	before := i.current
+	i.current = p
+	i.mu.Unlock()
+	gone := urls(i.config).Difference(urls(next.config))
+	i.config, i.algorithm, i.seen = next.config, next.algorithm, next.seen
+	before.requests.Wait()
+	before.close()
+	for url := range gone {
+		oidc.DeleteJWKSFetchMetrics(url, "")
+	}
+	return true, nil
+}
+
+func urls(c *apiserver.AuthenticationConfiguration) sets.Set[string] {
+	all := sets.New[string]()
+	for _, jwt := range c.JWT {
+		all.Insert(jwt.Issuer.URL)
+	}
+	return all
+}
+
+func (i *issuers) close() {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	i.current.close()
+}
+
+// providers are the identity providers at one time.
+type providers struct {
+	authenticator.Token
+
+	health   []func() error
+	clients  []*http.Client
+	requests sync.WaitGroup // that are being authenticated
+	cancel   context.CancelFunc
+}
+
+// connect begins to fetch the keys of the identity providers.
+func (i *issuers) connect() (*providers, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &providers{cancel: cancel}
+	var all []authenticator.Token
+	for _, jwt := range i.config.JWT {
+		client, err := issuerClient(jwt)
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.clients = append(p.clients, client)
+		one, err := oidc.New(ctx, oidc.Options{
+			JWTAuthenticator: jwt, Client: client, SupportedSigningAlgs: i.algorithm, DisallowedIssuers: i.own,
+		})
+		if err != nil {
+			p.close()
+			return nil, fmt.Errorf("identity provider %s: %w", jwt.Issuer.URL, err)
+		}
+		p.health = append(p.health, one.HealthCheck)
+		all = append(all, one)
+	}
+	p.Token = tokenunion.NewFailOnError(all...)
+	if o := i.options.OIDC; i.options.AuthenticationConfigFile == "" && o != nil {
+		// A file says of every prefix that it is empty; flags say nothing.
+		prefix := i.config.JWT[0].ClaimMappings.Username.Prefix
+		p.Token = withoutReserved(p.Token, prefix == nil || *prefix == "", o.GroupsPrefix == "")
+	}
+	return p, nil
+}
+
+// healthy waits until all identity providers have told their keys.
+func (p *providers) healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, untilHealthy)
+	defer cancel()
+	tick := time.NewTicker(healthPoll)
+	defer tick.Stop()
+	for {
+		var errs []error
+		for _, check := range p.health {
+			errs = append(errs, check())
+		}
+		err := utilerrors.NewAggregate(errs)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (p *providers) close() {
+	p.cancel()
+	for _, c := range p.clients {
+		c.CloseIdleConnections()
+	}
+}
+
+// issuerClient returns a client for the identity provider. It is our own, so that its
+// connections end when they are no longer needed.
+func issuerClient(jwt apiserver.JWTAuthenticator) (*http.Client, error) {
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca := jwt.Issuer.CertificateAuthority; ca != "" {
+		roots, err := certutil.NewPoolFromBytes([]byte(ca))
+		if err != nil {
+			return nil, fmt.Errorf("identity provider %s: read its CA (--oidc-ca-file, or issuer.certificateAuthority): %w", jwt.Issuer.URL, err)
+		}
+		trust.RootCAs = roots
+	}
+	return &http.Client{Transport: utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: trust}), Timeout: issuerTimeout}, nil
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"crypto"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/unforked/kcp/internal/auth"
+)
+
+// yearOfTokens is how long tokens that are asked for are valid at most, unless
+// another limit is chosen.
+const yearOfTokens = 24 * 365 * time.Hour
+
+// Access says who is let in, besides the server's administrators and service
+// accounts, and who is asked what they may do. With its zero value nobody else is let
+// in, and RBAC decides.
+type Access struct {
+	// Authentication is that of kube-apiserver; nil stands for its defaults.
+	Authentication *kubeoptions.BuiltInAuthenticationOptions
+	// SigningKeyFile has the key that signs the tokens of service accounts. The default
+	// is sa.key in the directory of the server, which is made if it is not there.
+	SigningKeyFile string
+	// AdminTokenFile is where the hash of the shard administrator's token is kept. If
+	// it is relative, it is below the directory of the server.
+	AdminTokenFile string
+	// Authorization says who is asked what a user may do.
+	Authorization auth.AuthorizationOptions
+}
+
+// Validate reports what keeps a from being used, all files that it names included.
+func (a Access) Validate() error {
+	if _, err := (auth.ServiceAccountOptions{}).WithFlags(a.Authentication); err != nil {
+		return err
+	}
+	if a.SigningKeyFile != "" {
+		if _, err := auth.SigningKey(a.SigningKeyFile); err != nil {
+			return err
+		}
+	}
+	if err := (auth.Authentication{Options: a.Authentication}).Validate(); err != nil {
+		return err
+	}
+	return a.Authorization.Validate()
+}
+
+func (a Access) maxTokenLife() time.Duration {
+	if o := a.Authentication; o != nil && o.ServiceAccounts != nil && o.ServiceAccounts.MaxExpiration > 0 {
+		return o.ServiceAccounts.MaxExpiration
+	}
+	return yearOfTokens
+}
+
+func (s *Server) prepareAccess(context.Context) error {
+	access := s.config.Access
+	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
+	fresh := s.store.Spine().Fresh
+	key, err := s.signingKey()
+	if err != nil {
+		return err
+	}
+	accounts, err := auth.ServiceAccountOptions{
+		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh,
+	}.WithFlags(access.Authentication)
+	if err != nil {
+		return err
+	}
+	if s.accounts, err = auth.NewServiceAccounts(accounts); err != nil {
+		return err
+	}
+	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile()})
+	if err != nil {
+		return err
+	}
+	s.authn, err = auth.NewAuthenticators(auth.Authentication{
+		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
+	})
+	if err != nil {
+		return err
+	}
+	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
+	s.authz, err = auth.NewAuthorizer(auth.Authorization{
+		RBAC: s.rbac, Exists: s.exists, Fresh: fresh, AuthorizationOptions: access.Authorization,
+	})
+	return err
+}
+
+func (s *Server) signingKey() (crypto.Signer, error) {
+	if file := s.config.Access.SigningKeyFile; file != "" {
+		return auth.SigningKey(file)
+	}
+	return auth.ServiceAccountKey(filepath.Join(s.config.Dir, "sa.key"))
+}
+
+func (s *Server) adminTokenFile() string {
+	file := s.config.Access.AdminTokenFile
+	switch {
+	case file == "":
+		file = ".admin-token-store"
+	case filepath.IsAbs(file):
+		return file
+	}
+	return filepath.Join(s.config.Dir, file)
+}
+
+// installDiscoveryOfIssuer serves what tells others how to verify the tokens of
+// service accounts, if their issuer is one that can be asked.
+func (s *Server) installDiscoveryOfIssuer() error {
+	if !strings.HasPrefix(s.accounts.Issuer(), "https://") {
+		return nil
+	}
+	external, err := url.Parse(s.config.ExternalURL)
+	if err != nil {
+		return err
+	}
+	var jwksURI string
+	if o := s.config.Access.Authentication; o != nil && o.ServiceAccounts != nil {
+		jwksURI = o.ServiceAccounts.JWKSURI
+	}
+	if external.Host == "" {
+		external.Host = "kcp" // nobody outside this process can reach it
+	}
+	discovery, err := s.accounts.Discovery(jwksURI, external.Host)
+	if err != nil {
+		return err
+	}
+	discovery.Install(s.generic.Handler.GoRestfulContainer)
+	return nil
+}
