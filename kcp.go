@@ -150,7 +150,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 	c := server.Config{
 		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
-		Access: access,
+		Access:      access,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 	}

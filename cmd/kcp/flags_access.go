@@ -15,16 +15,18 @@ func (o *options) access(f *pflag.FlagSet) {
 	s.Authentication = kcp.NewAuthentication()
 	s.Authentication.AddFlags(f)
 	for name, usage := range map[string]string{
-		"authentication-config":                "File with an AuthenticationConfiguration: identity providers (JWT issuers), and who may be anonymous. It is read again when it changes. It excludes --oidc-* and, if it says who may be anonymous, --anonymous-auth.",
-		"client-ca-file":                       "PEM file with the certificate authorities of client certificates: common name and organizations are user and groups.",
-		"token-auth-file":                      "CSV file with static tokens: token, user, uid and groups.",
-		"service-account-key-file":             "PEM file with public or private keys that verify tokens of service accounts, besides the key that signs them. Can be given several times.",
-		"service-account-lookup":               "Whether the tokens in secrets end with their secret and service account. Other tokens always do.",
-		"service-account-issuer":               "Issuer of the tokens of service accounts, usually an https URL. Given several times, new tokens are of the first and those of all are accepted. (default https://kcp.default.svc)",
-		"service-account-jwks-uri":             "URL at which others get the keys that verify the tokens of service accounts, if not /openid/v1/jwks of this server.",
-		"oidc-groups-prefix":                   "Prefix of the groups that the identity provider names. Without one, groups that begin with \"system:\" are dropped.",
-		"requestheader-username-headers":       "Headers in which proxies with a certificate of --requestheader-client-ca-file name the user, usually X-Remote-User.",
-		"service-account-max-token-expiration": "How long tokens of service accounts are valid at most, whatever is asked for: an hour or more. (default one year)",
+		"authentication-config":                   "File with an AuthenticationConfiguration: identity providers (JWT issuers), and who may be anonymous. It is read again when it changes. It excludes --oidc-* and, if it says who may be anonymous, --anonymous-auth.",
+		"client-ca-file":                          "PEM file with the certificate authorities of client certificates: common name and organizations are user and groups.",
+		"token-auth-file":                         "CSV file with static tokens: token, user, uid and groups.",
+		"service-account-key-file":                "PEM file with public or private keys that verify tokens of service accounts, besides the key that signs them. Can be given several times.",
+		"service-account-lookup":                  "Whether the tokens in secrets end with their secret and service account. Other tokens always do.",
+		"service-account-issuer":                  "Issuer of the tokens of service accounts, usually an https URL. Given several times, new tokens are of the first and those of all are accepted. (default https://kcp.default.svc)",
+		"service-account-jwks-uri":                "URL at which others get the keys that verify the tokens of service accounts, if not /openid/v1/jwks of this server.",
+		"oidc-groups-prefix":                      "Prefix of the groups that the identity provider names. Without one, groups that begin with \"system:\" are dropped.",
+		"requestheader-username-headers":          "Headers in which proxies with a certificate of --requestheader-client-ca-file name the user, usually X-Remote-User.",
+		"service-account-max-token-expiration":    "How long tokens of service accounts are valid at most, whatever is asked for: an hour or more. (default one year)",
+		"service-account-extend-token-expiration": "Whether tokens that kubelet asks for are valid for a year. It concerns tokens bound to pods, of which a logical cluster has none.",
+		"authentication-token-webhook-cache-ttl":  "How long the webhook's answers about tokens are remembered.",
 	} {
 		f.Lookup(name).Usage = usage
 	}

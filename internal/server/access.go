@@ -58,6 +58,12 @@ func (a Access) maxTokenLife() time.Duration {
 	return yearOfTokens
 }
 
+// extendTokens reports whether tokens that are bound to a pod and asked for with
+// kubelet's default are valid for a year, and using them later than that is a warning.
+func (a Access) extendTokens() bool {
+	return a.Authentication == nil || a.Authentication.ServiceAccounts == nil || a.Authentication.ServiceAccounts.ExtendExpiration
+}
+
 func (s *Server) prepareAccess(context.Context) error {
 	access := s.config.Access
 	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)

@@ -83,11 +83,13 @@ func (s *Server) nativeGroups(g generic.RESTOptionsGetter) []nativeGroup {
 	enabled := serverstorage.NewResourceConfig()
 	enabled.EnableVersions(corev1.SchemeGroupVersion, eventsv1.SchemeGroupVersion)
 	enabled.DisableResources(corev1.SchemeGroupVersion.WithResource("resourcequotas"))
+	access := s.config.Access
 	return []nativeGroup{
 		{"core", func() (genericapiserver.APIGroupInfo, error) {
 			return (&corerest.GenericConfig{
 				EventTTL: eventTTL, ServiceAccountIssuer: s.accounts, APIAudiences: s.authn.Audiences,
-				ServiceAccountMaxExpiration: s.config.Access.maxTokenLife(), LoopbackClientConfig: s.loopback,
+				ServiceAccountMaxExpiration: access.maxTokenLife(), LoopbackClientConfig: s.loopback,
+				ExtendExpiration: access.extendTokens(), MaxExtendedExpiration: yearOfTokens,
 			}).NewRESTStorage(enabled, g)
 		}},
 		{"authentication.k8s.io", s.authenticationGroup},
