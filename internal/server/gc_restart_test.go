@@ -53,7 +53,7 @@ func ownerWidget(name string) metav1.OwnerReference {
 // restartable is a server of a test's own.
 func restartable(t *testing.T, dir string, c cluster.Name, kinds ...*apiextensionsv1.CustomResourceDefinition) (*tenant, func()) {
 	t.Helper()
-	s := must(server.New(t.Context(), server.Config{Dir: dir, NoSync: true, Kinds: kinds}))(t)
+	s := must(server.New(t.Context(), server.Config{Dir: dir, NoSync: true, Kinds: kinds, EgressAllow: loopback()}))(t)
 	stop := sync.OnceFunc(s.Close)
 	t.Cleanup(stop)
 	o := &tenant{t: t, server: &running{Server: s, dir: dir}, name: c}
