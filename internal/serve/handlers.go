@@ -49,6 +49,7 @@ type handler struct {
 	at   *list.Element // in handlers.idle, nil while it is used
 	used time.Time     // when it was last let go of
 	gone bool          // nobody has the content any more
+	last runtime.Cleanup
 }
 
 func newHandlers() *handlers {
@@ -81,7 +82,7 @@ func (s *handlers) take(key handlerKey, c *Content) *handler {
 	if h == nil {
 		h = &handler{key: key, definition: &oneDefinition{crd: c.Definition}}
 		s.byKey[key] = h
-		runtime.AddCleanup(c, s.orphan, h)
+		h.last = runtime.AddCleanup(c, s.orphan, h)
 	}
 	if h.uses++; h.at != nil {
 		s.idle.Remove(h.at)
@@ -122,6 +123,7 @@ func (s *handlers) orphan(h *handler) {
 func (s *handlers) drop(h *handler) {
 	s.idle.Remove(h.at)
 	h.at = nil
+	h.last.Stop() // it would keep h for as long as there is the content
 	if s.byKey[h.key] == h {
 		delete(s.byKey, h.key)
 	}

@@ -138,11 +138,11 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	defer done()
+	defer func() { WhenServed(req.Context(), done) }()
 	if info.Verb == "watch" {
 		c, _ := cluster.From(req.Context())
 		ctx, ended := p.config.Definitions.Last(req.Context(), c, s)
-		defer ended()
+		defer func() { WhenServed(ctx, ended) }()
 		req = req.WithContext(ctx)
 	}
 	h.ServeHTTP(w, req)

@@ -17,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -38,24 +40,11 @@ func newConversions(t *testing.T) *conversions {
 	t.Helper()
 	hook := newConverter(t)
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	at := func(group, url string) *apiextensionsv1.CustomResourceDefinition {
-		d := endpointDefinition(v1, hook.client())
-		d.Name, d.Spec.Group = "endpoints."+group, group
-		d.Spec.Conversion.Webhook.ClientConfig.URL = &url
-		return d
-	}
-	service := endpointDefinition(v1, apiextensionsv1.WebhookClientConfig{
-		Service: &apiextensionsv1.ServiceReference{Namespace: "default", Name: "converter", Port: new(int32(443))},
-	})
-	service.Name, service.Spec.Group = "endpoints.service.example.com", "service.example.com"
+	given := endpointDefinition(v1, hook.client())
+	given.Name, given.Spec.Group = "endpoints.given.example.com", "given.example.com"
 	s := must(server.New(t.Context(), server.Config{
 		Dir: t.TempDir(), NoSync: true, Listener: listener, ExternalURL: "https://" + listener.Addr().String(), EgressAllow: loopback(),
-		Kinds: []*apiextensionsv1.CustomResourceDefinition{
-			endpointDefinition(v1, hook.client()), service,
-			at("self.example.com", "https://"+listener.Addr().String()+"/convert"),
-			at("private.example.com", "https://10.0.0.1/convert"),
-			at("metadata.example.com", "https://169.254.169.254/convert"),
-		},
+		Kinds: []*apiextensionsv1.CustomResourceDefinition{given},
 	}))(t)
 	t.Cleanup(s.Close)
 	return &conversions{&running{Server: s, url: "https://" + listener.Addr().String()}, hook}
@@ -70,7 +59,28 @@ func (c *conversions) tenant(t *testing.T) *tenant {
 	}
 	o.kube = must(kubernetes.NewForConfig(o.config()))(t)
 	o.any = must(dynamic.NewForConfig(o.config()))(t)
+	o.define(endpointDefinition(v1, c.hook.client()))
 	return o
+}
+
+// define makes or changes a definition in the tenant's cluster.
+func (c *tenant) define(d *apiextensionsv1.CustomResourceDefinition) {
+	c.t.Helper()
+	content := must(runtime.DefaultUnstructuredConverter.ToUnstructured(d))(c.t)
+	unstructured.RemoveNestedField(content, "status")
+	o := &unstructured.Unstructured{Object: content}
+	o.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	definitions := c.any.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	old, err := definitions.Get(c.t.Context(), d.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = definitions.Create(c.t.Context(), o, metav1.CreateOptions{})
+	} else if err == nil {
+		o.SetResourceVersion(old.GetResourceVersion())
+		_, err = definitions.Update(c.t.Context(), o, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *tenant) endpoints(version string) dynamic.ResourceInterface {
@@ -108,7 +118,7 @@ func TestConversion(t *testing.T) {
 	c := newConversions(t)
 	for name, test := range map[string]func(*testing.T, *conversions){
 		"reads": testConvertedReads, "writes": testConvertedWrites, "apply": testConvertedApply, "watch": testConvertedWatch,
-		"openapi": testConvertedOpenAPI, "lies": testLyingWebhooks, "hanging": testHangingWebhook, "failing": testFailingConversion,
+		"openapi": testConvertedOpenAPI, "others": testOthersWebhook, "storage": testChangedStorageVersion, "lies": testLyingWebhooks, "hanging": testHangingWebhook, "failing": testFailingConversion,
 		"all clusters": testConvertedWildcard, "service": testServiceWebhook, "refused": testRefusedWebhooks,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, c) })
@@ -347,13 +357,12 @@ func testFailingConversion(t *testing.T, all *conversions) {
 	}
 	w := must(bad.endpoints(v2).Watch(t.Context(), metav1.ListOptions{}))(t)
 	defer w.Stop()
-	for e := range w.ResultChan() {
-		if e.Type == watch.Error {
-			if err := apierrors.FromObject(e.Object); !strings.Contains(err.Error(), "failed: no") {
-				t.Errorf("a watch ends with %v", err)
-			}
-			break
-		}
+	last := watch.Event{Type: watch.Added}
+	for last.Type == watch.Added {
+		last = <-w.ResultChan()
+	}
+	if err := apierrors.FromObject(last.Object); last.Type != watch.Error || !strings.Contains(err.Error(), "failed: no") {
+		t.Errorf("a watch ends with %v", last)
 	}
 	if _, err := bad.endpoints(v2).Update(t.Context(), endpoint(v2, name, object{}), metav1.UpdateOptions{}); err == nil {
 		t.Error("what cannot be converted is written")
@@ -370,20 +379,29 @@ func testFailingConversion(t *testing.T, all *conversions) {
 // To those who see all clusters, what one of them cannot convert does not exist.
 func testConvertedWildcard(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)
+	given := func(version string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "given.example.com", Version: version, Resource: "endpoints"}
+	}
 	name := bad.unique("fails")
-	everywhere := must(dynamic.NewForConfig(all.server.InProcess(string(cluster.All), server.System())))(t).Resource(endpoints(v2))
+	everywhere := must(dynamic.NewForConfig(all.server.InProcess(string(cluster.All), server.System())))(t).Resource(given(v2))
 	w := must(everywhere.Watch(t.Context(), metav1.ListOptions{}))(t)
 	defer w.Stop()
 	all.hook.moods.Store(name, answers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
-	bad.endpoint(v1, name, object{"hostPort": "h:1"})
-	good.endpoint(v1, good.unique("a"), object{"hostPort": "h:1"})
-	for e := range w.ResultChan() {
+	for c, name := range map[*tenant]string{bad: name, good: good.unique("a")} {
+		o := endpoint(v1, name, object{"hostPort": "h:1"})
+		o.SetAPIVersion("given.example.com/v1")
+		must(c.any.Resource(given(v1)).Namespace("default").Create(t.Context(), o, metav1.CreateOptions{}))(t)
+	}
+	for {
+		e := <-w.ResultChan()
 		o, _ := e.Object.(*unstructured.Unstructured)
 		if o == nil || o.GetName() == name {
 			t.Fatalf("got %v", e)
 		}
 		if cluster.Of(o) == good.name {
-			wantSpec(t, o, v2, object{"host": "h", "port": "1"})
+			if diff := cmp.Diff(object{"host": "h", "port": "1"}, specOf(o)); diff != "" || o.GetAPIVersion() != "given.example.com/v2" {
+				t.Errorf("%s: %s", o.GetAPIVersion(), diff)
+			}
 			break
 		}
 	}
@@ -402,17 +420,12 @@ func testConvertedWildcard(t *testing.T, all *conversions) {
 }
 
 // failsInV2 wants conversion to v2 to fail, and nothing else.
-func failsInV2(t *testing.T, c *tenant, group string, want ...string) {
+func failsInV2(t *testing.T, c *tenant, webhook apiextensionsv1.WebhookClientConfig, want ...string) {
 	t.Helper()
-	r := endpoints(v1)
-	r.Group = group
-	o := endpoint(v1, "a", object{"hostPort": "h:1"})
-	o.SetAPIVersion(group + "/v1")
-	must(c.any.Resource(r).Namespace("default").Create(t.Context(), o, metav1.CreateOptions{}))(t)
-	must(c.any.Resource(r).Namespace("default").List(t.Context(), metav1.ListOptions{}))(t)
-	r.Version = v2
-	_, err := c.any.Resource(r).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
-	for _, part := range append(want, "conversion webhook for "+group+"/v1, Kind=Endpoint failed: Post ") {
+	c.define(endpointDefinition(v1, webhook))
+	must(c.endpoints(v1).List(t.Context(), metav1.ListOptions{}))(t)
+	_, err := c.endpoints(v2).Get(t.Context(), "a", metav1.GetOptions{})
+	for _, part := range append(want, "conversion webhook for convert.example.com/v1, Kind=Endpoint failed: Post ") {
 		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), part) {
 			t.Errorf("got %v, want %q", err, part)
 		}
@@ -421,22 +434,69 @@ func failsInV2(t *testing.T, c *tenant, group string, want ...string) {
 
 // A service is missed when a conversion is needed.
 func testServiceWebhook(t *testing.T, all *conversions) {
-	failsInV2(t, all.tenant(t), "service.example.com", `"https://converter.default.svc:443/?timeout=30s": service "converter" not found: services do not exist here; use clientConfig.url`)
+	c := all.tenant(t)
+	c.endpoint(v1, "a", object{"hostPort": "h:1"})
+	service := apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: "default", Name: "converter", Port: new(int32(443))}}
+	failsInV2(t, c, service, `"https://converter.default.svc:443/?timeout=30s": service "converter" not found: services do not exist here; use clientConfig.url`)
 }
 
+// What the server must not call it does not, and what was changed for the better works.
 func testRefusedWebhooks(t *testing.T, all *conversions) {
 	c := all.tenant(t)
-	failsInV2(t, c, "self.example.com", "it is the server itself, or its etcd, and no flag changes that")
-	failsInV2(t, c, "private.example.com", "refusing to call 10.0.0.1:443 for a logical cluster: 10.0.0.1 is private (10.0.0.0/8)", "--tenant-egress-allow-cidrs=10.0.0.1/32")
-	failsInV2(t, c, "metadata.example.com", "169.254.169.254 is link-local, where clouds hand out credentials (169.254.0.0/16), and no flag changes that")
+	c.endpoint(v1, "a", object{"hostPort": "h:1"})
+	at := func(url string) apiextensionsv1.WebhookClientConfig {
+		return apiextensionsv1.WebhookClientConfig{URL: &url}
+	}
+	failsInV2(t, c, at(all.server.url+"/convert"), "it is the server itself, or its etcd, and no flag changes that")
+	failsInV2(t, c, at("https://10.0.0.1/convert"), "refusing to call 10.0.0.1:443 for a logical cluster: 10.0.0.1 is private (10.0.0.0/8)", "--tenant-egress-allow-cidrs=10.0.0.1/32")
+	failsInV2(t, c, at("https://169.254.169.254/convert"), "169.254.169.254 is link-local, where clouds hand out credentials (169.254.0.0/16), and no flag changes that")
+	c.define(endpointDefinition(v1, all.hook.client()))
+	wantSpec(t, must(c.endpoints(v2).Get(t.Context(), "a", metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
 }
 
-// Objects that were stored in another version are read as before, and move with the
-// next write.
+// Objects go to the webhook of their own cluster, also where another defines the same
+// resource.
+func testOthersWebhook(t *testing.T, all *conversions) {
+	mine, other := all.tenant(t), all.tenant(t)
+	hook := newConverter(t)
+	other.define(endpointDefinition(v1, hook.client()))
+	for c, converter := range map[*tenant]*converter{mine: hook, other: all.hook} {
+		name := c.unique("a")
+		converter.moods.Store(name, mood(func(http.ResponseWriter, *apiextensionsv1.ConversionReview) bool {
+			t.Errorf("%s is shown to another's webhook", name)
+			return false
+		}))
+		c.endpoint(v1, name, object{"hostPort": "h:1"})
+		wantSpec(t, must(c.endpoints(v2).Get(t.Context(), name, metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
+	}
+}
+
+// A definition that changes the version it is stored in leaves what is stored as it is.
+func testChangedStorageVersion(t *testing.T, all *conversions) {
+	c := all.tenant(t)
+	c.endpoint(v1, "a", object{"hostPort": "h:1"})
+	c.endpoint(v1, "b", object{"hostPort": "h:2"})
+	c.define(endpointDefinition(v2, all.hook.client()))
+	checkMixedVersions(t, c)
+}
+
+// A server that is started with a kind stored in another version reads what there is.
 func TestChangedStorageVersion(t *testing.T) {
 	t.Parallel()
 	hook, dir, name := newConverter(t), t.TempDir(), cluster.NewName()
-	stored := func(c *tenant, name string) string {
+	c, stop := restartable(t, dir, name, endpointDefinition(v1, hook.client()))
+	c.endpoint(v1, "a", object{"hostPort": "h:1"})
+	c.endpoint(v1, "b", object{"hostPort": "h:2"})
+	stop()
+	c, _ = restartable(t, dir, name, endpointDefinition(v2, hook.client()))
+	checkMixedVersions(t, c)
+}
+
+// checkMixedVersions wants objects that were stored in v1 to be read as before, and to
+// move with the next write, now that v2 is stored.
+func checkMixedVersions(t *testing.T, c *tenant) {
+	t.Helper()
+	stored := func(name string) string {
 		raw := must(c.server.Store().RawClient().Get(t.Context(), "/registry/c/convert.example.com/endpoints/-/"+string(c.name)+"/default/"+name))(t)
 		var o struct{ APIVersion string }
 		if len(raw.Kvs) != 1 || json.Unmarshal(raw.Kvs[0].Value, &o) != nil {
@@ -444,16 +504,11 @@ func TestChangedStorageVersion(t *testing.T) {
 		}
 		return strings.TrimPrefix(o.APIVersion, "convert.example.com/")
 	}
-	c, stop := restartable(t, dir, name, endpointDefinition(v1, hook.client()))
-	c.endpoint(v1, "a", object{"hostPort": "h:1"})
-	c.endpoint(v1, "b", object{"hostPort": "h:2"})
-	stop()
-	c, _ = restartable(t, dir, name, endpointDefinition(v2, hook.client()))
 	c.endpoint(v1, "c", object{"hostPort": "h:3"})
 	must(c.endpoints(v1).Patch(t.Context(), "b", types.MergePatchType, []byte(`{"spec":{"hostPort":"h:4"}}`), metav1.PatchOptions{}))(t)
 	got := map[string]string{}
 	for _, n := range []string{"a", "b", "c"} {
-		got[n] = stored(c, n)
+		got[n] = stored(n)
 	}
 	if diff := cmp.Diff(map[string]string{"a": v1, "b": v2, "c": v2}, got); diff != "" {
 		t.Error("stored versions: " + diff)

@@ -1,17 +1,24 @@
 package server
 
 import (
+	"cmp"
 	"net"
+	"net/url"
 
 	"github.com/unforked/kcp/internal/dial"
 )
 
 // newDialer returns what makes the calls that tenants cause. It does not call the
-// server itself.
+// server itself, nor its etcd.
 func (s *Server) newDialer() *dial.Dialer {
 	o := dial.Options{Allow: s.config.EgressAllow, Deny: s.config.EgressDeny}
 	if at, ok := s.config.Listener.Addr().(*net.TCPAddr); ok {
 		o.Own = append(o.Own, at.String())
+	}
+	for _, text := range s.config.Etcd.Servers {
+		if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
+			o.Own = append(o.Own, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
+		}
 	}
 	return dial.New(o)
 }

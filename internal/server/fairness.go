@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
 )
 
 // How much of the server one cluster may take at a time. The limits for all of them
@@ -56,7 +57,7 @@ func (f *fairness) limit(next http.Handler, longRunning func(*http.Request, *req
 			refuse(w, req, err)
 			return
 		}
-		defer leave()
+		defer func() { serve.WhenServed(req.Context(), leave) }()
 		next.ServeHTTP(w, req)
 	})
 }
