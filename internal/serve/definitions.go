@@ -35,6 +35,7 @@ type Definitions struct {
 	readings *interned[Hash, reading]
 	contents *interned[Hash, Content]
 	shapes   *interned[Hash, Shape]
+	sharing  *sharing
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name]*defined
@@ -74,6 +75,7 @@ func NewDefinitions(s *store.Store, given func(cluster.Name) *Shape) *Definition
 	d := &Definitions{
 		store: s, given: given,
 		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), shapes: newInterned[Hash, Shape](),
+		sharing:  newSharing(),
 		clusters: map[cluster.Name]*defined{}, lasting: map[definitionID]map[*lasting]struct{}{},
 	}
 	s.Spine().Follow(d)
@@ -189,6 +191,19 @@ func (d *Definitions) names(c cluster.Name, group string) taken {
 		}
 	}
 	return t
+}
+
+// Anywhere reports whether any cluster serves a resource that it defines. It looks
+// at all of them.
+func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, in := range d.clusters {
+		if i, ok := in.search(DefinitionName(gr)); ok && in.rows[i].content != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // Deleting reports whether a definition of a cluster is being deleted.

@@ -41,7 +41,10 @@ type PoolConfig struct {
 	// reports whether there was anything to wait for.
 	Fresh func(context.Context) bool
 	// Storage of custom resources.
-	Storage    generic.RESTOptionsGetter
+	Storage generic.RESTOptionsGetter
+	// Metadata is the storage of custom resources in all clusters, of which it gives
+	// the metadata.
+	Metadata   generic.RESTOptionsGetter
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
 	// Models are the OpenAPI models of what every object has. It is called once,
@@ -88,7 +91,11 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			served, revision, ok = p.config.Definitions.Find(c, gr)
 		}
 		if !ok {
-			next.ServeHTTP(w, req)
+			if h := p.anywhere(req, c, info); h != nil {
+				h.ServeHTTP(w, req)
+			} else {
+				next.ServeHTTP(w, req)
+			}
 			return
 		}
 		req = req.WithContext(store.WithIdentity(req.Context(), served.Identity))
@@ -156,11 +163,13 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 		key.tenant, _ = cluster.From(ctx)
 		calls = webhooks(p.config.Dialer, key.tenant, c.Definition)
 	}
-	return p.handlers.of(key, c, func(d *oneDefinition) (http.Handler, error) {
-		o := p.config
-		return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), o.Storage, o.Admission,
-			nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
-	})
+	return p.handlers.of(key, c, func(d *oneDefinition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
+}
+
+func (p *Pool) build(d *oneDefinition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
+	o := p.config
+	return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
+		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
 }
 
 // Handlers returns how many handlers there are.

@@ -56,7 +56,7 @@ var uncached = []schema.GroupResource{{Resource: "events"}}
 
 // nativeStorage returns how kinds compiled into the server are encoded: in the
 // storage version that upstream has for the effective version.
-func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, rootCA string) (*store.Getter, error) {
+func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, share func(runtime.Object)) (*store.Getter, error) {
 	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, version)
 	for _, override := range factory.ResourceEncodingOverrides {
@@ -69,7 +69,7 @@ func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, r
 			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 		}
 		return storage.NewConfig(gr, example)
-	}, uncached...).Share(newSharing(rootCA).share), nil
+	}, uncached...).Share(share), nil
 }
 
 // A nativeGroup is an API group compiled into the server.

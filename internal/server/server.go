@@ -187,7 +187,7 @@ func (s *Server) prepareAPI(context.Context) error {
 	if err := s.installDiscoveryOfIssuer(); err != nil {
 		return err
 	}
-	natives, err := nativeStorage(s.store, effective, string(s.ca))
+	natives, err := nativeStorage(s.store, effective, newSharing(string(s.ca), s.definitions.Share).share)
 	if err != nil {
 		return err
 	}
@@ -197,10 +197,11 @@ func (s *Server) prepareAPI(context.Context) error {
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
 		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Spine().Fresh,
-		Storage: s.store.Customs(customConfig), Admission: s.rules, Authorizer: s.authz,
+		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: maxBody,
 		Dialer: s.dialer,
 	})
+	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.front = serve.NewDiscovery(s.generic, s.definitions.ShapeOf).Wrap(s.pool.Wrap(s.front))
 	return nil
 }

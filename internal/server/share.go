@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -21,10 +22,12 @@ type sharing struct {
 	labels     map[string]map[string]string // of a namespace, by its name
 	finalizers []core.FinalizerName         // of a namespace
 	words      map[string]string
+	definition func(*apiextensions.CustomResourceDefinition)
 }
 
-func newSharing(rootCA string) *sharing {
+func newSharing(rootCA string, definition func(*apiextensions.CustomResourceDefinition)) *sharing {
 	s := &sharing{
+		definition: definition,
 		rootCA:     map[string]string{tenancy.RootCAKey: rootCA},
 		labels:     map[string]map[string]string{},
 		finalizers: []core.FinalizerName{core.FinalizerKubernetes},
@@ -67,6 +70,8 @@ func (s *sharing) share(o runtime.Object) {
 		if slices.Equal(o.Spec.Finalizers, s.finalizers) {
 			o.Spec.Finalizers = s.finalizers
 		}
+	case *apiextensions.CustomResourceDefinition:
+		s.definition(o)
 	case *rbac.ClusterRoleBinding:
 		s.names(&o.ObjectMeta)
 		for _, w := range []*string{&o.RoleRef.APIGroup, &o.RoleRef.Kind, &o.RoleRef.Name} {

@@ -32,6 +32,8 @@ type Getter struct {
 	uncached map[schema.GroupResource]bool
 	share    func(runtime.Object)
 	custom   bool
+	// metadataOnly is for custom resources whose schemas differ between clusters.
+	metadataOnly bool
 }
 
 var _ generic.RESTOptionsGetter = (*Getter)(nil)
@@ -64,7 +66,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: 1}
 	if g.custom {
 		r := CustomResource(gr, "")
-		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r)
+		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r, g.metadataOnly)
 	} else {
 		r := NativeResource(gr)
 		g.store.register(r, codec, cfg.Transformer)

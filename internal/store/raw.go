@@ -146,7 +146,7 @@ func (s *Store) Customs(config Config) *Getter {
 // customStorage makes the storage of one schema of a custom resource: writes and
 // single reads go straight to etcd, lists and watches to the cache that all
 // schemas of the resource share.
-func (s *Store) customStorage(kind Resource) generic.StorageDecorator {
+func (s *Store) customStorage(kind Resource, metadataOnly bool) generic.StorageDecorator {
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
@@ -159,7 +159,7 @@ func (s *Store) customStorage(kind Resource) generic.StorageDecorator {
 			return nil, nil, err
 		}
 		m := &multi{store: s, kind: kind, root: root}
-		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient}
+		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient, metadataOnly: metadataOnly}
 		return m, sync.OnceFunc(direct.Close), nil
 	}
 }
@@ -172,6 +172,7 @@ type custom struct {
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
 	lenient           storage.Interface // etcd, for wildcards
+	metadataOnly      bool              // whatever version an object is stored in
 }
 
 // uncached returns what serves selectors that the cache does not know.
@@ -247,6 +248,9 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 }
 
 func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
+	if c.metadataOnly {
+		return c.decodeMetadata(r)
+	}
 	o, err := runtime.Decode(c.cfg.Codec, r.framed)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,60 @@
+package serve
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"unique"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// longText is from which length on, in bytes, a text is worth to be kept once.
+const longText = 256
+
+// sharing keeps once what definitions in many clusters have in common: their
+// schemas, and what their clients noted in them.
+type sharing struct {
+	schemas *interned[Hash, apiextensions.CustomResourceValidation]
+	fields  *interned[Hash, metav1.FieldsV1]
+}
+
+func newSharing() *sharing {
+	return &sharing{newInterned[Hash, apiextensions.CustomResourceValidation](), newInterned[Hash, metav1.FieldsV1]()}
+}
+
+// Share lets go of what a definition has in common with others. Nobody else holds it
+// yet, and nobody will change it.
+func (d *Definitions) Share(crd *apiextensions.CustomResourceDefinition) {
+	if p := crd.Spec.PreserveUnknownFields; p != nil {
+		// It points into the definition that this one was converted from, and would
+		// keep all of that in memory.
+		crd.Spec.PreserveUnknownFields = new(*p)
+	}
+	crd.Spec.Validation = d.sharing.schema(crd.Spec.Validation)
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema = d.sharing.schema(crd.Spec.Versions[i].Schema)
+	}
+	for i := range crd.ManagedFields {
+		if own := crd.ManagedFields[i].FieldsV1; own != nil {
+			crd.ManagedFields[i].FieldsV1, _ = d.sharing.fields.get(sha256.Sum256(own.GetRawBytes()), func() (*metav1.FieldsV1, error) { return own, nil })
+		}
+	}
+	for k, v := range crd.Annotations {
+		if len(v) >= longText {
+			crd.Annotations[k] = unique.Make(v).Value()
+		}
+	}
+}
+
+func (s *sharing) schema(own *apiextensions.CustomResourceValidation) *apiextensions.CustomResourceValidation {
+	if own == nil {
+		return nil
+	}
+	text, err := json.Marshal(own)
+	if err != nil {
+		return own // it was read from JSON
+	}
+	shared, _ := s.schemas.get(sha256.Sum256(text), func() (*apiextensions.CustomResourceValidation, error) { return own, nil })
+	return shared
+}

@@ -1,0 +1,62 @@
+package serve
+
+import (
+	"mime"
+	"net/http"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// anywhere returns a handler for the metadata of a custom resource in all clusters,
+// which may have it in different versions and with different schemas, or nil if that
+// is not what a request is for. More than metadata they do not have in common.
+func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.RequestInfo) http.Handler {
+	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	reads := info.Verb == "list" || info.Verb == "watch"
+	if c != cluster.All || !reads || info.Subresource != "" || !wantsMetadata(req) || !p.config.Definitions.Anywhere(gr) {
+		return nil
+	}
+	content, err := anyContent(gr, info.APIVersion)
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err == nil {
+			key := handlerKey{content: content.Hash, tenant: cluster.All}
+			var h http.Handler
+			var done func()
+			if h, done, err = p.handlers.of(key, content, func(d *oneDefinition) (http.Handler, error) { return p.build(d, p.config.Metadata, nil) }); err == nil {
+				defer done()
+				h.ServeHTTP(w, req)
+				return
+			}
+		}
+		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gr.WithVersion(info.APIVersion).GroupVersion(), w, req)
+	})
+}
+
+// wantsMetadata reports whether a client prefers metadata to whole objects.
+func wantsMetadata(req *http.Request) bool {
+	first, _, _ := strings.Cut(req.Header.Get("Accept"), ",")
+	_, parameters, err := mime.ParseMediaType(first)
+	return err == nil && strings.HasPrefix(parameters["as"], "PartialObjectMetadata") && parameters["g"] == "meta.k8s.io"
+}
+
+// anyContent returns the content of a resource of which nothing is known.
+func anyContent(gr schema.GroupResource, version string) (*Content, error) {
+	preserve := true
+	crd := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: gr.Group, Scope: apiextensionsv1.NamespaceScoped, // or not: lists of all namespaces have both
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: gr.Resource, Singular: gr.Resource, Kind: "Any", ListKind: "AnyList"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: version, Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve}},
+		}},
+	}}
+	crd.Name = DefinitionName(gr)
+	return NewContent(crd)
+}
