@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/unforked/kcp/internal/store"
 )
 
 // inProcess is a transport to a handler in the same process, with nothing between.
@@ -37,9 +39,10 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := errors.Join(t.stop.Err(), req.Context().Err()); err != nil {
 		return nil, err
 	}
-	// Of the caller's context only the end counts. It may be that of another
+	// Of the caller's context the end counts. It may be that of another
 	// request, whose audit event, user and cluster are not this one's.
-	ctx, cancel := context.WithCancel(context.WithValue(t.stop, inProcessUser{}, t.user))
+	ctx := context.WithValue(t.stop, inProcessUser{}, t.user)
+	ctx, cancel := context.WithCancel(store.WithTermOf(ctx, req.Context())) // that, and whether a loop asks
 	unlink := context.AfterFunc(req.Context(), cancel)
 	in := req.Clone(ctx)
 	in.RequestURI = req.URL.RequestURI()

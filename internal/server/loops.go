@@ -22,7 +22,7 @@ func (s *Server) runLoops() error {
 	if err := metrics.Register(legacyregistry.Register); err != nil {
 		return err
 	}
-	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, loops...) })
+	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })
 	return nil
 }
 

@@ -55,12 +55,13 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 	if err != nil {
 		return 0, err
 	}
+	led := s.guard.led(ctx)
 	for range attempts {
 		whole, err := s.fenced(ctx, *txn)
 		if err != nil {
 			return 0, err
 		}
-		resp, err := s.guard.kv.Txn(ctx).If(whole.compares...).Then(whole.ops...).Else(whole.reads...).Commit()
+		resp, err := s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...).Else(led.reads(whole.reads...)...).Commit()
 		if err != nil {
 			return 0, err
 		}
@@ -73,6 +74,9 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 			return rev, nil
 		}
 		s.guard.saw(rev)
+		if err := led.lost(resp); err != nil {
+			return 0, err
+		}
 		if err := s.whyNot(txn, whole.fences, resp); err != nil {
 			return 0, err
 		}

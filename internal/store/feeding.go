@@ -14,6 +14,7 @@ import (
 // feeding is the storage that a watch cache of all clusters reads.
 type feeding struct {
 	storage.Interface
+	store     *Store
 	committed *atomic.Int64 // newest revision under the prefix of the resource
 
 	mu      sync.Mutex
@@ -35,7 +36,7 @@ func (w *fed) Stop() {
 }
 
 func (s *Store) feeding(feed storage.Interface, prefix string) *feeding {
-	return &feeding{Interface: feed, committed: s.guard.follow(prefix)}
+	return &feeding{Interface: feed, store: s, committed: s.guard.follow(prefix)}
 }
 
 // IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
@@ -48,10 +49,20 @@ func (*feeding) IsWatchListSemanticsUnSupported() bool { return true }
 func (*feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
 // GetCurrentResourceVersion returns the newest revision under the cache's own
-// prefix, which a consistent list waits for. As nobody else writes to this etcd,
-// that is what this process last committed there; upstream takes the revision of
-// all of etcd, which a quiet cache learns of only by a progress report.
-func (f *feeding) GetCurrentResourceVersion(context.Context) (uint64, error) {
+// prefix, which a consistent list waits for. Where nobody else writes to etcd, that
+// is what this process last committed there. Where others do, it is known once the
+// spine, which follows all prefixes, is as far as etcd. Upstream takes the revision
+// of all of etcd, which a quiet cache learns of only by a progress report.
+func (f *feeding) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	if f.store.horizon != nil {
+		rev, err := f.store.horizon.now(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if f.store.spine.reach(ctx, rev) != nil {
+			return uint64(rev), ctx.Err() // the cache finds out by itself, if the spine cannot tell
+		}
+	}
 	return uint64(f.committed.Load()), nil
 }
 

@@ -24,12 +24,13 @@ type guard struct {
 	kubernetes.Interface // reads
 	kv                   clientv3.KV
 	prefix               string // of etcd keys, as in "/registry"
+	lease                string // key that the writes of loops compare
 	fences               *fences
 	budgets              *budgets
 	capacity             *capacity
 
 	latest    atomic.Int64 // newest revision that this process has seen
-	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there by this process
+	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there, by this process or, once the spine has applied it, by another
 }
 
 var _ kubernetes.Interface = (*guard)(nil)
@@ -85,7 +86,7 @@ func (g *guard) parse(key string) (Key, error) {
 // allows it. If only the key differs, it returns the key's present value.
 func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
 	key, fenced := string(op.KeyBytes()), g.prefix+fenceKey(k.Cluster)
-	on := conditionOf(ctx, k.Resource)
+	on, led := conditionOf(ctx, k.Resource), g.led(ctx)
 	for range attempts {
 		f, err := g.allowed(ctx, k.Cluster, expected == 0)
 		if err != nil {
@@ -102,7 +103,7 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 				ops = append(ops, on.advance(g.prefix))
 			}
 		}
-		resp, err := g.kv.Txn(ctx).If(compares...).Then(ops...).Else(reads...).Commit()
+		resp, err := g.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(reads...)...).Commit()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -111,6 +112,9 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 			return resp, nil, nil
 		}
 		g.saw(resp.Header.Revision)
+		if err := led.lost(resp); err != nil {
+			return nil, nil, err
+		}
 		now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision)
 		moved := now.rev != f.rev
 		if on != nil {
@@ -177,8 +181,8 @@ func first(r *pb.RangeResponse) *mvccpb.KeyValue {
 	return r.Kvs[0]
 }
 
-// saw records that revision rev exists and, for resources, that this process
-// committed it there.
+// saw records that revision rev exists and, for resources, that it was committed
+// there.
 func (g *guard) saw(rev int64, resources ...Resource) {
 	raise(&g.latest, rev)
 	for _, r := range resources {
@@ -188,9 +192,9 @@ func (g *guard) saw(rev int64, resources ...Resource) {
 	}
 }
 
-// follow returns the newest revision that this process has committed under the
-// prefix of a resource, from now on: it begins at the newest of all. There is one
-// for each cache, and not for each resource that was ever written.
+// follow returns the newest revision that is known to be committed under the prefix
+// of a resource, from now on: it begins at the newest of all. There is one for each
+// cache, and not for each resource that was ever written.
 func (g *guard) follow(prefix string) *atomic.Int64 {
 	v, _ := g.committed.LoadOrStore(prefix, new(atomic.Int64))
 	newest := v.(*atomic.Int64)

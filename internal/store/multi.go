@@ -371,15 +371,11 @@ func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error 
 	if err != nil || rev <= s.guard.latest.Load() {
 		return nil //nolint:nilerr // upstream answers what is malformed
 	}
-	resp, err := s.backend.client.Get(ctx, s.prefix+"/"+string(System)+"/meta")
-	if err != nil {
+	newest, err := s.newest(ctx)
+	if err != nil || rev <= newest {
 		return err
 	}
-	s.guard.saw(resp.Header.Revision)
-	if rev <= resp.Header.Revision {
-		return nil
-	}
-	return apierrors.NewResourceExpired(fmt.Sprintf("too large resource version: %d, current: %d", rev, resp.Header.Revision))
+	return apierrors.NewResourceExpired(fmt.Sprintf("too large resource version: %d, current: %d", rev, newest))
 }
 
 // Stats is asked for metrics only, without a context: it would scan every cluster.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
@@ -74,6 +75,9 @@ const (
 	// freshness is how long a refusal may wait for evidence as new as the newest
 	// revision that this process has seen.
 	freshness = time.Second
+	// firstAsk is how long to wait for the answer to how far the watch is before it is
+	// asked again. The server it runs on may not be as far as another one.
+	firstAsk = 2 * time.Millisecond
 )
 
 func newSpine(s *Store) *Spine {
@@ -110,16 +114,48 @@ func (p *Spine) Ready() <-chan struct{} { return p.ready }
 func (p *Spine) Ledger() *Ledger { return p.ledger }
 
 // Fresh waits, for a second at most, until everything is applied that this process
-// knows to be committed. It reports whether there was anything to wait for: if
-// not, a decision made before stands.
+// knows to be committed or, where others write too, that is. It reports whether there
+// may have been anything to wait for: if not, a decision made before stands. If etcd
+// does not answer, that is noted in the context, see [WithOutage].
 func (p *Spine) Fresh(ctx context.Context) bool {
 	want := p.store.guard.latest.Load()
-	if p.reached(want) {
-		return false
+	if p.store.horizon == nil {
+		if p.reached(want) {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(ctx, freshness)
+		defer cancel()
+		return p.WaitFor(ctx, want) == nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, freshness)
-	defer cancel()
-	return p.WaitFor(ctx, want) == nil
+	now, err := p.store.horizon.now(ctx)
+	if err == nil {
+		limited, cancel := context.WithTimeout(ctx, freshness)
+		defer cancel()
+		err = p.reach(limited, max(want, now))
+	}
+	if err != nil && ctx.Err() == nil {
+		noteOutage(ctx, err)
+	}
+	return err == nil
+}
+
+// reach is WaitFor a revision that may be that of somebody else's keys, of which the
+// watch hears only if it asks how far it is.
+func (p *Spine) reach(ctx context.Context, rev int64) error {
+	for wait := firstAsk; ; wait *= 2 {
+		if p.reached(rev) {
+			return nil
+		}
+		limited, cancel := context.WithTimeout(ctx, min(wait, retryAfter))
+		err := p.client.RequestProgress(clientv3.WithRequireLeader(limited)) // as the watch
+		if err == nil {
+			err = p.WaitFor(limited, rev)
+		}
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 func (p *Spine) reached(rev int64) bool {
@@ -155,19 +191,25 @@ func (p *Spine) advance(rev int64) {
 	}
 }
 
-// run follows until stop. After a gap it reads everything again.
+// run follows until stop. It goes on where a watch ended; after a gap it reads
+// everything again.
 func (p *Spine) run() {
 	var once sync.Once
-	for p.ctx.Err() == nil {
-		rev, err := p.rebuild()
+	for read := false; p.ctx.Err() == nil; {
+		var err error
+		if !read {
+			err = p.rebuild()
+		}
 		if err == nil {
 			once.Do(func() { close(p.ready) })
-			err = p.watch(rev + 1)
+			err = p.watch(p.revision() + 1)
 		}
 		if p.ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(p.ctx).Error(err, "Lost track of changes; reading everything again")
+		if read = !errors.Is(err, errGap) && !errors.Is(err, rpctypes.ErrCompacted) && isClosed(p.ready); !read {
+			klog.FromContext(p.ctx).Error(err, "Lost track of changes; reading everything again")
+		}
 		select {
 		case <-time.After(retryAfter):
 		case <-p.ctx.Done():
@@ -175,8 +217,26 @@ func (p *Spine) run() {
 	}
 }
 
-// rebuild reads all keys as they are at one revision, and returns it.
-func (p *Spine) rebuild() (int64, error) {
+// errGap tells that the changes since the last one are not known.
+var errGap = errors.New("the history of changes has a gap")
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *Spine) revision() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.applied
+}
+
+// rebuild reads all keys as they are at one revision.
+func (p *Spine) rebuild() error {
 	start := p.store.prefix + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
 	p.ledger.reset()
@@ -187,7 +247,7 @@ func (p *Spine) rebuild() (int64, error) {
 	for key := start; ; {
 		resp, err := p.client.Get(p.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(scanPage), clientv3.WithRev(rev))
 		if err != nil {
-			return 0, err
+			return errors.Join(errGap, err)
 		}
 		if rev == 0 {
 			rev = resp.Header.Revision // the other pages are read as of the first
@@ -206,7 +266,7 @@ func (p *Spine) rebuild() (int64, error) {
 		p.give("Done", f.Done)
 	}
 	p.advance(rev)
-	return rev, nil
+	return nil
 }
 
 // watch applies changes from revision rev on, until it loses track.
@@ -226,7 +286,7 @@ func (p *Spine) watch(rev int64) error {
 				p.advance(resp.Events[i-1].Kv.ModRevision)
 			}
 			if e.PrevKv == nil && !e.IsCreate() {
-				return fmt.Errorf("the value before revision %d is compacted", e.Kv.ModRevision)
+				return fmt.Errorf("%w: the value before revision %d is compacted", errGap, e.Kv.ModRevision)
 			}
 			p.apply(e, e.Kv.ModRevision)
 		}
@@ -254,6 +314,9 @@ func (p *Spine) apply(e *clientv3.Event, at int64) {
 	k, ok := parseKey(strings.TrimPrefix(string(e.Kv.Key), p.store.prefix))
 	if !ok {
 		return // not an object: the description of the format
+	}
+	if p.store.horizon != nil { // somebody else may have committed it
+		p.store.guard.saw(e.Kv.ModRevision, k.Resource)
 	}
 	ev := Event{Key: k, Revision: e.Kv.ModRevision, store: p.store}
 	if e.Type != clientv3.EventTypeDelete {

@@ -45,6 +45,8 @@ type Store struct {
 	guard   *guard
 	direct  *kubernetes.Client // for what no cache serves
 	spine   *Spine
+	// horizon is nil if nobody else writes to etcd.
+	horizon *horizon
 	stamps  *stamps
 	// odd is set once a value was met that cannot be decoded: only then are lists
 	// searched for their stand-ins.
@@ -95,6 +97,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		Interface: &kubernetes.Client{Client: b.client},
 		kv:        b.client.KV, prefix: s.prefix, fences: known, budgets: newBudgets(), capacity: b.capacity,
 	}
+	s.guard.lease = s.leaseKey()
 	opened, err := s.checkFormat(ctx, o.Version)
 	if err != nil {
 		b.close()
@@ -104,6 +107,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.guard.saw(opened)
 	s.direct = s.client()
 	s.onClose(func() { _ = s.direct.Close() })
+	if b.shared {
+		s.horizon = newHorizon(s.newest)
+	}
 	s.spine = newSpine(s)
 	return s, nil
 }
@@ -137,6 +143,9 @@ func (s *Store) Close() { s.closeOnce.Do(s.close) }
 func (s *Store) close() {
 	close(s.closing)
 	s.drains.Wait()
+	if s.horizon != nil {
+		s.horizon.stop()
+	}
 	s.spine.stop()
 	s.mu.Lock()
 	closers := s.closers
@@ -149,6 +158,16 @@ func (s *Store) close() {
 	wg.Wait()
 	s.backend.close()
 	s.unlock()
+}
+
+// newest asks etcd for its newest revision.
+func (s *Store) newest(ctx context.Context) (int64, error) {
+	resp, err := s.backend.client.Get(ctx, s.prefix+"/"+string(System)+"/meta", clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	return resp.Header.Revision, nil
 }
 
 // onClose has stop called by Close.

@@ -192,7 +192,7 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 	if f.state != Terminating {
 		return 0, fmt.Errorf("refusing to purge logical cluster %s, which is %s", c, f.state)
 	}
-	fenced := s.prefix + fenceKey(c)
+	fenced, led := s.prefix+fenceKey(c), s.guard.led(ctx)
 	compares := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev)}
 	var ops []clientv3.Op
 	var resources []Resource
@@ -205,7 +205,7 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 		ops = append(ops, clientv3.OpDelete(key))
 		resources = append(resources, i.Resource)
 	}
-	resp, err := s.guard.kv.Txn(ctx).If(compares...).Then(ops...).Else(clientv3.OpGet(fenced)).Commit()
+	resp, err := s.guard.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(clientv3.OpGet(fenced))...).Commit()
 	if err != nil {
 		return 0, err
 	}
@@ -214,6 +214,9 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 		return len(batch), nil
 	}
 	s.guard.saw(resp.Header.Revision)
+	if err := led.lost(resp); err != nil {
+		return 0, err
+	}
 	s.guard.read(c, resp.Responses[0].GetResponseRange(), resp.Header.Revision)
 	if len(batch) == 1 {
 		return 0, nil
