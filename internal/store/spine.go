@@ -195,37 +195,27 @@ func (p *Spine) advance(rev int64) {
 // everything again.
 func (p *Spine) run() {
 	var once sync.Once
-	for read := false; p.ctx.Err() == nil; {
+	for whole := false; p.ctx.Err() == nil; {
 		var err error
-		if !read {
+		if !whole {
 			err = p.rebuild()
+			whole = err == nil
 		}
-		if err == nil {
+		if whole {
 			once.Do(func() { close(p.ready) })
 			err = p.watch(p.revision() + 1)
+			whole = errors.Is(err, rpctypes.ErrNoLeader) // which ends a watch, but leaves no gap
 		}
 		if p.ctx.Err() != nil {
 			return
 		}
-		if read = !errors.Is(err, errGap) && !errors.Is(err, rpctypes.ErrCompacted) && isClosed(p.ready); !read {
+		if !whole {
 			klog.FromContext(p.ctx).Error(err, "Lost track of changes; reading everything again")
 		}
 		select {
 		case <-time.After(retryAfter):
 		case <-p.ctx.Done():
 		}
-	}
-}
-
-// errGap tells that the changes since the last one are not known.
-var errGap = errors.New("the history of changes has a gap")
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -247,7 +237,7 @@ func (p *Spine) rebuild() error {
 	for key := start; ; {
 		resp, err := p.client.Get(p.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(scanPage), clientv3.WithRev(rev))
 		if err != nil {
-			return errors.Join(errGap, err)
+			return fmt.Errorf("read all keys: %w", err)
 		}
 		if rev == 0 {
 			rev = resp.Header.Revision // the other pages are read as of the first
@@ -286,7 +276,7 @@ func (p *Spine) watch(rev int64) error {
 				p.advance(resp.Events[i-1].Kv.ModRevision)
 			}
 			if e.PrevKv == nil && !e.IsCreate() {
-				return fmt.Errorf("%w: the value before revision %d is compacted", errGap, e.Kv.ModRevision)
+				return fmt.Errorf("the value before revision %d is compacted", e.Kv.ModRevision)
 			}
 			p.apply(e, e.Kv.ModRevision)
 		}
