@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
@@ -119,7 +120,7 @@ func TestConversion(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *conversions){
 		"reads": testConvertedReads, "writes": testConvertedWrites, "apply": testConvertedApply, "watch": testConvertedWatch,
 		"openapi": testConvertedOpenAPI, "others": testOthersWebhook, "storage": testChangedStorageVersion, "lies": testLyingWebhooks, "hanging": testHangingWebhook, "failing": testFailingConversion,
-		"all clusters": testConvertedWildcard, "service": testServiceWebhook, "refused": testRefusedWebhooks,
+		"all clusters": testConvertedWildcard, "service": testServiceWebhook, "refused": testRefusedWebhooks, "metrics": testConversionMetrics,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, c) })
 	}
@@ -373,6 +374,29 @@ func testFailingConversion(t *testing.T, all *conversions) {
 	}
 	if n := len(must(bad.endpoints(v2).List(t.Context(), metav1.ListOptions{}))(t).Items); n != 1 {
 		t.Errorf("%d endpoints are left", n)
+	}
+}
+
+// Metrics tell nothing that a tenant chose.
+func testConversionMetrics(t *testing.T, all *conversions) {
+	testConvertedReads(t, all)
+	const metric = "apiserver_crd_conversion_webhook_duration_seconds"
+	found := false
+	for _, family := range must(legacyregistry.DefaultGatherer.Gather())(t) {
+		if family.GetName() != metric {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			found = true
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "succeeded" && l.GetValue() != "unexpected" {
+					t.Errorf("%s has a series with %s=%q", metric, l.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+	if !found {
+		t.Errorf("there is no %s", metric)
 	}
 }
 
