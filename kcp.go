@@ -99,6 +99,9 @@ type Server struct {
 	// the machine may lose what was acknowledged. For tests.
 	NoSync bool
 
+	// Operation is what those choose who run the server.
+	Operation Operation
+
 	// Groups are the built-in API groups to serve, as in "core" and
 	// "rbac.authorization.k8s.io". The default is all; "core" is always served.
 	Groups []string
@@ -153,6 +156,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Access:      access,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
+		Operation: s.Operation,
 	}
 	if listener != nil {
 		if s.Kubeconfig == "" {
@@ -191,7 +195,7 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 		}
 		return nil, nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
+	l, err := listenAt(ctx, s.Listen, s.Operation.Serving)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen at %s: %w; stop the program that uses the port, or choose another with --secure-port", s.Listen, err)
 	}

@@ -114,6 +114,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.access(f)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
+	operationFlags(f, &o.server.Operation)
 	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
 	var logging flag.FlagSet
 	klog.InitFlags(&logging)

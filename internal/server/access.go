@@ -92,9 +92,11 @@ func (s *Server) prepareAccess(context.Context) error {
 		return err
 	}
 	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
-	s.authz, err = auth.NewAuthorizer(auth.Authorization{
-		RBAC: s.rbac, Exists: s.exists, Fresh: fresh, AuthorizationOptions: access.Authorization,
-	})
+	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Fresh: fresh, AuthorizationOptions: access.Authorization}
+	if s.config.Audit.PolicyFile != "" {
+		authorization.Record = recordSteps
+	}
+	s.authz, err = auth.NewAuthorizer(authorization)
 	return err
 }
 

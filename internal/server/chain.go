@@ -22,35 +22,55 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	track := func(name string, outer func(http.Handler) http.Handler, h http.Handler) http.Handler {
 		return filterlatency.TrackStarted(outer(filterlatency.TrackCompleted(h)), c.TracerProvider, name)
 	}
-	h := genericfilters.WithMaxInFlightLimit(api, maxReads, maxWrites, c.LongRunningFunc)
+	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
+	authz := c.Authorization.Authorizer
+	h := genericfilters.WithMaxInFlightLimit(api, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
 	h = track("authorization", func(h http.Handler) http.Handler {
-		return genericapifilters.WithAuthorization(h, c.Authorization.Authorizer, c.Serializer)
+		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, h)
-	h = withBrokenPaths(h, c.Authorization.Authorizer)
+	h = withBrokenPaths(h, authz)
 	h = track("impersonation", func(h http.Handler) http.Handler {
-		return auth.WithImpersonationLimits(auth.WithImpersonation(h, c.Authorization.Authorizer, c.Serializer), c.Serializer)
+		return auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer)
 	}, h)
+	if recorded {
+		h = inAudit(h)
+	}
 	h = track("audit", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
 	}, h)
 	failed := filterlatency.TrackCompleted(genericapifilters.WithFailedAuthenticationAudit(
 		genericapifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator))
+	h = genericapifilters.WithTracing(withSpanCluster(h), c.TracerProvider) // the authenticated influence sampling
 	h = track("authentication", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
 	}, h)
+	h = genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
 	h = genericapifilters.WithWarningRecorder(h)
 	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
 	h = genericapifilters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+	if recorded {
+		h = audited(h)
+	}
 	h = genericfilters.WithWaitGroup(h, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
 	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup)
+	if !c.SecureServing.DisableHTTP2 && c.GoawayChance > 0 {
+		h = genericfilters.WithProbabilisticGoaway(h, c.GoawayChance)
+	}
 	h = genericapifilters.WithCacheControl(h)
+	h = genericfilters.WithHSTS(h, c.HSTSDirectives)
+	if c.ShutdownSendRetryAfter {
+		h = genericfilters.WithRetryAfter(h, s.ctx.Done())
+	}
 	h = genericfilters.WithHTTPLogging(h)
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = routine.WithRoutine(h, c.LongRunningFunc)
 	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+	if recorded {
+		h = s.withAuditCluster(h)
+	}
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
 	return withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) })

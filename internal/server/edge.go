@@ -120,7 +120,7 @@ func withBrokenPaths(next http.Handler, a authorizer.Authorizer) http.Handler {
 
 // at1 returns the request as one to path in cluster c.
 func at1(req *http.Request, c cluster.Name, path string) *http.Request {
-	moved := req.WithContext(cluster.With(req.Context(), c))
+	moved := req.WithContext(withAsked(cluster.With(req.Context(), c), req.URL))
 	u := *req.URL
 	u.Path, u.RawPath = path, "" // how the client wrote it counts for nothing
 	moved.URL = &u

@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -47,7 +46,6 @@ import (
 )
 
 const (
-	eventTTL          = time.Hour
 	protobufMediaType = runtime.ContentTypeProtobuf
 )
 
@@ -87,7 +85,7 @@ func (s *Server) nativeGroups(g generic.RESTOptionsGetter) []nativeGroup {
 	return []nativeGroup{
 		{"core", func() (genericapiserver.APIGroupInfo, error) {
 			return (&corerest.GenericConfig{
-				EventTTL: eventTTL, ServiceAccountIssuer: s.accounts, APIAudiences: s.authn.Audiences,
+				EventTTL: s.config.EventTTL, ServiceAccountIssuer: s.accounts, APIAudiences: s.authn.Audiences,
 				ServiceAccountMaxExpiration: access.maxTokenLife(), LoopbackClientConfig: s.loopback,
 				ExtendExpiration: access.extendTokens(), MaxExtendedExpiration: yearOfTokens,
 			}).NewRESTStorage(enabled, g)
@@ -100,7 +98,7 @@ func (s *Server) nativeGroups(g generic.RESTOptionsGetter) []nativeGroup {
 			return coordinationrest.RESTStorageProvider{}.NewRESTStorage(kubernetesDefaults(), g)
 		}},
 		{"events.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
-			return eventsrest.RESTStorageProvider{TTL: eventTTL}.NewRESTStorage(enabled, g)
+			return eventsrest.RESTStorageProvider{TTL: s.config.EventTTL}.NewRESTStorage(enabled, g)
 		}},
 		{"rbac.authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.rbacGroup(g) }},
 		{"apiextensions.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.definitions.APIGroup(g) }},

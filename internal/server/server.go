@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +22,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/rest"
@@ -44,7 +41,6 @@ import (
 )
 
 const (
-	maxBody   = 3 << 20 // bytes
 	drain     = 10 * time.Second
 	readyPoll = 5 * time.Millisecond
 )
@@ -81,6 +77,8 @@ type Config struct {
 	Authorizers []authorizer.Authorizer
 	// Loops returns further loops, once the server can be talked to.
 	Loops func(*Server) ([]control.Loop, error)
+	// Operation is what those choose who run the server.
+	Operation
 }
 
 // A Server serves any number of logical clusters.
@@ -101,8 +99,9 @@ type Server struct {
 	given       *given
 	rbac        *rbacTables
 	loopback    *rest.Config
-	cert, key   []byte // PEM, of the listener
-	ca          []byte // PEM, of what verifies cert
+	serving     *genericapiserver.SecureServingInfo
+	ca          []byte // PEM, of what verifies the certificate of the listener
+	encryption  *encryption
 	models      map[string]*spec.Schema
 	natives     []serve.Kind                  // that are compiled in
 	own         map[schema.GroupResource]bool // resources that are compiled in
@@ -114,23 +113,26 @@ type Server struct {
 
 	ctx      context.Context // of everything that runs, ended by Close
 	cancel   context.CancelFunc
+	accepts  context.Context // of the API server, which ends first
+	retire   context.CancelFunc
 	running  sync.WaitGroup // loops and the API server
 	requests sync.WaitGroup // in process
 	closing  sync.Once
+	started  bool // to serve
 	fatal    chan error
 }
 
 // New starts a server. It is ready when New returns.
 func New(ctx context.Context, c Config) (*Server, error) {
-	st, err := store.Open(ctx, store.Options{Dir: c.Dir, Etcd: c.Etcd, Prefix: c.Prefix, Version: kubernetesVersion, NoSync: c.NoSync})
-	if err != nil {
+	c.complete()
+	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, store: st, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 1)}
-	s.definitions = serve.NewDefinitions(st, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
+	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()
@@ -143,6 +145,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 // Close stops the server and returns when everything has ended.
 func (s *Server) Close() {
 	s.closing.Do(func() {
+		s.lingerInShutdown()
 		s.cancel()
 		if s.dialer != nil { // its calls may be of requests that are waited for
 			defer time.AfterFunc(drain, s.dialer.Close).Stop()
@@ -158,8 +161,34 @@ func (s *Server) Close() {
 		if s.authn != nil {
 			s.authn.Close()
 		}
-		s.store.Close()
+		if s.store != nil {
+			s.store.Close()
+		}
 	})
+}
+
+// lingerInShutdown serves on for a while in which the server calls itself not ready,
+// so that load balancers notice.
+func (s *Server) lingerInShutdown() {
+	s.retire()
+	if delay := s.config.Requests.ShutdownDelayDuration; delay > 0 && s.started {
+		select {
+		case <-time.After(delay):
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// open opens the store.
+func (s *Server) open(ctx context.Context) (err error) {
+	s.store, err = store.Open(ctx, store.Options{
+		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: kubernetesVersion, NoSync: s.config.NoSync,
+		Encryption: s.encryption.transformers(),
+	})
+	if err == nil {
+		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
+	}
+	return err
 }
 
 // Failed returns a channel that gets the error that ends serving.
@@ -174,11 +203,13 @@ func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
 }
 
 // prepareAPI builds the API server with everything in it but its clusters.
-func (s *Server) prepareAPI(context.Context) error {
+func (s *Server) prepareAPI(ctx context.Context) error {
 	effective := newEffectiveVersion()
 	cfg := s.genericConfig(effective)
-	var err error
-	if cfg.SecureServing, err = s.serving(); err != nil {
+	s.serving.ClientCA = s.authn.ClientCA
+	cfg.SecureServing = s.serving
+	err := s.config.apply(ctx, cfg)
+	if err != nil {
 		return err
 	}
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
@@ -198,7 +229,7 @@ func (s *Server) prepareAPI(context.Context) error {
 	s.pool = serve.NewPool(serve.PoolConfig{
 		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Spine().Fresh,
 		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
-		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: maxBody,
+		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		Dialer: s.dialer,
 	})
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
@@ -231,10 +262,9 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
 	cfg.FlowControl = nil
-	cfg.EnableProfiling = true
-	cfg.MaxRequestBodyBytes = maxBody
-	cfg.ShutdownWatchTerminationGracePeriod = drain
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
+	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.health()...)
+	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.health()...)
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.front = api
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
@@ -264,8 +294,10 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca); err != nil {
 		return err
 	}
+	s.running.Go(func() { s.encryption.reload(s.ctx) })
+	s.started = true
 	s.running.Go(func() {
-		if err := prepared.RunWithContext(s.ctx); err != nil {
+		if err := prepared.RunWithContext(s.accepts); err != nil {
 			s.fatal <- err
 			s.cancel()
 		}
@@ -304,31 +336,4 @@ func (s *Server) waitReady(ctx context.Context) error {
 			return fmt.Errorf("not ready: %w", errors.Join(ctx.Err(), err))
 		}
 	}
-}
-
-// prepareServing gets the certificate of the listener.
-func (s *Server) prepareServing(context.Context) error {
-	if s.config.Listener == nil {
-		s.config.Listener = newNowhere()
-	}
-	external, err := url.Parse(s.config.ExternalURL)
-	if err != nil {
-		return err
-	}
-	hosts := []string{"localhost", "127.0.0.1", "::1"}
-	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
-		hosts = append(hosts, h)
-	}
-	s.cert, s.key, err = servingCertificate(s.config.Dir, hosts)
-	s.ca = s.cert // it signs itself
-	return err
-}
-
-// serving returns how the API server accepts connections.
-func (s *Server) serving() (*genericapiserver.SecureServingInfo, error) {
-	static, err := dynamiccertificates.NewStaticCertKeyContent("serving", s.cert, s.key)
-	if err != nil {
-		return nil, err
-	}
-	return &genericapiserver.SecureServingInfo{Listener: s.config.Listener, Cert: static, ClientCA: s.authn.ClientCA, HTTP2MaxStreamsPerConnection: 1000}, nil
 }

@@ -92,11 +92,10 @@ func (s *Store) metadata(ctx context.Context, k Key, value []byte) (Metadata, er
 // decrypted returns a value as the codec of its resource wrote it, without copying
 // it if that is how it is stored.
 func (s *Store) decrypted(ctx context.Context, k Key, value []byte) ([]byte, error) {
-	how, err := s.kind(k.Resource)
-	if err != nil || how.transformer.inner == nil {
-		return value, nil //nolint:nilerr // of what is not served nothing was encrypted by this process
+	if k.Root == System {
+		return value, nil
 	}
-	value, _, err = how.transformer.inner.TransformFromStorage(ctx, value, belowPrefix(k.full()))
+	value, _, err := s.keyed(k.groupResource()).open(ctx, value, belowPrefix(k.full()))
 	return value, err
 }
 

@@ -69,7 +69,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r, g.metadataOnly)
 	} else {
 		r := NativeResource(gr)
-		g.store.register(r, codec, cfg.Transformer)
+		g.store.register(r, codec)
 		o.ResourcePrefix, o.Decorator = r.prefix(), g.nativeStorage(r, codec)
 	}
 	return o, nil
@@ -122,13 +122,15 @@ type objects struct {
 
 // etcd3 makes upstream's storage, for requests of clients.
 func (s *Store) etcd3(c *kubernetes.Client, o objects) (etcd3Storage, error) {
-	return s.storage(c, o, keyed{inner: o.cfg.Transformer, prefix: s.prefix})
+	return s.storage(c, o, s.keyed(o.cfg.GroupResource))
 }
 
 // lenient makes upstream's storage, for reads that must not fail on a value. The
 // codec must not fail either.
 func (s *Store) lenient(c *kubernetes.Client, o objects) (etcd3Storage, error) {
-	return s.storage(c, o, keyed{inner: o.cfg.Transformer, prefix: s.prefix, lenient: true})
+	t := s.keyed(o.cfg.GroupResource)
+	t.lenient = true
+	return s.storage(c, o, t)
 }
 
 func (s *Store) storage(c *kubernetes.Client, o objects, t keyed) (etcd3Storage, error) {

@@ -36,15 +36,20 @@ type Options struct {
 	// NoSync leaves writing to disk to the operating system. A crash of the
 	// machine, though not of the process, may then lose writes: for tests.
 	NoSync bool
+	// Encryption says how the values of each resource are encrypted; nil for not
+	// at all. It does not concern the server's own bookkeeping.
+	Encryption value.ResourceTransformers
 }
 
 // A Store keeps the objects of all clusters in one etcd.
 type Store struct {
-	prefix  string
-	backend *backend
-	guard   *guard
-	direct  *kubernetes.Client // for what no cache serves
-	spine   *Spine
+	prefix string
+	// encryption of values; nil for none
+	encryption value.ResourceTransformers
+	backend    *backend
+	guard      *guard
+	direct     *kubernetes.Client // for what no cache serves
+	spine      *Spine
 	// horizon is nil if nobody else writes to etcd.
 	horizon *horizon
 	stamps  *stamps
@@ -84,14 +89,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	known := newFences()
 	s := &Store{
-		prefix:  path.Join("/", cmp.Or(o.Prefix, "/registry")),
-		backend: b,
-		stamps:  newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
-		kinds:   map[string]kind{},
-		raws:    map[Resource]*raw{},
-		hooks:   map[string]CreateHook{},
-		closing: make(chan struct{}),
-		unlock:  unlock,
+		prefix:     path.Join("/", cmp.Or(o.Prefix, "/registry")),
+		encryption: o.Encryption,
+		backend:    b,
+		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
+		kinds:      map[string]kind{},
+		raws:       map[Resource]*raw{},
+		hooks:      map[string]CreateHook{},
+		closing:    make(chan struct{}),
+		unlock:     unlock,
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.client},
@@ -183,10 +189,10 @@ func (s *Store) client() *kubernetes.Client {
 }
 
 // register tells how objects of a resource become bytes, for [Store.Commit].
-func (s *Store) register(r Resource, codec tenantCodec, t value.Transformer) {
+func (s *Store) register(r Resource, codec tenantCodec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kinds[r.kindPrefix()] = kind{codec, keyed{inner: t, prefix: s.prefix}}
+	s.kinds[r.kindPrefix()] = kind{codec, s.keyed(r.groupResource())}
 }
 
 func (s *Store) kind(r Resource) (kind, error) {
@@ -194,7 +200,7 @@ func (s *Store) kind(r Resource) (kind, error) {
 	defer s.mu.Unlock()
 	k, ok := s.kinds[r.kindPrefix()]
 	if !ok && r.Root == Custom {
-		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, keyed{prefix: s.prefix}}, nil
+		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, s.keyed(r.groupResource())}, nil
 	}
 	if !ok {
 		return kind{}, fmt.Errorf("resource %s is not served", r.kindPrefix())

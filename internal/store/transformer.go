@@ -1,10 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
@@ -18,6 +21,19 @@ type keyed struct {
 	// lenient hides failures of inner, leaving a value that no codec decodes:
 	// for reads that feed a cache.
 	lenient bool
+}
+
+// keyed returns how values of a resource are stored, of whichever identity.
+func (s *Store) keyed(gr schema.GroupResource) keyed {
+	k := keyed{prefix: s.prefix}
+	if s.encryption != nil {
+		k.inner = s.encryption.TransformerForResource(gr)
+	}
+	return k
+}
+
+func (r Resource) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
 }
 
 type belowPrefix string
@@ -40,14 +56,12 @@ func (t keyed) TransformFromStorage(ctx context.Context, data []byte, at value.C
 	if err != nil {
 		return nil, false, err
 	}
-	stale := false
-	if t.inner != nil {
-		if data, stale, err = t.inner.TransformFromStorage(ctx, data, key); err != nil {
-			if !t.lenient {
-				return nil, false, err
-			}
-			data = nil
+	data, stale, err := t.open(ctx, data, key)
+	if err != nil {
+		if !t.lenient {
+			return nil, false, err
 		}
+		data = nil
 	}
 	return appendFrame(make([]byte, 0, len(data)+len(tail)+2), tail, data), stale, nil
 }
@@ -64,8 +78,73 @@ func (t keyed) TransformToStorage(ctx context.Context, framed []byte, at value.C
 	if tail != want {
 		return nil, fmt.Errorf("refusing to write object %s at the key of %s", tail, want)
 	}
+	return t.seal(ctx, data, key)
+}
+
+// Some ways to encrypt authenticate the key along with the value, others do not, or
+// authenticate nothing. So that no value can be moved to another key, whichever is
+// in use, the key is encrypted with the value, behind a mark as long as a block.
+const (
+	sealMark      = "kcp.io/at-key/1:"
+	encryptedMark = "k8s:enc:" // begins all that the libraries encrypt
+)
+
+func isEncrypted(stored []byte) bool { return bytes.HasPrefix(stored, []byte(encryptedMark)) }
+
+// seal returns data as it is stored at key.
+func (t keyed) seal(ctx context.Context, data []byte, key belowPrefix) ([]byte, error) {
 	if t.inner == nil {
 		return data, nil
 	}
-	return t.inner.TransformToStorage(ctx, data, key)
+	plain := append(make([]byte, 0, len(sealMark)+len(key)+len(data)+2), sealMark...)
+	stored, err := t.inner.TransformToStorage(ctx, appendFrame(plain, string(key), data), key)
+	if err != nil || isEncrypted(stored) {
+		return stored, err
+	}
+	return t.inner.TransformToStorage(ctx, data, key) // stored as it is
 }
+
+// open is the inverse of seal. It reports whether the value would be stored in
+// another way now: not encrypted, or with another key.
+func (t keyed) open(ctx context.Context, stored []byte, key belowPrefix) (data []byte, stale bool, err error) {
+	encrypted := isEncrypted(stored)
+	if t.inner == nil {
+		if encrypted {
+			return nil, false, errors.New("the value is encrypted; start the server with the --encryption-provider-config that it was written with")
+		}
+		return stored, false, nil
+	}
+	data, stale, err = t.inner.TransformFromStorage(ctx, stored, key)
+	if err != nil || !encrypted {
+		return data, stale, err
+	}
+	framed, ok := bytes.CutPrefix(data, []byte(sealMark))
+	if !ok {
+		return nil, false, errors.New("the encrypted value does not say where it belongs")
+	}
+	at, data, err := cutFrame(framed)
+	if err != nil {
+		return nil, false, err
+	}
+	if at != string(key) {
+		return nil, false, fmt.Errorf("the encrypted value belongs at %s, not at %s", at, key)
+	}
+	return data, stale, nil
+}
+
+// stale reports whether a stored value would be stored in another way now.
+func (s *Store) stale(ctx context.Context, k Key, stored []byte) (bool, error) {
+	if stored == nil || k.Root == System {
+		return false, nil
+	}
+	_, stale, err := s.keyed(k.groupResource()).open(ctx, stored, belowPrefix(k.full()))
+	return stale, err
+}
+
+// Stale reports whether the value after the event is encrypted in another way than
+// a new one would be: with a key that is not the first any more, or not at all. It
+// is put right by writing the object as it is.
+func (e Event) Stale(ctx context.Context) (bool, error) { return e.store.stale(ctx, e.Key, e.value) }
+
+// Stale is [Event.Stale] of an item.
+func (i Item) Stale(ctx context.Context) (bool, error) { return i.store.stale(ctx, i.Key, i.value) }

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/options"
+)
+
+// maxStreams is how many requests one HTTP/2 connection may have open by default,
+// as of a kube-apiserver.
+const maxStreams = 1000
+
+// prepareServing gets the certificates of the listener.
+func (s *Server) prepareServing(context.Context) error {
+	if s.config.Listener == nil {
+		s.config.Listener = newNowhere()
+	}
+	external, err := url.Parse(s.config.ExternalURL)
+	if err != nil {
+		return err
+	}
+	given := options.SecureServingOptions{}
+	if s.config.Serving != nil {
+		given = *s.config.Serving
+	}
+	given.Listener = s.config.Listener
+	if given.HTTP2MaxStreamsPerConnection == 0 {
+		given.HTTP2MaxStreamsPerConnection = maxStreams
+	}
+	if err := given.ApplyTo(&s.serving); err != nil {
+		return fmt.Errorf("%w; check the flags --tls-*", err)
+	}
+	if s.serving.Cert != nil {
+		s.ca, err = verifierOf(&given, s.serving, external.Hostname())
+		return err
+	}
+	hosts := []string{"localhost", "127.0.0.1", "::1"}
+	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
+		hosts = append(hosts, h)
+	}
+	own, err := newOwnCertificate(cmp.Or(given.ServerCert.CertDirectory, s.config.Dir), hosts)
+	if err != nil {
+		return err
+	}
+	s.serving.Cert, s.ca = own, own.ca()
+	if sni := sniFor(s.serving, external.Hostname()); sni != nil {
+		s.ca, err = topOf(sni)
+	}
+	return err
+}
+
+// checkServing finds what is wrong with the certificates that were given, and says
+// so in terms of the flags.
+func checkServing(o *options.SecureServingOptions) error {
+	pair := o.ServerCert.CertKey
+	if (pair.CertFile == "") != (pair.KeyFile == "") {
+		return errors.New("--tls-cert-file and --tls-private-key-file belong together; give both, or neither to have a certificate made")
+	}
+	for flag, file := range map[string]string{"--tls-cert-file": pair.CertFile, "--tls-private-key-file": pair.KeyFile} {
+		if err := readable(file); err != nil {
+			return fmt.Errorf("%s: %w; name a PEM file that the server can read", flag, err)
+		}
+	}
+	for _, named := range o.SNICertKeys {
+		if err := errors.Join(readable(named.CertFile), readable(named.KeyFile)); err != nil {
+			return fmt.Errorf("--tls-sni-cert-key: %w; name PEM files that the server can read", err)
+		}
+	}
+	return nil
+}
+
+func readable(file string) error {
+	if file == "" {
+		return nil
+	}
+	_, err := os.ReadFile(file)
+	return err
+}
+
+// verifierOf returns what clients verify the certificate with that they get when
+// they ask for host, in PEM.
+func verifierOf(o *options.SecureServingOptions, serving *genericapiserver.SecureServingInfo, host string) ([]byte, error) {
+	cert, _ := serving.Cert.CurrentCertKeyContent()
+	if sni := sniFor(serving, host); sni != nil {
+		cert = sni
+	}
+	ca, err := topOf(cert)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert-file %s: %w", o.ServerCert.CertKey.CertFile, err)
+	}
+	return ca, nil
+}
+
+// sniFor returns the certificate chain that is for host alone, or nil.
+func sniFor(serving *genericapiserver.SecureServingInfo, host string) []byte {
+	for _, c := range serving.SNICerts {
+		cert, _ := c.CurrentCertKeyContent()
+		chain, err := parseChain(cert)
+		if err == nil && host != "" && (slices.Contains(c.SNINames(), host) || chain[0].VerifyHostname(host) == nil) {
+			return cert
+		}
+	}
+	return nil
+}
+
+// topOf returns what verifies a chain of certificates: the authority that the
+// machine knows, or else what the chain ends in.
+func topOf(cert []byte) ([]byte, error) {
+	chain, err := parseChain(cert)
+	if err != nil {
+		return nil, err
+	}
+	leaf := chain[0]
+	if time.Now().After(leaf.NotAfter) {
+		return nil, fmt.Errorf("the certificate was good until %s; give one that still is", leaf.NotAfter.Format(time.DateTime))
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	if known, err := leaf.Verify(x509.VerifyOptions{Intermediates: between}); err == nil {
+		top := known[0]
+		return encodeCertificate(top[len(top)-1].Raw), nil
+	}
+	return encodeCertificate(chain[len(chain)-1].Raw), nil
+}
+
+func parseChain(text []byte) ([]*x509.Certificate, error) {
+	var chain []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, c)
+	}
+	if len(chain) == 0 {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return chain, nil
+}

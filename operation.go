@@ -1,0 +1,52 @@
+package kcp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/options"
+
+	"github.com/unforked/kcp/internal/server"
+)
+
+type (
+	// An Operation is what those choose who run a server: certificates, audit,
+	// tracing, encryption at rest, and limits.
+	Operation = server.Operation
+	// Encryption says how objects are encrypted in etcd.
+	Encryption = server.Encryption
+)
+
+// DefaultOperation returns the choices that the zero value of an [Operation] stands
+// for, to begin from: the options of Kubernetes have no useful zero value.
+func DefaultOperation() Operation { return server.DefaultOperation() }
+
+// listenAt opens a listener, whose port others may use too if that was chosen.
+func listenAt(ctx context.Context, at string, o *options.SecureServingOptions) (net.Listener, error) {
+	if o == nil || !o.PermitPortSharing && !o.PermitAddressSharing {
+		return new(net.ListenConfig).Listen(ctx, "tcp", at)
+	}
+	host, service, err := net.SplitHostPort(at)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(service)
+	if err != nil || port == 0 {
+		return nil, fmt.Errorf("%q is not a port that can be shared; give a number to --secure-port, or leave out --permit-port-sharing and --permit-address-sharing", service)
+	}
+	// Only upstream's options set these on a socket.
+	shared := options.SecureServingOptions{
+		BindAddress: net.ParseIP(host), BindPort: port, PermitPortSharing: o.PermitPortSharing, PermitAddressSharing: o.PermitAddressSharing,
+	}
+	if shared.BindAddress == nil {
+		shared.BindAddress = net.IPv6unspecified
+	}
+	var info *genericapiserver.SecureServingInfo
+	if err := shared.ApplyTo(&info); err != nil {
+		return nil, err
+	}
+	return info.Listener, nil
+}
