@@ -2,9 +2,7 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -173,28 +170,16 @@ func TestMetadataOfStoredObject(t *testing.T) {
 	}
 }
 
-// locked is encryption at rest for tests: a value opens with its own key alone.
-type locked struct{}
-
-func (locked) TransformToStorage(_ context.Context, value []byte, at value.Context) ([]byte, error) {
-	return append([]byte(string(at.AuthenticatedData())+"\x00"), value...), nil
-}
-
-func (locked) TransformFromStorage(_ context.Context, value []byte, at value.Context) ([]byte, bool, error) {
-	rest, ok := bytes.CutPrefix(value, []byte(string(at.AuthenticatedData())+"\x00"))
-	if !ok {
-		return nil, false, errors.New("locked for another key")
-	}
-	return rest, false, nil
-}
-
 func TestMetadataOfEncryptedObject(t *testing.T) {
-	s, _, stop := open(t, t.TempDir())
-	defer stop()
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encrypting(t, aesgcm("one"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	create(t, s, "c1")
 	secrets := NativeResource(schema.GroupResource{Resource: "secrets"})
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	s.register(secrets, tenantCodec{scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)}, locked{})
+	s.register(secrets, tenantCodec{scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)})
 	if _, err := s.Commit(t.Context(), []Write{{Resource: secrets, Cluster: "c1", Object: &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "u"},
 	}}}); err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -25,15 +26,19 @@ import (
 func TestTenancy(t *testing.T) {
 	for _, f := range []flavour{natives(), customs()} {
 		t.Run(f.name, func(t *testing.T) {
-			for _, seed := range seeds(t) {
-				tenancy(t, f, seed)
+			for i, seed := range seeds(t) {
+				var encryption value.ResourceTransformers
+				if i%2 == 0 {
+					encryption = encrypting(t, aesgcm("one"), asItIs)
+				}
+				tenancy(t, f, seed, encryption)
 			}
 		})
 	}
 }
 
-func tenancy(t *testing.T, f flavour, seed uint64) {
-	w := &world{TB: t, flavour: f, seed: seed, rand: rand.New(rand.NewPCG(seed, seed)), dir: t.TempDir()}
+func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTransformers) {
+	w := &world{TB: t, flavour: f, seed: seed, rand: rand.New(rand.NewPCG(seed, seed)), dir: t.TempDir(), encryption: encryption}
 	w.start()
 	defer func() { w.ended() }()
 	for _, c := range []cluster.Name{"c1", "c10", "c1-a", "c2"} { // one begins another, also in etcd's order

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -110,24 +109,27 @@ func (t keyed) open(ctx context.Context, stored []byte, key belowPrefix) (data [
 	encrypted := isEncrypted(stored)
 	if t.inner == nil {
 		if encrypted {
-			return nil, false, errors.New("the value is encrypted; start the server with the --encryption-provider-config that it was written with")
+			return nil, false, fmt.Errorf("the value at %s is encrypted; start the server with the --encryption-provider-config that it was written with", key)
 		}
 		return stored, false, nil
 	}
 	data, stale, err = t.inner.TransformFromStorage(ctx, stored, key)
-	if err != nil || !encrypted {
-		return data, stale, err
+	if err != nil {
+		return nil, false, fmt.Errorf("decrypt what is stored at %s: %w", key, err)
+	}
+	if !encrypted {
+		return data, stale, nil
 	}
 	framed, ok := bytes.CutPrefix(data, []byte(sealMark))
 	if !ok {
-		return nil, false, errors.New("the encrypted value does not say where it belongs")
+		return nil, false, fmt.Errorf("the encrypted value at %s does not say where it belongs", key)
 	}
 	at, data, err := cutFrame(framed)
 	if err != nil {
 		return nil, false, err
 	}
 	if at != string(key) {
-		return nil, false, fmt.Errorf("the encrypted value belongs at %s, not at %s", at, key)
+		return nil, false, fmt.Errorf("the encrypted value at %s belongs elsewhere", key) // not saying where, which may be another tenant's
 	}
 	return data, stale, nil
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -165,6 +166,8 @@ type world struct {
 	spaces []space
 	log    []change
 	ended  func()
+	// encryption of the values; nil for none
+	encryption value.ResourceTransformers
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -181,7 +184,7 @@ func (w *world) ok(err error, doing string, args ...any) {
 
 // start opens the store, or opens it again.
 func (w *world) start() {
-	s, err := Open(w.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true})
+	s, err := Open(w.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption})
 	w.ok(err, "open")
 	w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
 	w.ok(s.Spine().Start(w.Context()), "start the spine")

@@ -1,0 +1,364 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	kms "k8s.io/kms/pkg/service"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Providers, as in an EncryptionConfiguration.
+const asItIs = "identity: {}"
+
+func keysOf(provider string, names ...string) string {
+	text := provider + ": {keys: ["
+	for _, n := range names {
+		key := sha256.Sum256([]byte(n))
+		text += fmt.Sprintf("{name: %s, secret: %s},", n, base64.StdEncoding.EncodeToString(key[:]))
+	}
+	return text + "]}"
+}
+
+func aesgcm(names ...string) string { return keysOf("aesgcm", names...) }
+
+// encrypting returns what a configuration with these providers makes of all
+// resources.
+func encrypting(t testing.TB, providers ...string) value.ResourceTransformers {
+	t.Helper()
+	return encryptingOnly(t, "*.*", providers...)
+}
+
+func encryptingOnly(t testing.TB, resource string, providers ...string) value.ResourceTransformers {
+	t.Helper()
+	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: ['" + resource + "']\n  providers:\n"
+	for _, p := range providers {
+		text += "  - " + p + "\n"
+	}
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := encryptionconfig.LoadEncryptionConfig(t.Context(), file, false, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encryptionconfig.StaticTransformers(loaded.Transformers)
+}
+
+// plugin is a KMS, whose key it shows.
+type plugin struct {
+	mu  sync.Mutex
+	key string
+}
+
+// startKMS starts a plugin and returns the provider that uses it.
+func startKMS(t testing.TB) (p *plugin, provider string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kms") // a short path, as for any socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	p = &plugin{key: "one"}
+	s := kms.NewGRPCService(socket, patience, p)
+	ended := make(chan error, 1)
+	go func() { ended <- s.ListenAndServe() }()
+	t.Cleanup(func() { s.Shutdown(); <-ended })
+	return p, fmt.Sprintf("kms: {apiVersion: v2, name: %s, endpoint: 'unix://%s', timeout: 60s}", filepath.Base(dir), socket)
+}
+
+func (p *plugin) Status(context.Context) (*kms.StatusResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyID: p.key}, nil
+}
+
+func (p *plugin) Encrypt(_ context.Context, _ string, data []byte) (*kms.EncryptResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &kms.EncryptResponse{Ciphertext: mirrored(data), KeyID: p.key}, nil
+}
+
+func (p *plugin) Decrypt(_ context.Context, _ string, r *kms.DecryptRequest) ([]byte, error) {
+	return mirrored(r.Ciphertext), nil
+}
+
+func mirrored(data []byte) []byte {
+	data = slices.Clone(data)
+	slices.Reverse(data)
+	return data
+}
+
+// Whatever encrypts: what is stored shows nothing, is read back wherever it was
+// written, and is of no use anywhere else.
+func TestEncryption(t *testing.T) {
+	_, plugin := startKMS(t)
+	for name, provider := range map[string]string{
+		"aescbc": keysOf("aescbc", "one"), "aesgcm": aesgcm("one"), "secretbox": keysOf("secretbox", "one"), "kms": plugin,
+	} {
+		for _, f := range []flavour{natives(), customs()} {
+			t.Run(name+"/"+f.name, func(t *testing.T) {
+				w := &world{TB: t, flavour: f, dir: t.TempDir(), encryption: encrypting(t, provider)}
+				w.start()
+				defer func() { w.ended() }()
+				encrypted(t, w)
+			})
+		}
+	}
+}
+
+func encrypted(t *testing.T, w *world) {
+	create(t, w.store, "c1", "bad")
+	at := object{"ns", "x"}
+	w.put(space{cluster: "c1"}, at, "plain-text")
+	w.put(space{cluster: "bad"}, at, "other-text")
+	watched, err := w.apis[0].Watch(in(cluster.All), w.root, everything("0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watched.Stop()
+	next(t, watched)
+	next(t, watched)
+	stored := w.stored(t, "c1", at)
+	if !isEncrypted(stored) || bytes.Contains(stored, []byte("plain-text")) || bytes.Contains(stored, []byte("ns/x")) {
+		t.Errorf("stored: %q", stored)
+	}
+	// A value that somebody moved to another cluster, in etcd itself.
+	moved := Key{w.resource(""), "bad", at.namespace, at.name}
+	if _, err := w.store.RawClient().Put(t.Context(), w.store.prefix+moved.full(), string(stored)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, watched, "DELETED bad/x")
+	w.badObject(t, at)
+	if m, _, err := w.store.Metadata(t.Context(), moved); err == nil {
+		t.Errorf("metadata of a moved value: %+v", m)
+	}
+	w.ended()
+	w.start()
+	w.badObject(t, at)
+	good := w.empty()
+	w.ok(w.apis[0].Get(in("c1"), w.key(at), storage.GetOptions{}, good), "get after a restart")
+	if got := w.value(good); got != "plain-text" {
+		t.Errorf("after a restart: %q", got)
+	}
+	if _, rev, err := w.store.Metadata(t.Context(), Key{w.resource(""), "c1", at.namespace, at.name}); err != nil || rev == 0 {
+		t.Errorf("metadata at revision %d: %v", rev, err)
+	}
+	w.repaired(t, at)
+}
+
+func (w *world) stored(t *testing.T, c cluster.Name, at object) []byte {
+	t.Helper()
+	resp, err := w.store.RawClient().Get(t.Context(), w.store.prefix+Key{w.resource(""), c, at.namespace, at.name}.full())
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatal(resp, err)
+	}
+	return resp.Kvs[0].Value
+}
+
+// A new key that is put before the old one is used for what is written from then
+// on. What is still stored with the old one says so, and an update that changes
+// nothing rewrites it; then the old key can go.
+func TestEncryptionKeyRotates(t *testing.T) {
+	for _, f := range []flavour{natives(), customs()} {
+		t.Run(f.name, func(t *testing.T) {
+			at := object{"ns", "x"}
+			w := &world{TB: t, flavour: f, dir: t.TempDir()}
+			seen := &staleness{}
+			begin := func(providers ...string) {
+				if w.encryption = nil; len(providers) > 0 {
+					w.encryption = encrypting(t, providers...)
+				}
+				s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption})
+				w.ok(err, "open")
+				s.Spine().Follow(seen)
+				w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
+				w.ok(s.Spine().Start(t.Context()), "start the spine")
+			}
+			begin() // not encrypted yet
+			create(t, w.store, "c1")
+			w.put(space{cluster: "c1"}, at, "kept")
+			for _, providers := range [][]string{
+				{aesgcm("one"), asItIs}, {aesgcm("two", "one")}, {keysOf("secretbox", "three"), aesgcm("two")}, {asItIs, keysOf("secretbox", "three")}, {},
+			} {
+				w.ended()
+				begin(providers...)
+				if len(providers) > 0 && !seen.stale["x"] {
+					t.Errorf("with %v the value is not stale", providers)
+				}
+				before := w.stored(t, "c1", at)
+				got := w.empty()
+				w.ok(w.apis[0].GuaranteedUpdate(in("c1"), w.key(at), got, false, nil, func(o runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+					return o, nil, nil
+				}, nil), "update with %v", providers)
+				if w.value(got) != "kept" {
+					t.Errorf("with %v: %q", providers, w.value(got))
+				}
+				if after := w.stored(t, "c1", at); len(providers) > 0 && bytes.Equal(before, after) {
+					t.Errorf("with %v the value was not rewritten: %q", providers, after)
+				}
+			}
+			w.ended()
+		})
+	}
+}
+
+// staleness follows which values are stale, by name.
+type staleness struct{ stale map[string]bool }
+
+func (s *staleness) Reset() { s.stale = map[string]bool{} }
+func (s *staleness) Done()  {}
+func (s *staleness) Apply(e Event) {
+	if stale, err := e.Stale(context.Background()); err == nil {
+		s.stale[e.Key.Name] = stale
+	}
+}
+
+// Only the resources that the configuration names are encrypted, native and custom
+// ones alike.
+func TestEncryptionByResource(t *testing.T) {
+	for resource, want := range map[string]string{
+		"*.*": "configmaps widgets", "widgets.example.com": "widgets", "*.example.com": "widgets", "configmaps": "configmaps", "*.": "configmaps",
+	} {
+		t.Run(resource, func(t *testing.T) {
+			s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encryptingOnly(t, resource, aesgcm("one"))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			var got []string
+			for _, f := range []flavour{natives(), customs()} {
+				api := f.storages(t, s)[0]
+				if f.name == "native" {
+					create(t, s, "c1")
+				}
+				w := &world{TB: t, flavour: f, store: s, apis: []storage.Interface{api}}
+				w.put(space{cluster: "c1"}, object{"ns", "x"}, "v")
+				if isEncrypted(w.stored(t, "c1", object{"ns", "x"})) {
+					got = append(got, f.resource("").Resource)
+				}
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("encrypted: %v, want %s", got, want)
+			}
+		})
+	}
+}
+
+// What was written encrypted says so to a server that knows no key.
+func TestEncryptionForgotten(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.ended()
+		w.encryption = encrypting(t, aesgcm("one"))
+		w.start()
+		create(t, w.store, "c1")
+		w.put(space{cluster: "c1"}, object{"ns", "x"}, "v")
+		w.ended()
+		w.encryption = nil
+		w.start()
+		_, _, err := w.store.Read(t.Context(), Key{w.resource(""), "c1", "ns", "x"})
+		if err == nil || !strings.Contains(err.Error(), "--encryption-provider-config") {
+			t.Errorf("read without the key: %v", err)
+		}
+	})
+}
+
+// The key that is authenticated along with a value is that below the prefix, so that
+// all may be moved to another one, and nobody writes into one that was given out: a
+// cache of decrypted values keeps it.
+func TestEncryptionAuthenticates(t *testing.T) {
+	r := &recorder{ResourceTransformers: encrypting(t, aesgcm("one"))}
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	cm := configMapsOf(t, s)
+	create(t, s, "c1")
+	for i := range 20 {
+		if err := cm.Create(in("c1"), cmRoot+"/ns/"+fmt.Sprint(i), configMap("ns", fmt.Sprint(i), ""), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Spine().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.RawClient().Get(t.Context(), s.prefix+"/n/", clientv3.WithPrefix())
+	if err != nil || len(resp.Kvs) != 20 {
+		t.Fatal(len(resp.Kvs), err)
+	}
+	here, there := keyed{prefix: s.prefix, inner: r.TransformerForResource(configMaps)}, keyed{prefix: "/elsewhere", inner: r.TransformerForResource(configMaps)}
+	for _, kv := range resp.Kvs {
+		below := strings.TrimPrefix(string(kv.Key), s.prefix)
+		a, _, errA := here.TransformFromStorage(t.Context(), kv.Value, value.DefaultContext(kv.Key))
+		b, _, errB := there.TransformFromStorage(t.Context(), kv.Value, value.DefaultContext("/elsewhere"+below))
+		if errA != nil || errB != nil || !bytes.Equal(a, b) {
+			t.Errorf("%s at another prefix: %v, %v", kv.Key, errA, errB)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, kept := range r.kept {
+		if string(kept) != r.were[i] {
+			t.Errorf("the key %q became %q", r.were[i], kept)
+		}
+		if !strings.HasPrefix(r.were[i], "/n/core/configmaps/-/c1/ns/") {
+			t.Errorf("authenticated: %q", r.were[i])
+		}
+	}
+	if len(r.kept) < 40 {
+		t.Errorf("only %d values passed", len(r.kept))
+	}
+}
+
+// recorder keeps what values are authenticated with.
+type recorder struct {
+	value.ResourceTransformers
+	mu   sync.Mutex
+	kept [][]byte
+	were []string
+}
+
+func (r *recorder) TransformerForResource(gr schema.GroupResource) value.Transformer {
+	return recording{r.ResourceTransformers.TransformerForResource(gr), r}
+}
+
+type recording struct {
+	value.Transformer
+	to *recorder
+}
+
+func (r recording) keep(at value.Context) {
+	r.to.mu.Lock()
+	defer r.to.mu.Unlock()
+	r.to.kept = append(r.to.kept, at.AuthenticatedData())
+	r.to.were = append(r.to.were, string(at.AuthenticatedData()))
+}
+
+func (r recording) TransformFromStorage(ctx context.Context, data []byte, at value.Context) ([]byte, bool, error) {
+	r.keep(at)
+	return r.Transformer.TransformFromStorage(ctx, data, at)
+}
+
+func (r recording) TransformToStorage(ctx context.Context, data []byte, at value.Context) ([]byte, error) {
+	r.keep(at)
+	return r.Transformer.TransformToStorage(ctx, data, at)
+}
