@@ -41,7 +41,7 @@ func DefaultOperation() Operation {
 		Audit:   options.NewAuditOptions(),
 		Tracing: options.NewTracingOptions(),
 		// With a registry of its own, as the library's would be shared by all servers.
-		Requests:  options.NewServerRunOptionsForComponent("kcp", compatibility.NewComponentGlobalsRegistry()),
+		Requests:  options.NewServerRunOptionsForComponent("kcp", ownRegistry()),
 		Profiling: options.NewFeatureOptions(),
 		EventTTL:  time.Hour,
 	}
@@ -51,6 +51,14 @@ func DefaultOperation() Operation {
 	o.Requests.ShutdownWatchTerminationGracePeriod = drain
 	o.Profiling.EnablePriorityAndFairness = false
 	return o
+}
+
+// ownRegistry is where the options of a server look for versions and feature gates
+// that they do not decide on here.
+func ownRegistry() compatibility.ComponentGlobalsRegistry {
+	r := compatibility.NewComponentGlobalsRegistry()
+	_ = r.Set() // of an empty registry it only notes that it was done
+	return r
 }
 
 // complete fills in what was not chosen.
@@ -67,6 +75,11 @@ func (o *Operation) complete() {
 	}
 	if o.Requests == nil {
 		o.Requests = d.Requests
+	}
+	if o.Requests.ComponentGlobalsRegistry == nil {
+		requests := *o.Requests
+		requests.ComponentGlobalsRegistry = ownRegistry()
+		o.Requests = &requests
 	}
 	if o.Profiling == nil {
 		o.Profiling = d.Profiling

@@ -132,7 +132,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()

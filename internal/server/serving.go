@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -20,35 +21,41 @@ import (
 // as of a kube-apiserver.
 const maxStreams = 1000
 
-// prepareServing gets the certificates of the listener.
-func (s *Server) prepareServing(context.Context) error {
+// prepareListener takes up what was chosen about TLS, and the certificates that were
+// given.
+func (s *Server) prepareListener(context.Context) error {
 	if s.config.Listener == nil {
 		s.config.Listener = newNowhere()
 	}
+	given := *s.config.Serving
+	given.Listener = s.config.Listener
+	if err := given.ApplyTo(&s.serving); err != nil {
+		return fmt.Errorf("%w; correct the flags --tls-*", err)
+	}
+	suites := s.serving.CipherSuites
+	if len(suites) > 0 && !s.serving.DisableHTTP2 && s.serving.MinTLSVersion < tls.VersionTLS13 &&
+		!slices.Contains(suites, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256) && !slices.Contains(suites, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) {
+		return errors.New("--tls-cipher-suites lacks what HTTP/2 needs; add TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 or TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, or set --disable-http2-serving")
+	}
+	return nil
+}
+
+// prepareServing finds what verifies the certificate of the listener, which it makes
+// if none was given.
+func (s *Server) prepareServing(context.Context) error {
 	external, err := url.Parse(s.config.ExternalURL)
 	if err != nil {
 		return err
 	}
-	given := options.SecureServingOptions{}
-	if s.config.Serving != nil {
-		given = *s.config.Serving
-	}
-	given.Listener = s.config.Listener
-	if given.HTTP2MaxStreamsPerConnection == 0 {
-		given.HTTP2MaxStreamsPerConnection = maxStreams
-	}
-	if err := given.ApplyTo(&s.serving); err != nil {
-		return fmt.Errorf("%w; check the flags --tls-*", err)
-	}
 	if s.serving.Cert != nil {
-		s.ca, err = verifierOf(&given, s.serving, external.Hostname())
+		s.ca, err = verifierOf(s.config.Serving, s.serving, external.Hostname())
 		return err
 	}
 	hosts := []string{"localhost", "127.0.0.1", "::1"}
 	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
 		hosts = append(hosts, h)
 	}
-	own, err := newOwnCertificate(cmp.Or(given.ServerCert.CertDirectory, s.config.Dir), hosts)
+	own, err := newOwnCertificate(cmp.Or(s.config.Serving.ServerCert.CertDirectory, s.config.Dir), hosts)
 	if err != nil {
 		return err
 	}
