@@ -32,7 +32,7 @@ func TestOwnCertificateIsRenewed(t *testing.T) {
 		go func() { o.Run(ctx, 1); close(ended) }()
 		first := leaf(t, o)
 		for month := range 20 {
-			time.Sleep(30 * 24 * time.Hour) // of the clock of the bubble
+			<-time.After(30 * 24 * time.Hour) // by the clock of the bubble
 			synctest.Wait()
 			now := leaf(t, o)
 			for _, host := range []string{"localhost", "kcp.example.com"} {
