@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -34,8 +35,10 @@ func operate(t *testing.T, dir string, o server.Operation) *operated {
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
 	tokens := filepath.Join(dir, "tokens.csv")
 	write(t, tokens, []byte("alices-token,alice,alice\n"))
+	access := server.Access{Authentication: auth.DefaultOptions()}
+	access.Authentication.TokenFile.TokenFile = tokens
 	s.Server = must(server.New(t.Context(), server.Config{
-		Dir: dir, NoSync: true, Listener: listener, ExternalURL: "https://" + s.at, Kubeconfig: kubeconfig, TokenFile: tokens, Operation: o,
+		Dir: dir, NoSync: true, Listener: listener, ExternalURL: "https://" + s.at, Kubeconfig: kubeconfig, Access: access, Operation: o,
 	}))(t)
 	t.Cleanup(s.Close)
 	s.admin = must(clientcmd.BuildConfigFromFlags("", kubeconfig))(t)
