@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"reflect"
@@ -62,12 +61,15 @@ func newIssuers(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*iss
 
 // read reads the flags, or the file if there is one.
 func (i *issuers) read() error {
+	if o := i.options.OIDC; o != nil && o.CAFile != "" {
+		if _, err := certutil.NewPool(o.CAFile); err != nil {
+			return fmt.Errorf("--oidc-ca-file: %w", err)
+		}
+	}
 	config, err := i.options.ToAuthenticationConfig()
 	switch {
 	case err != nil && i.options.AuthenticationConfigFile != "":
 		return fmt.Errorf("--authentication-config: %w", err)
-	case errors.As(err, new(*fs.PathError)):
-		return fmt.Errorf("--oidc-ca-file: %w", err)
 	case err != nil:
 		return fmt.Errorf("--oidc-*: %w", err)
 	}
