@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -40,4 +41,17 @@ func (o *options) access(f *pflag.FlagSet) {
 	f.DurationVar(&z.WebhookAuthorizedTTL, "authorization-webhook-cache-authorized-ttl", 5*time.Minute, "How long the webhook's answer that a request is allowed is remembered.")
 	f.DurationVar(&z.WebhookUnauthorizedTTL, "authorization-webhook-cache-unauthorized-ttl", 30*time.Second, "How long the webhook's answer that a request is not allowed is remembered.")
 	f.StringVar(&z.ConfigFile, "authorization-config", "", "File with an AuthorizationConfiguration: authorizers of the types RBAC and Webhook, in order. It is read again when it changes. It excludes --authorization-order and --authorization-webhook-*.")
+}
+
+// checkAccess finds flags that have no effect beside others.
+func (o *options) checkAccess(f *pflag.FlagSet) error {
+	if o.server.Authorization.ConfigFile == "" {
+		return nil
+	}
+	for _, name := range []string{"order", "webhook-config-file", "webhook-version", "webhook-cache-authorized-ttl", "webhook-cache-unauthorized-ttl"} {
+		if f.Changed("authorization-" + name) {
+			return fmt.Errorf("--authorization-config says itself who is asked in which order: leave out --authorization-%s", name)
+		}
+	}
+	return nil
 }

@@ -95,13 +95,14 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
+			if err := o.checkAccess(cmd.Flags()); err != nil {
+				return err
+			}
 			return o.run(ctx, cmd.ErrOrStderr())
 		},
 	}
 	o.flags(cmd.Flags())
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see which there are: %s start --help", err, self())
-	})
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return explain(cmd.Flags(), err) })
 	return cmd
 }
 
