@@ -42,6 +42,7 @@ import (
 
 const (
 	drain     = 10 * time.Second
+	farewell  = 2 * time.Second // for the last bookmarks of watches
 	readyPoll = 5 * time.Millisecond
 )
 
@@ -146,6 +147,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 func (s *Server) Close() {
 	s.closing.Do(func() {
 		s.lingerInShutdown()
+		s.endWatches()
 		s.cancel()
 		if s.dialer != nil { // its calls may be of requests that are waited for
 			defer time.AfterFunc(drain, s.dialer.Close).Stop()
@@ -189,6 +191,16 @@ func (s *Server) open(ctx context.Context) (err error) {
 		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
 	}
 	return err
+}
+
+// endWatches gives watches a last bookmark, while everything still runs.
+func (s *Server) endWatches() {
+	if !s.started || s.ctx.Err() != nil {
+		return // nobody watches, or nothing works any more
+	}
+	ctx, stop := context.WithTimeout(s.ctx, farewell)
+	defer stop()
+	s.store.EndWatches(ctx)
 }
 
 // Failed returns a channel that gets the error that ends serving.

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -26,14 +27,26 @@ type drain struct {
 	convert func(watch.Event) (watch.Event, bool)
 	// began is the newest revision when the watch did: events up to it are a replay,
 	// which waits for its reader.
-	began int64
+	began    int64
+	farewell *farewell
 }
 
 // drained returns in with room for events that its reader has not taken yet.
-func (s *Store) drained(in watch.Interface, convert func(watch.Event) (watch.Event, bool)) watch.Interface {
-	d := &drain{in: in, out: make(chan watch.Event), stopped: make(chan struct{}), convert: convert, began: s.guard.latest.Load()}
+// bookmarks tells whether the reader asked for them: then the last event will be one.
+func (s *Store) drained(in watch.Interface, bookmarks bool, convert func(watch.Event) (watch.Event, bool)) watch.Interface {
+	d := &drain{
+		in: in, out: make(chan watch.Event), stopped: make(chan struct{}), convert: convert,
+		began: s.guard.latest.Load(), farewell: s.farewell,
+	}
 	d.stop = sync.OnceFunc(func() { close(d.stopped); in.Stop() })
-	s.drains.Go(func() { d.run(s.closing) })
+	pay := func() {}
+	if bookmarks {
+		pay = s.farewell.owe()
+	}
+	s.drains.Go(func() {
+		defer pay()
+		d.run(s.closing)
+	})
 	return d
 }
 
@@ -84,7 +97,7 @@ func (d *drain) run(closing <-chan struct{}) {
 				in = nil
 			}
 		case to <- event:
-			if next = nil; event.Type == watch.Error {
+			if next = nil; event.Type == watch.Error || d.farewell.last(event) {
 				return
 			}
 		case <-d.stopped:
@@ -97,12 +110,27 @@ func (d *drain) run(closing <-chan struct{}) {
 
 // live reports whether e is newer than the watch.
 func (d *drain) live(e watch.Event) bool {
+	rev := revisionOf(e)
+	return rev == 0 || rev > d.began
+}
+
+// revisionOf returns the revision of the object of an event, 0 if it has none.
+func revisionOf(e watch.Event) int64 {
 	accessor, err := meta.Accessor(e.Object)
 	if err != nil {
-		return true
+		return 0
 	}
 	rev, err := strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
-	return err != nil || rev > d.began
+	if err != nil {
+		return 0
+	}
+	return rev
+}
+
+// endsInitial reports whether a bookmark says that all that exists was sent.
+func endsInitial(e watch.Event) bool {
+	accessor, err := meta.Accessor(e.Object)
+	return err == nil && accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }
 
 // bare returns the object of an event, which the cache may have wrapped to share

@@ -2,23 +2,29 @@ package store
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
 // feeding is the storage that a watch cache of all clusters reads.
 type feeding struct {
 	storage.Interface
 	store     *Store
-	committed *atomic.Int64 // newest revision under the prefix of the resource
+	committed *atomic.Int64  // newest revision under the prefix of the resource
+	cache     *cacher.Cacher // that is fed
 
 	mu      sync.Mutex
 	watch   *fed // the one that feeds the cache; nil before the first
+	listed  bool // whether the cache was filled before
 	stopped bool
 }
 
@@ -71,6 +77,19 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 	if err := f.refuse(); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	first := !f.listed
+	f.listed = true
+	f.mu.Unlock()
+	if from := f.store.resumable(); first && from > 0 {
+		// As of where the watches of the last process ended: the cache takes in what
+		// came after as events, and so do the watches that are resumed.
+		before := o
+		before.ResourceVersion, before.ResourceVersionMatch = strconv.FormatInt(from, 10), metav1.ResourceVersionMatchExact
+		if err := f.Interface.GetList(ctx, key, before, list); err == nil {
+			return nil
+		} // compacted since
+	}
 	return f.Interface.GetList(ctx, key, o, list)
 }
 
@@ -106,6 +125,9 @@ func (f *feeding) refuse() error {
 // cacher waits forever for its reflector if it is stopped while the reflector
 // has more changes than there is room for.
 func (f *feeding) stop() {
+	f.store.feedsMu.Lock()
+	delete(f.store.feeds, f)
+	f.store.feedsMu.Unlock()
 	f.mu.Lock()
 	f.stopped = true
 	w := f.watch
@@ -113,5 +135,33 @@ func (f *feeding) stop() {
 	if w != nil {
 		w.Interface.Stop()
 		<-w.read
+	}
+}
+
+// catchUp returns once the cache has taken in everything up to revision rev, or ctx
+// ends.
+func (f *feeding) catchUp(ctx context.Context, rev int64) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		if f.cache.Ready() {
+			if at, err := f.cache.LastSyncResourceVersion(); err == nil && int64(at) >= rev {
+				return
+			}
+		}
+		f.mu.Lock()
+		watching, stopped := f.watch != nil, f.stopped
+		f.mu.Unlock()
+		if stopped {
+			return
+		}
+		if watching {
+			_ = f.RequestWatchProgress(ctx) // asked again if it fails
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
 }

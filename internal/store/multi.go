@@ -244,24 +244,35 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err != nil {
 		return nil, err
 	}
+	if err := m.store.farewell.refuse(); err != nil {
+		return nil, err
+	}
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
 	if err := m.store.refuseFuture(ctx, o.ResourceVersion); err != nil {
 		return nil, err
 	}
-	if m.wait != nil {
+	wildcard := isWildcard(ctx)
+	convert := func(e watch.Event) (watch.Event, bool) { return m.event(e, wildcard) }
+	var w watch.Interface
+	switch {
+	case m.kind.Root == Custom:
+		return m.Interface.Watch(ctx, k, o) // drains itself
+	case m.wait == nil:
+		w, err = m.store.watchEtcd(ctx, m.reader(ctx), k, o)
+		convert = m.store.farewell.seldom(convert)
+	default:
 		o.Predicate.GetAttrs = m.attrs
-		if !isWildcard(ctx) {
+		if !wildcard {
 			o.Predicate = ofCluster(ctx, o.Predicate)
 		}
+		w, err = m.Interface.Watch(ctx, k, o)
 	}
-	w, err := m.reader(ctx).Watch(ctx, k, o)
-	if err != nil || m.kind.Root == Custom { // drained already
-		return w, err
+	if err != nil {
+		return nil, err
 	}
-	wildcard := isWildcard(ctx)
-	return m.store.drained(w, func(e watch.Event) (watch.Event, bool) { return m.event(e, wildcard) }), nil
+	return m.store.drained(w, o.Predicate.AllowWatchBookmarks, convert), nil
 }
 
 // event is what a watch delivers for an event of the cache. To a watch of all

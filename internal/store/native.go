@@ -172,6 +172,7 @@ func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config
 	c.Versioner = storage.APIObjectVersioner{}
 	c.GroupResource = cfg.GroupResource
 	c.EventsHistoryWindow = cfg.EventsHistoryWindow
+	c.Clock = s.clock
 	c.IndexerFuncs = storage.IndexerFuncs{clusterIndex: clusterOf}
 	c.KeyFunc = func(o runtime.Object) (string, error) {
 		accessor, err := meta.Accessor(o)
@@ -180,7 +181,14 @@ func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config
 		}
 		return c.ResourcePrefix + "/" + tailOf(cluster.Of(accessor), accessor.GetNamespace(), accessor.GetName()), nil
 	}
-	return cacher.NewCacherFromConfig(c)
+	made, err := cacher.NewCacherFromConfig(c)
+	if from, ok := c.Storage.(*feeding); ok && err == nil {
+		from.cache = made
+		s.feedsMu.Lock()
+		defer s.feedsMu.Unlock()
+		s.feeds[from] = struct{}{}
+	}
+	return made, err
 }
 
 func clusterOf(o runtime.Object) string {

@@ -266,12 +266,13 @@ func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if !cachedFields(o.Predicate.Field) {
 		o.Predicate.GetAttrs = c.attrs
-		w, err := c.uncached(ctx).Watch(ctx, key, o)
+		w, err := c.multi.store.watchEtcd(ctx, c.uncached(ctx), key, o)
 		if err != nil {
 			return nil, err
 		}
 		wildcard := isWildcard(ctx)
-		return c.multi.store.drained(w, func(e watch.Event) (watch.Event, bool) { return c.multi.event(e, wildcard) }), nil
+		convert := c.multi.store.farewell.seldom(func(e watch.Event) (watch.Event, bool) { return c.multi.event(e, wildcard) })
+		return c.multi.store.drained(w, o.Predicate.AllowWatchBookmarks, convert), nil
 	}
 	cached, err := c.cache(ctx)
 	if err != nil {
@@ -286,7 +287,7 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 	if err != nil {
 		return nil, err
 	}
-	return c.multi.store.drained(w, func(e watch.Event) (watch.Event, bool) { return c.event(e, wildcard) }), nil
+	return c.multi.store.drained(w, o.Predicate.AllowWatchBookmarks, func(e watch.Event) (watch.Event, bool) { return c.event(e, wildcard) }), nil
 }
 
 // event turns an event of the cache into one of this schema. To a watch of all

@@ -63,6 +63,12 @@ type Store struct {
 	hooks   map[string]CreateHook
 	closers []func()
 
+	feedsMu  sync.Mutex
+	feeds    map[*feeding]struct{} // of caches
+	clock    *hastyClock           // of caches
+	farewell *farewell
+	resumeAt int64 // where the last process ended its watches; 0 if nobody knows
+
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
 	drains    sync.WaitGroup
@@ -98,6 +104,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		hooks:      map[string]CreateHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
+		feeds:      map[*feeding]struct{}{},
+		clock:      newHastyClock(),
+		farewell:   newFarewell(),
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.client},
@@ -105,6 +114,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.guard.lease = s.leaseKey()
 	opened, err := s.checkFormat(ctx, o.Version)
+	if err == nil {
+		err = s.readResume(ctx)
+	}
 	if err != nil {
 		b.close()
 		unlock()
