@@ -4,194 +4,219 @@
 package conformance
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io"
-	"net/http"
+	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/test/stock"
+	"time"
 )
 
-// side is one of the two servers.
-type side struct {
-	base    string // URL that paths are appended to
-	clients map[string]*http.Client
-}
+// patience is how long the tests wait for what a server does after its answer.
+const patience = time.Minute
 
-// answer is what is compared.
-type answer struct {
-	Status      int
-	ContentType string
-	Warnings    []string
-	Body        any
-}
-
+// TestConformance runs a short form, with a sample of everything. The variable
+// CONFORMANCE has what else is wanted: "long" runs all of it; "stock" compares
+// two stock servers, between which there is no difference, if the test is right.
 func TestConformance(t *testing.T) {
-	want, got := startStock(t), startKCP(t)
-	reasons := known()
+	c := &comparison{long: wanted("long"), want: startStock(t)}
+	if wanted("stock") {
+		other := startStock(t)
+		c.workspace = func(*testing.T, string) *side { return other }
+	} else {
+		c.known, c.separate, c.workspace = known(), true, startKCP(t)
+	}
+	c.got = c.workspace(t, "natives")
 	for _, file := range files(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".http"), func(t *testing.T) {
+			names := map[string]bool{}
 			for _, r := range parse(t, file) {
-				name := filepath.Base(file) + ": " + r.name
-				reason, differs := reasons[name]
-				delete(reasons, name)
-				diff := cmp.Diff(want.send(t, r), got.send(t, r))
-				switch {
-				case diff != "" && !differs:
-					t.Errorf("%s\n%s %s (-stock +kcp):\n%s", name, r.method, r.path, diff)
-				case diff == "" && differs:
-					t.Errorf("%s: does not differ any more, though this is listed: %s", name, reason)
+				r.name = filepath.Base(file) + ": " + r.name
+				names[r.name] = true
+				c.compare(t, r)
+			}
+			for name := range c.known {
+				if strings.HasPrefix(name, filepath.Base(file)+": ") && !names[name] {
+					t.Errorf("a known difference is listed for %q, which is no request", name)
 				}
 			}
 		})
 	}
-	for name := range reasons {
-		t.Errorf("a known difference is listed for %q, which is no request", name)
+	t.Run("explain", func(t *testing.T) { c.explainNatives(t) })
+	t.Run("bundles", func(t *testing.T) { c.bundles(t, bundles(t)) })
+}
+
+func wanted(word string) bool {
+	return slices.Contains(strings.Split(os.Getenv("CONFORMANCE"), ","), word)
+}
+
+// comparison is of two servers.
+type comparison struct {
+	long      bool // all requests, not only a sample
+	want, got *side
+	known     map[string]difference
+	// workspace returns an empty cluster of the server that is checked; where they
+	// are not separate, it is always the same.
+	workspace func(t *testing.T, name string) *side
+	separate  bool
+
+	requests atomic.Int64
+}
+
+// compare sends a request to both servers, and reports how the answers differ. It
+// returns what the stock server said.
+func (c *comparison) compare(t *testing.T, r request) answer {
+	t.Helper()
+	want, got := c.both(t, r)
+	if wrong := c.judge(r.name, want, got); wrong != "" {
+		t.Errorf("%s %s: %s", r.method, r.path, wrong)
+	}
+	return want
+}
+
+// settle is compare for what servers do a moment after their answer: it repeats a
+// request that changes nothing until the answers are equal.
+func (c *comparison) settle(t *testing.T, r request) {
+	t.Helper()
+	var wrong string
+	if !eventually(t, func() bool {
+		want, got := c.both(t, r)
+		wrong = c.judge(r.name, want, got)
+		return wrong == "" && want.Status < 300
+	}) {
+		t.Errorf("%s %s, after %v: %s", r.method, r.path, patience, wrong)
 	}
 }
 
-func startStock(t *testing.T) *side {
+// both sends a request to both servers at the same time.
+func (c *comparison) both(t *testing.T, r request) (want, got answer) {
 	t.Helper()
-	c := &stock.ControlPlane{Binary: binary(t), Dir: t.TempDir()}
-	t.Cleanup(c.Stop)
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.StartControllers(); err != nil {
-		t.Fatal(err)
-	}
-	s := newSide(t, c.Config, "")
-	return s
+	c.requests.Add(1)
+	var other sync.WaitGroup
+	other.Go(func() { got = c.got.send(t, r) })
+	want = c.want.send(t, r)
+	other.Wait()
+	return want, got
 }
 
-// binary finds the stock program where make puts it, and else builds it.
-func binary(t *testing.T) string {
-	t.Helper()
-	for _, dir := range []string{"../../bin/race", "../../bin"} {
-		if file, err := filepath.Abs(dir + "/kube"); err == nil {
-			if _, err := os.Stat(file); err == nil {
-				return file
+// judge says what is wrong with an answer, if anything is.
+func (c *comparison) judge(name string, want, got answer) string {
+	is := differences(want, got)
+	k, listed := c.known[name]
+	switch {
+	case len(is) > 0 && !listed:
+		return fmt.Sprintf("%s differs:\n%s", name, show(is))
+	case listed && len(is) == 0:
+		return fmt.Sprintf("%s does not differ any more, though this is listed: %s", name, k.why)
+	case listed && !maps.Equal(is, k.at):
+		return fmt.Sprintf("%s differs:\n%sand what is known (%s) is:\n%s", name, show(is), k.why, show(k.at))
+	}
+	return ""
+}
+
+// pair is what the stock server and the other say in one place of an answer: JSON,
+// or nothing.
+type pair struct{ stock, kcp string }
+
+// differences returns by their path the places in which two answers differ.
+func differences(want, got answer) map[string]pair {
+	out := map[string]pair{}
+	walk("", generic(want), generic(got), out)
+	return out
+}
+
+func walk(path string, a, b any, out map[string]pair) {
+	if l, ok := a.([]any); ok {
+		if m, ok := b.([]any); ok && len(l) == len(m) {
+			for i := range l {
+				walk(fmt.Sprintf("%s[%d]", path, i), l[i], m[i], out)
 			}
+			return
 		}
 	}
-	file := filepath.Join(t.TempDir(), "kube")
-	build := exec.CommandContext(t.Context(), "go", "-C", "../tools", "build",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, "./cmd/kube")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the stock program: %v\n%s", err, out)
-	}
-	return file
-}
-
-const workspaces = "/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspaces"
-
-func startKCP(t *testing.T) *side {
-	t.Helper()
-	dir := t.TempDir()
-	tokens := filepath.Join(dir, "tokens.csv")
-	if err := os.WriteFile(tokens, []byte(stock.Tokens), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	srv := &kcp.Server{Dir: dir, Listen: "127.0.0.1:0", NoSync: true, TokenFile: tokens}
-	if err := srv.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := srv.Close(); err != nil {
-			t.Error(err)
+	l, ok1 := a.(map[string]any)
+	m, ok2 := b.(map[string]any)
+	if !ok1 || !ok2 {
+		if p := (pair{text(a), text(b)}); p.stock != p.kcp {
+			out[path] = p
 		}
-	})
-	admin, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
+		return
 	}
-	s := newSide(t, func(token string) *rest.Config {
-		return &rest.Config{Host: srv.URL(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData}}
-	}, "/clusters/root:conformance")
-	made := *s
-	made.base = strings.TrimSuffix(s.base, "/clusters/root:conformance")
-	s.must(t, &made, workspaces, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"conformance"}}`)
-	s.must(t, s, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"user"},
-		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
-		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"user"}]}`)
-	return s
-}
-
-func newSide(t *testing.T, config func(token string) *rest.Config, prefix string) *side {
-	t.Helper()
-	s := &side{clients: map[string]*http.Client{}}
-	for name, token := range map[string]string{"user": stock.UserToken, "ordinary": stock.OrdinaryToken, "admin": stock.AdminToken} {
-		c := config(token)
-		c.WarningHandler = rest.NoWarnings{}
-		h, err := rest.HTTPClientFor(c)
-		if err != nil {
-			t.Fatal(err)
+	for k := range l {
+		if _, ok := m[k]; !ok {
+			out[path+"."+k] = pair{stock: text(l[k])}
+			continue
 		}
-		t.Cleanup(h.CloseIdleConnections)
-		s.clients[name], s.base = h, c.Host+prefix
+		walk(path+"."+k, l[k], m[k], out)
 	}
-	return s
-}
-
-// must creates an object as an administrator, before anything is compared.
-func (s *side) must(t *testing.T, at *side, path, body string) {
-	t.Helper()
-	r := request{method: http.MethodPost, path: path, as: "admin", header: http.Header{"Content-Type": {"application/json"}}, body: body}
-	if a := at.send(t, r); a.Status != http.StatusCreated {
-		t.Fatalf("create at %s: %v", path, a)
+	for k := range m {
+		if _, ok := l[k]; !ok {
+			out[path+"."+k] = pair{kcp: text(m[k])}
+		}
 	}
 }
 
-// send sends one request and returns what of the answer is comparable.
-func (s *side) send(t *testing.T, r request) answer {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, r.method, s.base+r.path, strings.NewReader(r.body))
-	if err != nil {
-		t.Fatal(err)
+// generic returns v as JSON decodes it.
+func generic(v any) (out any) {
+	if json.Unmarshal([]byte(text(v)), &out) != nil {
+		return nil // not reached: v has been decoded from JSON
 	}
-	req.Header = r.header.Clone()
-	res, err := s.clients[r.as].Do(req)
+	return out
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
 	if err != nil {
-		t.Fatal(err)
+		return err.Error()
 	}
-	defer res.Body.Close()
-	a := answer{Status: res.StatusCode, ContentType: res.Header.Get("Content-Type"), Warnings: res.Header.Values("Warning")}
-	if r.events > 0 && res.StatusCode == http.StatusOK {
-		var events []any
-		for d := json.NewDecoder(res.Body); len(events) < r.events; {
-			var e any
-			if err := d.Decode(&e); err != nil {
-				t.Fatalf("%s: after %d events: %v", r.name, len(events), err)
-			}
-			events = append(events, normal("", e))
+	return string(b)
+}
+
+// show prints at most a few differences, and of each at most the beginning.
+func show(all map[string]pair) string {
+	var b strings.Builder
+	for i, path := range slices.Sorted(maps.Keys(all)) {
+		if i == 12 {
+			fmt.Fprintf(&b, "  and %d more\n", len(all)-i)
+			break
 		}
-		a.Body = events
-		return a
+		fmt.Fprintf(&b, "  %s\n    - %.600s\n    + %.600s\n", path, all[path].stock, all[path].kcp)
 	}
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
+	return b.String()
+}
+
+// eventually tries until ok says that it is, or patience is at its end.
+func eventually(t *testing.T, ok func() bool) bool {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	for {
+		if ok() {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return false
+		case <-t.Context().Done():
+			return false
+		}
 	}
-	var v any
-	if json.Unmarshal(bytes.TrimSpace(b), &v) != nil {
-		v = string(b)
+}
+
+func TestDifferences(t *testing.T) {
+	a := answer{Status: 200, Body: map[string]any{"a": []any{1, 2}, "b": "x", "c": nil}}
+	b := answer{Status: 404, Body: map[string]any{"a": []any{1, 3}, "c": nil, "d": []any{}}}
+	got := differences(a, b)
+	want := map[string]pair{".Status": {"200", "404"}, ".Body.a[1]": {"2", "3"}, ".Body.b": {stock: `"x"`}, ".Body.d": {kcp: "[]"}}
+	if !maps.Equal(got, want) {
+		t.Errorf("differences are\n%swant\n%s", show(got), show(want))
 	}
-	a.Body = normal("", v)
-	if m, ok := a.Body.(map[string]any); ok && m["openapi"] != nil {
-		a.Body = m["components"].(map[string]any)["schemas"] // the rest names the server and its credentials
-	}
-	return a
 }

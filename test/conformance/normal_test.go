@@ -5,18 +5,22 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
 // request is one entry of a file in testdata: a line "### name", a line with
-// method and path, headers, an empty line, and the body. The headers As (a user)
-// and Events (how many events of a watch to read) are for the test alone.
+// method and path, headers, an empty line, and the body. Some headers are for the
+// test alone: As (a user), Events (how many events of a watch to read), Until (the
+// status to wait for), and Follow (list all pages).
 type request struct {
 	name, method, path, as, body string
 	header                       http.Header
-	events                       int
+	events, until                int
+	follow                       bool
+	only                         func(any) any // what is compared of the body
 }
 
 func files(t *testing.T) []string {
@@ -51,8 +55,14 @@ func parse(t *testing.T, file string) []request {
 			switch k {
 			case "As":
 				r.as = v
+			case "Follow":
+				r.follow = true
 			case "Events":
 				if r.events, err = strconv.Atoi(v); err != nil {
+					t.Fatal(err)
+				}
+			case "Until":
+				if r.until, err = strconv.Atoi(v); err != nil {
 					t.Fatal(err)
 				}
 			default:
@@ -80,29 +90,54 @@ func normal(key string, v any) any {
 			}
 			out[k] = x
 		}
+		if out["kind"] == "Status" {
+			unordered(out)
+		}
+		if out["openapi"] != nil { // the rest names the server and its credentials
+			return map[string]any{"paths": out["paths"], "schemas": field(out, "components", "schemas")}
+		}
 		return out
 	case []any:
+		if key == "resources" || key == "subresources" { // of discovery: in any order
+			v = slices.SortedFunc(slices.Values(v), func(a, b any) int { return strings.Compare(text(a), text(b)) })
+		}
 		out := make([]any, len(v))
 		for i, x := range v {
-			out[i] = normal("", x)
+			out[i] = normal(key, x)
 		}
 		return out
 	case string:
-		return text(key, v)
+		return plain(key, v)
 	}
 	return v
 }
 
-func text(key, s string) string {
+// unordered sorts what is wrong with an object if it is several things: servers
+// find them in the order of a map, and so that of the message is another each time.
+func unordered(status map[string]any) {
+	causes, _ := field(status, "details", "causes").([]any)
+	message, _ := status["message"].(string)
+	if len(causes) < 2 && !strings.Contains(message, "strict decoding error") {
+		return
+	}
+	slices.SortFunc(causes, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,[]", r) })
+	slices.Sort(words)
+	status["message"] = strings.Join(words, " ")
+}
+
+func plain(key, s string) string {
 	switch key {
 	case "uid", "resourceVersion", "continue", "token":
 		if s != "" {
 			return "<" + key + ">"
 		}
+	case "cells":
+		s = regexp.MustCompile(`^(\d+[dhms])+$`).ReplaceAllString(s, "<age>")
 	}
+	s = regexp.MustCompile(`(resourceVersion\\?":\\?")\d+`).ReplaceAllString(s, "$1<resourceVersion>") // of an object in a message
 	s = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).ReplaceAllString(s, "<uid>")
 	s = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllString(s, "<time>")
-	s = regexp.MustCompile(`^\d+s$`).ReplaceAllString(s, "<age>")
 	s = regexp.MustCompile(`Key: [^,]+,`).ReplaceAllString(s, "Key: <key>,") // of etcd, in some messages
 	return regexp.MustCompile(`\bgen-[a-z0-9]{5}\b`).ReplaceAllString(s, "gen-<suffix>")
 }

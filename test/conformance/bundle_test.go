@@ -1,0 +1,172 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// bundle is the CRDs of one version of a project, and the samples that it brings.
+type bundle struct {
+	name    string
+	crds    []definition
+	samples map[string][]sample // by group and kind
+}
+
+// definition is a CRD: as the project wrote it, and understood.
+type definition struct {
+	body string // JSON
+	apiextensionsv1.CustomResourceDefinition
+}
+
+// sample is an object of a project: valid or not, that is for the servers to say.
+type sample struct {
+	name   string
+	object map[string]any
+}
+
+// bundles returns those of test/tools/bundles.txt.
+func bundles(t *testing.T) []*bundle {
+	t.Helper()
+	text, err := os.ReadFile("../tools/bundles.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := map[string]string{} // of modules
+	var out []*bundle
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) != 6 {
+			t.Fatalf("bundles.txt: %d fields in %q, want 6", len(f), line)
+		}
+		module := f[1] + "@" + f[2]
+		if dirs[module] == "" {
+			dirs[module] = download(t, module, f[3])
+		}
+		out = append(out, readBundle(t, f[0], filepath.Join(dirs[module], f[4]), under(dirs[module], f[5])))
+	}
+	return out
+}
+
+// under returns the folders of a list, which "-" leaves empty, below dir.
+func under(dir, list string) []string {
+	var out []string
+	for _, f := range strings.Split(strings.Trim(list, "-"), ",") {
+		if f != "" {
+			out = append(out, filepath.Join(dir, f))
+		}
+	}
+	return out
+}
+
+// download returns where the files of a module are. It compares the hash itself:
+// nothing requires the module, so that no go.sum has it.
+func download(t *testing.T, module, sum string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GONOSUMDB=*", "GOTOOLCHAIN=local")
+	out, err := cmd.Output()
+	var is struct{ Dir, Sum, Error string }
+	if json.Unmarshal(out, &is) != nil || err != nil || is.Sum != sum {
+		t.Fatalf("download %s: hash %q, want %q (%v) %s", module, is.Sum, sum, err, is.Error)
+	}
+	return is.Dir
+}
+
+func readBundle(t *testing.T, name, crds string, samples []string) *bundle {
+	t.Helper()
+	b := &bundle{name: name, samples: map[string][]sample{}}
+	for _, d := range documents(t, crds) {
+		if d.object["kind"] != "CustomResourceDefinition" {
+			continue
+		}
+		body, err := json.Marshal(d.object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := definition{body: string(body)}
+		if err := json.Unmarshal(body, &c.CustomResourceDefinition); err != nil {
+			t.Fatalf("%s: %v", d.name, err)
+		}
+		b.crds = append(b.crds, c)
+		b.samples[c.Spec.Group+" "+c.Spec.Names.Kind] = nil
+	}
+	if len(b.crds) == 0 {
+		t.Fatalf("no CRDs in %s", crds)
+	}
+	for _, dir := range samples {
+		for _, d := range documents(t, dir) {
+			version, _ := d.object["apiVersion"].(string)
+			group, _, _ := strings.Cut(version, "/")
+			key := fmt.Sprintf("%s %s", group, d.object["kind"])
+			if _, ours := b.samples[key]; ours && named(d.object) {
+				b.samples[key] = append(b.samples[key], d)
+			}
+		}
+	}
+	return b
+}
+
+// named tells whether the object has a name: without, there is no URL for it.
+func named(object map[string]any) bool {
+	meta, _ := object["metadata"].(map[string]any)
+	name, _ := meta["name"].(string)
+	return name != "" && !strings.ContainsAny(name, "/${<")
+}
+
+// documents returns all YAML below a file or folder, also that which stands in
+// pages of documentation. What is no YAML, such as a template, is left out.
+func documents(t *testing.T, root string) []sample {
+	t.Helper()
+	var out []sample
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var parts [][]byte
+		switch filepath.Ext(path) {
+		case ".yaml", ".yml":
+			parts = split(text)
+		case ".md":
+			for _, m := range regexp.MustCompile("(?s)\n```ya?ml[^\n]*\n(.*?)\n```").FindAllSubmatch(text, -1) {
+				parts = append(parts, split(m[1])...)
+			}
+		}
+		for i, part := range parts {
+			var object map[string]any
+			if yaml.Unmarshal(part, &object) == nil && object["kind"] != nil {
+				rel, _ := filepath.Rel(root, path)
+				out = append(out, sample{name: fmt.Sprintf("%s#%d", rel, i+1), object: object})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortStableFunc(out, func(a, b sample) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+func split(text []byte) [][]byte {
+	return bytes.Split(append([]byte("\n"), text...), []byte("\n---"))
+}
