@@ -20,12 +20,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
@@ -224,7 +227,9 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegate()); err != nil {
+	// What is nowhere is answered as kube-apiserver does, and not with an index.
+	nowhere := notfoundhandler.New(legacyscheme.Codecs, filters.NoMuxAndDiscoveryIncompleteKey)
+	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(nowhere)); err != nil {
 		return err
 	}
 	if err := s.installDiscoveryOfIssuer(); err != nil {
@@ -273,6 +278,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.Info.Title = "kcp"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
+	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = credentials()
 	cfg.FlowControl = nil
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.health()...)
@@ -283,6 +289,14 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 		return s.chain(front, c)
 	}
 	return cfg
+}
+
+// credentials is what OpenAPI says about how clients come.
+func credentials() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
+	const name, in, what = "authorization", "header", "Bearer Token authentication"
+	v2 := spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
+	v3 := spec3.SecurityScheme{SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
+	return &spec.SecurityDefinitions{"BearerToken": &v2}, spec3.SecuritySchemes{"BearerToken": &v3}
 }
 
 func (s *Server) spineReady(*http.Request) error {

@@ -36,8 +36,8 @@ type sample struct {
 	object map[string]any
 }
 
-// bundles returns those of test/tools/bundles.txt.
-func bundles(t *testing.T) []*bundle {
+// bundles returns those of test/tools/bundles.txt: all, or those of the short form.
+func bundles(t *testing.T, long bool) []*bundle {
 	t.Helper()
 	text, err := os.ReadFile("../tools/bundles.txt")
 	if err != nil {
@@ -50,8 +50,11 @@ func bundles(t *testing.T) []*bundle {
 			continue
 		}
 		f := strings.Fields(line)
-		if len(f) != 6 {
-			t.Fatalf("bundles.txt: %d fields in %q, want 6", len(f), line)
+		if len(f) != 7 {
+			t.Fatalf("bundles.txt: %d fields in %q, want 7", len(f), line)
+		}
+		if f[6] != "short" && !long {
+			continue
 		}
 		module := f[1] + "@" + f[2]
 		if dirs[module] == "" {
@@ -62,13 +65,11 @@ func bundles(t *testing.T) []*bundle {
 	return out
 }
 
-// under returns the folders of a list, which "-" leaves empty, below dir.
+// under returns the folders of a list, below dir.
 func under(dir, list string) []string {
 	var out []string
-	for _, f := range strings.Split(strings.Trim(list, "-"), ",") {
-		if f != "" {
-			out = append(out, filepath.Join(dir, f))
-		}
+	for f := range strings.SplitSeq(list, ",") {
+		out = append(out, filepath.Join(dir, f))
 	}
 	return out
 }

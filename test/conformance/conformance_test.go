@@ -48,7 +48,7 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	t.Run("explain", func(t *testing.T) { c.explainNatives(t) })
-	t.Run("bundles", func(t *testing.T) { c.bundles(t, bundles(t)) })
+	t.Run("bundles", func(t *testing.T) { c.bundles(t, bundles(t, c.long)) })
 }
 
 func wanted(word string) bool {

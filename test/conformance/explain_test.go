@@ -28,7 +28,7 @@ func (s *side) openapi(t *testing.T) openapi.Client {
 func (c *comparison) explainNatives(t *testing.T) {
 	want, got := c.want.openapi(t), c.got.openapi(t)
 	all := []string{
-		"v1 configmaps", "v1 secrets", "v1 namespaces", "v1 serviceaccounts", "v1 events", "v1 resourcequotas",
+		"v1 configmaps", "v1 secrets", "v1 namespaces", "v1 serviceaccounts", "v1 events",
 		"rbac.authorization.k8s.io/v1 clusterroles", "rbac.authorization.k8s.io/v1 rolebindings",
 		"coordination.k8s.io/v1 leases", "events.k8s.io/v1 events",
 	}

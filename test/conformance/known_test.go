@@ -9,5 +9,40 @@ type difference struct {
 // known returns the requests whose answers differ, with the reason. A request that
 // does not differ any more must be taken off.
 func known() map[string]difference {
-	return map[string]difference{}
+	reason := difference{"the authorizer of workspaces gives a reason for every refusal",
+		map[string]pair{".Body.status.reason": {kcp: `"access denied"`}}}
+	// The fields of a namespace that the server makes for everybody.
+	label := `"fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}`
+	maker := pair{stock: `[{"apiVersion":"v1","fieldsType":"FieldsV1",` + label +
+		`,"manager":"kube-apiserver","operation":"Update","time":"\u003ctime\u003e"}]`}
+	return map[string]difference{
+		"access.http: forbidden": denied(`configmaps is forbidden: User \"ordinary\" cannot list resource ` +
+			`\"configmaps\" in API group \"\" in the namespace \"default\"`),
+		"access.http: forbidden in all": denied(`configmaps is forbidden: User \"ordinary\" cannot list resource ` +
+			`\"configmaps\" in API group \"\" at the cluster scope`),
+		"access.http: forbidden token": denied(`serviceaccounts \"default\" is forbidden: User \"ordinary\" cannot create resource ` +
+			`\"serviceaccounts/token\" in API group \"\" in the namespace \"default\"`),
+		"access.http: self review":    reason,
+		"access.http: subject review": reason,
+		"access.http: forbidden URL": {"metrics are of the whole server, and 501 in a workspace", map[string]pair{
+			".Status":      {"403", "501"},
+			".ContentType": {`"application/json"`, `"text/plain; charset=utf-8"`},
+			".Body": {`{"apiVersion":"v1","code":403,"details":{},"kind":"Status","message":"forbidden: User \"ordinary\" cannot get path \"/metrics\"",` +
+				`"metadata":{},"reason":"Forbidden","status":"Failure"}`,
+				`"metrics are served for the whole server at /metrics, not for one logical cluster\n"`},
+		}},
+		"access.http: no token": {"the message says which field is missing", map[string]pair{".Body.message": {
+			`"token is required for TokenReview in authentication"`, `"spec.token is missing: a TokenReview needs the token to review"`}}},
+		"core.http: namespace table": {"what every workspace has is stored without managed fields",
+			map[string]pair{".Body.rows[0].object.metadata.managedFields": maker}},
+		"core.http: namespace status": {"what every workspace has is stored without managed fields",
+			map[string]pair{".Body.metadata.managedFields": maker}},
+		"core.http: token": {"the audience is that of the server", map[string]pair{
+			".Body.spec.audiences[0]": {`"https://kubernetes.default.svc.cluster.local"`, `"https://kcp.default.svc"`}}},
+	}
+}
+
+func denied(message string) difference {
+	return difference{"the authorizer of workspaces gives a reason for every refusal",
+		map[string]pair{".Body.message": {`"` + message + `"`, `"` + message + `: access denied"`}}}
 }

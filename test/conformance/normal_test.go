@@ -105,6 +105,9 @@ func normal(key string, v any) any {
 		for i, x := range v {
 			out[i] = normal(key, x)
 		}
+		if key == "managedFields" { // by time, of which nothing is left
+			slices.SortFunc(out, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+		}
 		return out
 	case string:
 		return plain(key, v)
@@ -135,7 +138,9 @@ func plain(key, s string) string {
 	case "cells":
 		s = regexp.MustCompile(`^(\d+[dhms])+$`).ReplaceAllString(s, "<age>")
 	}
-	s = regexp.MustCompile(`(resourceVersion\\?":\\?")\d+`).ReplaceAllString(s, "$1<resourceVersion>") // of an object in a message
+	s = regexp.MustCompile(`\\?"annotations\\?":\{\\?"kcp.io/cluster\\?":\\?"\w+\\?"\},`).ReplaceAllString(s, "") // of an object in a message
+	s = regexp.MustCompile(`\\?"kcp.io/cluster\\?":\\?"\w+\\?",?`).ReplaceAllString(s, "")
+	s = regexp.MustCompile(`(resourceVersion\\?":\\?")\d+`).ReplaceAllString(s, "$1<resourceVersion>")
 	s = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).ReplaceAllString(s, "<uid>")
 	s = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllString(s, "<time>")
 	s = regexp.MustCompile(`Key: [^,]+,`).ReplaceAllString(s, "Key: <key>,") // of etcd, in some messages
