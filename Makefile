@@ -29,7 +29,7 @@ bench: build
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
 conformance: programs
-	$(RACE) go test -count=1 ./test/conformance
+	CONFORMANCE=long $(RACE) go test -count=1 -timeout 180m ./test/conformance
 
 fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
