@@ -36,6 +36,16 @@ type AdminFiles struct {
 	// TokenStore is the file with the SHA-256 of the shard admin's token. It lets
 	// a token from Kubeconfig be used again without being trusted for being there.
 	TokenStore string
+
+	// Tokens, if set, are the tokens, which other processes know as well. Then none
+	// are made, and there is no TokenStore.
+	Tokens *AdminTokens
+}
+
+// AdminTokens are the tokens of both administrators.
+type AdminTokens struct {
+	Kcp   string `json:"kcp"`
+	Shard string `json:"shard"`
 }
 
 // Admins are the server's own administrators, known by their tokens.
@@ -53,6 +63,11 @@ var _ authenticator.Token = (*Admins)(nil)
 // admin from an earlier start.
 func NewAdmins(files AdminFiles) (*Admins, error) {
 	a := &Admins{files: files, kcp: rand.Text()}
+	if t := files.Tokens; t != nil {
+		a.kcp, a.shard = t.Kcp, t.Shard
+		a.kcpHash, a.shardSum = sha256.Sum256([]byte(a.kcp)), sha256.Sum256([]byte(a.shard))
+		return a, nil
+	}
 	a.kcpHash = sha256.Sum256([]byte(a.kcp))
 	stored, known, err := readTokenStore(files.TokenStore)
 	if err != nil {

@@ -64,11 +64,11 @@ func (a Access) extendTokens() bool {
 	return a.Authentication == nil || a.Authentication.ServiceAccounts == nil || a.Authentication.ServiceAccounts.ExtendExpiration
 }
 
-func (s *Server) prepareAccess(context.Context) error {
+func (s *Server) prepareAccess(ctx context.Context) error {
 	access := s.config.Access
 	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
 	fresh := s.store.Spine().Fresh
-	key, err := s.signingKey()
+	key, err := s.signingKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,11 @@ func (s *Server) prepareAccess(context.Context) error {
 	if s.accounts, err = auth.NewServiceAccounts(accounts); err != nil {
 		return err
 	}
-	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile()})
+	tokens, err := s.commonAdmins(ctx)
+	if err != nil {
+		return err
+	}
+	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile(), Tokens: tokens})
 	if err != nil {
 		return err
 	}
@@ -100,11 +104,14 @@ func (s *Server) prepareAccess(context.Context) error {
 	return err
 }
 
-func (s *Server) signingKey() (crypto.Signer, error) {
+func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
 	if file := s.config.Access.SigningKeyFile; file != "" {
 		return auth.SigningKey(file)
 	}
-	return auth.ServiceAccountKey(filepath.Join(s.config.Dir, "sa.key"))
+	if s.store.Several() {
+		return s.commonSigningKey(ctx, s.signingKeyFile())
+	}
+	return auth.ServiceAccountKey(s.signingKeyFile())
 }
 
 func (s *Server) adminTokenFile() string {

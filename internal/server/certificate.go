@@ -52,14 +52,15 @@ var (
 )
 
 // newOwnCertificate returns a certificate for the hosts: that in dir if it is good
-// for all of them and for a while, else a new one.
-func newOwnCertificate(dir string, hosts []string) (*ownCertificate, error) {
+// for all of them and for a while, else a new one. It is signed by the authority that
+// find returns.
+func newOwnCertificate(dir string, hosts []string, find func(certFile, keyFile string) (tls.Certificate, error)) (*ownCertificate, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the serving certificate: %w; choose one that can be made with --cert-dir", err)
 	}
 	o := &ownCertificate{dir: dir, hosts: hosts}
 	var err error
-	if o.authority, err = loadAuthority(filepath.Join(dir, "apiserver-ca.crt"), filepath.Join(dir, "apiserver-ca.key")); err != nil {
+	if o.authority, err = find(filepath.Join(dir, "apiserver-ca.crt"), filepath.Join(dir, "apiserver-ca.key")); err != nil {
 		return nil, err
 	}
 	if !o.load() {
@@ -191,10 +192,7 @@ func loadAuthority(certFile, keyFile string) (tls.Certificate, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return pair, fmt.Errorf("read the authority of the serving certificate: %w; remove %s and %s to have a new one made", err, certFile, keyFile)
 	}
-	cert, key, err := issue(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "kcp-ca"}, NotAfter: time.Now().Add(authorityLife),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
-	}, nil)
+	cert, key, err := makeAuthority()
 	if err != nil {
 		return pair, err
 	}
@@ -202,6 +200,14 @@ func loadAuthority(certFile, keyFile string) (tls.Certificate, error) {
 		return pair, err
 	}
 	return tls.X509KeyPair(cert, key)
+}
+
+// makeAuthority returns the certificate of a new authority, and its key, in PEM.
+func makeAuthority() (cert, key []byte, err error) {
+	return issue(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "kcp-ca"}, NotAfter: time.Now().Add(authorityLife),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+	}, nil)
 }
 
 // issue returns a certificate like the template, and its key, in PEM. Without an

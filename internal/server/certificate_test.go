@@ -19,7 +19,7 @@ func TestOwnCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		o, err := newOwnCertificate(dir, []string{"localhost", "kcp.example.com"})
+		o, err := newOwnCertificate(dir, []string{"localhost", "kcp.example.com"}, loadAuthority)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestOwnCertificateIsRenewed(t *testing.T) {
 		}
 		cancel()
 		<-ended
-		kept, err := newOwnCertificate(dir, []string{"localhost"})
+		kept, err := newOwnCertificate(dir, []string{"localhost"}, loadAuthority)
 		if err != nil || !leaf(t, kept).Equal(leaf(t, o)) {
 			t.Errorf("the next start has another certificate (%v)", err)
 		}
@@ -69,7 +69,7 @@ func leaf(t *testing.T, o *ownCertificate) *x509.Certificate {
 func TestOwnCertificateIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	o, err := newOwnCertificate(dir, []string{"localhost"})
+	o, err := newOwnCertificate(dir, []string{"localhost"}, loadAuthority)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,18 +77,18 @@ func TestOwnCertificateIsMadeAnew(t *testing.T) {
 	if err := os.WriteFile(keyFile, []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	other, err := newOwnCertificate(dir, []string{"localhost"})
+	other, err := newOwnCertificate(dir, []string{"localhost"}, loadAuthority)
 	if err != nil || leaf(t, other).Equal(leaf(t, o)) || string(other.ca()) != string(o.ca()) {
 		t.Errorf("a damaged key was not replaced under the same authority: %v", err)
 	}
-	wider, err := newOwnCertificate(dir, []string{"localhost", "10.0.0.1"})
+	wider, err := newOwnCertificate(dir, []string{"localhost", "10.0.0.1"}, loadAuthority)
 	if err != nil || leaf(t, wider).VerifyHostname("10.0.0.1") != nil {
 		t.Errorf("a new host is not in the certificate: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "apiserver-ca.key"), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newOwnCertificate(dir, nil); err == nil || !strings.Contains(err.Error(), "remove ") {
+	if _, err := newOwnCertificate(dir, nil, loadAuthority); err == nil || !strings.Contains(err.Error(), "remove ") {
 		t.Errorf("a damaged authority: %v", err)
 	}
 	if text, err := os.ReadFile(certFile); err != nil || strings.Count(string(text), "BEGIN CERTIFICATE") != 2 {
@@ -98,7 +98,7 @@ func TestOwnCertificateIsMadeAnew(t *testing.T) {
 
 func TestTopOfChain(t *testing.T) {
 	t.Parallel()
-	o, err := newOwnCertificate(t.TempDir(), []string{"localhost"})
+	o, err := newOwnCertificate(t.TempDir(), []string{"localhost"}, loadAuthority)
 	if err != nil {
 		t.Fatal(err)
 	}

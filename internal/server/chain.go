@@ -73,7 +73,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
-	return withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) })
+	return s.outages(withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) }))
 }
 
 // shutdown tells watches when to end.

@@ -28,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -108,6 +109,7 @@ func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 }
 
 func TestMain(m *testing.M) {
+	etcdtest.Main()
 	code := m.Run()
 	if s, err := shared(); err == nil {
 		s.transports.Range(func(_, made any) bool { made.(func() *http.Transport)().CloseIdleConnections(); return true })

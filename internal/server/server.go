@@ -283,6 +283,9 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.health()...)
+	if s.store.Several() {
+		cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("etcd", s.etcdReady))
+	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.front = api
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })

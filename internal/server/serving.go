@@ -42,7 +42,7 @@ func (s *Server) prepareListener(context.Context) error {
 
 // prepareServing finds what verifies the certificate of the listener, which it makes
 // if none was given.
-func (s *Server) prepareServing(context.Context) error {
+func (s *Server) prepareServing(ctx context.Context) error {
 	external, err := url.Parse(s.config.ExternalURL)
 	if err != nil {
 		return err
@@ -55,7 +55,11 @@ func (s *Server) prepareServing(context.Context) error {
 	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
 		hosts = append(hosts, h)
 	}
-	own, err := newOwnCertificate(cmp.Or(s.config.Serving.ServerCert.CertDirectory, s.config.Dir), hosts)
+	authority := loadAuthority
+	if s.store.Several() {
+		authority = func(string, string) (tls.Certificate, error) { return s.commonAuthority(ctx) }
+	}
+	own, err := newOwnCertificate(cmp.Or(s.config.Serving.ServerCert.CertDirectory, s.config.Dir), hosts, authority)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ const (
 	// A server that hangs without closing its connections is noticed after both.
 	keepAliveEvery   = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
+	// retries of a read that no server answers, which is a second or less: another
+	// leader is found in that time.
+	retries = 20
 	// oldestEtcd reports the progress of a watch only once all changes were sent.
 	oldestEtcd = "3.5.8"
 )
@@ -41,9 +44,9 @@ func connect(ctx context.Context, e Etcd) (*backend, error) {
 	config := clientv3.Config{
 		Endpoints: e.Servers, TLS: secure, Username: e.Username, Password: e.Password,
 		DialTimeout: connectTimeout / 2, DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: keepAliveTimeout,
-		MaxCallSendMsgSize: 2 * maxRequestSize,
-		Logger:             zap.NewNop(),
-		DialOptions:        []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
+		MaxCallSendMsgSize: 2 * maxRequestSize, MaxUnaryRetries: retries,
+		Logger:      zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
 	}
 	if err := e.greet(ctx, config); err != nil {
 		return nil, err

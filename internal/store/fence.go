@@ -93,5 +93,8 @@ func (f *fences) forget(rev int64) {
 // cluster. It is exact: when this process knows of no fence, etcd is asked.
 func (s *Store) State(ctx context.Context, c cluster.Name) (State, error) {
 	f, err := s.guard.fence(ctx, c)
+	if err != nil {
+		noteOutage(ctx, err)
+	}
 	return f.state, err
 }

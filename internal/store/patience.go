@@ -70,9 +70,10 @@ func (p patient) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 		return p.once(ctx, op, long, false)
 	}
 	for n := 1; ; n++ {
+		began := time.Now()
 		r, err := p.once(ctx, op, glance, false)
-		if err == nil || n == glances || ctx.Err() != nil || !apierrors.IsServiceUnavailable(err) {
-			return r, err
+		if err == nil || n == glances || ctx.Err() != nil || time.Since(began) < glance {
+			return r, err // which is final, unless a server hangs
 		}
 	}
 }

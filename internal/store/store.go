@@ -264,6 +264,7 @@ func (s *Store) Read(ctx context.Context, k Key) (runtime.Object, int64, error) 
 	}
 	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
 	if err != nil {
+		noteOutage(ctx, err)
 		return nil, 0, err
 	}
 	s.guard.saw(resp.Header.Revision)
@@ -282,6 +283,7 @@ func (s *Store) ReadInto(ctx context.Context, k Key, o any) (int64, error) {
 	}
 	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
 	if err != nil {
+		noteOutage(ctx, err)
 		return 0, err
 	}
 	s.guard.saw(resp.Header.Revision)

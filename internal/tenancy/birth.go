@@ -64,6 +64,9 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 
 // conceive is the first transaction of a workspace.
 func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
+	if _, known := w.Tree.Cluster(parent); !known {
+		w.Tree.fresh(ctx) // another process may just have made it
+	}
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
