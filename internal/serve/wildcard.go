@@ -30,7 +30,7 @@ func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.Request
 			var h http.Handler
 			var done func()
 			if h, done, err = p.handlers.of(key, content, func(d *oneDefinition) (http.Handler, error) { return p.build(d, p.config.Metadata, nil) }); err == nil {
-				defer done()
+				defer WhenServed(req.Context(), done)
 				h.ServeHTTP(w, req)
 				return
 			}
