@@ -1,0 +1,316 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// ground is what the decisions of these tests are based on.
+var ground = SystemKey("c1", "names", "example.com")
+
+// move changes the ground as somebody else would, and returns its new revision.
+func move(t testing.TB, s *Store) int64 {
+	t.Helper()
+	r, err := s.RawClient().Put(t.Context(), s.prefix+ground.full(), "moved")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Header.Revision
+}
+
+func groundAt(t testing.TB, s *Store) int64 {
+	t.Helper()
+	revision, at, err := s.Revision(t.Context(), ground)
+	if err != nil || at < revision {
+		t.Fatal(revision, at, err)
+	}
+	return revision
+}
+
+// on returns a context for writes of config maps that depend on the ground at a
+// revision, and counts how often they are decided anew.
+func on(revision int64, advance bool, renew func(context.Context, int64) (int64, error)) (context.Context, *atomic.Int32) {
+	var asked atomic.Int32
+	return WithCondition(in("c1"), &Condition{
+		Of: NativeResource(configMaps), On: ground, Revision: revision, Advance: advance,
+		Renew: func(ctx context.Context, now int64) (int64, error) { asked.Add(1); return renew(ctx, now) },
+	}), &asked
+}
+
+var errDecided = errors.New("decided otherwise")
+
+func refuse(context.Context, int64) (int64, error)     { return 0, errDecided }
+func goOn(_ context.Context, now int64) (int64, error) { return now, nil }
+
+// set updates a config map, once before was called.
+func set(v string, before func()) storage.UpdateFunc {
+	return func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		before()
+		next := in.(*corev1.ConfigMap).DeepCopy()
+		next.Data = map[string]string{"v": v}
+		return next, nil, nil
+	}
+}
+
+func nothing() {}
+
+// three makes one write of each kind: a creation, an update and a deletion.
+func three(cm storage.Interface, round int) []func(context.Context) error {
+	key := func(name string) string { return cmRoot + "/ns/" + name }
+	fresh := fmt.Sprint("new", round)
+	return []func(context.Context) error{
+		func(ctx context.Context) error { return cm.Create(ctx, key(fresh), configMap("ns", fresh, ""), nil, 0) },
+		func(ctx context.Context) error {
+			return cm.GuaranteedUpdate(ctx, key("old"), &corev1.ConfigMap{}, false, nil, set(fresh, nothing), nil)
+		},
+		func(ctx context.Context) error {
+			return cm.Delete(ctx, key(fmt.Sprint("doomed", round)), &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+		},
+	}
+}
+
+// prepared is a store with what the writes of so many rounds need.
+func prepared(t *testing.T, rounds int) (*Store, storage.Interface) {
+	t.Helper()
+	s, cm := unfollowed(t)
+	create(t, s, "c1", "c2")
+	names := []string{"old"}
+	for i := range rounds {
+		names = append(names, fmt.Sprint("doomed", i))
+	}
+	for _, name := range names {
+		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s, cm
+}
+
+// A write goes through while what it depends on stands, with no key as with one.
+// Once that has moved it is decided anew: as before, or not.
+func TestCondition(t *testing.T) {
+	s, cm := prepared(t, 10)
+	round := 0
+	each := func(what string, ctx context.Context, asked *atomic.Int32, anew bool, want error) {
+		t.Helper()
+		for i, write := range three(cm, round) {
+			asked.Store(0)
+			if err := write(ctx); !errors.Is(err, want) || (want == nil && err != nil) {
+				t.Errorf("%s: write %d says %v, want %v", what, i, err, want)
+			}
+			if got := asked.Load() > 0; got != anew { // twice, if the object was cached as it no longer is
+				t.Errorf("%s: write %d was decided anew: %t", what, i, got)
+			}
+		}
+		round++
+	}
+	ctx, asked := on(0, false, refuse)
+	each("no key, as expected", ctx, asked, false, nil)
+	first := move(t, s)
+	each("a key appeared", ctx, asked, true, errDecided)
+	ctx, asked = on(first, false, refuse)
+	each("the key as expected", ctx, asked, false, nil)
+	move(t, s)
+	each("the key has moved", ctx, asked, true, errDecided)
+	ctx, asked = on(first, false, goOn)
+	each("it has moved, but nothing changes", ctx, asked, true, nil)
+	ctx, asked = on(first, false, func(_ context.Context, now int64) (int64, error) {
+		if now == 0 {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("the key is at %d", now)
+	})
+	if _, err := s.RawClient().Delete(t.Context(), s.prefix+ground.full()); err != nil {
+		t.Fatal(err)
+	}
+	each("the key has gone, but nothing changes", ctx, asked, true, nil)
+	if got := groundAt(t, s); got != 0 {
+		t.Errorf("writes that only compare have changed the key: it is at %d", got)
+	}
+}
+
+// What a condition does not concern, it does not hold up.
+func TestConditionOfOthers(t *testing.T) {
+	s, cm := prepared(t, 1)
+	ctx := WithCondition(in("c1"), &Condition{Of: CustomResource(widgets, ""), On: ground, Revision: 12345, Advance: true, Renew: refuse})
+	for i, write := range three(cm, 0) {
+		if err := write(ctx); err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if got := groundAt(t, s); got != 0 {
+		t.Errorf("the key was advanced to %d", got)
+	}
+}
+
+// What makes a write fail is said: a condition is neither a conflict nor an object
+// that exists, and these are not hidden by one that holds.
+func TestConditionAndObject(t *testing.T) {
+	s, cm := prepared(t, 0)
+	held, _ := on(0, true, refuse)
+	failed, _ := on(7, true, refuse)
+	again := func(ctx context.Context) error {
+		return cm.Create(ctx, cmRoot+"/ns/old", configMap("ns", "old", ""), nil, 0)
+	}
+	if err := again(held); !storage.IsExist(err) {
+		t.Errorf("create of what exists, condition held: %v", err)
+	}
+	if err := again(failed); !errors.Is(err, errDecided) {
+		t.Errorf("create of what exists, condition failed: %v", err)
+	}
+	stale, calls := "1", 0
+	err := cm.GuaranteedUpdate(held, cmRoot+"/ns/old", &corev1.ConfigMap{}, false, &storage.Preconditions{ResourceVersion: &stale}, set("x", nothing), nil)
+	if !storage.IsInvalidObj(err) {
+		t.Errorf("update of an old version, condition held: %v", err)
+	}
+	// The object moves under an update that depends on something that moves, too.
+	first := move(t, s)
+	renewing, asked := on(first, true, goOn)
+	err = cm.GuaranteedUpdate(renewing, cmRoot+"/ns/old", &corev1.ConfigMap{}, false, nil, set("second", func() {
+		if calls++; calls == 1 {
+			move(t, s)
+			if err := cm.GuaranteedUpdate(in("c1"), cmRoot+"/ns/old", &corev1.ConfigMap{}, false, nil, set("first", nothing), nil); err != nil {
+				t.Error(err)
+			}
+		}
+	}), nil)
+	if err != nil || calls != 2 || asked.Load() == 0 {
+		t.Errorf("both moved: %v after %d calls, decided anew %d times", err, calls, asked.Load())
+	}
+	var got corev1.ConfigMap
+	if err := cm.Get(in("c1"), cmRoot+"/ns/old", storage.GetOptions{}, &got); err != nil || got.Data["v"] != "second" {
+		t.Errorf("there is %v, %v", got.Data, err)
+	}
+}
+
+// A ground that never stands still ends a write with words about that.
+func TestConditionNeverStandsStill(t *testing.T) {
+	s, cm := prepared(t, 1)
+	ctx, asked := on(0, false, func(_ context.Context, now int64) (int64, error) { return now - 1, nil })
+	move(t, s)
+	for i, write := range three(cm, 0) {
+		asked.Store(0)
+		if err := write(ctx); !apierrors.IsServerTimeout(err) {
+			t.Errorf("write %d: %v", i, err)
+		}
+		if asked.Load() > attempts {
+			t.Errorf("write %d: %d attempts", i, asked.Load())
+		}
+	}
+}
+
+// Of those who decide on the same grounds, one wins; the others learn of it before
+// anything of theirs is written.
+func TestConditionAdvances(t *testing.T) {
+	s, cm := prepared(t, 0)
+	const rounds, writers = 5, 8
+	for round := range rounds {
+		before := groundAt(t, s)
+		var won, lost atomic.Int32
+		var wg sync.WaitGroup
+		for i := range writers {
+			wg.Go(func() {
+				ctx, _ := on(before, true, refuse)
+				name := fmt.Sprint("w", round, "-", i)
+				switch err := cm.Create(ctx, cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); {
+				case err == nil:
+					won.Add(1)
+				case errors.Is(err, errDecided):
+					lost.Add(1)
+					if err := cm.Get(in("c1"), cmRoot+"/ns/"+name, storage.GetOptions{}, &corev1.ConfigMap{}); !storage.IsNotFound(err) {
+						t.Errorf("a loser is written: %v", err)
+					}
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if won.Load() != 1 || lost.Load() != writers-1 {
+			t.Errorf("%d won and %d lost", won.Load(), lost.Load())
+		}
+		if now := groundAt(t, s); now <= before {
+			t.Errorf("the key was not advanced: at %d, before %d", now, before)
+		}
+	}
+	// A write that fails for its object advances nothing.
+	before := groundAt(t, s)
+	ctx, _ := on(before, true, refuse)
+	if err := cm.Create(ctx, cmRoot+"/ns/old", configMap("ns", "old", ""), nil, 0); !storage.IsExist(err) {
+		t.Error(err)
+	}
+	if now := groundAt(t, s); now != before {
+		t.Errorf("a write that failed moved the key from %d to %d", before, now)
+	}
+}
+
+// The fence counts first, and both are met when both move.
+func TestConditionAndFence(t *testing.T) {
+	s, cm := prepared(t, 10)
+	move(t, s)
+	for round, step := range []struct {
+		name           string
+		state          State
+		move           bool
+		renew          func(context.Context, int64) (int64, error)
+		create, update func(error) bool
+	}{
+		{"fence at another revision", Active, false, refuse, isNil, isNil},
+		{"both moved", Active, true, goOn, isNil, isNil},
+		{"both moved, and it is decided otherwise", Active, true, refuse, isDecided, isDecided},
+		{"ending", Terminating, false, refuse, apierrors.IsForbidden, isNil},
+		{"ending, and moved", Terminating, true, goOn, apierrors.IsForbidden, isNil},
+		{"frozen", Frozen, true, goOn, apierrors.IsServiceUnavailable, apierrors.IsServiceUnavailable},
+		{"gone", Gone, true, goOn, apierrors.IsNotFound, apierrors.IsNotFound},
+	} {
+		for i, write := range three(cm, round) {
+			revision := groundAt(t, s)
+			ctx, _ := on(revision, false, step.renew)
+			if behind(t, s, "c1", step.state); step.move {
+				move(t, s)
+			}
+			want := step.update
+			if i == 0 {
+				want = step.create
+			}
+			// A creation that this process refuses by what it knows already never asks.
+			if err := write(ctx); !want(err) && (i != 0 || !step.create(err)) {
+				t.Errorf("%s: write %d says %v", step.name, i, err)
+			}
+		}
+	}
+}
+
+func isNil(err error) bool     { return err == nil }
+func isDecided(err error) bool { return errors.Is(err, errDecided) }
+
+// A key that is none is no ground, and one of another cluster is not this one's.
+func TestRevision(t *testing.T) {
+	s, _ := prepared(t, 0)
+	for _, k := range []Key{SystemKey("c1", "names", ""), SystemKey("c1", "names", "a/b"), SystemKey("", "names", "a")} {
+		if _, _, err := s.Revision(t.Context(), k); err == nil {
+			t.Errorf("%v has a revision", k)
+		}
+	}
+	want := move(t, s)
+	if got := groundAt(t, s); got != want {
+		t.Errorf("at %d, want %d", got, want)
+	}
+	if got, _, err := s.Revision(t.Context(), SystemKey("c2", "names", "example.com")); got != 0 || err != nil {
+		t.Errorf("in another cluster %d, %v", got, err)
+	}
+	resp, err := s.RawClient().Get(t.Context(), s.prefix+"/s/core/names/", clientv3.WithPrefix())
+	if err != nil || resp.Count != 1 {
+		t.Errorf("%d keys, %v", resp.Count, err)
+	}
+}
