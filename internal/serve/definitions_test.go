@@ -1,0 +1,402 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// A registry is a store with definitions in two clusters, c1 and c2.
+type registry struct {
+	*testing.T
+	*Definitions
+	store *store.Store
+	crds  interface {
+		rest.Creater
+		rest.Updater
+		rest.GracefulDeleter
+	}
+	status rest.Updater
+}
+
+// newRegistry opens the store in dir, whose clusters are given what given says.
+func newRegistry(t *testing.T, dir string, given *Shape) *registry {
+	t.Helper()
+	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if given == nil {
+		given = NewShape()
+	}
+	r := &registry{T: t, store: s, Definitions: NewDefinitions(s, func(cluster.Name) *Shape { return given })}
+	info, err := r.APIGroup(s.Natives(func(gr schema.GroupResource, _ kruntime.Object) (*storagebackend.ConfigForResource, error) {
+		return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	storages := info.VersionedResourcesStorageMap["v1"]
+	r.crds = storages["customresourcedefinitions"].(*definitionStorage)
+	r.status = storages["customresourcedefinitions/status"].(rest.Updater)
+	if err := s.Spine().Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []cluster.Name{"c1", "c2"} {
+		if state, err := s.State(t.Context(), c); err != nil || state == store.Gone {
+			if _, err := s.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return r
+}
+
+func (r *registry) in(c cluster.Name) context.Context {
+	return request.WithNamespace(request.WithRequestInfo(cluster.With(r.Context(), c), &request.RequestInfo{}), "")
+}
+
+// create creates a definition.
+func (r *registry) create(c cluster.Name, crd *definition) *definition {
+	r.Helper()
+	var internal apiextensions.CustomResourceDefinition
+	crd = crd.DeepCopy()
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, &internal, nil); err != nil {
+		r.Fatal(err)
+	}
+	out, err := r.crds.Create(r.in(c), &internal, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.external(out)
+}
+
+func (r *registry) external(o kruntime.Object) *definition {
+	r.Helper()
+	out := &definition{}
+	if err := apiextensionsserver.Scheme.Convert(o, out, nil); err != nil {
+		r.Fatal(err)
+	}
+	return out
+}
+
+// change updates a definition, by its status too if that is the way to do it.
+func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*apiextensions.CustomResourceDefinition)) *definition {
+	r.Helper()
+	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old kruntime.Object) (kruntime.Object, error) {
+		next := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
+		f(next)
+		return next, nil
+	})
+	out, _, err := by.Update(r.in(c), name, info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.external(out)
+}
+
+// put stores bytes as a definition, as no server would, and waits until they are
+// taken in.
+func (r *registry) put(c cluster.Name, name, text string) {
+	r.Helper()
+	resp, err := r.store.RawClient().Put(r.Context(), fmt.Sprintf("/registry/n/apiextensions.k8s.io/customresourcedefinitions/-/%s/%s", c, name), text)
+	if err == nil {
+		err = r.store.Spine().WaitFor(r.Context(), resp.Header.Revision)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// served returns the names of what a cluster serves.
+func (r *registry) served(c cluster.Name) []string {
+	var all []string
+	for _, s := range r.Shape(c).All() {
+		gr := s.Content.GroupResource()
+		if found, _, ok := r.Find(c, gr); !ok || found != s {
+			r.Errorf("%s is in the shape of %s, and not found", gr, c)
+		}
+		all = append(all, gr.String()+"/"+s.Content.Definition.Status.AcceptedNames.ListKind)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (r *registry) expect(when string, c cluster.Name, want ...string) {
+	r.Helper()
+	if d := cmp.Diff(want, r.served(c)); d != "" {
+		r.Errorf("%s, %s serves (-want +got):\n%s", when, c, d)
+	}
+}
+
+// What was defined is served when the answer comes, in its cluster alone; equal
+// definitions are one content, and equal sets of them one shape.
+func TestDefinitionsAreShared(t *testing.T) {
+	r := newRegistry(t, t.TempDir(), nil)
+	foos, bars := called("foos foo Foo FooList"), called("bars bar Bar BarList")
+	r.create("c1", foos)
+	r.expect("after one", "c1", "foos.example.com/FooList")
+	r.expect("after one elsewhere", "c2")
+	if r.Shape("c2") != r.given("c2") || r.Shape("nobody") != r.given("c2") {
+		t.Error("a cluster that defines nothing has a shape of its own")
+	}
+	r.create("c2", bars)
+	r.create("c1", bars)
+	if r.Shape("c1") == r.Shape("c2") {
+		t.Error("clusters that serve different kinds share a shape")
+	}
+	r.create("c2", foos)
+	if r.Shape("c1") != r.Shape("c2") {
+		t.Error("clusters that serve the same have two shapes")
+	}
+	one, rev1, _ := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"})
+	two, rev2, _ := r.Find("c2", schema.GroupResource{Group: "example.com", Resource: "foos"})
+	if one.Content != two.Content || rev1 == rev2 || rev1 == 0 {
+		t.Errorf("two contents of equal definitions, at %d and %d", rev1, rev2)
+	}
+	shared := r.Shape("c1")
+	r.change(r.crds, "c1", foos.Name, func(d *apiextensions.CustomResourceDefinition) { d.Labels = map[string]string{"a": "b"} })
+	if again, rev, _ := r.Find("c1", one.Content.GroupResource()); again.Content != one.Content || rev <= rev1 || r.Shape("c1") != shared {
+		t.Error("labels make another content")
+	}
+	r.change(r.crds, "c1", foos.Name, func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ListKind = "FuList" })
+	r.expect("after a change", "c1", "bars.example.com/BarList", "foos.example.com/FuList")
+	r.expect("after a change elsewhere", "c2", "bars.example.com/BarList", "foos.example.com/FooList")
+	if r.Shape("c1") == shared || r.Shape("c2") != shared {
+		t.Error("a change in one cluster changes the other's shape, or not its own")
+	}
+	for _, c := range []cluster.Name{"c1", "c2"} {
+		for _, crd := range []*definition{foos, bars} {
+			if _, _, err := r.crds.Delete(r.in(c), crd.Name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if !r.Deleting(c, crd.Name) {
+				t.Errorf("%s in %s is not known to be deleted", crd.Name, c)
+			}
+			r.change(r.crds, c, crd.Name, func(d *apiextensions.CustomResourceDefinition) { d.Finalizers = nil })
+		}
+		r.expect("after all are deleted", c)
+	}
+	one, two, shared = Served{}, Served{}, nil
+	collected(t, "what nobody has", func() bool { return r.readings.len()+r.contents.len()+r.shapes.len() == 0 })
+	if len(r.clusters) != 0 {
+		t.Errorf("clusters without definitions are kept: %v", slices.Collect(maps.Keys(r.clusters)))
+	}
+}
+
+// What cannot be decoded is not served, and holds up neither the cluster that has
+// it nor others, now or at the next start.
+func TestUndecodableDefinitions(t *testing.T) {
+	dir := t.TempDir()
+	r := newRegistry(t, dir, nil)
+	r.create("c1", called("foos foo Foo FooList"))
+	r.create("c1", called("bars bar Bar BarList"))
+	r.create("c2", called("foos foo Foo FooList"))
+	good, err := r.store.RawClient().Get(t.Context(), "/registry/n/apiextensions.k8s.io/customresourcedefinitions/-/c1/foos.example.com")
+	if err != nil || len(good.Kvs) != 1 {
+		t.Fatal(good, err)
+	}
+	value := string(good.Kvs[0].Value)
+	for i, bad := range []string{
+		"", "nonsense", "{", value[:len(value)/2], strings.Replace(value, `"spec":{`, `"spec":["`, 1),
+		strings.Replace(value, `"versions":[`, `"versions":[17,`, 1), strings.Replace(value, `"group":"example.com"`, `"group":{}`, 1),
+		strings.Replace(value, `"acceptedNames":{`, `"acceptedNames":"`, 1),
+	} {
+		r.put("c1", "foos.example.com", bad)
+		r.expect(fmt.Sprintf("with bad value %d", i), "c1", "bars.example.com/BarList")
+		r.expect("elsewhere", "c2", "foos.example.com/FooList")
+		r.create("c1", called(fmt.Sprintf("x%d x X%d X%dList", i, i, i)))
+		r.put("c1", "foos.example.com", value)
+		if _, _, ok := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"}); !ok {
+			t.Errorf("after bad value %d: a good one is not served", i)
+		}
+		r.put("c1", fmt.Sprintf("x%d.example.com", i), "bad")
+	}
+	r.put("c1", "foos.example.com", "nonsense")
+	r.store.Close()
+	r = newRegistry(t, dir, nil)
+	r.expect("after a restart", "c1", "bars.example.com/BarList")
+	r.expect("elsewhere, after a restart", "c2", "foos.example.com/FooList")
+}
+
+// Reset and Done bring the definitions to what is given between them, and end the
+// requests that stood on what has changed.
+func TestDefinitionsAreRebuilt(t *testing.T) {
+	r := newRegistry(t, t.TempDir(), nil)
+	foos := schema.GroupResource{Group: "example.com", Resource: "foos"}
+	r.create("c1", called("foos foo Foo FooList"))
+	r.create("c1", called("bars bar Bar BarList"))
+	r.create("c2", called("foos foo Foo FooList"))
+	s1, _, _ := r.Find("c1", foos)
+	s2, _, _ := r.Find("c2", foos)
+	bars, _, _ := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "bars"})
+	gone, done1 := r.Last(t.Context(), "c1", s1)
+	defer done1()
+	stays, done2 := r.Last(t.Context(), "c2", s2)
+	defer done2()
+	changed, done3 := r.Last(t.Context(), "c1", bars)
+	defer done3()
+	r.Reset()
+	r.expect("during a rebuild", "c1", "bars.example.com/BarList", "foos.example.com/FooList")
+	renamed, err := NewContent(settle(t, called("bars bar Baz BazList")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.mu.Lock()
+	put(r.building, "c1", row{"bars.example.com", 7, false, &reading{content: renamed, group: "example.com"}})
+	put(r.building, "c2", *r.clusters["c2"].mustRow(t, "foos.example.com"))
+	r.mu.Unlock()
+	r.Done()
+	r.expect("after a rebuild", "c1", "bars.example.com/BazList")
+	r.expect("after a rebuild, elsewhere", "c2", "foos.example.com/FooList")
+	<-changed.Done()
+	<-gone.Done() // a moment later
+	if stays.Err() != nil {
+		t.Error("a request that nothing changed for has ended")
+	}
+	late, done4 := r.Last(t.Context(), "c1", s1)
+	defer done4()
+	if late.Err() == nil {
+		t.Error("a request for what has gone begins")
+	}
+	for _, done := range []func(){done1, done2, done3, done4} {
+		done()
+	}
+	if len(r.lasting) != 0 {
+		t.Errorf("requests that have ended are kept: %v", r.lasting)
+	}
+}
+
+func (d *defined) mustRow(t *testing.T, name string) *row {
+	t.Helper()
+	i, ok := d.search(name)
+	if !ok {
+		t.Fatal(name)
+	}
+	return &d.rows[i]
+}
+
+// What the server gives comes first, whatever a cluster has defined before.
+func TestGivenComesFirst(t *testing.T) {
+	dir := t.TempDir()
+	r := newRegistry(t, dir, nil)
+	r.create("c1", called("foos foo Other OtherList"))
+	r.expect("before", "c1", "foos.example.com/OtherList")
+	r.store.Close()
+	content, err := NewContent(called("foos foo Foo FooList"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = newRegistry(t, dir, NewShape(Served{Content: content, Identity: "secret"}))
+	r.expect("with what is given", "c1", "foos.example.com/FooList")
+	s, rev, ok := r.Find("c1", content.GroupResource())
+	if !ok || rev != 0 || s.Identity != "secret" {
+		t.Errorf("found %+v at %d", s, rev)
+	}
+	ctx, done := r.Last(t.Context(), "c1", s)
+	r.change(r.crds, "c1", "foos.example.com", func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ListKind = "AgainList" })
+	if ctx.Err() != nil {
+		t.Error("a watch of what is given depends on what is defined")
+	}
+	done()
+	made := r.create("c2", called("bars foo Bar BarList"))
+	if got := conditionsOf(made)[apiextensionsv1.NamesAccepted]; got.Reason != "SingularConflict" {
+		t.Errorf("the name of what is given is accepted for another: %+v", got)
+	}
+	r.expect("with a name that is given", "c2", "foos.example.com/FooList")
+}
+
+// Names that were not asked for are not served, whoever wrote them.
+func TestForgedStatus(t *testing.T) {
+	r := newRegistry(t, t.TempDir(), nil)
+	r.create("c1", called("foos foo Foo FooList"))
+	r.create("c1", called("bars bar Bar BarList"))
+	type crd = apiextensions.CustomResourceDefinition
+	for name, forge := range map[string]func(*crd){
+		"another's plural":   func(d *crd) { d.Status.AcceptedNames.Plural = "foos" },
+		"a plural of nobody": func(d *crd) { d.Status.AcceptedNames.Plural = "bazzes" },
+		"no names":           func(d *crd) { d.Status.AcceptedNames = apiextensions.CustomResourceDefinitionNames{} },
+		"not established":    func(d *crd) { d.Status.Conditions = nil },
+	} {
+		r.change(r.status, "c1", "bars.example.com", forge)
+		r.expect(name, "c1", "foos.example.com/FooList")
+		got := r.change(r.crds, "c1", "bars.example.com", func(*crd) {})
+		if conditionsOf(got)[apiextensionsv1.Established].Status != "True" || got.Status.AcceptedNames.Plural != "bars" {
+			t.Errorf("%s: the next write does not settle it: %+v", name, got.Status)
+		}
+		r.expect("settled after "+name, "c1", "bars.example.com/BarList", "foos.example.com/FooList")
+	}
+	// A kind is only a word: with that of another it is served beside it.
+	r.change(r.status, "c1", "bars.example.com", func(d *crd) { d.Status.AcceptedNames.Kind, d.Status.AcceptedNames.ListKind = "Foo", "FooList" })
+	r.expect("another's kind", "c1", "bars.example.com/FooList", "foos.example.com/FooList")
+}
+
+// Whatever a definition is called, it is found again, and no other with it.
+func FuzzDefinitionName(f *testing.F) {
+	for _, s := range []string{"", ".", "foos", "foos.example.com", ".example.com", "foos.", "a..b", "a/b.c", "\x00", "ä.ö", strings.Repeat("a.", 200)} {
+		f.Add(s, s)
+	}
+	f.Fuzz(func(t *testing.T, resource, group string) {
+		gr := schema.GroupResource{Group: group, Resource: resource}
+		if back := ResourceOfName(DefinitionName(gr)); !strings.Contains(resource, ".") && back != gr {
+			t.Errorf("%q became %q", gr, back)
+		}
+		if name := DefinitionName(ResourceOfName(resource)); name != resource && name != resource+"." {
+			t.Errorf("%q became %q", resource, name)
+		}
+		d := &Definitions{given: func(cluster.Name) *Shape { return NewShape() }, clusters: map[cluster.Name]*defined{}}
+		crd := called("foos foo Foo FooList")
+		crd.Name, crd.Spec.Group, crd.Spec.Names.Plural = resource, group, resource
+		crd.Status.AcceptedNames = crd.Spec.Names
+		content, err := NewContent(crd)
+		if err != nil {
+			t.Skip(err)
+		}
+		put(d.clusters, "c1", row{name: resource, reading: &reading{content: content}})
+		if s, _, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
+			t.Errorf("%q is served as %q", gr, s.Content.GroupResource())
+		}
+		put(d.clusters, "c1", row{name: resource})
+		if len(d.clusters) != 0 {
+			t.Error("a row stays")
+		}
+	})
+}
+
+// A content does not depend on the form that a definition has in JSON.
+func TestReadingsAreOfWhatIsStored(t *testing.T) {
+	r := newRegistry(t, t.TempDir(), nil)
+	crd := settle(t, called("foos foo Foo FooList"))
+	text, err := json.Marshal(crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put("c1", crd.Name, string(text))
+	r.put("c2", crd.Name, strings.ReplaceAll(string(text), `"scope":`, ` "scope" : `))
+	if r.Shape("c1") != r.Shape("c2") || len(r.served("c1")) != 1 {
+		t.Errorf("c1 serves %v, c2 %v", r.served("c1"), r.served("c2"))
+	}
+	runtime.KeepAlive(r)
+}

@@ -1,0 +1,213 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// A workshop has handlers that say how often each was built and torn down.
+type workshop struct {
+	t *testing.T
+	*handlers
+	clock       time.Time
+	built, gone atomic.Int32
+}
+
+func newWorkshop(t *testing.T) *workshop {
+	w := &workshop{t: t, handlers: newHandlers(), clock: time.Unix(1e9, 0)}
+	w.now = func() time.Time { return w.clock }
+	return w
+}
+
+func (w *workshop) build(d *oneDefinition) (http.Handler, error) {
+	w.built.Add(1)
+	_, err := d.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
+		w.gone.Add(1)
+		if _, err := d.Get(d.crd.Name); err == nil {
+			w.t.Errorf("a definition is removed, and still there")
+		}
+	}})
+	return http.NotFoundHandler(), err
+}
+
+// use takes the handler of a content, until the function returned is called.
+func (w *workshop) use(c *Content) (done func()) {
+	w.t.Helper()
+	h, done, err := w.of(handlerKey{content: c.Hash}, c, w.build)
+	if err != nil || h == nil {
+		w.t.Fatal(h, err)
+	}
+	return done
+}
+
+func (w *workshop) expect(when string, handlers, built, gone int) {
+	w.t.Helper()
+	if w.len() != handlers || int(w.built.Load()) != built || int(w.gone.Load()) != gone {
+		w.t.Errorf("%s: %d handlers, %d were built, %d torn down; want %d, %d, %d", when, w.len(), w.built.Load(), w.gone.Load(), handlers, built, gone)
+	}
+}
+
+func contentOf(t testing.TB, group string) *Content {
+	t.Helper()
+	c, err := NewContent(gadgets(group))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A handler is built once, however many ask for it at the same time, and one that
+// takes its time holds up nobody who wants another.
+func TestOneHandler(t *testing.T) {
+	w := newWorkshop(t)
+	slow, quick := contentOf(t, "slow.com"), contentOf(t, "quick.com")
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var builds atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			_, done, err := w.of(handlerKey{content: slow.Hash}, slow, func(d *oneDefinition) (http.Handler, error) {
+				builds.Add(1)
+				close(begun)
+				<-goOn
+				return w.build(d)
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			done()
+		})
+	}
+	<-begun
+	w.use(quick)()
+	close(goOn)
+	wg.Wait()
+	if builds.Load() != 1 {
+		t.Errorf("built %d times", builds.Load())
+	}
+	w.expect("in the end", 2, 2, 0)
+	if _, _, err := w.of(handlerKey{content: slow.Hash, tenant: "c1"}, slow, w.build); err != nil {
+		t.Error(err)
+	}
+	w.expect("one for a tenant", 3, 3, 0)
+	w.close()
+	w.expect("closed", 0, 3, 3)
+	w.close()
+	w.expect("closed twice", 0, 3, 3)
+}
+
+// What cannot be built is said to all who wait for it, and tried again by the next.
+func TestHandlerThatCannotBeBuilt(t *testing.T) {
+	w := newWorkshop(t)
+	c := contentOf(t, "example.com")
+	for name, build := range map[string]func(*oneDefinition) (http.Handler, error){
+		"cannot": func(*oneDefinition) (http.Handler, error) { return nil, errors.New("cannot") },
+		"broken": func(*oneDefinition) (http.Handler, error) { panic("broken") },
+	} {
+		for range 2 {
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					h, done, err := w.of(handlerKey{content: c.Hash}, c, build)
+					if err == nil || !strings.Contains(err.Error(), name) || h != nil || done != nil {
+						t.Errorf("%s: got %v, %v", name, h, err)
+					}
+				})
+			}
+			wg.Wait()
+			w.expect(name, 0, 0, 0)
+		}
+	}
+	w.use(c)()
+	w.expect("after errors", 1, 1, 0)
+}
+
+// Handlers go when they were not used for long, as soon as another is let go of.
+func TestIdleHandlers(t *testing.T) {
+	w := newWorkshop(t)
+	old, watched, busy := contentOf(t, "old.com"), contentOf(t, "watched.com"), contentOf(t, "busy.com")
+	w.use(old)()
+	watch := w.use(watched)
+	w.clock = w.clock.Add(handlerIdle - 1)
+	w.use(busy)()
+	w.expect("nobody is idle for long enough", 3, 3, 0)
+	w.clock = w.clock.Add(1)
+	w.use(busy)()
+	w.expect("one is", 2, 3, 1)
+	w.clock = w.clock.Add(10 * handlerIdle)
+	w.use(busy)()
+	w.expect("one is in use", 2, 3, 1)
+	watch()
+	w.use(watched)()
+	w.expect("just used", 2, 3, 1)
+	w.use(old)()
+	w.expect("wanted again", 3, 4, 1)
+	runtime.KeepAlive([]*Content{old, watched, busy})
+}
+
+// No more than so many stay that nobody uses; those in use do not count, and are
+// never taken away.
+func TestManyHandlers(t *testing.T) {
+	w := newWorkshop(t)
+	var all []*Content
+	var watches []func()
+	for i := range maxHandlers + 20 {
+		all = append(all, contentOf(t, fmt.Sprintf("g%d.com", i)))
+		done := w.use(all[i])
+		if i%2 == 0 {
+			watches = append(watches, done)
+		} else {
+			done()
+		}
+	}
+	w.expect("half of them in use", len(all), len(all), 0)
+	for i := range maxHandlers {
+		all = append(all, contentOf(t, fmt.Sprintf("h%d.com", i)))
+		w.use(all[len(all)-1])()
+	}
+	w.expect("others since", maxHandlers+len(watches), len(all), len(all)-maxHandlers-len(watches))
+	for _, done := range watches {
+		done()
+	}
+	w.expect("all let go", maxHandlers, len(all), len(all)-maxHandlers)
+	w.use(all[0])()
+	w.expect("it was let go late", maxHandlers, len(all), len(all)-maxHandlers)
+	w.use(all[maxHandlers+20])()
+	w.expect("it was let go early", maxHandlers, len(all)+1, len(all)+1-maxHandlers)
+	runtime.KeepAlive(all)
+}
+
+// A handler goes with its content: at once, or when the last request has left it.
+func TestOrphanedHandlers(t *testing.T) {
+	w := newWorkshop(t)
+	kept := contentOf(t, "kept.com")
+	w.use(kept)()
+	w.use(contentOf(t, "idle.com"))()
+	collected(t, "the handler of a content that is gone", func() bool { return w.len() == 1 })
+	w.expect("idle", 1, 2, 1)
+	watch := w.use(contentOf(t, "watched.com"))
+	collected(t, "the content of a handler in use", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, h := range w.byKey {
+			if h.gone {
+				return true
+			}
+		}
+		return false
+	})
+	w.expect("in use", 2, 3, 1)
+	watch()
+	w.expect("let go", 1, 3, 2)
+	runtime.KeepAlive(kept)
+}

@@ -1,0 +1,107 @@
+package serve
+
+import (
+	"errors"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// collected runs the garbage collector until what is wanted has happened.
+func collected(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for range 10000 {
+		runtime.GC()
+		if happened() {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("not collected: %s", what)
+}
+
+func (i *interned[K, V]) len() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.values)
+}
+
+// A value is there for as long as anybody has it, and is then forgotten.
+func TestInterned(t *testing.T) {
+	all := newInterned[int, string]()
+	built := 0
+	build := func(s string) func() (*string, error) {
+		return func() (*string, error) { built++; return &s, nil }
+	}
+	one, _ := all.get(1, build("one"))
+	if again, err := all.get(1, build("other")); again != one || err != nil || built != 1 {
+		t.Errorf("got %v, %v, built %d times", *again, err, built)
+	}
+	kept, _ := all.get(2, build("two"))
+	if kept == one {
+		t.Error("two keys have one value")
+	}
+	failure := errors.New("cannot")
+	if v, err := all.get(3, func() (*string, error) { return nil, failure }); v != nil || !errors.Is(err, failure) {
+		t.Errorf("got %v, %v", v, err)
+	}
+	if v, err := all.get(3, build("three")); err != nil || *v != "three" {
+		t.Errorf("after an error: %v", err)
+	}
+	collected(t, "values that nobody has", func() bool { return all.len() <= 2 })
+	runtime.KeepAlive(one)
+	collected(t, "values that nobody has", func() bool { return all.len() <= 1 })
+	if v := all.find(2); v != kept {
+		t.Errorf("a value that is in use was forgotten: %v", v)
+	}
+	if v, err := all.get(1, build("one again")); err != nil || *v != "one again" {
+		t.Errorf("a value that was forgotten: %v, %v", v, err)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// The end of an old value does not take away a new one of its key.
+func TestInternedAgain(t *testing.T) {
+	all := newInterned[string, [64]byte]()
+	for i := range 200 {
+		v, err := all.get("key", func() (*[64]byte, error) { return &[64]byte{byte(i)}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			runtime.GC()
+		}
+		if all.find("key") != v {
+			t.Fatalf("in round %d the value in use was forgotten", i)
+		}
+		runtime.KeepAlive(v)
+	}
+	collected(t, "the last", func() bool { return all.len() == 0 })
+}
+
+// Of those who ask at the same time, all get the same, while values come and go.
+func TestInternedConcurrently(t *testing.T) {
+	all := newInterned[string, int]()
+	for round := range 20 {
+		key := strconv.Itoa(round % 3)
+		var wg sync.WaitGroup
+		var got [16]*int
+		var builds atomic.Int32
+		for i := range got {
+			wg.Go(func() {
+				got[i], _ = all.get(key, func() (*int, error) { builds.Add(1); return new(round), nil })
+			})
+		}
+		runtime.GC()
+		wg.Wait()
+		for _, p := range got {
+			if p != got[0] {
+				t.Fatalf("in round %d there are two of one key", round)
+			}
+		}
+		runtime.KeepAlive(got)
+	}
+	collected(t, "all", func() bool { return all.len() == 0 })
+}
