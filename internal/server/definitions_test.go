@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -54,7 +55,7 @@ func (c *tenant) crds() apiextensionsclient.CustomResourceDefinitionInterface {
 	return must(apiextensionsclient.NewForConfig(c.config()))(c.t).CustomResourceDefinitions()
 }
 
-func (c *tenant) define(d *definition) *definition {
+func (c *tenant) newKind(d *definition) *definition {
 	c.t.Helper()
 	return must(c.crds().Create(c.t.Context(), d, metav1.CreateOptions{}))(c.t)
 }
@@ -158,7 +159,7 @@ func TestVersionsOfDefinitions(t *testing.T) {
 		return fmt.Sprintf("{name: %s, served: %t, storage: %t, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}", name, served, storage)
 	}
 	versions := func(all ...string) string { return "spec: {versions: [" + strings.Join(all, ", ") + "]}" }
-	d := c.define(crd(t, "widgets", versions(version("v1", true, true), version("v2", true, false), version("v3", false, false))))
+	d := c.newKind(crd(t, "widgets", versions(version("v1", true, true), version("v2", true, false), version("v3", false, false))))
 	in := func(v string) dynamic.ResourceInterface {
 		return c.any.Resource(schema.GroupVersionResource{Group: "example.com", Version: v, Resource: "widgets"}).Namespace("default")
 	}
@@ -204,7 +205,7 @@ func TestVersionsOfDefinitions(t *testing.T) {
 func TestSubresourcesOfDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	d := c.define(crd(t, "widgets", schemaOf("{type: object, properties: {spec: {type: object, properties: {replicas: {type: integer}}}, status: {type: object, properties: {replicas: {type: integer}, selector: {type: string}}}}}",
+	d := c.newKind(crd(t, "widgets", schemaOf("{type: object, properties: {spec: {type: object, properties: {replicas: {type: integer}}}, status: {type: object, properties: {replicas: {type: integer}, selector: {type: string}}}}}",
 		"subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}}")))
 	o := c.instance(d, "o", "spec: {replicas: 3}\nstatus: {replicas: 7}")
 	if text(o, "status") != "<nil>" || o.GetGeneration() != 1 {
@@ -246,7 +247,7 @@ func TestPresentationOfDefinitions(t *testing.T) {
 	t.Parallel()
 	one, two := newTenant(t), newTenant(t)
 	made := func(c *tenant, column, short string) *definition {
-		return c.define(crd(t, "widgets", schemaOf("{type: object, properties: {spec: {type: object, properties: {color: {type: string}}}}}",
+		return c.newKind(crd(t, "widgets", schemaOf("{type: object, properties: {spec: {type: object, properties: {color: {type: string}}}}}",
 			"additionalPrinterColumns: [{name: "+column+", type: string, jsonPath: .spec.color}]", "selectableFields: [{jsonPath: .spec.color}]"),
 			"spec: {names: {categories: [toys], shortNames: ["+short+"]}}"))
 	}
@@ -286,4 +287,12 @@ func TestPresentationOfDefinitions(t *testing.T) {
 			t.Errorf("a field that is not selectable: %v", err)
 		}
 	}
+}
+
+func unstructuredOf(t *testing.T, o any) *unstructured.Unstructured {
+	t.Helper()
+	content := must(runtime.DefaultUnstructuredConverter.ToUnstructured(o))(t)
+	unstructured.RemoveNestedField(content, "status")
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: content}
 }
