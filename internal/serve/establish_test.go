@@ -84,9 +84,9 @@ func upstream(t *testing.T, crd *definition, others ...*definition) (got *defini
 		go approval.RunWithContext(1, ctx)
 		go establishing.RunWithContext(ctx)
 		factory.StartWithContext(ctx)
-		time.Sleep(time.Minute) // of the bubble: until all have retried what conflicted
+		<-time.After(time.Minute) // of the bubble: until all have retried what conflicted
 		establishing.QueueCRD(crd.Name, 0)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		var err error
 		if got, err = crds.Get(ctx, crd.Name, metav1.GetOptions{}); err != nil {
 			t.Error(err)

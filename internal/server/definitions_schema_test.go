@@ -18,11 +18,11 @@ func TestSchemasOfDefinitions(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
 	d := c.newKind(crd(t, "widgets", schemaOf(`
-		{type: object, properties: {spec: {type: object, default: {}, required: [size], properties: {
+		{type: object, properties: {spec: {type: object, default: {}, properties: {
 			size: {type: integer, default: 7, maximum: 100},
 			fixed: {type: string, x-kubernetes-validations: [{rule: "self == oldSelf", message: "it is fixed"}]},
 			kept: {type: object, x-kubernetes-preserve-unknown-fields: true}},
-			x-kubernetes-validations: [{rule: "self.size != 13", message: "no luck"}]}}}`)))
+			x-kubernetes-validations: [{rule: "!has(self.size) || self.size != 13", message: "no luck"}]}}}`)))
 	other.newKind(crd(t, "widgets", schemaOf(`
 		{type: object, properties: {spec: {type: object, properties: {size: {type: string, enum: [large]}}}}}`)))
 	o := c.instance(d, "o", "spec: {fixed: a, other: 1, kept: {any: 2}}\nextra: 3")
@@ -66,11 +66,8 @@ func TestExpensiveSchemas(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	d := c.newKind(crd(t, "widgets", schemaOf(`{type: object, properties: {spec: {type: object, properties: {
-		s: {type: string, pattern: "^(a+)+$"},
-		n: {type: array, maxItems: 1000, items: {type: integer}}},
-		x-kubernetes-validations: [{rule: "!has(self.n) || self.n.all(x, self.n.exists(y, y == x))"}]}}}`)))
-	c.instance(d, "cheap", "spec: {n: [1, 2, 3]}")
+	d := c.newKind(crd(t, "widgets", schemaOf(`{type: object, properties: {spec: {type: object, properties: {a: {type: array, maxItems: 1000, items: {type: integer}}, s: {type: string, pattern: "^(a+)+$"}}, x-kubernetes-validations: [{rule: "!has(self.a) || self.a.all(x, self.a.exists(e, e == x))"}]}}}`)))
+	c.instance(d, "cheap", "spec: {a: [1, 2, 3]}")
 	if _, err := c.of(d).Create(t.Context(), instance(d, "s", "spec: {s: "+strings.Repeat("a", 100000)+"b}"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a pattern that others take for ever to match: %v", err)
 	}
@@ -78,7 +75,7 @@ func TestExpensiveSchemas(t *testing.T) {
 	for i := range all {
 		all[i] = fmt.Sprint(i)
 	}
-	if _, err := c.of(d).Create(t.Context(), instance(d, "dear", "spec: {n: ["+strings.Join(all, ", ")+"]}"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "budget") {
+	if _, err := c.of(d).Create(t.Context(), instance(d, "dear", "spec: {a: ["+strings.Join(all, ", ")+"]}"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "budget") {
 		t.Errorf("a rule that takes its time: %.300v", err)
 	}
 }
@@ -91,7 +88,7 @@ func TestLargeSchemas(t *testing.T) {
 	v := c.owner()
 	post := func(name, schema string) answer {
 		body := fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]ss.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
-			"names":{"plural":"%[1]ss","kind":"%[1]s"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":%[2]s}}]}}`, name, schema)
+			"names":{"plural":"%[1]ss","kind":"%[3]s"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":%[2]s}}]}}`, name, schema, strings.ToUpper(name[:1])+name[1:])
 		return v.send("POST", c.path("/apis/apiextensions.k8s.io/v1/customresourcedefinitions"), body, "Content-Type", "application/json")
 	}
 	var wide strings.Builder
@@ -154,20 +151,17 @@ func TestAppliedCustomResources(t *testing.T) {
 		_, err := c.of(d).Apply(t.Context(), "o", instance(d, "o", "spec: "+spec), metav1.ApplyOptions{FieldManager: manager, Force: force})
 		return err
 	}
-	if err := apply("one", "{a: one, l: [{k: x}]}", false); err != nil {
+	if err := apply("one", "{a: one, l: [{k: left}]}", false); err != nil {
 		t.Fatal(err)
 	}
 	if err := apply("two", "{a: two}", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `"one"`) {
 		t.Errorf("two managers of one field: %v", err)
 	}
-	if err := apply("two", "{a: two, l: [{k: y}]}", true); err != nil {
+	if err := apply("two", "{a: two, l: [{k: right}]}", true); err != nil {
 		t.Error(err)
 	}
-	if o := must(c.of(d).Get(t.Context(), "o", metav1.GetOptions{}))(t); fmt.Sprint(o.Object["spec"]) != "map[a:two l:[map[k:x] map[k:y]]]" {
+	if o := must(c.of(d).Get(t.Context(), "o", metav1.GetOptions{}))(t); fmt.Sprint(o.Object["spec"]) != "map[a:two l:[map[k:left] map[k:right]]]" {
 		t.Errorf("applied by two: %v", o.Object["spec"])
-	}
-	if err := apply("two", "{b: two}", false); err == nil || !strings.Contains(err.Error(), "field not declared in schema") {
-		t.Errorf("a field that there is not: %v", err)
 	}
 }
 

@@ -37,6 +37,9 @@ func crd(t testing.TB, plural string, changes ...string) *definition {
 		}}`, plural, strings.ToLower(kind), kind)
 	d := &definition{}
 	for _, y := range append([]string{text}, changes...) {
+		if strings.Contains(y, "versions:") {
+			d.Spec.Versions = nil // lists would be merged
+		}
 		if err := yaml.UnmarshalStrict([]byte(y), d); err != nil {
 			t.Fatalf("%v in %s", err, y)
 		}
