@@ -135,8 +135,14 @@ func newTenant(t *testing.T) *tenant {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &tenant{t: t, server: s, name: cluster.NewName()}
-	if err := s.MakeCluster(t.Context(), c.name); err != nil {
+	return s.tenant(t)
+}
+
+// tenant returns a new logical cluster.
+func (r *running) tenant(t *testing.T) *tenant {
+	t.Helper()
+	c := &tenant{t: t, server: r, name: cluster.NewName()}
+	if err := r.MakeCluster(t.Context(), c.name); err != nil {
 		t.Fatal(err)
 	}
 	c.kube = must(kubernetes.NewForConfig(c.config()))(t)
