@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,11 +10,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // bench is one run.
@@ -41,8 +41,11 @@ func cases() []benchCase {
 	return []benchCase{
 		{"start", starts},
 		{"configmaps", configMaps},
+		{"customs", customs},
+		{"definitions", definitions},
 		{"list", lists},
 		{"workspaces", makeTenants},
+		{"watches", watches},
 		{"footprint", footprints},
 	}
 }
@@ -155,61 +158,99 @@ func (b *bench) sides(ctx context.Context) ([]*side, func(), error) {
 // fill makes a tenant with the config maps that will be listed, and proves
 // that a list returns all of them.
 func (b *bench) fill(ctx context.Context, s *side, name string) (tenant, error) {
-	c := s.clients[0]
-	t, err := s.newTenant(ctx, c, name)
+	t, err := s.newTenant(ctx, s.clients[0], name)
 	if err != nil {
 		return t, err
 	}
+	return t, b.populate(ctx, s.clients[0], b.configMap(), t)
+}
+
+// populate makes the objects that will be listed.
+func (b *bench) populate(ctx context.Context, c *client, k kind, t tenant) error {
+	collection, listed := k.in(t)
 	for i := range b.plan.listed {
-		if err := b.create(ctx, c, t.configMaps, fmt.Sprintf("listed-%d", i)); err != nil {
-			return t, err
+		if err := k.create(ctx, c, collection, fmt.Sprintf("listed-%d", i)); err != nil {
+			return err
 		}
 	}
-	for _, url := range []string{t.configMaps, t.all} {
-		raw, err := c.call(ctx, http.MethodGet, url, b.encoding.media, nil)
-		if err != nil {
-			return t, err
-		}
-		var list corev1.ConfigMapList
-		if err := runtime.DecodeInto(scheme.Codecs.UniversalDecoder(corev1.SchemeGroupVersion), raw, &list); err != nil {
-			return t, fmt.Errorf("list %s: %w", url, err)
-		}
-		got := 0
-		for _, m := range list.Items {
-			if m.Labels["app"] == "bench" { // not those that the system makes
-				got++
-			}
-		}
-		if got != b.plan.listed {
-			return t, fmt.Errorf("list %s has %d of our config maps, want %d", url, got, b.plan.listed)
+	raw, err := c.call(ctx, http.MethodGet, listed, jsonType, nil)
+	if err != nil {
+		return err
+	}
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return fmt.Errorf("list %s: %w", listed, err)
+	}
+	got := 0
+	for _, o := range list.Items {
+		if o.Labels["app"] == "bench" { // not those that the system makes
+			got++
 		}
 	}
-	return t, nil
+	if got != b.plan.listed {
+		return fmt.Errorf("list %s has %d of our objects, want %d", listed, got, b.plan.listed)
+	}
+	return nil
+}
+
+// kind is what operations are done to.
+type kind struct {
+	name  string
+	media string
+	// replace is the method of updates.
+	replace string
+	// body is an object with a value that begins with the given word.
+	body func(name, word string) ([]byte, error)
+	// prepare makes ready a tenant that is going to have such objects; may be nil.
+	prepare func(ctx context.Context, c *client, t tenant) error
+	// in is the collection in which the tenants that are written have it, and from
+	// where it is listed.
+	in func(tenant) (collection, all string)
+}
+
+func (b *bench) configMap() kind {
+	return kind{
+		name: "config map", media: b.encoding.media, replace: http.MethodPut,
+		body: func(name, word string) ([]byte, error) { return b.encoding.configMap(name, word, b.plan.size) },
+		in:   func(t tenant) (string, string) { return t.configMaps, t.configMaps },
+	}
+}
+
+func (k kind) create(ctx context.Context, c *client, collection, name string) error {
+	body, err := k.body(name, "created")
+	if err != nil {
+		return err
+	}
+	_, err = c.call(ctx, http.MethodPost, collection, k.media, body)
+	return err
+}
+
+// update replaces an object by one whose value begins with the given word.
+func (k kind) update(ctx context.Context, c *client, object, word string) error {
+	body, err := k.body(path.Base(object), word)
+	if err != nil {
+		return err
+	}
+	_, err = c.call(ctx, k.replace, object, k.media, body)
+	return err
 }
 
 // create makes a config map.
 func (b *bench) create(ctx context.Context, c *client, collection, name string) error {
-	body, err := b.encoding.configMap(name, "created", b.plan.size)
-	if err != nil {
-		return err
-	}
-	_, err = c.call(ctx, http.MethodPost, collection, b.encoding.media, body)
-	return err
+	return b.configMap().create(ctx, c, collection, name)
 }
 
 // update replaces a config map by one whose value begins with the given word.
 func (b *bench) update(ctx context.Context, c *client, object, word string) error {
-	body, err := b.encoding.configMap(path.Base(object), word, b.plan.size)
-	if err != nil {
-		return err
-	}
-	_, err = c.call(ctx, http.MethodPut, object, b.encoding.media, body)
-	return err
+	return b.configMap().update(ctx, c, object, word)
 }
 
 // configMaps measures each verb with all clients in one tenant, next to
 // another one that is listed.
-func configMaps(ctx context.Context, b *bench) error {
+func configMaps(ctx context.Context, b *bench) error { return b.operations(ctx, b.configMap()) }
+
+// operations measures each verb on objects of a kind.
+func (b *bench) operations(ctx context.Context, k kind) error {
 	sides, done, err := b.sides(ctx)
 	if err != nil {
 		return err
@@ -218,7 +259,7 @@ func configMaps(ctx context.Context, b *bench) error {
 	samples := map[string][]sample{}
 	for round := range b.plan.rounds {
 		for _, s := range sides {
-			got, err := b.verbs(ctx, s, round)
+			got, err := b.verbs(ctx, s, k, round)
 			if err != nil {
 				return fmt.Errorf("%s: %w", s.subject, err)
 			}
@@ -235,10 +276,10 @@ func configMaps(ctx context.Context, b *bench) error {
 		var sum time.Duration
 		for i, verb := range verbs() {
 			x := &samples[s.subject][i]
-			b.reportLoad(s.subject, "config map "+verb.name, x)
+			b.reportLoad(s.subject, k.name+" "+verb.name, x)
 			sum += x.each(x.server)
 		}
-		b.report.addTime(s.subject, "config map, mean of all", "server CPU each", sum/time.Duration(len(verbs())))
+		b.report.addTime(s.subject, k.name+", mean of all", "server CPU each", sum/time.Duration(len(verbs())))
 	}
 	return nil
 }
@@ -255,11 +296,12 @@ func (b *bench) reportLoad(subject, of string, x *sample) {
 // verb is one kind of operation.
 type verb struct {
 	name string
-	do   func(ctx context.Context, b *bench, c *client, t target) error
+	do   func(ctx context.Context, c *client, t target) error
 }
 
 // target is what a verb is done to; collections are URL paths.
 type target struct {
+	kind       kind
 	collection string // where objects are written
 	listed     string // the collection that is listed
 	name       string
@@ -269,22 +311,22 @@ func (t target) object() string { return t.collection + "/" + t.name }
 
 func verbs() []verb {
 	return []verb{
-		{"create", func(ctx context.Context, b *bench, c *client, t target) error {
-			return b.create(ctx, c, t.collection, t.name)
+		{"create", func(ctx context.Context, c *client, t target) error {
+			return t.kind.create(ctx, c, t.collection, t.name)
 		}},
-		{"get", func(ctx context.Context, b *bench, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodGet, t.object(), b.encoding.media, nil)
+		{"get", func(ctx context.Context, c *client, t target) error {
+			_, err := c.call(ctx, http.MethodGet, t.object(), t.kind.media, nil)
 			return err
 		}},
-		{"list", func(ctx context.Context, b *bench, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodGet, t.listed, b.encoding.media, nil)
+		{"list", func(ctx context.Context, c *client, t target) error {
+			_, err := c.call(ctx, http.MethodGet, t.listed, t.kind.media, nil)
 			return err
 		}},
-		{"update", func(ctx context.Context, b *bench, c *client, t target) error {
-			return b.update(ctx, c, t.object(), "updated")
+		{"update", func(ctx context.Context, c *client, t target) error {
+			return t.kind.update(ctx, c, t.object(), "updated")
 		}},
-		{"delete", func(ctx context.Context, b *bench, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodDelete, t.object(), b.encoding.media, nil)
+		{"delete", func(ctx context.Context, c *client, t target) error {
+			_, err := c.call(ctx, http.MethodDelete, t.object(), t.kind.media, nil)
 			return err
 		}},
 	}
@@ -292,15 +334,25 @@ func verbs() []verb {
 
 // verbs runs one round on one side, in tenants of its own. A few operations
 // that are not counted come first.
-func (b *bench) verbs(ctx context.Context, s *side, round int) ([]sample, error) {
-	listed, err := b.fill(ctx, s, fmt.Sprintf("listed-%d", round))
-	if err != nil {
+func (b *bench) verbs(ctx context.Context, s *side, k kind, round int) ([]sample, error) {
+	var tenants [2]tenant
+	for i, role := range []string{"listed", "written"} {
+		var err error
+		name := fmt.Sprintf("%s-%s-%d", role, strings.ReplaceAll(k.name, " ", ""), round)
+		if tenants[i], err = s.newTenant(ctx, s.clients[0], name); err != nil {
+			return nil, err
+		}
+		if k.prepare != nil {
+			if err := k.prepare(ctx, s.clients[0], tenants[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := b.populate(ctx, s.clients[0], k, tenants[0]); err != nil {
 		return nil, err
 	}
-	written, err := s.newTenant(ctx, s.clients[0], fmt.Sprintf("written-%d", round))
-	if err != nil {
-		return nil, err
-	}
+	_, listed := k.in(tenants[0])
+	collection, _ := k.in(tenants[1])
 	var out []sample
 	for _, warm := range []bool{true, false} {
 		n, prefix := b.plan.operations/b.plan.rounds, "object"
@@ -309,7 +361,7 @@ func (b *bench) verbs(ctx context.Context, s *side, round int) ([]sample, error)
 		}
 		for _, v := range verbs() {
 			x, err := s.load(ctx, s.clients, n, func(ctx context.Context, c *client, i int) error {
-				return v.do(ctx, b, c, target{written.configMaps, listed.configMaps, fmt.Sprintf("%s-%d", prefix, i)})
+				return v.do(ctx, c, target{k, collection, listed, fmt.Sprintf("%s-%d", prefix, i)})
 			})
 			if err != nil {
 				return nil, err

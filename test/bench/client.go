@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -78,6 +79,9 @@ func (c *client) close() {
 // request that fails once has failed.
 func (c *client) call(ctx context.Context, method, path, media string, body []byte) ([]byte, error) {
 	r := c.rest.Verb(method).RequestURI(path).MaxRetries(0).SetHeader("Accept", media)
+	if method == http.MethodPatch {
+		media = string(types.MergePatchType)
+	}
 	if body != nil {
 		r = r.SetHeader("Content-Type", media).Body(body)
 	}

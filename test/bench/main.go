@@ -67,17 +67,19 @@ type options struct {
 
 // plan is how much of everything is done.
 type plan struct {
-	starts     int           // fresh starts; the median is reported
-	rounds     int           // the subjects take turns this many times in a case
-	clients    int           // concurrent clients
-	operations int           // of each kind, in all rounds together
-	listed     int           // config maps in the list
-	lists      int           // lists while others write, in all rounds together
-	size       int           // bytes of a config map's value
-	single     int           // workspaces made by one client, in all rounds together
-	many       int           // workspaces made by all clients, in all rounds together
-	footprints string        // numbers of workspaces at which memory is measured
-	settle     time.Duration // between the last write and the measurement
+	starts      int           // fresh starts; the median is reported
+	rounds      int           // the subjects take turns this many times in a case
+	clients     int           // concurrent clients
+	operations  int           // of each kind, in all rounds together
+	listed      int           // config maps in the list
+	lists       int           // lists while others write, in all rounds together
+	size        int           // bytes of a config map's value
+	single      int           // workspaces made by one client, in all rounds together
+	many        int           // workspaces made by all clients, in all rounds together
+	definitions int           // of custom resources, made one after the other
+	watches     int           // each in a workspace of its own
+	footprints  string        // numbers of workspaces at which memory is measured
+	settle      time.Duration // between the last write and the measurement
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -103,6 +105,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.size, "size", 256, "bytes of the value in a config map")
 	f.IntVar(&p.single, "workspaces-1", 200, "workspaces made by one client")
 	f.IntVar(&p.many, "workspaces", 1600, "workspaces made by all clients")
+	f.IntVar(&p.definitions, "definitions", 100, "definitions of custom resources made one after the other")
+	f.IntVar(&p.watches, "watches", 5000, "watches, each in a workspace of its own")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
@@ -113,7 +117,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }
