@@ -38,6 +38,15 @@ var _ kubernetes.Interface = (*guard)(nil)
 // attempts bounds how often a write whose fence moved is tried again.
 const attempts = 4
 
+// List implements [kubernetes.Interface].
+func (g *guard) List(ctx context.Context, prefix string, o kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	resp, err := g.Interface.List(ctx, prefix, o)
+	if n, ok := ctx.Value(readKey{}).(*int); ok {
+		*n += len(resp.Kvs)
+	}
+	return resp, err
+}
+
 func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, expected int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
 	k, err := g.parse(key)
 	if err != nil {
@@ -200,6 +209,11 @@ func (g *guard) follow(prefix string) *atomic.Int64 {
 	newest := v.(*atomic.Int64)
 	raise(newest, g.latest.Load()) // after the Store: a commit that did not see it, this sees
 	return newest
+}
+
+// unfollow ends what follow began, unless it began again.
+func (g *guard) unfollow(prefix string, newest *atomic.Int64) {
+	g.committed.CompareAndDelete(prefix, newest)
 }
 
 func raise(to *atomic.Int64, rev int64) {

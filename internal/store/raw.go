@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
@@ -77,9 +76,18 @@ func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime
 	if !ok {
 		r = &Raw{}
 	}
+	var err error
+	if *r, err = rawOf(append([]byte(nil), framed...), c.stamps); err != nil {
+		return nil, nil, err
+	}
+	return r, &schema.GroupVersionKind{}, nil
+}
+
+// rawOf reads a framed value, and keeps it.
+func rawOf(framed []byte, s *stamps) (Raw, error) {
 	tail, value, err := cutFrame(framed)
 	if err != nil {
-		return nil, nil, err
+		return Raw{}, err
 	}
 	name, namespace, object, _ := splitTail(tail)
 	var partial struct {
@@ -92,10 +100,10 @@ func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime
 	if kjson.UnmarshalCaseSensitivePreserveInts(value, &partial) != nil {
 		partial.Metadata.Labels = nil
 	}
-	*r = Raw{framed: append([]byte(nil), framed...)}
+	r := Raw{framed: framed}
 	r.Namespace, r.Name, r.Labels = namespace, object, partial.Metadata.Labels
-	r.Annotations = c.stamps.only(name)
-	return r, &schema.GroupVersionKind{}, nil
+	r.Annotations = s.only(name)
+	return r, nil
 }
 
 func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
@@ -106,37 +114,6 @@ func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
 	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, clusterIndex: string(cluster.Of(r))}, nil
 }
 
-// raw is the cache of one custom resource in all clusters, whatever their schemas.
-type raw struct {
-	storage.Interface
-	wait func(context.Context) error
-}
-
-// cacheOf returns the cache of r, which it starts on first use.
-func (s *Store) cacheOf(r Resource, cfg *storagebackend.ConfigForResource) (*raw, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.raws[r]; c != nil {
-		return c, nil
-	}
-	feed, err := s.feed(objects{cfg, r.prefix(), rawCodec{s.stamps}, newRaw, newRawList})
-	if err != nil {
-		return nil, err
-	}
-	from := s.feeding(feed, r.prefix())
-	c, err := s.newCacher(cfg, cacher.Config{
-		Storage: from, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
-		GetAttrsFunc: rawAttrs, Codec: rawCodec{s.stamps},
-	})
-	if err != nil {
-		return nil, err
-	}
-	d := cacher.NewCacheDelegator(c, feed)
-	s.raws[r] = &raw{d, c.Wait}
-	s.closers = append(s.closers, func() { d.Stop(); from.stop(); c.Stop(); feed.Close() })
-	return s.raws[r], nil
-}
-
 // Customs returns the storage of kinds served from schemas. Its config gives the
 // codec of bare JSON.
 func (s *Store) Customs(config Config) *Getter {
@@ -144,8 +121,8 @@ func (s *Store) Customs(config Config) *Getter {
 }
 
 // customStorage makes the storage of one schema of a custom resource: writes and
-// single reads go straight to etcd, lists and watches to the cache that all
-// schemas of the resource share.
+// single reads go straight to etcd, lists to the cache that all schemas of the
+// resource share while it has one, watches to the spine.
 func (s *Store) customStorage(kind Resource, metadataOnly bool) generic.StorageDecorator {
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
@@ -158,8 +135,12 @@ func (s *Store) customStorage(kind Resource, metadataOnly bool) generic.StorageD
 		if err != nil {
 			return nil, nil, err
 		}
+		cold, err := s.lenient(s.direct, objects{cfg, root, rawCodec{s.stamps}, newRaw, newRawList})
+		if err != nil {
+			return nil, nil, err
+		}
 		m := &multi{store: s, kind: kind, root: root}
-		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient, metadataOnly: metadataOnly}
+		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient, cold: cold, metadataOnly: metadataOnly}
 		return m, sync.OnceFunc(direct.Close), nil
 	}
 }
@@ -172,10 +153,11 @@ type custom struct {
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
 	lenient           storage.Interface // etcd, for wildcards
+	cold              storage.Interface // etcd, of [Raw]
 	metadataOnly      bool              // whatever version an object is stored in
 }
 
-// uncached returns what serves selectors that the cache does not know.
+// uncached returns what serves selectors of fields that only a schema knows.
 func (c *custom) uncached(ctx context.Context) storage.Interface {
 	if isWildcard(ctx) {
 		return c.lenient
@@ -185,21 +167,7 @@ func (c *custom) uncached(ctx context.Context) storage.Interface {
 
 func (c *custom) ReadinessCheck() error { return nil }
 
-// cache returns the cache for a request, once it is ready.
-func (c *custom) cache(ctx context.Context) (*raw, error) {
-	r, err := c.multi.store.cacheOf(c.multi.resource(ctx), c.cfg)
-	if err != nil {
-		return nil, err
-	}
-	if r.ReadinessCheck() != nil {
-		if err := r.wait(ctx); err != nil {
-			return nil, starting(err)
-		}
-	}
-	return r, nil
-}
-
-// cachedFields reports whether the cache knows all fields of a selector.
+// cachedFields reports whether a [Raw] has all fields of a selector.
 func cachedFields(s fields.Selector) bool {
 	if s == nil {
 		return true
@@ -217,17 +185,12 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		o.Predicate.GetAttrs = c.attrs
 		return c.uncached(ctx).GetList(ctx, key, o, list)
 	}
-	cached, err := c.cache(ctx)
-	if err != nil {
-		return err
-	}
 	into, ok := list.(*unstructured.UnstructuredList)
 	if !ok {
 		return fmt.Errorf("list of custom resources into a %T", list)
 	}
-	o.Predicate.GetAttrs = rawAttrs
 	var raws RawList
-	if err := cached.GetList(ctx, key, o, &raws); err != nil {
+	if err := c.raws(ctx, key, o, &raws); err != nil {
 		return err
 	}
 	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
@@ -263,34 +226,7 @@ func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if !cachedFields(o.Predicate.Field) {
-		o.Predicate.GetAttrs = c.attrs
-		w, err := c.multi.store.watchEtcd(ctx, c.uncached(ctx), key, o)
-		if err != nil {
-			return nil, err
-		}
-		wildcard := isWildcard(ctx)
-		convert := c.multi.store.farewell.seldom(func(e watch.Event) (watch.Event, bool) { return c.multi.event(e, wildcard) })
-		return c.multi.store.drained(w, o.Predicate.AllowWatchBookmarks, convert), nil
-	}
-	cached, err := c.cache(ctx)
-	if err != nil {
-		return nil, err
-	}
-	wildcard := isWildcard(ctx)
-	if !wildcard {
-		o.Predicate = ofCluster(ctx, o.Predicate)
-	}
-	o.Predicate.GetAttrs = rawAttrs
-	w, err := cached.Watch(ctx, key, o)
-	if err != nil {
-		return nil, err
-	}
-	return c.multi.store.drained(w, o.Predicate.AllowWatchBookmarks, func(e watch.Event) (watch.Event, bool) { return c.event(e, wildcard) }), nil
-}
-
-// event turns an event of the cache into one of this schema. To a watch of all
+// event turns an event into one of this schema. To a watch of all
 // clusters, what cannot be decoded does not exist; that of one cluster ends.
 func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	r, ok := bare(e.Object).(*Raw)

@@ -57,6 +57,7 @@ type Follower interface {
 type Spine struct {
 	store  *Store
 	ledger *Ledger
+	relay  *relay
 	client *clientv3.Client
 	ctx    context.Context // of the goroutine, ended by stop
 	cancel context.CancelFunc
@@ -82,7 +83,9 @@ const (
 
 func newSpine(s *Store) *Spine {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Spine{store: s, ledger: newLedger(), client: s.backend.watcher(), ctx: ctx, cancel: cancel, moved: make(chan struct{}), ready: make(chan struct{})}
+	p := &Spine{store: s, ledger: newLedger(), client: s.backend.watcher(), ctx: ctx, cancel: cancel, moved: make(chan struct{}), ready: make(chan struct{})}
+	p.relay = newRelay(p.revision)
+	return p
 }
 
 // Follow adds a follower. It must be called before Start.
@@ -158,11 +161,7 @@ func (p *Spine) reach(ctx context.Context, rev int64) error {
 	}
 }
 
-func (p *Spine) reached(rev int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.applied >= rev
-}
+func (p *Spine) reached(rev int64) bool { return p.revision() >= rev }
 
 // WaitFor waits until everything up to a revision is applied.
 func (p *Spine) WaitFor(ctx context.Context, rev int64) error {
@@ -219,6 +218,7 @@ func (p *Spine) run() {
 	}
 }
 
+// revision returns the one up to which everything is applied.
 func (p *Spine) revision() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -230,6 +230,7 @@ func (p *Spine) rebuild() error {
 	start := p.store.prefix + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
 	p.ledger.reset()
+	p.relay.reset()
 	for _, f := range p.followers {
 		p.give("Reset", f.Reset)
 	}
@@ -256,6 +257,7 @@ func (p *Spine) rebuild() error {
 		p.give("Done", f.Done)
 	}
 	p.advance(rev)
+	p.relay.begin(rev)
 	return nil
 }
 
@@ -281,15 +283,15 @@ func (p *Spine) watch(rev int64) error {
 			p.apply(e, e.Kv.ModRevision)
 		}
 		p.store.guard.saw(resp.Header.Revision)
-		p.advance(upTo(resp))
+		p.advance(newest(resp))
 	}
 	return errors.New("watch ended")
 }
 
-// upTo returns the revision that is applied once the response is. While the watch
+// newest returns the revision that is applied once the response is. While the watch
 // catches up, etcd sends its changes in parts, and each already has the newest
 // revision in its header.
-func upTo(resp clientv3.WatchResponse) int64 {
+func newest(resp clientv3.WatchResponse) int64 {
 	if n := len(resp.Events); n > 0 {
 		return resp.Events[n-1].Kv.ModRevision
 	}
@@ -319,6 +321,8 @@ func (p *Spine) apply(e *clientv3.Event, at int64) {
 		p.applyFence(c, ev, at)
 	} else {
 		p.ledger.apply(ev)
+		p.relay.apply(ev)
+		p.store.caches.changed(ev)
 	}
 	for _, f := range p.followers {
 		p.give(k, func() { f.Apply(ev) })

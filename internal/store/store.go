@@ -57,9 +57,11 @@ type Store struct {
 	// searched for their stand-ins.
 	odd atomic.Bool
 
+	caches *caches // of custom resources
+	limits limits
+
 	mu      sync.Mutex
-	kinds   map[string]kind   // by [Resource.kindPrefix]
-	raws    map[Resource]*raw // caches of custom resources
+	kinds   map[string]kind // by [Resource.kindPrefix]
 	hooks   map[string]CreateHook
 	closers []func()
 
@@ -100,7 +102,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		backend:    b,
 		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
 		kinds:      map[string]kind{},
-		raws:       map[Resource]*raw{},
+		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
@@ -128,6 +130,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if b.shared {
 		s.horizon = newHorizon(s.newest)
 	}
+	s.caches = newCaches(s)
+	s.onClose(s.caches.close)
 	s.spine = newSpine(s)
 	return s, nil
 }

@@ -50,7 +50,9 @@ func (s *streams) Watch(stream pb.Watch_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	return s.WatchServer.Watch(ending{stream, ctx})
+	in := &ending{Watch_WatchServer: stream, ctx: ctx, more: make(chan struct{}, 1)}
+	go in.receive() // ends with the stream, which ends when this returns
+	return s.WatchServer.Watch(in)
 }
 
 // close ends all streams, and returns once they have.
@@ -61,14 +63,64 @@ func (s *streams) close() {
 	s.open.Wait()
 }
 
-// ending is a stream that ends with another context.
+// ending is a stream that ends with another context, and takes requests while it
+// answers others. Between two sides in one process there is no room for requests:
+// many watches that end at once would leave the client waiting for the server to
+// take one, and the server for the client to take an answer.
 type ending struct {
 	pb.Watch_WatchServer
-	ctx context.Context
+	ctx  context.Context
+	more chan struct{} // has room for one: something was received
+
+	mu       sync.Mutex
+	requests []*pb.WatchRequest
+	err      error
 }
 
 // Context implements [pb.Watch_WatchServer].
-func (e ending) Context() context.Context { return e.ctx }
+func (e *ending) Context() context.Context { return e.ctx }
+
+// receive takes requests until there are none any more.
+func (e *ending) receive() {
+	for {
+		r, err := e.Watch_WatchServer.Recv()
+		e.mu.Lock()
+		if e.err = err; err == nil {
+			e.requests = append(e.requests, r)
+		}
+		e.mu.Unlock()
+		select {
+		case e.more <- struct{}{}:
+		default:
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Recv implements [pb.Watch_WatchServer].
+func (e *ending) Recv() (*pb.WatchRequest, error) {
+	for {
+		e.mu.Lock()
+		if len(e.requests) > 0 {
+			r := e.requests[0]
+			e.requests = e.requests[1:]
+			e.mu.Unlock()
+			return r, nil
+		}
+		err := e.err
+		e.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-e.more:
+		case <-e.ctx.Done():
+			return nil, e.ctx.Err()
+		}
+	}
+}
 
 // blank watches with contexts that do not print what they hold: the client has one
 // stream for each text of a context.

@@ -336,7 +336,13 @@ func (f *follow) catchUp() {
 		}
 		f.api, f.store_ = f.world.api(), f.store
 		f.open()
+		f.readToEnd() // which may be amid what the watch begins with
 	}
+	f.readToEnd()
+	f.same(fmt.Sprintf("watch of %v, %+v", f.space, f.choice), f.state, filtered(f.now(f.space), f.choice))
+}
+
+func (f *follow) readToEnd() {
 	end := object{"ns0", fmt.Sprint("end", f.rand.Uint64())}
 	out, r := f.empty(), row{value: "end", red: true}
 	f.ok(f.api.Create(f.space.context(), f.key(end), f.object(end, r), out, 0), "create the end")
@@ -354,7 +360,6 @@ func (f *follow) catchUp() {
 			f.failf("watch of %v never saw %v", f.space, end)
 		}
 	}
-	f.same(fmt.Sprintf("watch of %v, %+v", f.space, f.choice), f.state, filtered(f.now(f.space), f.choice))
 }
 
 func (f *follow) take(e watch.Event) {

@@ -435,7 +435,9 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	}
 	s.guard.Interface = counted{s.guard.Interface, &lists}
 	cm, w := configMapsOf(t, s), widgetsOf(t, s, "v1")
+	startSpine(t, s)
 	create(t, s, "c1", "c2")
+	defer s.caches.done(warmed(t, w, CustomResource(widgets, "")))
 	kinds := []struct {
 		api  storage.Interface
 		f    flavour

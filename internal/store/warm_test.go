@@ -1,0 +1,345 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// warmed has a resource warmed, and returns its cache once that is filled. The cache
+// stays until it is given back.
+func warmed(t testing.TB, api storage.Interface, r Resource) *raw {
+	t.Helper()
+	c := api.(*multi).Interface.(*custom)
+	all := c.multi.store.caches
+	for began := time.Now(); time.Since(began) < patience; runtime.Gosched() {
+		all.read(r, all.store.limits.objects, c.cfg)
+		if w := all.use(r); w != nil {
+			return w
+		}
+	}
+	t.Fatalf("%v stays cold", r)
+	return nil
+}
+
+// eventually waits until something holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for began := time.Now(); !holds(); runtime.Gosched() {
+		if time.Since(began) > patience {
+			t.Fatalf("not true in time: %s", what)
+		}
+	}
+}
+
+// A clock stands still until it is moved.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// kelvin is a world of custom resources whose caches are looked at when the test
+// says so.
+func kelvin(t *testing.T) (*world, *clock) {
+	w := &world{TB: t, flavour: customs(), dir: t.TempDir()}
+	w.start()
+	t.Cleanup(func() { w.ended() })
+	c := &clock{now: time.Unix(1e9, 0)}
+	w.store.caches.now = c.Now
+	w.store.limits.sweep = time.Hour
+	return w, c
+}
+
+func (w *world) warmth() (warm []string) {
+	all := w.store.caches
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for r := range all.warm {
+		warm = append(warm, r.Identity)
+	}
+	return warm
+}
+
+func (w *world) listIn(c cluster.Name, identity string) int {
+	w.Helper()
+	list := w.flavour.list()
+	w.ok(w.apis[0].GetList(space{c, identity}.context(), w.root, everything(""), list), "list %q of %s", identity, c)
+	return meta.LenList(list)
+}
+
+// A resource warms when lists read much of it within a minute, and not before;
+// lists see the same before, while and after it does, and once it cooled down.
+func TestWarmUpAndCoolDown(t *testing.T) {
+	w, clock := kelvin(t)
+	w.store.limits.objects = 100
+	create(t, w.store, "c1", "c2")
+	for i := range 10 {
+		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
+	}
+	list := func() {
+		t.Helper()
+		if n := w.listIn("c1", ""); n != 10 {
+			t.Errorf("a list has %d objects", n)
+		}
+		if n := w.listIn("c2", ""); n != 0 {
+			t.Errorf("a list of another cluster has %d objects", n)
+		}
+	}
+	for range 20 { // ten in a minute are not enough
+		list()
+		clock.pass(20 * time.Second)
+	}
+	if got := w.warmth(); len(got) != 0 {
+		t.Errorf("warm after few lists: %v", got)
+	}
+	for range 10 {
+		list()
+	}
+	if got := w.warmth(); len(got) != 1 {
+		t.Errorf("warm after many lists: %v", got)
+	}
+	w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
+	if _, ok := w.store.guard.committed.Load(w.resource("").prefix()); !ok {
+		t.Error("nobody tells the cache how far it must be")
+	}
+	for range 3 {
+		list()
+		clock.pass(w.store.limits.idle - time.Second)
+		w.store.caches.sweep()
+	}
+	if got := w.warmth(); len(got) != 1 {
+		t.Errorf("warm while it is listed: %v", got)
+	}
+	held := warmed(t, w.apis[0], w.resource(""))
+	clock.pass(2 * w.store.limits.idle)
+	if !w.store.caches.sweep() {
+		t.Error("a cache in use was stopped")
+	}
+	w.store.caches.done(held)
+	clock.pass(w.store.limits.idle)
+	if w.store.caches.sweep() {
+		t.Error("a cache that nobody reads stays")
+	}
+	list()
+	eventually(t, "nothing is followed for a cache that stopped", func() bool {
+		_, ok := w.store.guard.committed.Load(w.resource("").prefix())
+		return !ok
+	})
+	list()
+	if c := &w.store.caches.count; c.warm.Load() != 0 || c.warmings.Load() != 1 || c.coolings.Load() != 1 {
+		t.Errorf("counted: %d warm, %d warmings, %d coolings", c.warm.Load(), c.warmings.Load(), c.coolings.Load())
+	}
+}
+
+// A list of one object out of many counts what it read to find it.
+func TestHeatIsWhatWasRead(t *testing.T) {
+	w, _ := kelvin(t)
+	w.store.limits.objects = 50
+	create(t, w.store, "c1")
+	for i := range 10 {
+		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
+	}
+	o := choice{red: true}.options("")
+	for i := range 5 {
+		if got := w.warmth(); len(got) != 0 {
+			t.Errorf("warm after %d lists: %v", i, got)
+		}
+		w.ok(w.apis[0].GetList(in("c1"), w.root, o, w.flavour.list()), "list")
+	}
+	if got := w.warmth(); len(got) != 1 {
+		t.Errorf("warm: %v", got)
+	}
+}
+
+// There are only so many caches: those make room that were not read for the longest
+// time, unless all are in use.
+func TestBoundOfCaches(t *testing.T) {
+	w, clock := kelvin(t)
+	w.store.limits.caches, w.store.limits.objects = 3, 1
+	create(t, w.store, "c1")
+	hot := func(id string) bool {
+		w.listIn("c1", id) // warms
+		all := w.warmth()
+		for _, got := range all {
+			if got == id {
+				w.store.caches.done(warmed(t, w.apis[0], w.resource(id)))
+				return true
+			}
+		}
+		if len(all) > 3 {
+			t.Errorf("warm: %v", all)
+		}
+		return false
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		if !hot(id) {
+			t.Errorf("%s stays cold", id)
+		}
+		clock.pass(time.Second)
+	}
+	if hot("d") {
+		t.Error("one in use made room")
+	}
+	clock.pass(heatFor)
+	hot("a") // is the last one read
+	held := warmed(t, w.apis[0], w.resource("b"))
+	if !hot("d") {
+		t.Error("none made room")
+	}
+	w.store.caches.done(held)
+	got := map[string]bool{}
+	for _, id := range w.warmth() {
+		got[id] = true
+	}
+	if len(got) != 3 || !got["a"] || !got["b"] || !got["d"] {
+		t.Errorf("warm: %v, want a, b and d", got)
+	}
+}
+
+// The janitor ends with the last cache, and begins with the next.
+func TestJanitor(t *testing.T) {
+	w, clock := kelvin(t)
+	w.store.limits.sweep = time.Millisecond
+	create(t, w.store, "c1")
+	for range 3 {
+		w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
+		clock.pass(w.store.limits.idle)
+		w.store.caches.running.Wait() // it, and what it stopped
+		if got := w.warmth(); len(got) != 0 || w.store.caches.sweeping {
+			t.Errorf("warm: %v, watched over: %v", got, w.store.caches.sweeping)
+		}
+	}
+}
+
+// A cache goes that holds mostly what was deleted, however much it is read; one
+// that holds mostly what is there stays, however much that changes.
+func TestSwollenCache(t *testing.T) {
+	w, _ := kelvin(t)
+	w.store.limits.history = 1000
+	create(t, w.store, "c1")
+	w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
+	for i := range 50 {
+		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
+	}
+	change := func(i int) {
+		at := object{"ns", fmt.Sprint("o", i)}
+		w.ok(w.apis[0].GuaranteedUpdate(in("c1"), w.key(at), w.empty(), false, nil, setTo(w, at, "changed"), nil), "update")
+	}
+	for i := range 25 {
+		change(i)
+	}
+	caughtUp(t, w.store)
+	if w.store.caches.sweep(); len(w.warmth()) != 1 {
+		t.Error("a cache of what is there was stopped")
+	}
+	for i := range 45 {
+		at := object{"ns", fmt.Sprint("o", i)}
+		w.ok(w.apis[0].Delete(in("c1"), w.key(at), w.empty(), nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}), "delete")
+	}
+	caughtUp(t, w.store)
+	if n := w.listIn("c1", ""); n != 5 {
+		t.Errorf("%d objects are left", n)
+	}
+	if w.store.caches.sweep(); len(w.warmth()) != 0 {
+		t.Error("a cache of what is gone was kept")
+	}
+	if n := w.listIn("c1", ""); n != 5 {
+		t.Errorf("%d objects are left", n)
+	}
+}
+
+// Many resources, each with an object that is listed and watched once, leave no
+// goroutine behind.
+func TestManyResources(t *testing.T) {
+	const n = 1000
+	w, _ := kelvin(t)
+	create(t, w.store, "c1")
+	w.listIn("c1", "0")
+	before := runtime.NumGoroutine()
+	for i := range n {
+		s := space{"c1", fmt.Sprint("i", i)}
+		w.put(s, object{"ns", "x"}, "")
+		if got := w.listIn("c1", s.identity); got != 1 {
+			t.Fatalf("%s has %d objects", s.identity, got)
+		}
+	}
+	if after := runtime.NumGoroutine(); after > before+n/100 {
+		t.Errorf("%d goroutines before, %d after", before, after)
+	}
+	w.store.caches.mu.Lock()
+	defer w.store.caches.mu.Unlock()
+	if got := len(w.store.caches.heat); got > 2*n {
+		t.Errorf("%d entries of heat", got)
+	}
+}
+
+// What nobody reads any more is forgotten.
+func TestHeatIsForgotten(t *testing.T) {
+	w, clock := kelvin(t)
+	all := w.store.caches
+	for i := range 5000 {
+		all.read(w.resource(fmt.Sprint(i)), 1, nil)
+		clock.pass(time.Second)
+	}
+	if n := len(all.heat); n > 1100 {
+		t.Errorf("%d resources are remembered", n)
+	}
+}
+
+// A store closes while its caches warm, cool and are read.
+func TestCloseUnderLoad(t *testing.T) {
+	noneLeft(t, func() {
+		s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.limits.objects, s.limits.caches, s.limits.sweep, s.limits.idle = 1, 2, time.Millisecond, time.Nanosecond
+		api := widgetsOf(t, s, "v1")
+		startSpine(t, s)
+		create(t, s, "c1")
+		var requests sync.WaitGroup
+		ctx, end := context.WithCancel(context.Background())
+		for i := range 4 {
+			requests.Go(func() {
+				for ctx.Err() == nil {
+					for j := range 5 {
+						c := cluster.With(WithIdentity(ctx, fmt.Sprint(i, j)), "c1")
+						if err := api.GetList(c, "/c/example.com/widgets", everything(""), emptyWidgets()); err != nil && ctx.Err() == nil && !apierrors.IsTimeout(err) {
+							t.Error(err)
+						}
+						if _, err := api.Watch(c, "/c/example.com/widgets", everything("")); err != nil { // never stopped
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		for s.caches.count.coolings.Load() < 5 {
+			runtime.Gosched()
+		}
+		end()
+		requests.Wait()
+		s.Close()
+	})
+}
