@@ -147,6 +147,7 @@ func TestInitialEvents(t *testing.T) {
 			defer w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
 		}
 		for _, rv := range []string{"", "0", fmt.Sprint(last)} {
+			w.listIn("c1", "") // the cache, if there is one, is as far as this
 			o := everything(rv)
 			o.Predicate.AllowWatchBookmarks, o.SendInitialEvents = true, &yes
 			watching := w.open_("c1", o)
