@@ -79,7 +79,7 @@ func (w *customWatch) run() {
 	defer close(w.out)
 	defer w.cancel()
 	defer w.relay().unsubscribe(w.sub)
-	begin := func() bool { return w.subscribe(w.cursor) }
+	begin := w.resume
 	if w.beginsWithList() {
 		begin = w.replay
 	}
@@ -108,6 +108,17 @@ func (w *customWatch) subscribe(after int64) bool {
 	var err error
 	w.missed, err = w.relay().subscribe(w.ctx, w.sub, after)
 	return err == nil
+}
+
+// resume goes on from the revision that the reader named, or now if it named none.
+func (w *customWatch) resume() bool {
+	if w.cursor == 0 {
+		var err error
+		if w.cursor, err = w.of.multi.store.newest(w.ctx); err != nil {
+			return w.fail(err)
+		}
+	}
+	return w.subscribe(w.cursor)
 }
 
 // replay delivers what exists, and subscribes to what changed since.

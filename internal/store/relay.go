@@ -104,9 +104,9 @@ func (r *relay) remember(e Event) {
 	}
 }
 
-// subscribe begins to give s the changes after a revision, or after what the spine
-// has by now if that is 0. What is older than what the relay remembers s must find
-// elsewhere: all that happened up to the revision returned.
+// subscribe begins to give s the changes after a revision. What is older than what
+// the relay remembers s must find elsewhere: all that happened up to the revision
+// returned, if it is not 0.
 func (r *relay) subscribe(ctx context.Context, s *subscription, after int64) (missed int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *relay) subscribe(ctx context.Context, s *subscription, after int64) (mi
 	// Of a revision that is seen, other objects may still come.
 	now := max(r.seen, r.applied())
 	switch {
-	case after == 0 || after >= now:
+	case after >= now:
 	case after >= r.floor:
 		i, _ := slices.BinarySearchFunc(r.recent, after+1, func(e Event, rev int64) int { return int(e.Revision - rev) })
 		for _, e := range r.recent[i:] {
