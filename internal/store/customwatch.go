@@ -65,7 +65,14 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 		w.key = strings.TrimSuffix(key, "/") + "/"
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	c.multi.store.drains.Go(w.run)
+	pay := func() {}
+	if o.Predicate.AllowWatchBookmarks {
+		pay = c.multi.store.farewell.owe()
+	}
+	c.multi.store.drains.Go(func() {
+		defer pay()
+		w.run()
+	})
 	return w, nil
 }
 
@@ -233,9 +240,16 @@ func expired(rev int64) error {
 func (w *customWatch) follow() {
 	timer := time.NewTimer(w.untilBookmark())
 	defer timer.Stop()
+	var ending <-chan struct{}
+	if w.options.Predicate.AllowWatchBookmarks {
+		ending = w.of.multi.store.farewell.begun
+	}
 	for w.batch() {
 		select {
 		case <-w.sub.more:
+		case <-ending:
+			w.end()
+			return
 		case <-timer.C:
 			if !w.progress() {
 				return
@@ -285,6 +299,14 @@ func (w *customWatch) progress() bool {
 	return w.batch() && w.bookmark(max(now, w.cursor), nil)
 }
 
+// end tells the reader where to resume in the next process.
+func (w *customWatch) end() {
+	s := w.of.multi.store
+	if s.spine.WaitFor(w.ctx, s.farewell.rev.Load()) == nil {
+		w.progress()
+	}
+}
+
 func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
 	r := &Raw{}
 	r.ResourceVersion, r.Annotations = strconv.FormatInt(rev, 10), annotations
@@ -326,7 +348,8 @@ func (w *customWatch) deliver(e Event) bool {
 // raw returns an object as it is in a change.
 func (w *customWatch) raw(e Event, value []byte) (*Raw, error) {
 	s := w.of.multi.store
-	t := keyed{inner: w.of.cfg.Transformer, prefix: s.prefix, lenient: true}
+	t := s.keyed(w.of.cfg.GroupResource)
+	t.lenient = true
 	framed, _, err := t.TransformFromStorage(w.ctx, value, belowPrefix(s.prefix+e.Key.full()))
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ type limits struct {
 }
 
 func defaultLimits() limits {
-	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, bookmark: time.Minute}
+	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, bookmark: bookmarkEvery}
 }
 
 const (

@@ -41,19 +41,19 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// A clock stands still until it is moved.
-type clock struct {
+// A stillClock stands still until it is moved.
+type stillClock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-func (c *clock) Now() time.Time {
+func (c *stillClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *clock) pass(d time.Duration) {
+func (c *stillClock) pass(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
@@ -61,11 +61,11 @@ func (c *clock) pass(d time.Duration) {
 
 // kelvin is a world of custom resources whose caches are looked at when the test
 // says so.
-func kelvin(t *testing.T) (*world, *clock) {
+func kelvin(t *testing.T) (*world, *stillClock) {
 	w := &world{TB: t, flavour: customs(), dir: t.TempDir()}
 	w.start()
 	t.Cleanup(func() { w.ended() })
-	c := &clock{now: time.Unix(1e9, 0)}
+	c := &stillClock{now: time.Unix(1e9, 0)}
 	w.store.caches.now = c.Now
 	w.store.limits.sweep = time.Hour
 	return w, c
