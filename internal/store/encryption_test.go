@@ -187,7 +187,7 @@ func TestEncryptionKeyRotates(t *testing.T) {
 				if w.encryption = nil; len(providers) > 0 {
 					w.encryption = encrypting(t, providers...)
 				}
-				s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption})
+				s, err := Open(t.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption}))
 				w.ok(err, "open")
 				s.Spine().Follow(seen)
 				w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
@@ -239,7 +239,7 @@ func TestEncryptionByResource(t *testing.T) {
 		"*.*": "configmaps widgets", "widgets.example.com": "widgets", "*.example.com": "widgets", "configmaps": "configmaps", "*.": "configmaps",
 	} {
 		t.Run(resource, func(t *testing.T) {
-			s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encryptingOnly(t, resource, aesgcm("one"))})
+			s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encryptingOnly(t, resource, aesgcm("one"))}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,7 +286,7 @@ func TestEncryptionForgotten(t *testing.T) {
 // cache of decrypted values keeps it.
 func TestEncryptionAuthenticates(t *testing.T) {
 	r := &recorder{ResourceTransformers: encrypting(t, aesgcm("one"))}
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: r})
+	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: r}))
 	if err != nil {
 		t.Fatal(err)
 	}

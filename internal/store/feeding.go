@@ -65,7 +65,9 @@ func (f *feeding) GetCurrentResourceVersion(ctx context.Context) (uint64, error)
 		if err != nil {
 			return 0, err
 		}
-		if f.store.spine.reach(ctx, rev) != nil {
+		limited, cancel := context.WithTimeout(ctx, freshness)
+		defer cancel()
+		if f.store.spine.reach(limited, rev) != nil {
 			return uint64(rev), ctx.Err() // the cache finds out by itself, if the spine cannot tell
 		}
 	}

@@ -42,7 +42,7 @@ func behind(t testing.TB, s *Store, c cluster.Name, state State) int64 {
 // its back only from what it meets.
 func unfollowed(t testing.TB) (*Store, storage.Interface) {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
+	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ var configMaps = schema.GroupResource{Resource: "configmaps"}
 // open starts a store in dir with storage for config maps.
 func open(t testing.TB, dir string) (*Store, storage.Interface, func()) {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true})
+	s, err := Open(t.Context(), here(Options{Dir: dir, Version: "1.36", NoSync: true}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,7 +171,7 @@ func TestMetadataOfStoredObject(t *testing.T) {
 }
 
 func TestMetadataOfEncryptedObject(t *testing.T) {
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encrypting(t, aesgcm("one"))})
+	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encrypting(t, aesgcm("one"))}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (b *breakable) lose() {
 // openBreakable opens a store whose spine can lose its watch, and has not started.
 func openBreakable(t testing.TB, dir string) (*Store, storage.Interface, *breakable) {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true})
+	s, err := Open(t.Context(), here(Options{Dir: dir, Version: "1.36", NoSync: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestFresh(t *testing.T) {
 	startSpine(t, s)
 	create(t, s, "c1")
 	caughtUp(t, s)
-	if s.Spine().Fresh(t.Context()) {
+	if s.Spine().Fresh(t.Context()) && !s.Several() { // others may have committed anything
 		t.Error("there was nothing to wait for")
 	}
 	if err := cm.Create(in("c1"), cmRoot+"/ns/held", configMap("ns", "held", ""), nil, 0); err != nil {

@@ -421,7 +421,7 @@ func (c counted) List(ctx context.Context, prefix string, o kubernetes.ListOptio
 // etcd, however much is written elsewhere and however many watches are not read.
 func TestConsistentListAsksNothing(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true})
+	s, err := Open(t.Context(), here(Options{Dir: dir, Version: "1.36", NoSync: true}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -184,7 +184,7 @@ func (w *world) ok(err error, doing string, args ...any) {
 
 // start opens the store, or opens it again.
 func (w *world) start() {
-	s, err := Open(w.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption})
+	s, err := Open(w.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption}))
 	w.ok(err, "open")
 	w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
 	w.ok(s.Spine().Start(w.Context()), "start the spine")
