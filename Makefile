@@ -50,7 +50,7 @@ gen-diff:
 
 programs:
 	$(RACE) go build -o bin/race/ ./cmd/...
-	$(RACE) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/...
+	$(RACE) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/... tool
 
 bench-short:
 	$(RACE) go run ./test/bench -short -kcp bin/race/kcp -kube bin/race/kube

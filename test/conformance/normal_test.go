@@ -88,7 +88,7 @@ func normal(key string, v any) any {
 					continue // kcp.io/cluster was the only one
 				}
 			}
-			out[k] = x
+			out[plain("", k)] = x // in managed fields, a key may be an uid
 		}
 		if out["kind"] == "Status" {
 			unordered(out)
@@ -117,16 +117,26 @@ func normal(key string, v any) any {
 
 // unordered sorts what is wrong with an object if it is several things: servers
 // find them in the order of a map, and so that of the message is another each time.
+// So it is with managed fields that a message quotes.
 func unordered(status map[string]any) {
 	causes, _ := field(status, "details", "causes").([]any)
 	message, _ := status["message"].(string)
-	if len(causes) < 2 && !strings.Contains(message, "strict decoding error") {
+	if len(causes) < 2 && !strings.Contains(message, "strict decoding error") && !strings.Contains(message, "managedFields") {
 		return
 	}
+	status["message"] = words(message)
+	for _, c := range causes {
+		if quoted, _ := field(c, "message").(string); strings.Contains(quoted, "managedFields") {
+			c.(map[string]any)["message"] = words(quoted)
+		}
+	}
 	slices.SortFunc(causes, func(a, b any) int { return strings.Compare(text(a), text(b)) })
-	words := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,[]", r) })
-	slices.Sort(words)
-	status["message"] = strings.Join(words, " ")
+}
+
+func words(s string) string {
+	all := strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" ,[]{}", r) })
+	slices.Sort(all)
+	return strings.Join(all, " ")
 }
 
 func plain(key, s string) string {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -62,9 +63,12 @@ func program(t *testing.T, name string) string {
 			}
 		}
 	}
-	file := filepath.Join(t.TempDir(), name)
+	file, from := filepath.Join(t.TempDir(), name), "./cmd/"+name
+	if name == "helm" {
+		from = "helm.sh/helm/v4/cmd/helm"
+	}
 	build := exec.CommandContext(t.Context(), "go", "-C", "../tools", "build",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, "./cmd/"+name)
+		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, from)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}
@@ -141,12 +145,20 @@ func (s *side) must(t *testing.T, path, body string) {
 
 // send sends one request and returns what of the answer is comparable. With
 // request.until it repeats it until that is the status, and with request.follow it
-// goes on to the next page until there is none.
+// goes on to the next page until there is none. "<uid of name>" in the body is that
+// of another object at the same path.
 func (s *side) send(t *testing.T, r request) answer {
 	t.Helper()
 	if strings.Contains(r.body, current) {
 		r.body = strings.ReplaceAll(r.body, current, s.version(t, r))
 	}
+	r.body = regexp.MustCompile("<uid of ([a-z]+)>").ReplaceAllStringFunc(r.body, func(m string) string {
+		_, raw, err := s.once(t, request{method: http.MethodGet, path: r.path + "/" + m[len("<uid of "):len(m)-1], as: r.as})
+		if err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
+		return fmt.Sprint(field(raw, "metadata", "uid"))
+	})
 	var out answer
 	var raw any
 	if !eventually(t, func() bool {
