@@ -139,6 +139,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // prepareLibraries sets what Kubernetes' storage libraries keep in globals. All
 // stores of a process share it, and setting it again changes nothing.
 var prepareLibraries = sync.OnceFunc(func() {
+	boundMetrics()
 	// The library asks each endpoint for its version; an etcd in process has none.
 	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
