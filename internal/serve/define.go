@@ -2,12 +2,15 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -77,6 +80,28 @@ func (s *definitionStorage) Delete(ctx context.Context, name string, validate re
 	return out, deleted, err
 }
 
+// DeleteCollection implements [rest.CollectionDeleter]. Upstream's deletes the
+// definitions alone, and leaves their objects to whoever defines them next.
+func (s *definitionStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, o *metav1.DeleteOptions, which *metainternalversion.ListOptions) (runtime.Object, error) {
+	found, err := s.List(ctx, which)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := found.(*apiextensions.CustomResourceDefinitionList)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("%T is no list of definitions", found))
+	}
+	for i := range list.Items {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if _, _, err := s.Delete(ctx, list.Items[i].Name, validate, o.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
 // statusStorage is upstream's storage of their status.
 type statusStorage struct {
 	*customresourcedefinition.StatusREST
@@ -105,7 +130,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	if group == "" {
 		return write(ctx) // it is invalid, and is told so
 	}
-	claims := store.SystemKey(c, "names", group)
+	claims := store.SystemKey(c, "names", claimsOf(group))
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
 		if err != nil {
@@ -125,6 +150,10 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	}
 	return apierrors.NewTooManyRequests("others define resources in this group at the same time", 1)
 }
+
+// claimsOf returns what the names of a group are claimed by. Groups share a few keys,
+// so that a cluster does not leave one behind for every group that it ever had.
+func claimsOf(group string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(group)))[:1] }
 
 // creating is upstream's strategy with the status settled. It is settled once the
 // definition was found to be valid, so that an invalid one is told of its own faults
