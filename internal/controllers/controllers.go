@@ -47,5 +47,6 @@ func All(d Deps) []control.Loop {
 		ClusterRoleAggregation(d),
 		DefinitionNames(d),
 		DefinitionDeletion(d),
+		StorageRenewal(d),
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,7 +21,12 @@ type format struct {
 	Reader int `json:"minimumReader"`
 	// Kubernetes is the minor version whose storage encodings are in use.
 	Kubernetes string `json:"kubernetes"`
+	// Oldest is the oldest minor version in whose encodings something may still be
+	// stored; empty if that is Kubernetes.
+	Oldest string `json:"oldestKubernetes,omitempty"`
 }
+
+func (s *Store) formatKey() string { return s.prefix + "/" + string(System) + "/meta" }
 
 // checkFormat refuses data that this program cannot read, marks new data, and
 // returns the current revision.
@@ -28,7 +34,7 @@ func (s *Store) checkFormat(ctx context.Context, kubernetes string) (int64, erro
 	if _, err := version.ParseMajorMinor(kubernetes); err != nil {
 		return 0, fmt.Errorf("the Kubernetes version of this program, %q: %w", kubernetes, err)
 	}
-	key := s.prefix + "/" + string(System) + "/meta"
+	key := s.formatKey()
 	mine := format{Layout: layout, Reader: layout, Kubernetes: kubernetes}
 	value, err := json.Marshal(mine)
 	if err != nil {
@@ -59,19 +65,49 @@ func (s *Store) checkFormat(ctx context.Context, kubernetes string) (int64, erro
 	if theirs.Reader > layout || theirs.Layout < layout {
 		return 0, fmt.Errorf("the stored data has layout %d and needs a program that reads layout %d; this one reads layout %d: start the version of kcp that wrote it", theirs.Layout, theirs.Reader, layout)
 	}
-	if err := canRead(theirs.Kubernetes, kubernetes); err != nil {
-		return 0, err
-	}
-	if theirs.Kubernetes != kubernetes {
-		theirs.Kubernetes = kubernetes
-		if value, err = json.Marshal(theirs); err != nil {
+	for _, stored := range []string{theirs.Kubernetes, cmp.Or(theirs.Oldest, theirs.Kubernetes)} {
+		if err := canRead(stored, kubernetes); err != nil {
 			return 0, err
 		}
-		if _, err := kv.Put(ctx, key, string(value)); err != nil {
+	}
+	if theirs.Kubernetes != kubernetes {
+		theirs.Oldest, theirs.Kubernetes = cmp.Or(theirs.Oldest, theirs.Kubernetes), kubernetes
+		if err := s.putFormat(ctx, theirs, read.Kvs[0].ModRevision); err != nil {
 			return 0, err
 		}
 	}
 	return resp.Header.Revision, nil
+}
+
+// putFormat describes the data anew if nobody else did since revision rev.
+func (s *Store) putFormat(ctx context.Context, f format, rev int64) error {
+	value, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	key := s.formatKey()
+	resp, err := s.backend.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).Then(clientv3.OpPut(key, string(value))).Commit()
+	if err == nil && !resp.Succeeded {
+		err = fmt.Errorf("describe the stored data at %s: %w", key, ErrChanged)
+	}
+	return err
+}
+
+// raiseFormat notes that everything is stored in the encodings of this program.
+func (s *Store) raiseFormat(ctx context.Context) error {
+	resp, err := s.backend.client.Get(ctx, s.formatKey())
+	if err != nil || len(resp.Kvs) == 0 {
+		return err
+	}
+	var f format
+	if err := json.Unmarshal(resp.Kvs[0].Value, &f); err != nil {
+		return err
+	}
+	if f.Oldest == "" || f.Kubernetes != s.version {
+		return nil // it says so already, or a newer program has begun
+	}
+	f.Oldest = ""
+	return s.putFormat(ctx, f, resp.Kvs[0].ModRevision)
 }
 
 // canRead reports whether a program on Kubernetes minor mine can take over data

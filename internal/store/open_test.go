@@ -126,6 +126,8 @@ func TestFormat(t *testing.T) {
 		meta(1, 1, "1.34"): {"1.34", "1.36"},
 		meta(1, 1, "x"):    {`"x"`, "restore a backup"},
 		"{":                {"damaged", "restore a backup"},
+		// Something of the version before the last is still stored.
+		`{"layout":1,"minimumReader":1,"kubernetes":"1.35","oldestKubernetes":"1.34"}`: {"1.34", "1.36"},
 	} {
 		set(value)
 		refused(t, dir, "1.36", says...)
@@ -140,7 +142,7 @@ func TestFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp, err := s.RawClient().Get(t.Context(), key)
-	if err != nil || string(resp.Kvs[0].Value) != meta(2, 1, "1.36") {
+	if err != nil || string(resp.Kvs[0].Value) != `{"layout":2,"minimumReader":1,"kubernetes":"1.36","oldestKubernetes":"1.35"}` {
 		t.Errorf("the description is now %s, %v", resp.Kvs[0].Value, err)
 	}
 	if _, err := s.RawClient().Put(t.Context(), "/registry/configmaps/default/x", "v"); err != nil {

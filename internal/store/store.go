@@ -46,6 +46,7 @@ type Store struct {
 	prefix string
 	// encryption of values; nil for none
 	encryption value.ResourceTransformers
+	version    string // of Kubernetes that writes the data
 	backend    *backend
 	guard      *guard
 	direct     *kubernetes.Client // for what no cache serves
@@ -99,6 +100,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		prefix:     path.Join("/", cmp.Or(o.Prefix, "/registry")),
 		encryption: o.Encryption,
+		version:    o.Version,
 		backend:    b,
 		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
 		kinds:      map[string]kind{},

@@ -1,0 +1,301 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// opened starts a store with config maps, whose spine has read everything.
+func opened(t testing.TB, dir, version string, encryption value.ResourceTransformers) (*Store, storage.Interface) {
+	t.Helper()
+	s, err := Open(t.Context(), Options{Dir: dir, Version: version, NoSync: true, Encryption: encryption})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	cm := configMapsOf(t, s)
+	startSpines(t, s)
+	return s, cm
+}
+
+// stored returns what is stored of a resource by key below its prefix.
+func stored(t testing.TB, s *Store, r Resource) map[string]string {
+	t.Helper()
+	prefix := s.prefix + r.prefix() + "/"
+	resp, err := s.RawClient().Get(t.Context(), prefix, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, kv := range resp.Kvs {
+		all[strings.TrimPrefix(string(kv.Key), prefix)] = string(kv.Value)
+	}
+	return all
+}
+
+// age stores objects as an older program did: in a form that is read, but not written.
+func age(t testing.TB, s *Store, c cluster.Name, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		cm := configMap("ns", name, "old")
+		cm.APIVersion, cm.Kind = "v1", "ConfigMap"
+		b, err := json.MarshalIndent(cm, "", " ")
+		if err == nil {
+			_, err = s.RawClient().Put(t.Context(), s.prefix+Key{NativeResource(configMaps), c, "ns", name}.full(), string(b))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest, err := s.RawClient().Get(t.Context(), "x")
+	if err == nil {
+		err = s.Spine().WaitFor(t.Context(), newest.Header.Revision)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func numbered(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("x", i))
+	}
+	return names
+}
+
+// oldValues counts the values of config maps that this program would not write.
+func oldValues(t testing.TB, s *Store) (n int) {
+	t.Helper()
+	for _, v := range stored(t, s, NativeResource(configMaps)) {
+		if strings.Contains(v, "\n ") {
+			n++
+		}
+	}
+	return n
+}
+
+func oldest(t testing.TB, s *Store) string {
+	t.Helper()
+	resp, err := s.RawClient().Get(t.Context(), s.formatKey())
+	var f format
+	if err == nil {
+		err = json.Unmarshal(resp.Kvs[0].Value, &f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Oldest
+}
+
+// After an upgrade everything is rewritten, however often that is interrupted, and
+// only then a program may come that does not know the older version.
+func TestRenewAfterAnUpgrade(t *testing.T) {
+	const n = 300
+	dir := t.TempDir()
+	s, _ := opened(t, dir, "1.35", nil)
+	create(t, s, "c1")
+	age(t, s, "c1", numbered(n)...)
+	s.Close()
+
+	for cuts := 0; ; cuts++ {
+		s, _ := opened(t, dir, "1.36", nil)
+		before := oldValues(t, s)
+		if o := oldest(t, s); o != "1.35" {
+			t.Fatalf("with %d old values the oldest version is %q", before, o)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if cuts < 3 { // it ends when some are written
+			changes := s.RawClient().Watch(ctx, s.prefix+NativeResource(configMaps).prefix(), clientv3.WithPrefix())
+			go func() {
+				for range 20 {
+					<-changes
+				}
+				cancel()
+			}()
+		}
+		_, err := s.Renew(ctx)
+		cancel()
+		after := oldValues(t, s)
+		if cuts < 3 {
+			if err == nil || after >= before {
+				t.Fatalf("cut: %v, %d old values after %d", err, after, before)
+			}
+			s.Close()
+			refused(t, dir, "1.37", "1.35", "1.37")
+			continue
+		}
+		if err != nil || after != 0 || oldest(t, s) != "" {
+			t.Fatalf("%v, %d old values, oldest %q", err, after, oldest(t, s))
+		}
+		for key := range stored(t, s, NativeResource(configMaps)) { // each was written once
+			resp, err := s.RawClient().Get(t.Context(), s.prefix+NativeResource(configMaps).prefix()+"/"+key)
+			if err != nil || resp.Kvs[0].Version != 2 {
+				t.Errorf("%s is at version %d, %v", key, resp.Kvs[0].Version, err)
+			}
+		}
+		written := s.guard.latest.Load()
+		if again, err := s.Renew(t.Context()); again != 0 || err != nil || s.guard.latest.Load() != written {
+			t.Errorf("with nothing to do: again in %v, %v, written: %v", again, err, s.guard.latest.Load() != written)
+		}
+		s.Close()
+		break
+	}
+	opened(t, dir, "1.37", nil)
+}
+
+// What others write meanwhile is theirs, what cannot be decoded stays and keeps nobody
+// else back, and what is to expire still does.
+func TestRenewBesideOthers(t *testing.T) {
+	s, cm := opened(t, t.TempDir(), "1.36", nil)
+	create(t, s, "c1", "bad", "gone")
+	names := numbered(200)
+	age(t, s, "c1", names...)
+	age(t, s, "gone", "orphan")
+	lease, err := s.RawClient().Grant(t.Context(), 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := s.prefix + NativeResource(configMaps).prefix()
+	for key, v := range map[string]string{"/bad/ns/x": "{", "/bad/ns/y": `{"apiVersion":"v9","kind":"ConfigMap"}`, "/bad": "no key"} {
+		if _, err := s.RawClient().Put(t.Context(), prefix+key, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leased := `{ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "leased"} }`
+	if _, err := s.RawClient().Put(t.Context(), prefix+"/c1/ns/leased", leased, clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "gone", From: Active, State: Gone}); err != nil {
+		t.Fatal(err)
+	}
+	var others sync.WaitGroup
+	others.Go(func() {
+		for _, name := range names {
+			err := cm.GuaranteedUpdate(in("c1"), cmRoot+"/ns/"+name, &corev1.ConfigMap{}, false, nil,
+				func(o runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+					n := o.(*corev1.ConfigMap).DeepCopy()
+					n.Data["by"] = "others"
+					return n, nil, nil
+				}, nil)
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	_, err = s.Renew(t.Context())
+	others.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := stored(t, s, NativeResource(configMaps))
+	for _, name := range names {
+		if v := all["c1/ns/"+name]; strings.Contains(v, "\n ") || !strings.Contains(v, `"by":"others"`) || !strings.Contains(v, `"v":"old"`) {
+			t.Errorf("%s is now %s", name, v)
+		}
+	}
+	if all["bad/ns/x"] != "{" || all["bad/ns/y"] == "" {
+		t.Errorf("what cannot be decoded is now %q and %q", all["bad/ns/x"], all["bad/ns/y"])
+	}
+	resp, err := s.RawClient().Get(t.Context(), prefix+"/c1/ns/leased")
+	if err != nil || string(resp.Kvs[0].Value) == leased || resp.Kvs[0].Lease != int64(lease.ID) {
+		t.Errorf("what expires is now %s with lease %x, %v", resp.Kvs[0].Value, resp.Kvs[0].Lease, err)
+	}
+}
+
+// Data that something keeps from being rewritten stays data of its version.
+func TestRenewWhatIsFrozenOrNotServed(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := opened(t, dir, "1.35", nil)
+	create(t, s, "c1")
+	age(t, s, "c1", "x")
+	unserved := Key{Resource{Root: Native, Resource: "pods"}, "c1", "ns", "p"}
+	if _, err := s.RawClient().Put(t.Context(), s.prefix+unserved.full(), "{}"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "c1", From: Active, State: Frozen}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	s, _ = opened(t, dir, "1.36", nil)
+	if _, err := s.Renew(t.Context()); err == nil || oldest(t, s) != "1.35" {
+		t.Errorf("in a frozen cluster: %v, oldest %q", err, oldest(t, s))
+	}
+	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "c1", From: Frozen, State: Active}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Renew(t.Context()); err != nil || oldValues(t, s) != 0 || oldest(t, s) != "1.35" {
+		t.Errorf("with pods that are not served: %v, %d old values, oldest %q", err, oldValues(t, s), oldest(t, s))
+	}
+}
+
+// After a change of keys everything is encrypted with the new one, custom resources
+// too, and the old one is not needed any more.
+func TestRenewEncryption(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.ended()
+		names := numbered(20)
+		reopen := func(e value.ResourceTransformers) {
+			t.Helper()
+			s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: e})
+			w.ok(err, "open")
+			w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
+			startSpines(t, s)
+		}
+		reopen(nil)
+		create(t, w.store, "c1")
+		for _, name := range names {
+			w.put(space{cluster: "c1"}, object{"ns", name}, "v")
+		}
+		w.ended()
+		for _, step := range []struct {
+			providers []string
+			mark      string // of values that are as they should be
+		}{
+			{[]string{aesgcm("a"), asItIs}, "k8s:enc:aesgcm:v1:a:"},
+			{[]string{aesgcm("b", "a")}, "k8s:enc:aesgcm:v1:b:"},
+			{[]string{asItIs, aesgcm("b")}, "{"},
+			{nil, "{"},
+		} {
+			var e value.ResourceTransformers
+			if step.providers != nil {
+				e = encrypting(t, step.providers...)
+			}
+			reopen(e)
+			again, err := w.store.Renew(t.Context())
+			w.ok(err, "renew")
+			if (again > 0) != (e != nil) {
+				t.Errorf("%v: again in %v", step.providers, again)
+			}
+			all := stored(t, w.store, w.resource(""))
+			for key, v := range all {
+				if !bytes.HasPrefix([]byte(v), []byte(step.mark)) {
+					t.Errorf("%v: %s is %.40q", step.providers, key, v)
+				}
+			}
+			written := w.store.guard.latest.Load()
+			_, err = w.store.Renew(t.Context())
+			if w.ok(err, "renew"); len(all) != len(names) || w.store.guard.latest.Load() != written {
+				t.Errorf("%v: %d values, rewritten: %v", step.providers, len(all), w.store.guard.latest.Load() != written)
+			}
+			w.ended()
+		}
+		reopen(nil)
+		got, err := w.listed(in("c1"), w.root, everything(""))
+		if w.ok(err, "list"); len(got) != len(names) {
+			t.Errorf("listed %d", len(got))
+		}
+	})
+}
