@@ -58,8 +58,12 @@ func (s *Store) Renew(ctx context.Context) (again time.Duration, err error) {
 			return 0, errors.Join(fmt.Errorf("renew what is stored of %s: %w", resource.kindPrefix(), err), r.save(ctx))
 		}
 	}
+	done := r.changed || r.saved
 	if err := r.save(ctx); err != nil {
 		return 0, err
+	}
+	if done && !r.left {
+		klog.FromContext(ctx).Info("Everything is stored as this server stores it, with the newest keys")
 	}
 	if !r.left {
 		if err := s.raiseFormat(ctx); err != nil {
@@ -88,6 +92,7 @@ type renewal struct {
 	manners map[string]manner // by [Resource.prefix]
 	rev     int64             // of the key that they are stored at
 	changed bool              // since they were stored
+	saved   bool              // in this pass
 	left    bool              // whether something is left that this program does not serve
 }
 
@@ -126,7 +131,7 @@ func (r *renewal) save(ctx context.Context) error {
 		err = fmt.Errorf("remember how values are stored: %w", ErrChanged)
 	}
 	if err == nil {
-		r.rev, r.changed = resp.Header.Revision, false
+		r.rev, r.changed, r.saved = resp.Header.Revision, false, true
 	}
 	return err
 }
