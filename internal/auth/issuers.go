@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	certutil "k8s.io/client-go/util/cert"
@@ -122,11 +123,14 @@ func (i *issuers) run(ctx context.Context) {
 		return
 	}
 	log := klog.FromContext(ctx)
+	metrics.RegisterMetrics()
 	filesystem.WatchUntil(ctx, lookAgain, file, func() {
 		switch changed, err := i.reload(ctx); {
 		case err != nil && ctx.Err() == nil:
+			metrics.RecordAuthenticationConfigAutomaticReloadFailure("")
 			log.Error(err, "the changed identity providers cannot be used: going on with those before", "file", file)
 		case changed && err == nil:
+			metrics.RecordAuthenticationConfigAutomaticReloadSuccess("", string(i.seen))
 			log.Info("identity providers changed", "file", file)
 		}
 	}, func(err error) { log.Error(err, "cannot watch the file of identity providers", "file", file) })

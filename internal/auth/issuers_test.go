@@ -212,6 +212,25 @@ func TestIdentityProvidersByFile(t *testing.T) {
 	<-ended
 }
 
+// Whatever claims a file maps to which extra, no identity provider makes service
+// accounts, of no cluster.
+func TestIdentityProviderMapsAccounts(t *testing.T) {
+	t.Parallel()
+	p := newIdentityProvider(t)
+	config := strings.Replace(string(providersFile("", p)), `prefix: "p0:"`, `prefix: ""`, 1) +
+		"    extra: [{key: authentication.kcp.io/cluster-name, valueExpression: claims.home}]\n"
+	path := write(t, "authentication.yaml", []byte(config))
+	a := authenticators(t, func(o *kubeoptions.BuiltInAuthenticationOptions) { o.AuthenticationConfigFile = path })
+	a.await(t, p.token(t, map[string]any{"sub": "alice", "home": "aa"}), identity{"alice", []string{"system:authenticated"}})
+	for _, name := range []string{"system:serviceaccount:ns:robot", "system:kcp:serviceaccount:aa:ns:robot"} {
+		for _, c := range []cluster.Name{"aa", "bb", cluster.All, ""} {
+			if got, err := a.known(t, c, withToken(p.token(t, map[string]any{"sub": name, "home": "aa"}))); err == nil {
+				t.Errorf("%s in %q: %v", name, c, got)
+			}
+		}
+	}
+}
+
 // An identity provider that does not answer is not taken over, and holds up nobody.
 func TestIdentityProviderThatIsDown(t *testing.T) {
 	t.Parallel()

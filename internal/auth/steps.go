@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
 )
@@ -235,11 +236,14 @@ func (z *Authorizer) Run(ctx context.Context) {
 		return
 	}
 	log := klog.FromContext(ctx)
+	metrics.RegisterMetrics()
 	filesystem.WatchUntil(ctx, lookAgain, file, func() {
 		switch changed, err := z.reload(); {
 		case err != nil:
+			metrics.RecordAuthorizationConfigAutomaticReloadFailure("")
 			log.Error(err, "the changed authorizers cannot be used: going on with those before", "file", file)
 		case changed:
+			metrics.RecordAuthorizationConfigAutomaticReloadSuccess("", string(z.seen))
 			log.Info("authorizers changed", "file", file)
 		}
 	}, func(err error) { log.Error(err, "cannot watch the file of authorizers", "file", file) })
