@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -207,7 +208,7 @@ func TestWebhookThatFails(t *testing.T) {
 			"Deny":      {authorizer.DecisionDeny, authorizer.DecisionDeny},
 			"NoOpinion": {authorizer.DecisionNoOpinion, authorizer.DecisionAllow},
 		} {
-			file := write(t, "authorization.yaml", authorizersFile(webhookFile(t, s.URL, ca(s)), policy, "Webhook", "RBAC"))
+			file := write(t, "authorization.yaml", bytes.Replace(authorizersFile(webhookFile(t, s.URL, ca(s)), policy, "Webhook", "RBAC"), []byte("30s"), []byte("200ms"), 1))
 			z := withWebhook(t, AuthorizationOptions{ConfigFile: file})
 			d, reason, err := z.Authorize(in("aa"), resource(person("eve"), "get", "secrets", "ns"))
 			if d != want[0] || reason != Denied || err == nil || !strings.Contains(err.Error(), `webhook "hook"`) || strings.Contains(err.Error(), s.URL) {
@@ -240,7 +241,7 @@ func authorizersFile(kubeconfig, policy string, types ...string) []byte {
 		text += fmt.Sprintf(`- type: Webhook
   name: hook
   webhook:
-    timeout: 200ms
+    timeout: 30s
     authorizedTTL: 1h
     unauthorizedTTL: 1h
     subjectAccessReviewVersion: v1
