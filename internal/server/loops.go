@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/component-base/metrics/legacyregistry"
 
@@ -19,7 +20,7 @@ func (s *Server) runLoops() error {
 		loops = append(loops, further...)
 	}
 	metrics := control.NewMetrics()
-	if err := metrics.Register(legacyregistry.Register); err != nil {
+	if err := errors.Join(metrics.Register(legacyregistry.Register), s.store.PublishMetrics(legacyregistry.Register)); err != nil {
 		return err
 	}
 	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -24,7 +25,7 @@ import (
 // equal names everywhere and values beside them that nobody can read, each shows
 // what was done there and nothing else.
 func TestTenancy(t *testing.T) {
-	for _, f := range []flavour{natives(), customs()} {
+	for _, f := range []flavour{natives(), customs(), restless()} {
 		t.Run(f.name, func(t *testing.T) {
 			for i, seed := range seeds(t) {
 				var encryption value.ResourceTransformers
@@ -54,8 +55,14 @@ func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTran
 		case 100, 300:
 			w.spoil()
 		case 200, 350:
+			if n := w.store.caches.count.warmings.Load(); w.restless && step == 200 && n < 2 {
+				w.failf("caches began %d times", n)
+			}
 			w.ended()
 			w.start()
+		}
+		if w.restless {
+			w.shift()
 		}
 		i := w.rand.IntN(len(watches))
 		switch n := w.rand.IntN(20); {
@@ -76,6 +83,22 @@ func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTran
 		}
 	}
 	w.neighbours()
+}
+
+// shift stops the caches, or has those filled that have begun, or leaves them.
+func (w *world) shift() {
+	all := w.store.caches
+	switch w.rand.IntN(20) {
+	case 0:
+		all.sweep()
+	case 1:
+		all.mu.Lock()
+		warm := slices.Collect(maps.Values(all.warm))
+		all.mu.Unlock()
+		for _, c := range warm {
+			eventually(w, "a cache is filled", func() bool { return c.ReadinessCheck() == nil })
+		}
+	}
 }
 
 // write changes one object in a random way.

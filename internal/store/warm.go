@@ -49,7 +49,7 @@ const (
 type caches struct {
 	store *Store
 	now   func() time.Time
-	count counters
+	count *counters
 
 	mu       sync.Mutex
 	warm     map[Resource]*raw
@@ -78,7 +78,7 @@ type raw struct {
 }
 
 func newCaches(s *Store) *caches {
-	return &caches{store: s, now: time.Now, warm: map[Resource]*raw{}, heat: map[Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
+	return &caches{store: s, now: time.Now, count: newCounters(), warm: map[Resource]*raw{}, heat: map[Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
 }
 
 // use returns the cache of r, which stays until done is called, or nil if there is

@@ -147,7 +147,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 		return !ok
 	})
 	list()
-	if c := &w.store.caches.count; c.warm.Load() != 0 || c.warmings.Load() != 1 || c.coolings.Load() != 1 {
+	if c := w.store.caches.count; c.warm.Load() != 0 || c.warmings.Load() != 1 || c.coolings.Load() != 1 {
 		t.Errorf("counted: %d warm, %d warmings, %d coolings", c.warm.Load(), c.warmings.Load(), c.coolings.Load())
 	}
 }

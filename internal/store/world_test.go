@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -38,6 +39,8 @@ type flavour struct {
 	empty    func() runtime.Object
 	list     func() runtime.Object
 	value    func(runtime.Object) string
+	// restless ones have few caches, which come and go.
+	restless bool
 }
 
 var widgets = schema.GroupResource{Group: "example.com", Resource: "widgets"}
@@ -76,6 +79,13 @@ func customs() flavour {
 			return v
 		},
 	}
+}
+
+// restless are custom resources that go back and forth between cold and warm.
+func restless() flavour {
+	f := customs()
+	f.name, f.restless = "restless", true
+	return f
 }
 
 func widget(at object, r row) runtime.Object {
@@ -187,6 +197,9 @@ func (w *world) start() {
 	s, err := Open(w.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption}))
 	w.ok(err, "open")
 	w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
+	if w.restless {
+		s.limits.objects, s.limits.caches, s.limits.idle, s.limits.sweep = 10, 2, 0, time.Hour
+	}
 	w.ok(s.Spine().Start(w.Context()), "start the spine")
 }
 
