@@ -211,10 +211,8 @@ func (g *guard) follow(prefix string) *atomic.Int64 {
 	return newest
 }
 
-// unfollow ends what follow began, unless it began again.
-func (g *guard) unfollow(prefix string, newest *atomic.Int64) {
-	g.committed.CompareAndDelete(prefix, newest)
-}
+// unfollow ends what follow began.
+func (g *guard) unfollow(prefix string) { g.committed.Delete(prefix) }
 
 func raise(to *atomic.Int64, rev int64) {
 	for {

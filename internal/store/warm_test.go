@@ -92,7 +92,7 @@ func (w *world) listIn(c cluster.Name, identity string) int {
 // lists see the same before, while and after it does, and once it cooled down.
 func TestWarmUpAndCoolDown(t *testing.T) {
 	w, clock := kelvin(t)
-	w.store.limits.objects = 100
+	w.store.limits.objects = 200
 	create(t, w.store, "c1", "c2")
 	for i := range 10 {
 		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
@@ -155,7 +155,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 // A list of one object out of many counts what it read to find it.
 func TestHeatIsWhatWasRead(t *testing.T) {
 	w, _ := kelvin(t)
-	w.store.limits.objects = 50
+	w.store.limits.objects = 5 * (10 + listCost)
 	create(t, w.store, "c1")
 	for i := range 10 {
 		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
@@ -342,4 +342,28 @@ func TestCloseUnderLoad(t *testing.T) {
 		requests.Wait()
 		s.Close()
 	})
+}
+
+// A cache that begins while the one before it still stops is as current as any.
+func TestWarmAgain(t *testing.T) {
+	w, _ := kelvin(t)
+	create(t, w.store, "c1")
+	all, r := w.store.caches, w.resource("")
+	for i := range 10 {
+		all.done(warmed(t, w.apis[0], r))
+		all.mu.Lock()
+		all.retire(r)
+		all.mu.Unlock()
+		held := warmed(t, w.apis[0], r)
+		for j := range 20 {
+			w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i, "-", j)}, "")
+			if n := w.listIn("c1", ""); n != 20*i+j+1 {
+				t.Fatalf("%d objects are listed, want %d", n, 20*i+j+1)
+			}
+		}
+		all.done(held)
+		all.mu.Lock()
+		all.retire(r)
+		all.mu.Unlock()
+	}
 }
