@@ -110,6 +110,7 @@ func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 
 func TestMain(m *testing.M) {
 	etcdtest.Main()
+	quickReload()
 	code := m.Run()
 	if s, err := shared(); err == nil {
 		s.transports.Range(func(_, made any) bool { made.(func() *http.Transport)().CloseIdleConnections(); return true })

@@ -60,6 +60,13 @@ func (s *operated) client(t *testing.T, at, token string) *kubernetes.Clientset 
 	return must(kubernetes.NewForConfigAndClient(c, h))(t)
 }
 
+// shardAdmin is the token of the administrator to whom nothing is refused.
+func shardAdmin(t *testing.T, s *operated) string {
+	t.Helper()
+	all := must(clientcmd.LoadFromFile(filepath.Join(s.dir, "admin.kubeconfig")))(t)
+	return all.AuthInfos[auth.ShardAdmin].Token
+}
+
 // do asks for a path of the server with the administrator's token.
 func (s *operated) do(t *testing.T, method, path string, header http.Header) *http.Response {
 	t.Helper()

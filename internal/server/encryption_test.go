@@ -1,0 +1,161 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// encryptWith writes a configuration that encrypts everything with keys of these
+// names, the first of them for what is written.
+func encryptWith(t *testing.T, file string, names ...string) {
+	t.Helper()
+	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: ["
+	for _, n := range names {
+		text += "{name: " + n + ", secret: " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(n[:1], 32))) + "},"
+	}
+	write(t, file, []byte(text+"]}\n"))
+}
+
+// storedIn returns all values in etcd that are an object's, by their keys.
+func storedIn(t *testing.T, s *store.Store) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for _, root := range []string{"/registry/n/", "/registry/c/"} {
+		resp := must(s.RawClient().Get(t.Context(), root, clientv3.WithPrefix()))(t)
+		for _, kv := range resp.Kvs {
+			all[string(kv.Key)] = kv.Value
+		}
+	}
+	return all
+}
+
+// Whatever a server stores of any cluster is encrypted if that is chosen: objects of
+// clients, native and custom, and those it makes itself. A new key takes over while
+// the server runs, and when it starts.
+func TestEncryptionOfEverything(t *testing.T) {
+	t.Parallel()
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "encryption.yaml")
+	encryptWith(t, file, "one")
+	o := server.DefaultOperation()
+	o.Encryption = server.Encryption{ConfigFile: file, Reload: true}
+	s := operate(t, dir, o)
+	c := s.workspace(t, "encrypted")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "plain-text"}}
+	secrets := s.client(t, "root:encrypted", "").CoreV1().Secrets("default")
+	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]bool{}
+	for key, value := range storedIn(t, s.Store()) {
+		if !bytes.HasPrefix(value, []byte("k8s:enc:aesgcm:v1:one:")) || bytes.Contains(value, []byte("plain-text")) {
+			t.Errorf("%s is stored as %.60q", key, value)
+		}
+		kinds[strings.Split(key, "/")[4]] = true
+	}
+	for _, kind := range []string{"secrets", "workspaces", "logicalclusters", "namespaces", "clusterrolebindings", "configmaps"} {
+		if !kinds[kind] {
+			t.Errorf("no %s are stored", kind)
+		}
+	}
+
+	at := "/registry/n/core/secrets/-/" + string(c) + "/default/s"
+	encryptWith(t, file, "two", "one")
+	eventually(t, "the new key is used", func() bool { // no-op updates rewrite what is stale
+		got := must(secrets.Get(t.Context(), "s", metav1.GetOptions{}))(t)
+		must(secrets.Update(t.Context(), got, metav1.UpdateOptions{}))(t)
+		return bytes.HasPrefix(storedIn(t, s.Store())[at], []byte("k8s:enc:aesgcm:v1:two:"))
+	})
+	s.Close()
+
+	s = operate(t, dir, o)
+	got, err := s.client(t, "root:encrypted", "").CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
+	if err != nil || string(got.Data["k"]) != "plain-text" {
+		t.Errorf("after a restart: %v, %v", got, err)
+	}
+	s.Close()
+
+	o.Encryption = server.Encryption{}
+	_, err = server.New(t.Context(), server.Config{Dir: dir, NoSync: true, Operation: o})
+	if err == nil || !strings.Contains(err.Error(), "--encryption-provider-config") {
+		t.Errorf("a start without the keys: %v", err)
+	}
+}
+
+// A value that somebody moves in etcd to the key of another cluster is of no use
+// there, and does not keep the cluster from working, nor any other.
+func TestMovedValue(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	encryptWith(t, file, "one")
+	o := server.DefaultOperation()
+	o.Encryption.ConfigFile = file
+	s := operate(t, t.TempDir(), o)
+	victim, thief := s.workspace(t, "victim"), s.workspace(t, "thief")
+	for _, at := range []string{"root:victim", "root:thief"} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"of": at}}
+		if _, err := s.client(t, at, "").CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := func(c cluster.Name) string { return "/registry/n/core/secrets/-/" + string(c) + "/default/s" }
+	value := string(storedIn(t, s.Store())[key(victim)])
+	must(s.Store().RawClient().Put(t.Context(), key(thief), value))(t)
+
+	secrets := s.client(t, "root:thief", "").CoreV1().Secrets("default")
+	if got, err := secrets.Get(t.Context(), "s", metav1.GetOptions{}); err == nil {
+		t.Errorf("the moved secret is read: %v", got.Data)
+	}
+	if got, err := s.client(t, "root:victim", "").CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(got.Items) == 0 {
+		t.Errorf("secrets of another cluster: %v", err)
+	}
+	all := s.client(t, "*", shardAdmin(t, s)).CoreV1().Secrets("")
+	if got, err := all.List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=s"}); err != nil || len(got.Items) != 1 || got.Items[0].Annotations[auditCluster] != string(victim) {
+		t.Errorf("secrets of all clusters: %v, %v", got, err)
+	}
+	if _, err := s.client(t, "root:thief", "").CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("other objects of the cluster: %v", err)
+	}
+	if err := s.Remove(t.Context(), thief); err != nil {
+		t.Errorf("the cluster cannot be removed: %v", err)
+	}
+}
+
+// A server whose plugin cannot be reached says so instead of taking all that it
+// cannot decrypt for lost.
+func TestEncryptionPluginMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "encryption.yaml")
+	write(t, file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: ['*.*']\n  providers: [{kms: {apiVersion: v2, name: away, endpoint: 'unix://"+filepath.Join(dir, "kms")+"', timeout: 50ms}}]\n"))
+	o := server.DefaultOperation()
+	o.Encryption.ConfigFile = file
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	s, err := server.New(ctx, server.Config{Dir: filepath.Join(dir, "new"), NoSync: true, Operation: o})
+	if err == nil {
+		s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "--encryption-provider-config") || !strings.Contains(err.Error(), "start the plugin") {
+		t.Errorf("a start without the plugin: %v", err)
+	}
+}
+
+// quickReload has servers look often whether their encryption is configured anew.
+// All servers of a process share the setting.
+func quickReload() {
+	encryptioncontroller.EncryptionConfigFileChangePollDuration = 50 * time.Millisecond
+}
