@@ -17,7 +17,7 @@ type refusal struct {
 
 // refusals are consulted about flags that are not served, in order.
 func refusals() []refusal {
-	return []refusal{
+	return append(operationRefusals(), []refusal{
 		{[]string{"shard-name", "shard-base-url", "shard-virtual-workspace-*", "shard-client-*", "shard-kubeconfig-file", "root-shard-kubeconfig-file"},
 			"there is one shard, root; only --shard-external-url says how clients reach it"},
 		{[]string{"cache-*"}, "there is no cache server, as there is one shard"},
@@ -31,12 +31,10 @@ func refusals() []refusal {
 		{[]string{"conversion-cel-transformation-timeout", "root-identities-file"}, "APIs cannot be exported yet"},
 		{[]string{"mount-proxy-client-*"}, "workspaces cannot be mounted yet"},
 		{[]string{"miniproxy-mapping-file"}, "there are no shards to route to"},
-		{[]string{"profiler-address"}, "profiles are at /debug/pprof of the server, for system:masters"},
 		{[]string{"authorization-mode", "authorization-policy-file"}, "--authorization-order says who is asked, or a file by --authorization-config"},
 		{[]string{"enable-bootstrap-token-auth"}, "no nodes join a logical cluster"},
 		{[]string{"service-account-private-key-file"}, "the key that signs is that of --service-account-signing-key-file"},
 		{[]string{"service-account-signing-endpoint"}, "tokens are signed with the key of --service-account-signing-key-file"},
-		{[]string{"admission-control*", "*-admission-plugins"}, "all admission rules are always on"},
 		{[]string{"runtime-config"}, "all API versions that are generally available are served, and no others"},
 		{[]string{"enable-priority-and-fairness"}, "each logical cluster always has its share of the requests"},
 		{[]string{"egress-selector-config-file"}, "the server connects directly"},
@@ -44,7 +42,7 @@ func refusals() []refusal {
 		{[]string{"kubelet-*", "allow-privileged", "service-cluster-ip-range", "service-node-port-range", "kubernetes-service-node-port", "cloud-*",
 			"endpoint-reconciler-type", "apiserver-count", "max-connection-bytes-per-sec", "*-toleration-seconds"},
 			"a logical cluster has no pods, nodes and services"},
-	}
+	}...)
 }
 
 // explain says of an error in flags what to do about it.

@@ -35,7 +35,6 @@ func TestUnknownFlags(t *testing.T) {
 		"--home-workspaces-home-creator-groups=a":        "no home workspaces yet",
 		"--authorization-mode=RBAC":                      "--authorization-order",
 		"--service-cluster-ip-range=10.0.0.0/8":          "no pods, nodes and services",
-		"--enable-admission-plugins=X":                   "all admission rules",
 		"--autorization-order=RBAC":                      "did you mean --authorization-order?",
 		"--oidc-issuer=x":                                "did you mean --oidc-issuer-url?",
 		"--client-ca=x":                                  "did you mean --client-ca-file?",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc/grpclog"
-	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 )
@@ -77,6 +74,9 @@ type options struct {
 	gates  gates
 	egress egress
 	etcd   etcdFlags
+	// host is --external-hostname.
+	host    string
+	logging logging
 }
 
 func start() *cobra.Command {
@@ -115,36 +115,9 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.access(f)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
-	operationFlags(f, &o.server.Operation)
+	o.operation(f)
 	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
-	var logging flag.FlagSet
-	klog.InitFlags(&logging)
-	quiet(&logging)
-	for _, name := range []string{"v", "vmodule"} {
-		f.AddGoFlag(logging.Lookup(name))
-	}
-}
-
-// quiet has warnings and errors logged to standard error; with -v, everything.
-func quiet(logging *flag.FlagSet) {
-	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "WARNING"} {
-		if err := logging.Set(name, value); err != nil {
-			panic(err) // a flag of the version of klog that we are built with
-		}
-	}
-	klog.SetOutput(verbose{})
-	// Kubernetes has gRPC log every attempt to connect, as a warning.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
-}
-
-// verbose drops the log at its lowest level.
-type verbose struct{}
-
-func (verbose) Write(b []byte) (int, error) {
-	if !klog.V(1).Enabled() || len(b) == 0 || b[0] != 'I' {
-		return len(b), nil // warnings are written to standard error already
-	}
-	return os.Stderr.Write(b)
+	o.logging.add(f)
 }
 
 func (o *options) run(ctx context.Context, out io.Writer) error {
@@ -152,6 +125,12 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
 	}
 	if err := o.gates.apply(); err != nil {
+		return err
+	}
+	if err := o.logging.apply(); err != nil {
+		return err
+	}
+	if err := o.externalHost(); err != nil {
 		return err
 	}
 	if err := o.egress.apply(&o.server); err != nil {

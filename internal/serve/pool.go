@@ -51,7 +51,9 @@ type PoolConfig struct {
 	// with the first request.
 	Models         func() map[string]*spec.Schema
 	RequestTimeout time.Duration
-	MaxBody        int64 // bytes
+	// MinRequestTimeout is how long a watch lasts at least, if its client does not say.
+	MinRequestTimeout time.Duration
+	MaxBody           int64 // bytes
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
 }
@@ -170,7 +172,7 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 func (p *Pool) build(d *oneDefinition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
 	o := p.config
 	return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
-		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.RequestTimeout, p.models(), o.MaxBody)
+		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.MinRequestTimeout, p.models(), o.MaxBody)
 }
 
 // Handlers returns how many handlers there are.

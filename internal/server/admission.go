@@ -14,11 +14,11 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// admission returns every rule, in the order of evaluation.
+// admission returns the rules of the server itself, in the order of evaluation.
 func (s *Server) admission() admit.Rules {
 	namespaces := admit.Namespaces{
 		Get:   func(c cluster.Name, name string) (*metav1.Time, bool) { return s.namespaces.Get(c, "", name) },
-		Fresh: s.store.Spine().Fresh,
+		Fresh: func(ctx context.Context) bool { return s.store.Spine().Fresh(ctx) },
 		Ending: func(ctx context.Context, c cluster.Name) bool {
 			state, err := s.store.State(ctx, c)
 			return err == nil && state == store.Terminating
@@ -34,13 +34,23 @@ func (s *Server) admission() admit.Rules {
 			return u.Objects, u.Bytes
 		},
 	}
-	return append(admit.Rules{
+	return admit.Rules{
 		admit.Cluster(),
 		admit.Workspaces(),
 		admit.LogicalClusters(),
 		namespaces.Lifecycle(),
 		definitions.Rule(),
-	}, s.config.Rules...)
+	}
+}
+
+// prepareRules puts together every rule that is on.
+func (s *Server) prepareRules(context.Context) error {
+	own := s.admission()
+	if err := s.config.Plugins.check(own, s.config.Rules); err != nil {
+		return err
+	}
+	s.rules = append(own, s.config.Plugins.without(s.config.Rules)...)
+	return nil
 }
 
 // authorizers returns who decides what a request may do.

@@ -98,7 +98,21 @@ func recordSteps(ctx context.Context, steps []auth.Step) {
 	words := map[authorizer.Decision]string{
 		authorizer.DecisionAllow: "Allowed", authorizer.DecisionDeny: "Denied", authorizer.DecisionNoOpinion: "NoOpinion",
 	}
-	for _, step := range steps {
+	said := map[string]bool{}
+	say := func(step auth.Step) {
+		said[step.Name] = true
 		audit.AddAuditAnnotations(ctx, auditStep+step.Name+"-decision", words[step.Decision], auditStep+step.Name+"-reason", step.Reason)
+	}
+	for _, step := range steps {
+		say(step)
+	}
+	if !said[auth.StepContent] {
+		return
+	}
+	// Readers of audit events look for these, also if they found nothing.
+	for _, name := range []string{"01-requiredgroups", "03-systemcrd", "04-maxpermissionpolicy", auth.StepBootstrap} {
+		if !said[name] {
+			say(auth.Step{Name: name, Decision: authorizer.DecisionNoOpinion, Reason: "nothing says otherwise"})
+		}
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"net/http"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
@@ -43,7 +45,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 		genericapifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator))
 	h = genericapifilters.WithTracing(withSpanCluster(h), c.TracerProvider) // the authenticated influence sampling
 	h = track("authentication", func(h http.Handler) http.Handler {
-		return genericapifilters.WithAuthentication(h, c.Authentication.Authenticator, failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
+		return genericapifilters.WithAuthentication(h, quiet(c.Authentication.Authenticator), failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
 	}, h)
 	h = genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
 	h = genericapifilters.WithWarningRecorder(h)
@@ -74,6 +76,19 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
 	return s.outages(withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) }))
+}
+
+// quiet has bad credentials refused like none, without the line in the log that
+// upstream writes of each: who has a token that ended would fill it.
+func quiet(a authenticator.Request) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		resp, ok, err := a.AuthenticateRequest(req)
+		if err != nil {
+			klog.FromContext(req.Context()).V(4).Info("Credentials refused", "reason", err.Error())
+			return nil, false, nil //nolint:nilerr // it was reported
+		}
+		return resp, ok, nil
+	})
 }
 
 // shutdown tells watches when to end.

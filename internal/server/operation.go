@@ -29,6 +29,14 @@ type Operation struct {
 	Requests *options.ServerRunOptions
 	// Profiling says who can look into the running process.
 	Profiling *options.FeatureOptions
+	// ProfilerAddress is where profiles are shown to everybody, as at a port of this
+	// machine; empty for nowhere.
+	ProfilerAddress string
+	// Plugins says which admission rules are on.
+	Plugins Plugins
+	// DeleteCollectionWorkers is how many objects a request to delete many deletes at
+	// once. The default is one.
+	DeleteCollectionWorkers int
 	// EventTTL is how long events are kept. The default is an hour.
 	EventTTL time.Duration
 }
@@ -44,6 +52,8 @@ func DefaultOperation() Operation {
 		Requests:  options.NewServerRunOptionsForComponent("kcp", ownRegistry()),
 		Profiling: options.NewFeatureOptions(),
 		EventTTL:  time.Hour,
+
+		DeleteCollectionWorkers: 1,
 	}
 	o.Serving.ServerCert.CertDirectory = ""
 	o.Serving.HTTP2MaxStreamsPerConnection = maxStreams
@@ -84,6 +94,9 @@ func (o *Operation) complete() {
 	if o.Profiling == nil {
 		o.Profiling = d.Profiling
 	}
+	if o.DeleteCollectionWorkers == 0 {
+		o.DeleteCollectionWorkers = d.DeleteCollectionWorkers
+	}
 	if o.EventTTL == 0 {
 		o.EventTTL = d.EventTTL
 	}
@@ -97,6 +110,9 @@ func (o *Operation) check() error {
 	all = append(all, o.Requests.Validate()...)
 	if o.EventTTL < time.Second {
 		all = append(all, fmt.Errorf("--event-ttl %s is too short; keep events for a second at least", o.EventTTL))
+	}
+	if o.DeleteCollectionWorkers < 1 {
+		all = append(all, fmt.Errorf("--delete-collection-workers %d is too few; one at least", o.DeleteCollectionWorkers))
 	}
 	return errors.Join(all...)
 }

@@ -136,7 +136,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()
@@ -188,7 +188,7 @@ func (s *Server) lingerInShutdown() {
 func (s *Server) open(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Options{
 		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: kubernetesVersion, NoSync: s.config.NoSync,
-		Encryption: s.encryption.transformers(),
+		Encryption: s.encryption.transformers(), DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
 	})
 	if err == nil {
 		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
@@ -250,7 +250,8 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Spine().Fresh,
 		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
-		Dialer: s.dialer,
+		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
+		Dialer:            s.dialer,
 	})
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.front = serve.NewDiscovery(s.generic, s.definitions.ShapeOf).Wrap(s.pool.Wrap(s.front))
@@ -274,7 +275,6 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.Authentication.APIAudiences = s.authn.Audiences
 	cfg.Authentication.RequestHeaderConfig = s.authn.RequestHeader
 	cfg.Authorization.Authorizer = s.authorizers()
-	s.rules = s.admission()
 	cfg.AdmissionControl = s.rules
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensions.Scheme)
 	cfg.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)

@@ -227,7 +227,10 @@ type staleness struct{ stale map[string]bool }
 func (s *staleness) Reset() { s.stale = map[string]bool{} }
 func (s *staleness) Done()  {}
 func (s *staleness) Apply(e Event) {
-	if stale, err := e.Stale(context.Background()); err == nil {
+	if e.Deleted() || e.Key.Root == System {
+		return
+	}
+	if _, stale, err := e.store.keyed(e.Key.groupResource()).open(context.Background(), e.value, belowPrefix(e.Key.full())); err == nil {
 		s.stale[e.Key.Name] = stale
 	}
 }

@@ -63,7 +63,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	cfg.Prefix = g.store.prefix
 	codec := tenantCodec{cfg.Codec}
 	cfg.Codec = codec
-	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: 1}
+	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: g.store.deleters}
 	if g.custom {
 		r := CustomResource(gr, "")
 		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r, g.metadataOnly)

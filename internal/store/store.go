@@ -39,6 +39,9 @@ type Options struct {
 	// Encryption says how the values of each resource are encrypted; nil for not
 	// at all. It does not concern the server's own bookkeeping.
 	Encryption value.ResourceTransformers
+	// DeleteCollectionWorkers is how many objects a request to delete many deletes at
+	// once. The default is one.
+	DeleteCollectionWorkers int
 }
 
 // A Store keeps the objects of all clusters in one etcd.
@@ -47,6 +50,7 @@ type Store struct {
 	// encryption of values; nil for none
 	encryption value.ResourceTransformers
 	version    string // of Kubernetes that writes the data
+	deleters   int    // at once, of a request to delete many
 	backend    *backend
 	guard      *guard
 	direct     *kubernetes.Client // for what no cache serves
@@ -101,6 +105,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		prefix:     path.Join("/", cmp.Or(o.Prefix, "/registry")),
 		encryption: o.Encryption,
 		version:    o.Version,
+		deleters:   max(1, o.DeleteCollectionWorkers),
 		backend:    b,
 		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
 		kinds:      map[string]kind{},

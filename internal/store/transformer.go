@@ -133,20 +133,3 @@ func (t keyed) open(ctx context.Context, stored []byte, key belowPrefix) (data [
 	}
 	return data, stale, nil
 }
-
-// stale reports whether a stored value would be stored in another way now.
-func (s *Store) stale(ctx context.Context, k Key, stored []byte) (bool, error) {
-	if stored == nil || k.Root == System {
-		return false, nil
-	}
-	_, stale, err := s.keyed(k.groupResource()).open(ctx, stored, belowPrefix(k.full()))
-	return stale, err
-}
-
-// Stale reports whether the value after the event is encrypted in another way than
-// a new one would be: with a key that is not the first any more, or not at all. It
-// is put right by writing the object as it is.
-func (e Event) Stale(ctx context.Context) (bool, error) { return e.store.stale(ctx, e.Key, e.value) }
-
-// Stale is [Event.Stale] of an item.
-func (i Item) Stale(ctx context.Context) (bool, error) { return i.store.stale(ctx, i.Key, i.value) }

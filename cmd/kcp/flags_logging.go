@@ -1,0 +1,63 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
+)
+
+// logging is the flags that say what is logged, and how.
+type logging struct{ *logsapi.LoggingConfiguration }
+
+func (l *logging) add(f *pflag.FlagSet) {
+	if err := logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate); err != nil {
+		panic(err) // gates of the version of the library that we are built with
+	}
+	l.LoggingConfiguration = logsapi.NewLoggingConfiguration()
+	logsapi.AddFlags(l.LoggingConfiguration, f)
+	f.Lookup("logging-format").Usage = "How lines are written: text or json."
+	f.Lookup("v").Usage = "How much is logged. Text at level 0 is warnings and errors alone."
+	f.Lookup("log-text-split-stream").Usage = "Errors go to standard error and the rest to standard output. Needs --feature-gates=LoggingAlphaOptions=true, as all --log-text-* and --log-json-* do."
+}
+
+// apply logs as the flags say from now on.
+func (l *logging) apply() error {
+	if errs := logsapi.Validate(l.LoggingConfiguration, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {
+		return fmt.Errorf("%w; correct --logging-format and the flags --log-*", errs.ToAggregate())
+	}
+	// Kubernetes has gRPC log every attempt to connect, as a warning.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	if l.Format != logsapi.DefaultLogFormat || l.Options.Text.SplitStream {
+		return logsapi.ValidateAndApply(l.LoggingConfiguration, utilfeature.DefaultFeatureGate)
+	}
+	var flags flag.FlagSet
+	klog.InitFlags(&flags)
+	klog.SetOutput(verbose{})
+	for name, value := range map[string]string{
+		"logtostderr": "false", "stderrthreshold": "WARNING",
+		"v": logsapi.VerbosityLevelPflag(&l.Verbosity).String(), "vmodule": logsapi.VModuleConfigurationPflag(&l.VModule).String(),
+	} {
+		if err := flags.Set(name, value); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// verbose drops the log at its lowest level.
+type verbose struct{}
+
+func (verbose) Write(b []byte) (int, error) {
+	if !klog.V(1).Enabled() || len(b) == 0 || b[0] != 'I' {
+		return len(b), nil // warnings are written to standard error already
+	}
+	return os.Stderr.Write(b)
+}

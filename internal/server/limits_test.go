@@ -1,0 +1,211 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/server"
+)
+
+// Limits, headers, profiles and lifetimes are as they were chosen.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.CorsAllowedOriginList = []string{`^https://console\.example\.com$`}
+	o.Requests.HSTSDirectives = []string{"max-age=3600", "includeSubDomains"}
+	o.Requests.MinRequestTimeout = 1
+	o.Profiling.EnableProfiling = false
+	o.EventTTL = 77 * time.Second
+	o.ProfilerAddress = freeAddress(t)
+	s := operate(t, t.TempDir(), o)
+
+	resp := s.do(t, http.MethodGet, "/clusters/root/version", http.Header{"Origin": {"https://console.example.com"}})
+	if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "https://console.example.com" {
+		t.Errorf("CORS header %q", got)
+	}
+	if got := resp.Header.Get("Strict-Transport-Security"); got != "max-age=3600; includeSubDomains" {
+		t.Errorf("HSTS header %q", got)
+	}
+	resp = s.do(t, http.MethodGet, "/clusters/root/version", http.Header{"Origin": {"https://console.example.com.evil.example"}})
+	if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "" {
+		t.Errorf("CORS header for another origin %q", got)
+	}
+	asShard := http.Header{"Authorization": {"Bearer " + shardAdmin(t, s)}}
+	if resp := s.do(t, http.MethodGet, "/debug/pprof/", asShard); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("profiles that are switched off: %s", resp.Status)
+	}
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+o.ProfilerAddress+"/debug/pprof/cmdline", nil))(t)
+	profiler := &http.Transport{}
+	t.Cleanup(profiler.CloseIdleConnections)
+	if resp, err := profiler.RoundTrip(req); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("--profiler-address: %v, %v", resp, err)
+	} else {
+		_ = resp.Body.Close()
+	}
+
+	root := s.client(t, "root", "")
+	for kind, watch := range map[string]string{"config maps": "/api/v1/configmaps", "workspaces": "/apis/tenancy.kcp.io/v1alpha1/workspaces"} {
+		stream := must(root.RESTClient().Get().AbsPath(watch).Param("watch", "1").Stream(t.Context()))(t)
+		if _, err := io.Copy(io.Discard, stream); err != nil {
+			t.Errorf("a watch of %s did not end by itself: %v", kind, err)
+		}
+		_ = stream.Close()
+	}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}, InvolvedObject: corev1.ObjectReference{Namespace: "default"}}
+	if _, err := root.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stored := must(s.Store().RawClient().Get(t.Context(), "/registry/n/core/events/-/root/default/e"))(t)
+	if len(stored.Kvs) != 1 {
+		t.Fatal("the event is not stored")
+	}
+	lease := must(s.Store().RawClient().TimeToLive(t.Context(), leaseOf(stored.Kvs[0].Lease)))(t)
+	if lease.GrantedTTL < 77 || lease.GrantedTTL > 77+120 { // leases are shared for a while
+		t.Errorf("events are kept for %d s", lease.GrantedTTL)
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// holding is a server in which writes of config maps wait until they are released, or
+// for as long as a request may last.
+func holding(t *testing.T, o server.Operation, rules ...admit.Rule) (s *server.Server, reached chan string, release chan struct{}) {
+	t.Helper()
+	reached, release = make(chan string, 10), make(chan struct{})
+	hold := admit.Rule{Name: "hold", Validate: func(ctx context.Context, r admit.Request) error {
+		if r.GetKind().Kind != "ConfigMap" || !strings.HasPrefix(r.GetName(), "held") {
+			return nil
+		}
+		reached <- r.GetName()
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}
+	s = must(server.New(t.Context(), server.Config{Dir: t.TempDir(), NoSync: true, Operation: o, Rules: append(rules, hold)}))(t)
+	t.Cleanup(s.Close)
+	return s, reached, release
+}
+
+func TestWritesInFlight(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.MaxMutatingRequestsInFlight = 1
+	s, reached, release := holding(t, o)
+	users := kubeAs(t, s, "system:kcp:admin")
+	done := make(chan error, 1)
+	go func() {
+		_, err := users.CoreV1().ConfigMaps("default").Create(t.Context(), named("held"), metav1.CreateOptions{})
+		done <- err
+	}()
+	<-reached
+	if _, err := users.CoreV1().ConfigMaps("default").Create(t.Context(), named("more"), metav1.CreateOptions{}); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("a second write: %v", err)
+	}
+	if _, err := users.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("a read beside it: %v", err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Errorf("the first write: %v", err)
+	}
+}
+
+func TestRequestTimeout(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.RequestTimeout = 500 * time.Millisecond
+	s, _, _ := holding(t, o)
+	_, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("held"), metav1.CreateOptions{})
+	if err == nil { // it is held until it ends
+		t.Error("a request may take longer than it may")
+	}
+}
+
+// While a server is about to stop it calls itself not ready, but serves.
+func TestShutdownDelay(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.ShutdownDelayDuration = 5 * time.Second
+	s := operate(t, t.TempDir(), o)
+	closed := make(chan struct{})
+	go func() { s.Close(); close(closed) }()
+	eventually(t, "the server is not ready", func() bool {
+		return s.do(t, http.MethodGet, "/readyz", nil).StatusCode == http.StatusInternalServerError
+	})
+	if resp := s.do(t, http.MethodGet, "/livez", nil); resp.StatusCode != http.StatusOK {
+		t.Errorf("livez: %s", resp.Status)
+	}
+	if _, err := s.client(t, "root", "").CoreV1().ConfigMaps("default").Create(t.Context(), named("late"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("a write during the delay: %v", err)
+	}
+	<-closed
+}
+
+// Admission plugins are switched by their names; those that keep clusters whole are
+// not, and what is not there cannot be on.
+func TestPlugins(t *testing.T) {
+	t.Parallel()
+	no := admit.Rule{Name: "example.com/No", Validate: func(_ context.Context, r admit.Request) error {
+		if r.GetKind().Kind == "ConfigMap" && r.GetName() == "refused" {
+			return errors.New("refused by the rule")
+		}
+		return nil
+	}}
+	o := server.DefaultOperation()
+	o.Plugins.Disable = []string{"example.com/No", "PodSecurity", "apis.kcp.io/ReservedMetadata"}
+	o.Plugins.Enable = []string{"WorkspaceNamespaceLifecycle", "NamespaceLifecycle", "NodeRestriction"}
+	s, _, _ := holding(t, o, no)
+	if _, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("refused"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("a rule that is off: %v", err)
+	}
+	for want, p := range map[string]server.Plugins{
+		`no admission plugin "Unheard"`: {Enable: []string{"Unheard"}},
+		`both name "example.com/No"`:    {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
+		`"ResourceQuota" is not served`: {Enable: []string{"ResourceQuota"}},
+		"cannot be switched off":        {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+	} {
+		o := server.DefaultOperation()
+		o.Plugins = p
+		s, err := server.New(t.Context(), server.Config{Dir: t.TempDir(), NoSync: true, Operation: o, Rules: []admit.Rule{no}})
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "-admission-plugins") {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
+func leaseOf(id int64) clientv3.LeaseID { return clientv3.LeaseID(id) }
+
+// kubeAs is a client in root of a user in a group.
+func kubeAs(t *testing.T, s *server.Server, group string) kubernetes.Interface {
+	t.Helper()
+	return must(kubernetes.NewForConfig(s.InProcess("root", &user.DefaultInfo{Name: "someone", Groups: []string{group, user.AllAuthenticated}})))(t)
+}
+
+func named(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
