@@ -24,9 +24,6 @@ type etcdFlags struct {
 	servers      []string
 	passwordFile string
 	interval     time.Duration
-	// closed are those that would open a port of the etcd in the process.
-	clientPort, peerPort string
-	metrics              []string
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet, s *kcp.Server) {
@@ -42,19 +39,10 @@ func (e *etcdFlags) add(f *pflag.FlagSet, s *kcp.Server) {
 	f.Int64Var(&s.Etcd.WALSizeBytes, "embedded-etcd-wal-size-bytes", 0, "Size of a file of the log of the embedded etcd. (default 64 MiB)")
 	f.Int64Var(&s.Etcd.QuotaBackendBytes, "embedded-etcd-quota-backend-bytes", 0, "Size up to which the database of the embedded etcd may grow. (default 8 GiB)")
 	f.BoolVar(&s.Etcd.ForceNewCluster, "embedded-etcd-force-new-cluster", false, "Start the embedded etcd alone on data that comes from a member of a larger cluster.")
-	f.StringVar(&e.clientPort, "embedded-etcd-client-port", "", "Refused: the embedded etcd listens nowhere.")
-	f.StringVar(&e.peerPort, "embedded-etcd-peer-port", "", "Refused: the embedded etcd listens nowhere.")
-	f.StringSliceVar(&e.metrics, "embedded-etcd-listen-metrics-urls", nil, "Refused: the embedded etcd listens nowhere.")
-	for _, name := range []string{"embedded-etcd-client-port", "embedded-etcd-peer-port", "embedded-etcd-listen-metrics-urls"} {
-		f.Lookup(name).Hidden = true
-	}
 }
 
 // apply checks the flags, and sets what of the settings they do not set directly.
 func (e *etcdFlags) apply(to *kcp.Etcd) error {
-	if err := e.refuseListening(); err != nil {
-		return err
-	}
 	if e.interval < 0 {
 		return fmt.Errorf("--etcd-compaction-interval %s is less than nothing; 0 leaves compacting etcd to somebody else", e.interval)
 	}
@@ -80,18 +68,6 @@ func (e *etcdFlags) alone(to *kcp.Etcd) error {
 	}
 	if to.WALSizeBytes < 0 || to.QuotaBackendBytes < 0 {
 		return errors.New("--embedded-etcd-wal-size-bytes and --embedded-etcd-quota-backend-bytes are sizes; they cannot be less than nothing")
-	}
-	return nil
-}
-
-// refuseListening says why there is no port of the embedded etcd. Whoever could reach
-// it could read and write everything of every tenant.
-func (e *etcdFlags) refuseListening() error {
-	if e.clientPort != "" || e.peerPort != "" {
-		return errors.New("the embedded etcd listens at no port, as everything in it could be read and written there; leave out --embedded-etcd-client-port and --embedded-etcd-peer-port, or run an etcd of your own and name it with --etcd-servers")
-	}
-	if len(e.metrics) > 0 {
-		return errors.New("the embedded etcd listens at no port; leave out --embedded-etcd-listen-metrics-urls, or run an etcd of your own and name it with --etcd-servers")
 	}
 	return nil
 }

@@ -20,10 +20,12 @@ import (
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/cli"
+	"github.com/unforked/kcp/internal/etcdtest"
 )
 
 // The test binary plays the programs itself, so that nothing is built twice.
 func TestMain(m *testing.M) {
+	etcdtest.Main()
 	plugin := func() { os.Exit(cli.Main()) }
 	testscript.Main(m, map[string]func(){
 		"kcp":                      main,
@@ -55,6 +57,9 @@ func TestScripts(t *testing.T) {
 			own := filepath.Join(e.WorkDir, "kubeconfig")
 			e.Setenv("KUBECONFIG", own)
 			e.Setenv("HOME", e.WorkDir)
+			if strings.HasSuffix(e.WorkDir, "script-several") {
+				e.Setenv("ETCD", etcdtest.Start(t, etcdtest.Options{}).Servers()[0])
+			}
 			// After the programs that this one plays, before what is installed here.
 			played, installed, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
 			e.Setenv("PATH", strings.Join([]string{played, bin, installed}, string(os.PathListSeparator)))
