@@ -210,10 +210,16 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	return nil
 }
 
+// decode returns an object as its schema reads it. It is shared.
 func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 	if c.metadataOnly {
 		return c.decodeMetadata(r)
 	}
+	kept := c.multi.store.memo
+	return kept.get(kept.key(c, r), len(r.framed), func() (*unstructured.Unstructured, error) { return c.decoded(r) })
+}
+
+func (c *custom) decoded(r *Raw) (*unstructured.Unstructured, error) {
 	o, err := runtime.Decode(c.cfg.Codec, r.framed)
 	if err != nil {
 		return nil, err

@@ -58,6 +58,7 @@ type Store struct {
 	// horizon is nil if nobody else writes to etcd.
 	horizon *horizon
 	stamps  *stamps
+	memo    *memo
 	// odd is set once a value was met that cannot be decoded: only then are lists
 	// searched for their stand-ins.
 	odd atomic.Bool
@@ -108,6 +109,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		deleters:   max(1, o.DeleteCollectionWorkers),
 		backend:    b,
 		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
+		memo:       newMemo(memoSize),
 		kinds:      map[string]kind{},
 		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
