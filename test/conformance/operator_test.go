@@ -92,7 +92,7 @@ func start(t *testing.T, program, kubeconfig string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := stock.Launch(t.TempDir(), "operator", program, "--kubeconfig="+kubeconfig,
+	p, err := stock.Launch(t.TempDir(), "operator", "env", "KUBECONFIG="+kubeconfig, program,
 		fmt.Sprintf("--metrics-addr=127.0.0.1:%d", ports[0]), fmt.Sprintf("--live-addr=127.0.0.1:%d", ports[1]))
 	if err != nil {
 		t.Fatal(err)
