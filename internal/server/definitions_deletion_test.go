@@ -30,7 +30,10 @@ func (c *tenant) undefined(d *definition) {
 	if n := c.stored(d); n != 0 {
 		c.t.Errorf("%d objects are left of %s", n, d.Name)
 	}
-	c.server.Store().Spine().Fresh(c.t.Context())
+	now := must(c.server.Store().RawClient().Get(c.t.Context(), "now"))(c.t).Header.Revision
+	if err := c.server.Store().Spine().WaitFor(c.t.Context(), now); err != nil {
+		c.t.Fatal(err)
+	}
 	if _, err := c.of(d).List(c.t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		c.t.Errorf("%s is served after its end: %v", d.Name, err)
 	}
@@ -289,4 +292,34 @@ func TestCustomResourcesAreCollected(t *testing.T) {
 	if n := c.stored(d); n != 1 {
 		t.Errorf("%d objects are left", n)
 	}
+}
+
+// A creation that one definition admitted is not made once there is another, nor once
+// there is none: it is decided anew, or refused.
+func TestCreationsDependOnTheirDefinition(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	d := c.newKind(crd(t, "widgets"))
+	late := func(name string, meanwhile func()) error {
+		held, done := c.hold(name), make(chan error)
+		go func() {
+			_, err := c.of(d).Create(t.Context(), instance(d, name, "spec: text"), metav1.CreateOptions{})
+			done <- err
+		}()
+		<-held.reached
+		meanwhile()
+		close(held.release)
+		return <-done
+	}
+	if err := late("labelled", func() { must(c.redefine(d.Name, "metadata: {labels: {a: b}}"))(t) }); err != nil {
+		t.Errorf("admitted by the same schema: %v", err)
+	}
+	if err := late("changed", func() { must(c.redefine(d.Name, schemaOf("{type: object, properties: {spec: {type: integer}}}")))(t) }); !apierrors.IsInvalid(err) {
+		t.Errorf("admitted by a schema that is no more: %v", err)
+	}
+	must(c.redefine(d.Name, schemaOf("{type: object, x-kubernetes-preserve-unknown-fields: true}")))(t)
+	if err := late("deleted", func() { c.undefine(d.Name); c.undefined(d) }); !apierrors.IsNotFound(err) {
+		t.Errorf("admitted by a definition that has gone: %v", err)
+	}
+	c.undefined(d)
 }

@@ -167,6 +167,36 @@ func TestEqualDefinitionsShareAHandler(t *testing.T) {
 	t.Errorf("%d handlers are left", s.Handlers()-before)
 }
 
+// Nothing runs for a definition that has gone, nor for one that nobody uses.
+func TestDefinitionsLeaveNoGoroutines(t *testing.T) {
+	s := start(t, t.TempDir())
+	defer s.Close()
+	c := fresh(t, s)
+	cycle := func(name string) {
+		d := c.newKind(crd(t, name, schemaOf("{type: object, description: "+name+"}")))
+		c.instance(d, "o")
+		w := must(c.of(d).Watch(t.Context(), metav1.ListOptions{}))(t)
+		next(t, w)
+		c.undefine(d.Name)
+		c.undefined(d)
+		w.Stop() // it would end a moment later
+	}
+	cycle("warms")
+	runtime.GC()
+	before := runtime.NumGoroutine()
+	const definitions = 40
+	for i := range definitions {
+		cycle(fmt.Sprintf("leaks%ds", i))
+	}
+	for range 300 {
+		if runtime.GC(); s.Handlers() == 0 && runtime.NumGoroutine() < before+definitions/2 {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("%d handlers and %d goroutines, before %d", s.Handlers(), runtime.NumGoroutine(), before)
+}
+
 // Clusters with definitions of one name, and different schemas, scopes and versions,
 // are side by side. A change in one ends the watches there, which lose nothing when
 // they begin again, and none elsewhere.

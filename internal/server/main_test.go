@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/admit"
@@ -108,14 +111,38 @@ func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 	}
 }
 
+// panics passes on what is logged, and keeps what tells of a panic: no request and no
+// object may cause one, even if it is contained.
+type panics struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+var ofPanic = regexp.MustCompile(`panic: |Observed a panic|panic'd`)
+
+func (p *panics) Write(b []byte) (int, error) {
+	if ofPanic.Match(b) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.seen = append(p.seen, string(b))
+	}
+	return os.Stderr.Write(b)
+}
+
 func TestMain(m *testing.M) {
 	etcdtest.Main()
 	quickReload()
+	logged := &panics{}
+	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(logged))))
 	code := m.Run()
 	if s, err := shared(); err == nil {
 		s.transports.Range(func(_, made any) bool { made.(func() *http.Transport)().CloseIdleConnections(); return true })
 		s.Close()
 		_ = os.RemoveAll(s.dir)
+	}
+	if len(logged.seen) > 0 {
+		fmt.Printf("FAIL: the server panicked:\n%s", strings.Join(logged.seen, ""))
+		code = 1
 	}
 	os.Exit(code)
 }
