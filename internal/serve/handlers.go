@@ -66,7 +66,9 @@ func (s *handlers) of(key handlerKey, c *Content, build func(*oneDefinition) (ht
 				use.err = fmt.Errorf("panic: %v", p)
 			}
 		}()
-		use.http, use.err = build(use.definition)
+		if use.definition.crd, use.err = c.Whole(); use.err == nil {
+			use.http, use.err = build(use.definition)
+		}
 	})
 	if use.err != nil {
 		s.release(use)
@@ -80,7 +82,7 @@ func (s *handlers) take(key handlerKey, c *Content) *handler {
 	defer s.mu.Unlock()
 	h := s.byKey[key]
 	if h == nil {
-		h = &handler{key: key, definition: &oneDefinition{crd: c.Definition}}
+		h = &handler{key: key, definition: &oneDefinition{}}
 		s.byKey[key] = h
 		h.last = runtime.AddCleanup(c, s.orphan, h)
 	}

@@ -193,7 +193,11 @@ func (d *Discovery) buildDocument(p part) (*document, error) {
 		specs = append(specs, &native)
 	}
 	for _, c := range p.contents {
-		s, err := builder.BuildOpenAPIV3(c.Definition, p.gv.Version, openAPIOptions(false))
+		whole, err := c.Whole()
+		var s *spec3.OpenAPI
+		if err == nil {
+			s, err = builder.BuildOpenAPIV3(whole, p.gv.Version, openAPIOptions(false))
+		}
 		if err != nil {
 			return nil, fmt.Errorf("build OpenAPI of %s, version %s: %w", c.Definition.Name, p.gv.Version, err)
 		}
@@ -250,7 +254,11 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 	var specs []*spec.Swagger
 	for _, gv := range versions {
 		for _, c := range byVersion[gv] {
-			swagger, err := builder.BuildOpenAPIV2(c.Definition, gv.Version, openAPIOptions(true))
+			whole, err := c.Whole()
+			var swagger *spec.Swagger
+			if err == nil {
+				swagger, err = builder.BuildOpenAPIV2(whole, gv.Version, openAPIOptions(true))
+			}
 			if err != nil {
 				return nil, fmt.Errorf("build OpenAPI version 2 of %s, version %s: %w", c.Definition.Name, gv.Version, err)
 			}

@@ -13,7 +13,6 @@ import (
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/openapi3"
@@ -266,7 +265,7 @@ func TestOldHashLeadsToTheSameCluster(t *testing.T) {
 func TestShapeThatCannotBeDescribed(t *testing.T) {
 	t.Parallel()
 	broken := content(t, define("broken.example.com", "widgets", "Widget", "v1"))
-	broken.Definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Default = &apiextensionsv1.JSON{Raw: []byte("{")}
+	broken.text = []byte("{")
 	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(append(own(t), broken)...)})
 	for path, want := range map[string]int{
 		"/openapi/v2":                            http.StatusInternalServerError,

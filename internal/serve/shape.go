@@ -30,8 +30,28 @@ type Content struct {
 	// is on its way out.
 	Lasting Hash
 	// Definition is named as in its clusters, and Established. Its UID is made of
-	// the hash.
+	// the hash. It is without its schemas, which are many times as large as what
+	// they are read from.
 	Definition *apiextensionsv1.CustomResourceDefinition
+	text       []byte // of a contentText
+}
+
+// contentText is what a content is made of.
+type contentText struct {
+	Name  string
+	Spec  apiextensionsv1.CustomResourceDefinitionSpec
+	Names apiextensionsv1.CustomResourceDefinitionNames
+}
+
+// Whole returns the definition with its schemas.
+func (c *Content) Whole() (*apiextensionsv1.CustomResourceDefinition, error) {
+	var t contentText
+	if err := json.Unmarshal(c.text, &t); err != nil {
+		return nil, err
+	}
+	whole := *c.Definition
+	whole.Spec = t.Spec
+	return &whole, nil
 }
 
 // NewContent returns the content of a definition whose names are accepted.
@@ -42,22 +62,21 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	if names.Plural == "" {
 		names = crd.Spec.Names
 	}
-	text, err := json.Marshal(struct {
-		Name  string
-		Spec  apiextensionsv1.CustomResourceDefinitionSpec
-		Names apiextensionsv1.CustomResourceDefinitionNames
-	}{crd.Name, crd.Spec, names})
+	text, err := json.Marshal(contentText{crd.Name, crd.Spec, names})
 	if err != nil {
 		return nil, err
 	}
-	c := &Content{Lasting: sha256.Sum256(text)}
+	c := &Content{Lasting: sha256.Sum256(text), text: text}
 	c.Hash = c.Lasting
 	// Established long ago: upstream's handler waits a while after a definition was
 	// established, for other servers to learn of it.
 	conditions := since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established)
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
-		c.Hash = sha256.Sum256(append(text, apiextensionsv1.Terminating...))
+		c.Hash = sha256.Sum256(slices.Concat(text, []byte(apiextensionsv1.Terminating)))
 		conditions = since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating)
+	}
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema = nil
 	}
 	c.Definition = &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: crd.Name, UID: types.UID(fmt.Sprintf("%x", c.Hash))},
