@@ -200,8 +200,26 @@ func (m *Member) Start() { m.begin() }
 // URL is where clients reach the member.
 func (m *Member) URL() string { return m.settings.Client }
 
-// Dir is where the member has its data.
-func (m *Member) Dir() string { return m.settings.Dir }
+// Backup returns a copy of the data of the member, which must not run.
+func (m *Member) Backup() string {
+	m.t.Helper()
+	to := filepath.Join(m.t.TempDir(), "backup")
+	if err := os.CopyFS(to, os.DirFS(m.settings.Dir)); err != nil {
+		m.t.Fatal(err)
+	}
+	return to
+}
+
+// Restore replaces the data of the member, which must not run, by a backup.
+func (m *Member) Restore(backup string) {
+	m.t.Helper()
+	if err := os.RemoveAll(m.settings.Dir); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.CopyFS(m.settings.Dir, os.DirFS(backup)); err != nil {
+		m.t.Fatal(err)
+	}
+}
 
 func (m *Member) begin() {
 	m.t.Helper()

@@ -132,7 +132,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 1)}
+	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 2)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
@@ -332,6 +332,14 @@ func (s *Server) start(ctx context.Context) error {
 		if err := prepared.RunWithContext(s.accepts); err != nil {
 			s.fatal <- err
 			s.cancel()
+		}
+	})
+	s.running.Go(func() {
+		select {
+		case err := <-s.store.Lost():
+			s.fatal <- err
+			s.cancel()
+		case <-s.ctx.Done():
 		}
 	})
 	s.running.Go(func() { s.authn.Run(s.ctx) })

@@ -265,3 +265,101 @@ func TestServerWithoutEtcd(t *testing.T) {
 	}
 	e.workspace(s, "root", "w2")
 }
+
+// Workspaces that are made, filled and deleted at random servers at the same time, also
+// below others that are just being deleted, are whole or gone in the end.
+func TestChaosAtSeveralServers(t *testing.T) {
+	e := startEquals(t, 2, etcdtest.Options{})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const tenants, rounds = 6, 25
+	var all sync.WaitGroup
+	alive := make([]map[string]bool, tenants) // what each has made below its own workspace
+	for i := range tenants {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		alive[i] = map[string]bool{}
+		parent := fmt.Sprint("tenant-", i)
+		e.workspace(e.any(), "root", parent)
+		all.Go(func() {
+			for range rounds {
+				name := fmt.Sprint("w", r.IntN(4))
+				if err := e.chaos(r, "root:"+parent, name, alive[i]); err != nil {
+					t.Errorf("%s:%s: %v", parent, name, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range tenants {
+		parent := fmt.Sprint("root:tenant-", i)
+		for name := range 4 {
+			name := fmt.Sprint("w", name)
+			view := &tenant{t: t, any: e.dynamic(e.any(), parent)}
+			if !alive[i][name] {
+				view.await(workspaces, "", name, gone)
+				continue
+			}
+			view.await(workspaces, "", name, func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Ready" })
+			for _, s := range e.all {
+				if _, err := e.kube(s, parent+":"+name, server.System()).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+					t.Errorf("%s:%s is not whole: %v", parent, name, err)
+				}
+			}
+		}
+	}
+	for _, s := range e.all { // at the same revision
+		s.Store().Spine().Fresh(t.Context())
+	}
+	if a, b := e.all[0].Store().Spine().Ledger().Clusters(), e.all[1].Store().Spine().Ledger().Clusters(); a != b {
+		t.Errorf("the servers know of %d and %d logical clusters", a, b)
+	}
+}
+
+// chaos does something with a workspace at a random server, and notes whether it is
+// there then. Only one goroutine works on what is below a parent.
+func (e *equals) chaos(r *rand.Rand, parent, name string, alive map[string]bool) error {
+	s := e.all[r.IntN(len(e.all))]
+	client, err := dynamic.NewForConfig(s.InProcess(parent, server.System()))
+	if err != nil {
+		return err
+	}
+	ws := &unstructured.Unstructured{}
+	ws.SetAPIVersion(tenancyapi.GroupVersion.String())
+	ws.SetKind("Workspace")
+	ws.SetName(name)
+	switch {
+	case !alive[name]:
+		_, err = client.Resource(workspaces).Create(e.t.Context(), ws, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // it is still going
+		}
+		alive[name] = err == nil
+		return err
+	case r.IntN(2) == 0:
+		alive[name] = false
+		// At the same time another server makes something below it: that is whole, and
+		// goes with it, or is refused.
+		var below sync.WaitGroup
+		other := e.all[r.IntN(len(e.all))]
+		below.Go(func() {
+			inner, err := dynamic.NewForConfig(other.InProcess(parent+":"+name, server.System()))
+			child := ws.DeepCopy()
+			child.SetName("below")
+			if err == nil {
+				_, err = inner.Resource(workspaces).Create(e.t.Context(), child, metav1.CreateOptions{})
+			}
+			if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+				e.t.Errorf("below %s:%s: %v", parent, name, err)
+			}
+		})
+		err = client.Resource(workspaces).Delete(e.t.Context(), name, metav1.DeleteOptions{})
+		below.Wait()
+		return err
+	default:
+		kube, err := kubernetes.NewForConfig(s.InProcess(parent+":"+name, server.System()))
+		if err != nil {
+			return err
+		}
+		return configMapIn(kube, "default", fmt.Sprintf("x%d", r.Uint64()))
+	}
+}

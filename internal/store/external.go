@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,8 @@ const (
 	// A server that hangs without closing its connections is noticed after both.
 	keepAliveEvery   = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
+	// reconnect is how long it takes at most to notice that a server is back.
+	reconnect = 3 * time.Second
 	// retries of a read that no server answers, which is a second or less: another
 	// leader is found in that time.
 	retries = 20
@@ -45,8 +48,10 @@ func connect(ctx context.Context, e Etcd) (*backend, error) {
 		Endpoints: e.Servers, TLS: secure, Username: e.Username, Password: e.Password,
 		DialTimeout: connectTimeout / 2, DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: keepAliveTimeout,
 		MaxCallSendMsgSize: 2 * maxRequestSize, MaxUnaryRetries: retries,
-		Logger:      zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
+		Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast), grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnect}, MinConnectTimeout: reconnect,
+		})},
 	}
 	if err := e.greet(ctx, config); err != nil {
 		return nil, err

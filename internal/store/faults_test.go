@@ -2,8 +2,18 @@ package store
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -107,8 +117,7 @@ func TestEtcdAway(t *testing.T) {
 		t.Errorf("evidence is called fresh; outage %v", Outage(ctx))
 	}
 	etcd.Start()
-	for all[0].Reachable(t.Context()) != nil && t.Context().Err() == nil { // it takes its time between attempts
-	}
+	reconnected(t, all[0])
 	if err := configs[0].Create(in("c1"), cmRoot+"/ns/after", configMap("ns", "after", ""), nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +139,13 @@ func TestEtcdAway(t *testing.T) {
 	}
 	if !all[1].Spine().Fresh(t.Context()) {
 		t.Error("evidence is not fresh")
+	}
+}
+
+// reconnected returns when etcd, which is back, has been noticed.
+func reconnected(t *testing.T, s *Store) {
+	t.Helper()
+	for s.Reachable(t.Context()) != nil && t.Context().Err() == nil { // it takes its time between attempts
 	}
 }
 
@@ -235,4 +251,161 @@ func TestLostLease(t *testing.T) {
 	if err := put(all[0], first, "d"); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("a write in an old term: %v", err)
 	}
+}
+
+// An etcd that was restored from a backup is noticed: a store that knew a later state
+// says so, and the next one answers 410 to watches from there.
+func TestRestored(t *testing.T) {
+	etcd, all := several(t, 1, etcdtest.Options{})
+	s := all[0]
+	cm := configMapsOf(t, s)
+	startSpines(t, s)
+	create(t, s, "c1")
+	etcd.Kill()
+	backup := etcd.Members[0].Backup()
+	etcd.Start()
+	reconnected(t, s)
+	var last corev1.ConfigMap
+	for i := range 5 {
+		name := fmt.Sprint("x", i)
+		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), &last, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	etcd.Kill()
+	etcd.Members[0].Restore(backup)
+	etcd.Start()
+	for list := new(corev1.ConfigMapList); t.Context().Err() == nil; {
+		if err := cm.GetList(in("c1"), cmRoot, everything(""), list); err == nil {
+			t.Fatal("a list from before the restore")
+		}
+		select {
+		case err := <-s.Lost():
+			if !strings.Contains(err.Error(), "restored") {
+				t.Error(err)
+			}
+			s.Close()
+			next := outside(t, Etcd{Servers: etcd.Servers()})
+			cm := configMapsOf(t, next)
+			startSpines(t, next)
+			if _, err := cm.Watch(in("c1"), cmRoot, everything(last.ResourceVersion)); !apierrors.IsResourceExpired(err) {
+				t.Errorf("a watch from the future: %v", err)
+			}
+			return
+		default: // etcd is not back yet
+		}
+	}
+}
+
+// Without the right authority, certificate or password there is an error of one line that says what
+// to look at; with them there is a store.
+func TestSecured(t *testing.T) {
+	dir := t.TempDir()
+	ca, server, client, stranger := authority(t, dir, "ca"), "server", "client", authority(t, dir, "stranger")
+	ca.issue(server)
+	ca.issue(client)
+	stranger.issue("impostor")
+	file := func(name string) string { return filepath.Join(dir, name) }
+	etcd := etcdtest.Start(t, etcdtest.Options{CA: file("ca.crt"), Cert: file("server.crt"), Key: file("server.key")})
+	good := Etcd{Servers: etcd.Servers(), CAFile: file("ca.crt"), CertFile: file("client.crt"), KeyFile: file("client.key")}
+	for name, spoil := range map[string]func(*Etcd){
+		"another authority":   func(e *Etcd) { e.CAFile = file("stranger.crt") },
+		"no certificate":      func(e *Etcd) { e.CertFile, e.KeyFile = "", "" },
+		"another certificate": func(e *Etcd) { e.CertFile, e.KeyFile = file("impostor.crt"), file("impostor.key") },
+	} {
+		bad := good
+		spoil(&bad)
+		refusedBy(t, name, bad, "no secure connection", "--etcd-cafile", "--etcd-certfile")
+	}
+	s := outside(t, good)
+	admin := s.RawClient()
+	// Its own client has no part in who may do what.
+	for _, err := range []error{
+		second(admin.UserAdd(t.Context(), "root", "secret")), second(admin.UserGrantRole(t.Context(), "root", "root")),
+		second(admin.AuthEnable(t.Context())),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refusedBy(t, "wrong password", with(good, "root", "guessed"), "does not let the server in", "--etcd-username")
+	refusedBy(t, "unknown user", with(good, "nobody", "secret"), "does not let the server in", "--etcd-username")
+	outside(t, with(good, "root", "secret"))
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func with(e Etcd, user, password string) Etcd {
+	e.Username, e.Password = user, password
+	return e
+}
+
+func refusedBy(t *testing.T, name string, e Etcd, says ...string) {
+	t.Helper()
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Etcd: e})
+	if err == nil {
+		s.Close()
+		t.Errorf("%s is accepted", name)
+		return
+	}
+	for _, text := range says {
+		if !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %q does not say %q", name, err, text)
+		}
+	}
+}
+
+// An issuer of certificates keeps them in files in dir.
+type issuer struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func authority(t *testing.T, dir, name string) *issuer {
+	t.Helper()
+	i := &issuer{t: t, dir: dir}
+	i.cert, i.key = i.make(name, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	return i
+}
+
+func (i *issuer) issue(name string) {
+	i.t.Helper()
+	i.make(name, &x509.Certificate{
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
+}
+
+func (i *issuer) make(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	i.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := i.cert, i.key
+	if parent == nil {
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	for suffix, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(i.dir, name+suffix), pem.EncodeToMemory(block), 0o600); err != nil {
+			i.t.Fatal(err)
+		}
+	}
+	made, err := x509.ParseCertificate(der)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return made, key
 }

@@ -81,6 +81,7 @@ type Store struct {
 	closeOnce sync.Once
 	drains    sync.WaitGroup
 	unlock    func() // of the directory
+	lost      chan error
 }
 
 // A kind says how objects of a resource become bytes.
@@ -115,6 +116,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		hooks:      map[string]CreateHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
+		lost:       make(chan error, 1),
 		feeds:      map[*feeding]struct{}{},
 		clock:      newHastyClock(),
 		farewell:   newFarewell(),
@@ -194,13 +196,26 @@ func (s *Store) close() {
 
 // newest asks etcd for its newest revision.
 func (s *Store) newest(ctx context.Context) (int64, error) {
+	before := s.guard.latest.Load()
 	resp, err := s.backend.client.Get(ctx, s.prefix+"/"+string(System)+"/meta", clientv3.WithCountOnly())
 	if err != nil {
 		return 0, err
 	}
+	if now := resp.Header.Revision; now < before {
+		err := fmt.Errorf("etcd is at revision %d and was at %d: it was restored from a backup; what this server remembers is no longer so, and it has to start again", now, before)
+		select {
+		case s.lost <- err:
+		default: // it is known
+		}
+		return 0, unavailable(err.Error())
+	}
 	s.guard.saw(resp.Header.Revision)
 	return resp.Header.Revision, nil
 }
+
+// Lost returns a channel that gets an error if the data is no longer what this store
+// knew, so that it has to be opened again.
+func (s *Store) Lost() <-chan error { return s.lost }
 
 // onClose has stop called by Close.
 func (s *Store) onClose(stop func()) {
