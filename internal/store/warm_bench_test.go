@@ -129,6 +129,11 @@ func BenchmarkIdleWatch(b *testing.B) {
 					w.ok(err, "watch")
 					all = append(all, watching)
 				}
+				at := object{"ns", "x"}
+				w.ok(w.apis[0].GuaranteedUpdate(ctx, w.key(at), w.empty(), false, nil, setTo(w, at, fmt.Sprint(time.Now())), nil), "update")
+				for _, watching := range all { // has begun
+					next(b, watching)
+				}
 				b.ReportMetric(float64(runtime.NumGoroutine()-routines)/n, "goroutines/watch")
 				b.ReportMetric(float64(heap()-heap0)/n, "heap-B/watch")
 				stop()
