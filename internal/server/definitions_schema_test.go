@@ -75,7 +75,9 @@ func TestExpensiveSchemas(t *testing.T) {
 	for i := range all {
 		all[i] = fmt.Sprint(i)
 	}
-	if _, err := c.of(d).Create(t.Context(), instance(d, "dear", "spec: {a: ["+strings.Join(all, ", ")+"]}"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "cost limit exceeded") {
+	_, err := c.of(d).Create(t.Context(), instance(d, "dear", "spec: {a: ["+strings.Join(all, ", ")+"]}"), metav1.CreateOptions{})
+	exceeded := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "cost limit exceeded")
+	if !exceeded && !apierrors.IsTimeout(err) { // which comes first on a slow machine
 		t.Errorf("a rule that takes its time: %.300v", err)
 	}
 }
