@@ -43,7 +43,9 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}, h)
 	failed := filterlatency.TrackCompleted(genericapifilters.WithFailedAuthenticationAudit(
 		genericapifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator))
-	h = genericapifilters.WithTracing(withSpanCluster(h), c.TracerProvider) // the authenticated influence sampling
+	if s.config.Tracing.ConfigFile != "" { // else it would cost something for nothing
+		h = genericapifilters.WithTracing(withSpanCluster(h), c.TracerProvider) // the authenticated influence sampling
+	}
 	h = track("authentication", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthentication(h, quiet(c.Authentication.Authenticator), failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
 	}, h)

@@ -68,6 +68,16 @@ func (c tenantCodec) Encode(obj runtime.Object, w io.Writer) error {
 	return c.Codec.Encode(bare, w)
 }
 
+// encodeAt returns the value of an object of which it is known where it belongs,
+// without a frame.
+func (c tenantCodec) encodeAt(obj runtime.Object) ([]byte, error) {
+	bare, err := withoutCluster(obj)
+	if err != nil {
+		return nil, err
+	}
+	return runtime.Encode(c.Codec, bare)
+}
+
 func (c tenantCodec) Decode(framed []byte, kind *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	tail, value, err := cutFrame(framed)
 	if err != nil {
@@ -81,14 +91,29 @@ func (c tenantCodec) Decode(framed []byte, kind *schema.GroupVersionKind, into r
 	if err != nil {
 		return obj, got, fmt.Errorf("stored object %s: %w", tail, err)
 	}
+	return placed(obj, got, name, namespace, object)
+}
+
+// decodeAt is the inverse of encodeAt for the object that belongs at k.
+func (c tenantCodec) decodeAt(k Key, value []byte) (runtime.Object, error) {
+	obj, err := runtime.Decode(c.Codec, value)
+	if err != nil {
+		return nil, fmt.Errorf("stored object %s: %w", k.tail(), err)
+	}
+	obj, _, err = placed(obj, nil, k.Cluster, k.Namespace, k.Name)
+	return obj, err
+}
+
+// placed stamps a decoded object with its cluster, if it calls itself as its key does.
+func placed(obj runtime.Object, got *schema.GroupVersionKind, c cluster.Name, namespace, name string) (runtime.Object, *schema.GroupVersionKind, error) {
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
 		return obj, got, err
 	}
-	if accessor.GetName() != object || accessor.GetNamespace() != namespace {
-		return nil, got, fmt.Errorf("stored object %s calls itself %s/%s", tail, accessor.GetNamespace(), accessor.GetName())
+	if accessor.GetName() != name || accessor.GetNamespace() != namespace {
+		return nil, got, fmt.Errorf("stored object %s calls itself %s/%s", tailOf(c, namespace, name), accessor.GetNamespace(), accessor.GetName())
 	}
-	stamp(accessor, name)
+	stamp(accessor, c)
 	return obj, got, nil
 }
 
@@ -166,11 +191,18 @@ func stamped(old map[string]string, name cluster.Name) map[string]string {
 // withoutCluster returns obj as it is stored. It shares everything with obj but
 // its annotations.
 func withoutCluster(obj runtime.Object) (runtime.Object, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok && isBare(u) {
+		return u, nil
+	}
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
 	}
-	rest := maps.Clone(accessor.GetAnnotations())
+	old := accessor.GetAnnotations()
+	if old == nil {
+		return obj, nil
+	}
+	rest := maps.Clone(old)
 	delete(rest, cluster.Annotation)
 	delete(rest, undecodable)
 	if len(rest) == 0 {
@@ -179,14 +211,17 @@ func withoutCluster(obj runtime.Object) (runtime.Object, error) {
 	return withAnnotations(obj, rest)
 }
 
-// withCluster returns obj as it is served. It shares everything with obj but its
-// annotations.
-func withCluster(obj runtime.Object, name cluster.Name) (runtime.Object, error) {
-	accessor, err := meta.Accessor(obj)
-	if err != nil {
-		return nil, err
+// isBare reports whether an object has nothing that is not stored, without reading
+// all of its annotations.
+func isBare(u *unstructured.Unstructured) bool {
+	metadata, ok := u.Object["metadata"].(map[string]any)
+	if !ok {
+		return false
 	}
-	return withAnnotations(obj, stamped(accessor.GetAnnotations(), name))
+	annotations, ok := metadata["annotations"].(map[string]any)
+	_, stamped := annotations[cluster.Annotation]
+	_, marked := annotations[undecodable]
+	return ok && len(annotations) > 0 && !stamped && !marked
 }
 
 // withAnnotations returns a shallow copy of obj with other annotations.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,7 +60,7 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 		if err != nil {
 			return 0, err
 		}
-		resp, err := s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...).Else(led.reads(whole.reads...)...).Commit()
+		resp, err := s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...).Commit()
 		if err != nil {
 			return 0, err
 		}
@@ -73,7 +72,12 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 			}
 			return rev, nil
 		}
-		s.guard.saw(rev)
+		// Why not is read afterwards, so that those that succeed, nearly all, do not
+		// carry the question. What holds again by then is tried again.
+		if resp, err = s.guard.kv.Txn(ctx).Then(led.reads(whole.reads()...)...).Commit(); err != nil {
+			return 0, err
+		}
+		s.guard.saw(resp.Header.Revision)
 		if err := led.lost(resp); err != nil {
 			return 0, err
 		}
@@ -84,14 +88,19 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 	return 0, apierrors.NewServerTimeout(schema.GroupResource{}, "commit", 1)
 }
 
+// fencesBeside is of how many clusters, usually at most, a transaction compares the
+// fence without changing it, and one place for the lease of a loop.
+const fencesBeside = 3
+
 // A transaction is a Commit in etcd's terms: first its writes, then the fences
-// that it changes. reads[i] shows the key of compares[i].
+// that it changes. compared[i] is the key in etcd of compares[i].
 type transaction struct {
-	compares   []clientv3.Cmp
-	ops, reads []clientv3.Op
-	expect     []int64
-	keys       []Key          // of the writes
-	fences     []cluster.Name // whose fences follow
+	compares []clientv3.Cmp
+	compared []string
+	ops      []clientv3.Op
+	expect   []int64
+	keys     []Key          // of the writes
+	fences   []cluster.Name // whose fences follow
 	// others are the clusters written in whose fences do not change, and whether
 	// something is created there.
 	others map[cluster.Name]bool
@@ -105,9 +114,18 @@ func (t *transaction) touched() []Resource {
 	return r
 }
 
+// reads returns the operations that read what the transaction compares.
+func (t *transaction) reads() []clientv3.Op {
+	all := make([]clientv3.Op, len(t.compared))
+	for i, key := range t.compared {
+		all[i] = clientv3.OpGet(key)
+	}
+	return all
+}
+
 func (t *transaction) compare(key string, rev int64) {
 	t.compares = append(t.compares, clientv3.Compare(clientv3.ModRevision(key), "=", rev))
-	t.reads = append(t.reads, clientv3.OpGet(key))
+	t.compared = append(t.compared, key)
 	t.expect = append(t.expect, rev)
 }
 
@@ -115,8 +133,13 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 	if len(changes) > 1 {
 		return nil, errors.New("refusing a transaction that changes two fences")
 	}
-	t := &transaction{others: map[cluster.Name]bool{}}
-	seen := map[Resource]bool{}
+	n := len(writes) + len(changes)
+	t := &transaction{
+		compares: make([]clientv3.Cmp, 0, n+fencesBeside), ops: make([]clientv3.Op, 0, n), compared: make([]string, 0, n+fencesBeside),
+		expect: make([]int64, 0, n), keys: make([]Key, 0, len(writes)), fences: make([]cluster.Name, 0, n+fencesBeside),
+		others: map[cluster.Name]bool{},
+	}
+	seen := make(map[Resource]bool, len(writes))
 	for _, w := range writes {
 		if seen[w.Resource] {
 			return nil, fmt.Errorf("refusing a transaction that writes two objects of %s: watch caches would lose one", w.Resource.kindPrefix())
@@ -136,9 +159,9 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 	return t, nil
 }
 
-// fenced returns t with the compares of the fences that it does not change.
+// fenced returns t with the compares of the fences that it does not change. What it
+// returned before is void then: they share memory.
 func (s *Store) fenced(ctx context.Context, t transaction) (transaction, error) {
-	t.compares, t.reads, t.fences = slices.Clip(t.compares), slices.Clip(t.reads), slices.Clip(t.fences)
 	for c, creates := range t.others {
 		f, err := s.guard.allowed(ctx, c, creates)
 		if err != nil {
@@ -146,7 +169,7 @@ func (s *Store) fenced(ctx context.Context, t transaction) (transaction, error) 
 		}
 		key := s.prefix + fenceKey(c)
 		t.compares = append(t.compares, clientv3.Compare(clientv3.ModRevision(key), "=", f.rev))
-		t.reads = append(t.reads, clientv3.OpGet(key))
+		t.compared = append(t.compared, key)
 		t.fences = append(t.fences, c)
 	}
 	return t, nil
@@ -175,7 +198,9 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		if err := s.guard.afford(w.Cluster, len(value)); err != nil {
 			return err
 		}
-		t.ops = append(t.ops, clientv3.OpPut(key, string(value)))
+		put := clientv3.OpPut(key, "")
+		put.WithValueBytes(value)
+		t.ops = append(t.ops, put)
 	}
 	t.compare(key, w.Expect)
 	t.keys = append(t.keys, k)
@@ -210,7 +235,7 @@ func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
 	return nil
 }
 
-// whyNot learns the fences that a failed transaction read, and turns the first
+// whyNot learns the fences that were read after a transaction failed, and turns the first
 // compare of its own that did not hold into an error. It returns nil if only a
 // fence moved that it does not change: then it may be tried again.
 func (s *Store) whyNot(t *transaction, fences []cluster.Name, resp *clientv3.TxnResponse) error {

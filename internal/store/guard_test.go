@@ -293,8 +293,8 @@ func TestRestlessFence(t *testing.T) {
 	if _, err := s.Commit(t.Context(), []Write{w}); !apierrors.IsServerTimeout(err) {
 		t.Errorf("commit: %v", err)
 	}
-	if restless.n > 2*attempts {
-		t.Errorf("%d attempts", restless.n)
+	if restless.n > 3*attempts { // a Commit that failed reads why
+		t.Errorf("%d transactions", restless.n)
 	}
 }
 

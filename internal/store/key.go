@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -69,19 +70,19 @@ func (k Key) object() string {
 
 // kindPrefix is the range of a resource with any identity.
 func (r Resource) kindPrefix() string {
-	group := r.Group
-	if group == "" {
-		group = coreGroup
-	}
+	group, _ := r.segments()
 	return "/" + string(r.Root) + "/" + group + "/" + r.Resource
+}
+
+// segments returns how group and identity stand in a key.
+func (r Resource) segments() (group, identity string) {
+	return cmp.Or(r.Group, coreGroup), cmp.Or(r.Identity, none)
 }
 
 // prefix is the range of a resource, without the slash that ends it.
 func (r Resource) prefix() string {
-	if r.Identity == "" {
-		return r.kindPrefix() + "/" + none
-	}
-	return r.kindPrefix() + "/" + r.Identity
+	group, identity := r.segments()
+	return "/" + string(r.Root) + "/" + group + "/" + r.Resource + "/" + identity
 }
 
 // tail is the part of a key that says which object of the resource it is.
@@ -111,15 +112,27 @@ func splitTail(tail string) (c cluster.Name, namespace, name string, ok bool) {
 }
 
 // full is the key in etcd below the etcd prefix.
-func (k Key) full() string { return k.prefix() + "/" + k.tail() }
+func (k Key) full() string {
+	group, identity := k.segments()
+	if k.Namespace == "" {
+		return "/" + string(k.Root) + "/" + group + "/" + k.Resource.Resource + "/" + identity + "/" + string(k.Cluster) + "/" + k.Name
+	}
+	return "/" + string(k.Root) + "/" + group + "/" + k.Resource.Resource + "/" + identity + "/" + string(k.Cluster) + "/" + k.Namespace + "/" + k.Name
+}
 
 // cutHead splits a key below the etcd prefix into its resource and its tail.
 func cutHead(s string) (r Resource, tail string, ok bool) {
-	parts := strings.SplitN(s, "/", 6)
-	if len(parts) != 6 || parts[0] != "" {
+	var root, rest string
+	if rest, ok = strings.CutPrefix(s, "/"); !ok {
 		return Resource{}, "", false
 	}
-	r = Resource{Root: Root(parts[1]), Group: parts[2], Resource: parts[3], Identity: parts[4]}
+	for _, segment := range []*string{&root, &r.Group, &r.Resource, &r.Identity} {
+		if *segment, rest, ok = strings.Cut(rest, "/"); !ok {
+			return Resource{}, "", false
+		}
+	}
+	r.Root = Root(root)
+	whole := r.Group != "" && r.Resource != "" && r.Identity != ""
 	if r.Group == coreGroup {
 		r.Group = ""
 	}
@@ -128,7 +141,7 @@ func cutHead(s string) (r Resource, tail string, ok bool) {
 	}
 	switch r.Root {
 	case Native, Custom, System:
-		return r, parts[5], parts[2] != "" && parts[3] != "" && parts[4] != ""
+		return r, rest, whole
 	default:
 		return Resource{}, "", false
 	}

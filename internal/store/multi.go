@@ -125,7 +125,7 @@ func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runt
 	if !ok || !ok2 {
 		return fmt.Errorf("create hook of a %T", obj)
 	}
-	made := in.DeepCopy()
+	made := &unstructured.Unstructured{Object: in.Object}
 	if err := hook(ctx, c, made); err != nil {
 		return err
 	}

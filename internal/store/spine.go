@@ -325,7 +325,7 @@ func (p *Spine) apply(e *clientv3.Event, at int64) {
 		p.store.caches.changed(ev)
 	}
 	for _, f := range p.followers {
-		p.give(k, func() { f.Apply(ev) })
+		p.tell(f, ev)
 	}
 }
 
@@ -346,13 +346,27 @@ func (p *Spine) applyFence(c cluster.Name, e Event, at int64) {
 	p.store.guard.fences.learn(c, now, at)
 }
 
+// tell has one follower take in a change.
+func (p *Spine) tell(f Follower, e Event) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.panicked(r, e.Key)
+		}
+	}()
+	f.Apply(e)
+}
+
 // give lets one follower take in what key names. Its panic must not stop the
 // spine, on which every cluster depends.
 func (p *Spine) give(key any, take func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			klog.FromContext(p.ctx).Error(fmt.Errorf("panic: %v", r), "Change not taken in", "key", key)
+			p.panicked(r, key)
 		}
 	}()
 	take()
+}
+
+func (p *Spine) panicked(reason, key any) {
+	klog.FromContext(p.ctx).Error(fmt.Errorf("panic: %v", reason), "Change not taken in", "key", key)
 }

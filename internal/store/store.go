@@ -262,15 +262,11 @@ func (s *Store) encode(ctx context.Context, k Key, obj runtime.Object) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	stamped, err := withCluster(obj, k.Cluster)
+	value, err := how.codec.encodeAt(obj)
 	if err != nil {
 		return nil, err
 	}
-	framed, err := runtime.Encode(how.codec, stamped)
-	if err != nil {
-		return nil, err
-	}
-	return how.transformer.TransformToStorage(ctx, framed, belowPrefix(s.prefix+k.full()))
+	return how.transformer.seal(ctx, value, belowPrefix(k.full()))
 }
 
 // decode is the inverse of encode, into a new object of the storage version.
@@ -279,11 +275,11 @@ func (s *Store) decode(ctx context.Context, k Key, value []byte) (runtime.Object
 	if err != nil {
 		return nil, err
 	}
-	framed, _, err := how.transformer.TransformFromStorage(ctx, value, belowPrefix(s.prefix+k.full()))
+	plain, _, err := how.transformer.open(ctx, value, belowPrefix(k.full()))
 	if err != nil {
 		return nil, err
 	}
-	return runtime.Decode(how.codec, framed)
+	return how.codec.decodeAt(k, plain)
 }
 
 // Read returns an object as it is now and its revision, or nil if there is none.
@@ -328,11 +324,7 @@ func (s *Store) unmarshal(ctx context.Context, k Key, value []byte, o any) error
 	if err != nil {
 		return err
 	}
-	framed, _, err := how.transformer.TransformFromStorage(ctx, value, belowPrefix(s.prefix+k.full()))
-	if err != nil {
-		return err
-	}
-	_, plain, err := cutFrame(framed)
+	plain, _, err := how.transformer.open(ctx, value, belowPrefix(k.full()))
 	if err != nil {
 		return err
 	}
@@ -353,7 +345,8 @@ func CustomResource(gr schema.GroupResource, identity string) Resource {
 func (s *Store) Spine() *Spine { return s.spine }
 
 // A CreateHook takes the place of storing a new object of one resource. It must
-// store obj or refuse, and set obj's resource version to where it is stored.
+// store obj or refuse, and replace obj.Object, which it must not change, by what is
+// stored, with its resource version.
 type CreateHook func(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error
 
 // OnCreate sets the hook of a custom resource. Everything before storing, such as

@@ -174,6 +174,7 @@ func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, err
 
 func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
 	rev := y.workspaceAt
+	var done *unstructured.Unstructured
 	parent := cluster.Name(y.cluster.Spec.Owner.Cluster)
 	if l := y.cluster; l.Status.Phase == core.PhaseInitializing && l.DeletionTimestamp == nil {
 		l.Status.Phase = core.PhaseReady
@@ -181,29 +182,30 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 		l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: "True", LastTransitionTime: b.now})
 		setPhase(y.workspace, core.PhaseReady, b.now)
 		var err error
-		if rev, err = w.finish(ctx, b, y); err != nil {
+		if done, rev, err = w.finish(ctx, b, y); err != nil {
 			return nil, err
 		}
-	}
-	done, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
-	if err != nil {
-		return nil, err
+	} else {
+		var err error
+		if done, err = toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace")); err != nil {
+			return nil, err
+		}
 	}
 	stampCluster(done, parent)
 	done.SetResourceVersion(strconv.FormatInt(rev, 10))
 	return done, nil
 }
 
-// finish writes what completes a workspace and its cluster. What another attempt
-// has written already is left out.
-func (w *Workspaces) finish(ctx context.Context, b birth, y *young) (int64, error) {
+// finish writes what completes a workspace and its cluster, and returns the Workspace.
+// What another attempt has written already is left out.
+func (w *Workspaces) finish(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, int64, error) {
 	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	ws, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	last := []store.Write{
 		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
@@ -216,7 +218,7 @@ func (w *Workspaces) finish(ctx context.Context, b birth, y *young) (int64, erro
 			rev, err = w.Store.Commit(ctx, append(system, last...))
 		}
 	}
-	return rev, err
+	return ws, rev, err
 }
 
 // missing returns those of the writes whose objects do not exist.

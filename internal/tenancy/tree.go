@@ -5,8 +5,9 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -49,17 +50,19 @@ type Root struct {
 func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 	return &Tree{
 		fresh: s.Spine().Fresh,
-		children: store.NewCustomTable(s, workspaces, func(w *tenancyapi.Workspace) (Child, error) {
-			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.DeletionTimestamp != nil}
-			if c := w.Status.Conditions.Get(core.WorkspaceContentDeleted); c != nil && c.Reason == SomeFinalizersRemain {
-				child.Blocked = c.Message
+		children: store.NewCustomTable(s, workspaces, func(w *childForm) (Child, error) {
+			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.Metadata.DeletionTimestamp != nil}
+			for _, c := range w.Status.Conditions {
+				if c.Type == string(core.WorkspaceContentDeleted) && c.Reason == SomeFinalizersRemain {
+					child.Blocked = c.Message
+				}
 			}
 			return child, nil
 		}),
-		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *core.LogicalCluster) (Root, error) {
+		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
-				Path: cluster.Path(l.Annotations[core.PathAnnotation]), Begun: l.CreationTimestamp.Time,
-				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.DeletionTimestamp != nil,
+				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
+				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.Metadata.DeletionTimestamp != nil,
 				Moved: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
@@ -69,6 +72,44 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 		}),
 	}
 }
+
+// childForm and rootForm are what the tree reads of a Workspace and a LogicalCluster:
+// the rest of them takes far longer to decode.
+type (
+	childForm struct {
+		Metadata struct {
+			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+		} `json:"metadata"`
+		Spec struct {
+			Cluster string `json:"cluster"`
+		} `json:"spec"`
+		Status struct {
+			Phase      core.Phase `json:"phase"`
+			Conditions []struct {
+				Type    string `json:"type"`
+				Reason  string `json:"reason"`
+				Message string `json:"message"`
+			} `json:"conditions"`
+		} `json:"status"`
+	}
+	rootForm struct {
+		Metadata struct {
+			CreationTimestamp metav1.Time       `json:"creationTimestamp"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+			Annotations       map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Spec struct {
+			Owner *struct {
+				Cluster string `json:"cluster"`
+				Name    string `json:"name"`
+			} `json:"owner"`
+		} `json:"spec"`
+		Status struct {
+			Phase core.Phase `json:"phase"`
+			URL   string     `json:"URL"`
+		} `json:"status"`
+	}
+)
 
 // Child returns the workspace of that name in cluster c.
 func (t *Tree) Child(c cluster.Name, name string) (Child, bool) { return t.children.Get(c, "", name) }
