@@ -30,6 +30,7 @@ type side struct {
 	base    string // URL that paths are appended to
 	clients map[string]*http.Client
 	config  func(token string) *rest.Config
+	clean   cleaner
 }
 
 // answer is what is compared.
@@ -117,7 +118,7 @@ func startKCP(t *testing.T) func(t *testing.T, name string) *side {
 
 func newSide(t *testing.T, config func(token string) *rest.Config) *side {
 	t.Helper()
-	s := &side{clients: map[string]*http.Client{}, config: func(token string) *rest.Config {
+	s := &side{clean: newCleaner(), clients: map[string]*http.Client{}, config: func(token string) *rest.Config {
 		c := config(token)
 		c.WarningHandler, c.QPS = rest.NoWarnings{}, -1
 		return c
@@ -226,7 +227,7 @@ func (s *side) once(t *testing.T, r request) (a answer, raw any, err error) {
 	defer res.Body.Close()
 	a = answer{Status: res.StatusCode, ContentType: res.Header.Get("Content-Type"), Warnings: res.Header.Values("Warning")}
 	if r.events > 0 && res.StatusCode == http.StatusOK {
-		a.Body, err = events(res.Body, r.events)
+		a.Body, err = s.events(res.Body, r.events)
 		return a, nil, err
 	}
 	b, err := io.ReadAll(res.Body)
@@ -246,7 +247,7 @@ func (s *side) once(t *testing.T, r request) (a answer, raw any, err error) {
 	if json.Unmarshal(bytes.TrimSpace(b), &raw) != nil {
 		raw = string(b)
 	}
-	a.Body = normal("", raw)
+	a.Body = s.clean.normal("", raw)
 	if r.only != nil {
 		a.Body = r.only(a.Body)
 	}
@@ -254,14 +255,14 @@ func (s *side) once(t *testing.T, r request) (a answer, raw any, err error) {
 }
 
 // events reads the first n events of a watch.
-func events(from io.Reader, n int) (any, error) {
+func (s *side) events(from io.Reader, n int) (any, error) {
 	var out []any
 	for d := json.NewDecoder(from); len(out) < n; {
 		var e any
 		if err := d.Decode(&e); err != nil {
 			return nil, fmt.Errorf("after %d events: %w", len(out), err)
 		}
-		out = append(out, normal("", e))
+		out = append(out, s.clean.normal("", e))
 	}
 	return out, nil
 }
