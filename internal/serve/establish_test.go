@@ -2,6 +2,8 @@ package serve
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,7 +19,10 @@ import (
 	upstreamestablish "k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 )
 
@@ -66,6 +71,7 @@ func upstream(t *testing.T, crd *definition, others ...*definition) (got *defini
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleClientset() //nolint:staticcheck // the other one does not know the types of definitions
+		client.PrependReactor("update", "customresourcedefinitions", refuseStale(client.Tracker()))
 		crds := client.ApiextensionsV1().CustomResourceDefinitions()
 		for _, o := range append(others, crd) {
 			if err := client.Tracker().Add(o.DeepCopy()); err != nil {
@@ -96,6 +102,25 @@ func upstream(t *testing.T, crd *definition, others ...*definition) (got *defini
 		synctest.Wait()
 	})
 	return got
+}
+
+// refuseStale makes writes conflict as those to a server do, which the tracker of the
+// fake client does not: upstream's controllers would undo what the others did.
+func refuseStale(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
+	revision := 0
+	return func(action clienttesting.Action) (bool, runtime.Object, error) {
+		written := action.(clienttesting.UpdateAction).GetObject().(*definition)
+		o, err := tracker.Get(action.GetResource(), "", written.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		if o.(*definition).ResourceVersion != written.ResourceVersion {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), written.Name, errors.New("it is stale"))
+		}
+		revision++
+		written.ResourceVersion = strconv.Itoa(revision)
+		return false, nil, nil
+	}
 }
 
 // Every definition gets the status that upstream's controllers give it in the end,

@@ -19,7 +19,7 @@ func TestShare(t *testing.T) {
 	crd := gadgets("example.com")
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 	crd.Annotations = map[string]string{"long": strings.Repeat("x", longText), "short": "x"}
-	crd.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "test", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}}
+	crd.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "test", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}}
 	text, err := json.Marshal(crd)
 	if err != nil {
 		t.Fatal(err)

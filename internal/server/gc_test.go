@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
@@ -383,7 +384,9 @@ func (c *tenant) awaitWarning(namespace string, about types.UID) {
 	defer cancel()
 	w := must(c.kube.CoreV1().Events(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "reason=OwnerRefInvalidNamespace"}))(c.t)
 	defer w.Stop()
+	var last watch.Event
 	for e := range w.ResultChan() {
+		last = e
 		if o, ok := e.Object.(*corev1.Event); ok && o.InvolvedObject.UID == about {
 			if o.Type != corev1.EventTypeWarning || o.Message == "" {
 				c.t.Errorf("got %+v", o)
@@ -395,7 +398,7 @@ func (c *tenant) awaitWarning(namespace string, about types.UID) {
 	if err != nil {
 		c.t.Error(err)
 	}
-	c.t.Fatalf("no event OwnerRefInvalidNamespace; there are %+v", list.Items)
+	c.t.Fatalf("no event OwnerRefInvalidNamespace until the watch ended (%v) after %+v; there are %+v", ctx.Err(), last, list.Items)
 }
 
 // Nobody knows whether the owner exists when its kind is not served.

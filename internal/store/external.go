@@ -221,9 +221,7 @@ func (e Etcd) unusable(err error) error {
 
 // reason returns what of an error of the connection tells people anything, in one line.
 func reason(err error) error {
-	if known := rpctypes.Error(err); known != err { //nolint:errorlint // whether it was translated
-		return known
-	}
+	err = rpctypes.Error(err) // which tells what etcd knows by code
 	text := err.Error()
 	if s, ok := grpcstatus.FromError(err); ok && s.Code() != codes.OK {
 		text = s.Message()
