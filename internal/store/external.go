@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -213,10 +214,16 @@ func (e Etcd) unusable(err error) error {
 	switch {
 	case says(rpctypes.ErrUserEmpty), says(rpctypes.ErrAuthFailed), says(rpctypes.ErrInvalidAuthToken):
 		return fmt.Errorf("etcd at %s does not let the server in: %w; check --etcd-username and its password, or the client certificate", at, err)
-	case strings.Contains(err.Error(), "x509:") || strings.Contains(err.Error(), "tls:"):
+	case strings.Contains(err.Error(), "x509:") || strings.Contains(err.Error(), "tls:") || hangsUp(err) && strings.HasPrefix(e.Servers[0], "https:"):
 		return fmt.Errorf("no secure connection to etcd at %s: %w; check --etcd-cafile, --etcd-certfile, --etcd-keyfile and the names in the certificate of etcd", at, err)
 	}
 	return fmt.Errorf("cannot reach etcd at %s: %w; check --etcd-servers, and that etcd runs there and has a quorum", at, err)
+}
+
+// hangsUp reports whether a server ended the connection. One that refuses the
+// certificate of a client says why just before, which is lost if the client was writing.
+func hangsUp(err error) bool {
+	return slices.ContainsFunc([]string{"broken pipe", "connection reset", "EOF"}, func(s string) bool { return strings.Contains(err.Error(), s) })
 }
 
 // reason returns what of an error of the connection tells people anything, in one line.
