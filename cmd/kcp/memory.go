@@ -10,8 +10,8 @@ import (
 // more time than the memory is worth; with much, letting garbage double it, as is
 // the default, would make every workspace cost twice.
 const (
-	restingHeap  = 96 << 20 // bytes of heap up to which there is no hurry
-	leastPercent = 60       // of garbage beside what is live, however much that is
+	restingHeap  = 144 << 20 // bytes of heap up to which there is no hurry
+	leastPercent = 60        // of garbage beside what is live, however much that is
 )
 
 // tuneCollector has the garbage collector keep to that. It does nothing if the user
