@@ -13,8 +13,10 @@ BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benc
 
 .PHONY: build check gen bench conformance fmt lint gen-diff programs bench-short test
 
+# The plugins are one program under several names, by which kubectl finds them.
 build:
 	go build -o bin/ ./cmd/...
+	for name in kubectl-ws kubectl-workspace kubectl-create-workspace kubectl_complete-ws kubectl_complete-workspace kubectl_complete-kcp; do ln -sf kubectl-kcp bin/$$name; done
 
 # The tests come last, so that their lines end the output.
 check: fmt gen-diff lint programs bench-short test

@@ -30,8 +30,10 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"kcp":                      main,
 		"kubectl-ws":               plugin,
+		"kubectl-workspace":        plugin,
 		"kubectl-kcp":              plugin,
 		"kubectl-create-workspace": plugin,
+		"kubectl_complete-ws":      plugin,
 	})
 }
 

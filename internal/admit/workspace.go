@@ -115,11 +115,13 @@ func validateNew(r Request) error {
 		{"cluster", "it is chosen by the system"},
 		{"URL", "it is set by the system"},
 		{"mount", "this server does not mount workspaces"},
-		{"location", "this server has a single shard, so there is nothing to choose from"},
 	} {
 		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", field.name); found {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
 		}
+	}
+	if err := validateLocation(u); err != nil {
+		return r.Forbid(err)
 	}
 	if _, ok := u.GetAnnotations()[core.RequiredGroupsAnnotation]; ok {
 		return r.Forbid(fmt.Errorf("annotation %s can only be set by the system", core.RequiredGroupsAnnotation))

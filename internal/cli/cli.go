@@ -48,11 +48,26 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.CompletionOptions.DisableDefaultCmd = true // its name is free for a workspace
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		newPrinter(streams).note("error: %v", err)
-		return 1
+	return finish(ctx, newPrinter(streams), cmd.ExecuteContext(ctx))
+}
+
+// Exit codes. Every failure is 1, but for a command that was interrupted.
+const (
+	failed      = 1
+	interrupted = 130
+)
+
+// finish says what went wrong, if anything, and returns the exit code.
+func finish(ctx context.Context, p *printer, err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		p.note("interrupted")
+		return interrupted
 	}
-	return 0
+	p.note("error: %v", err)
+	return failed
 }
 
 func commandFor(name string, streams genericiooptions.IOStreams) *cobra.Command {
@@ -117,6 +132,9 @@ func (a *app) program(cmd *cobra.Command) *cobra.Command {
 	var logs flag.FlagSet
 	klog.InitFlags(&logs)
 	flags.AddGoFlag(logs.Lookup("v"))
+	completeFlag(cmd, "workspace", a.completePath)
+	completeFlag(cmd, "context", a.completeContext)
+	withAdvice(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return errors.New(err.Error() + "\nSee '" + cmd.CommandPath() + " --help' for usage")
 	})

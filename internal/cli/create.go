@@ -31,6 +31,7 @@ type creation struct {
 	context        string
 	enter          bool
 	ignoreExisting bool
+	format         format
 }
 
 func (a *app) createCommand(use, called string) *cobra.Command {
@@ -46,7 +47,10 @@ func (a *app) createCommand(use, called string) *cobra.Command {
   <called> team --type root:universal --enter
 
   # Make sure that a workspace exists, for scripts
-  <called> team --ignore-existing`, "<called>", called),
+  <called> team --ignore-existing
+
+  # The object that was created, for programs; what is said beside it goes to standard error
+  <called> team -o yaml`, "<called>", called),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.create(cmd.Context(), args[0], c) },
 	}
@@ -56,6 +60,9 @@ func (a *app) createCommand(use, called string) *cobra.Command {
 	flags.BoolVar(&c.ignoreExisting, "ignore-existing", false, "it is no error if there is such a workspace already; a --type must be absolute then")
 	flags.StringVar(&c.context, "create-context", "", "add a context of this name for the workspace to the kubeconfig")
 	flags.StringVar(&c.selector, "location-selector", "", "labels of the shards that the workspace may be on")
+	completeFlag(cmd, "type", a.completeType)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	outputFlag(cmd, &c.format)
 	return cmd
 }
 
@@ -81,35 +88,40 @@ func (a *app) create(ctx context.Context, name string, c creation) error {
 	if err != nil {
 		return fmt.Errorf("cannot create workspace %q in %q: %w", name, s.here.path, err)
 	}
-	called := describe(w)
+	called, p := describe(w), a.print.aside(c.format)
 	if existed {
 		a.print.note("%s already exists.", called)
 	} else {
-		a.print.say("%s created. Waiting for it to be ready...", called)
+		p.say("%s created. Waiting for it to be ready...", called)
 	}
 	if w, err = a.await(ctx, srv, s.here.path, w); err != nil {
 		return fmt.Errorf("workspace %q does not become ready: %w", name, err)
 	}
-	a.print.say("%s is ready to use.", called)
-	return a.settle(s, w, c)
+	p.say("%s is ready to use.", called)
+	if c.format != "" {
+		if err := a.print.result(c.format, w, objectName(w)); err != nil {
+			return err
+		}
+	}
+	return a.settle(ctx, s, w, c)
 }
 
 // settle leaves the kubeconfig as the user wants it once w is ready.
-func (a *app) settle(s *session, w *tenancy.Workspace, c creation) error {
-	to := s.here.at(s.here.path.Join(w.Name))
+func (a *app) settle(ctx context.Context, s *session, w *tenancy.Workspace, c creation) error {
+	to, p := s.here.at(s.here.path.Join(w.Name)), a.print.aside(c.format)
 	if c.context != "" {
-		if _, err := s.createContext(c.context, to, true, false); err != nil {
+		if _, err := s.createContext(ctx, c.context, to, replace); err != nil {
 			return err
 		}
-		a.print.say("Created context %q.", c.context)
+		p.say("Created context %q.", c.context)
 	}
 	if !c.enter {
 		return nil
 	}
-	if err := s.enter(to); err != nil {
+	if err := s.enter(ctx, to); err != nil {
 		return err
 	}
-	a.print.current(to.path, typeName(w), false)
+	p.current(to.path, typeName(w), false)
 	return nil
 }
 
@@ -190,8 +202,13 @@ func sameType(w, wanted *tenancy.Workspace) error {
 func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tenancy.Workspace) (*tenancy.Workspace, error) {
 	limited, cancel := context.WithTimeout(ctx, a.ready)
 	defer cancel()
+	said := ""
 	err := srv.follow(limited, path, w, func(now *tenancy.Workspace) (bool, error) {
 		w = now
+		if left := initializing(now); left != "" && left != said {
+			said = left
+			a.print.note("%s", left)
+		}
 		switch now.Status.Phase {
 		case core.PhaseReady:
 			return true, nil
@@ -207,6 +224,18 @@ func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tena
 		return nil, fmt.Errorf("it is still not ready after %s%s; keep an eye on it: kubectl get workspace %s --watch", a.ready, reason(w), w.Name)
 	}
 	return w, err
+}
+
+// initializing returns what w waits for, if those are initializers.
+func initializing(w *tenancy.Workspace) string {
+	if w.Status.Phase != core.PhaseInitializing || len(w.Status.Initializers) == 0 {
+		return ""
+	}
+	var left []string
+	for _, i := range w.Status.Initializers {
+		left = append(left, string(i))
+	}
+	return "Initializers left: " + strings.Join(left, ", ")
 }
 
 func describe(w *tenancy.Workspace) string {

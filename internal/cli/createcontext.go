@@ -17,6 +17,7 @@ func (a *app) createContextCommand() *cobra.Command {
   kubectl ws create-context team --overwrite`,
 		Args: cobra.MaximumNArgs(1),
 	}
+	cmd.ValidArgsFunction = a.completeContext
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace a context of the same name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, _, err := a.open(cmd.Context())
@@ -27,7 +28,11 @@ func (a *app) createContextCommand() *cobra.Command {
 		if len(args) > 0 {
 			name = args[0]
 		}
-		existed, err := s.createContext(name, s.here, overwrite, true)
+		mode := use
+		if overwrite {
+			mode |= replace
+		}
+		existed, err := s.createContext(cmd.Context(), name, s.here, mode)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -61,15 +63,21 @@ type session struct {
 	context string
 	entry   *api.Context
 	cluster *api.Cluster
-	here    place
-	rest    *rest.Config // for here
+	// was and wasCluster are the same without what flags say.
+	was        *api.Context
+	wasCluster *api.Cluster
+
+	here place
+	rest *rest.Config // for here
+
+	lockWithin time.Duration
 }
 
 // openSession reads the kubeconfig that flags choose. Where the user is must
 // be a workspace: anything else is an error.
 func openSession(flags *genericclioptions.ConfigFlags) (*session, error) {
 	loader := flags.ToRawKubeConfigLoader()
-	s := &session{access: loader.ConfigAccess()}
+	s := &session{access: loader.ConfigAccess(), lockWithin: lockWithin}
 	config, err := s.access.GetStartingConfig()
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the kubeconfig: %w", err)
@@ -98,6 +106,7 @@ func (s *session) choose(config *api.Config, flags *genericclioptions.ConfigFlag
 	if !ok {
 		return fmt.Errorf("there is no context %q in the kubeconfig; run: kubectl config get-contexts", s.context)
 	}
+	s.was, s.wasCluster = entry, config.Clusters[entry.Cluster]
 	s.entry = entry.DeepCopy()
 	override(&s.entry.Cluster, flags.ClusterName)
 	override(&s.entry.AuthInfo, flags.AuthInfoName)
@@ -119,11 +128,11 @@ func override(value, flag *string) {
 
 // enter makes the workspace at to the current one, reached with the user of
 // the context in use, and remembers that context as the previous one.
-func (s *session) enter(to place) error {
+func (s *session) enter(ctx context.Context, to place) error {
 	if s.context == currentContext && s.cluster.Server == to.URL() {
-		return s.change(func(c *api.Config) { c.CurrentContext = currentContext }) // going nowhere keeps what "-" leads to
+		return s.change(ctx, func(c *api.Config) { c.CurrentContext = currentContext }) // going nowhere keeps what "-" leads to
 	}
-	return s.change(func(c *api.Config) {
+	return s.change(ctx, func(c *api.Config) {
 		s.remember(c)
 		set(c, currentContext, s.entry, s.cluster, to.URL())
 		c.CurrentContext = currentContext
@@ -132,41 +141,48 @@ func (s *session) enter(to place) error {
 
 // enterAs makes the place that another session found the current one, with the
 // user of that session: the way back to what was remembered.
-func (s *session) enterAs(other *session) error {
-	return s.change(func(c *api.Config) {
+func (s *session) enterAs(ctx context.Context, other *session) error {
+	return s.change(ctx, func(c *api.Config) {
 		s.remember(c)
 		set(c, currentContext, other.entry, other.cluster, other.cluster.Server)
 		c.CurrentContext = currentContext
 	})
 }
 
-// remember makes the context in use the previous one. It refers to the same
+// remember makes the context in use the previous one, as it is without flags: to
+// go on as somebody else changes nothing about where one was. It refers to the same
 // cluster, unless that is one which the navigation is about to change.
 func (s *session) remember(c *api.Config) {
-	if s.entry.Cluster == currentContext || s.entry.Cluster == previousContext {
-		set(c, previousContext, s.entry, s.cluster, s.cluster.Server)
+	if s.wasCluster != nil && (s.was.Cluster == currentContext || s.was.Cluster == previousContext) {
+		set(c, previousContext, s.was, s.wasCluster, s.wasCluster.Server)
 		return
 	}
-	entry := s.entry.DeepCopy()
+	entry := s.was.DeepCopy()
 	entry.LocationOfOrigin = originOf(c.Contexts[previousContext])
 	c.Contexts[previousContext] = entry
 }
 
-// createContext adds a context of that name for the place to, and uses it if use is set.
-// It reports whether there was one, which it only replaces if overwrite is set.
-func (s *session) createContext(name string, to place, overwrite, use bool) (existed bool, err error) {
-	err = s.change(func(c *api.Config) {
+// How a context is created.
+const (
+	use     = 1 << iota // it becomes the current one
+	replace             // one of that name may be replaced
+)
+
+// createContext adds a context of that name for the place to, in a mode that
+// is use, replace, both or neither. It reports whether there was one.
+func (s *session) createContext(ctx context.Context, name string, to place, mode int) (existed bool, err error) {
+	err = s.change(ctx, func(c *api.Config) {
 		_, existed = c.Contexts[name]
-		if _, taken := c.Clusters[name]; (existed || taken) && !overwrite {
+		if _, taken := c.Clusters[name]; (existed || taken) && mode&replace == 0 {
 			existed = true
 			return
 		}
 		set(c, name, s.entry, s.cluster, to.URL())
-		if use {
+		if mode&use != 0 {
 			c.CurrentContext = name
 		}
 	})
-	if err == nil && existed && !overwrite {
+	if err == nil && existed && mode&replace == 0 {
 		err = fmt.Errorf("context %q already exists in the kubeconfig; add --overwrite to replace it", name)
 	}
 	return existed, err
@@ -189,18 +205,4 @@ func originOf(entry *api.Context) string {
 		return ""
 	}
 	return entry.LocationOfOrigin
-}
-
-// change writes what f changes in the kubeconfig. It starts from the files as
-// they are now, so that it undoes nothing that others wrote meanwhile.
-func (s *session) change(f func(*api.Config)) error {
-	config, err := s.access.GetStartingConfig()
-	if err != nil {
-		return fmt.Errorf("cannot read the kubeconfig again: %w", err)
-	}
-	f(config)
-	if err := clientcmd.ModifyConfig(s.access, *config, true); err != nil {
-		return fmt.Errorf("cannot write the kubeconfig: %w", err)
-	}
-	return nil
 }

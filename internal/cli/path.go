@@ -105,3 +105,14 @@ func parent(p cluster.Path) (up cluster.Path, name string, ok bool) {
 	}
 	return up, string(p[len(up)+1:]), true
 }
+
+// topOf returns the cluster at the top of the tree that p is in.
+func topOf(p cluster.Path) cluster.Path {
+	for {
+		up, _, ok := parent(p)
+		if !ok {
+			return p
+		}
+		p = up
+	}
+}

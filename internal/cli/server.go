@@ -168,6 +168,9 @@ func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Works
 	}
 }
 
+// errDeleted ends watching a workspace that is gone.
+var errDeleted = errors.New("it was deleted")
+
 // seeing returns a condition that shows each state of a watched workspace to see.
 func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.ConditionFunc {
 	return func(event watch.Event) (bool, error) {
@@ -176,7 +179,7 @@ func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.Cond
 		case event.Type == watch.Error || !ok:
 			return false, apierrors.FromObject(event.Object)
 		case event.Type == watch.Deleted:
-			return false, errors.New("it was deleted")
+			return false, errDeleted
 		}
 		w, err := workspaceOf(o)
 		if err != nil {

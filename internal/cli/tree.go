@@ -17,7 +17,7 @@ import (
 const listers = 8
 
 func (a *app) treeCommand() *cobra.Command {
-	var full, wide bool
+	var full, wide, interactive bool
 	cmd := &cobra.Command{
 		Use:   "tree [workspace]",
 		Short: "Print the workspaces below the current one as a tree",
@@ -26,13 +26,31 @@ func (a *app) treeCommand() *cobra.Command {
   kubectl ws tree
 
   # Print all workspaces, with their types and phases
-  kubectl ws tree : --wide`,
+  kubectl ws tree : --wide
+
+  # Walk through the tree, and go where Enter is pressed
+  kubectl ws tree -i
+
+  # Print the paths of all workspaces, for scripts
+  kubectl ws tree : -o name`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
 	cmd.Flags().BoolVarP(&full, "full", "f", false, "print absolute paths instead of names")
 	cmd.Flags().BoolVar(&wide, "wide", false, "print types, phases and logical clusters too")
+	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "walk through the tree with the keys of a terminal, and go to a workspace with Enter")
+	var f format
+	outputFlag(cmd, &f)
+	for _, other := range []string{"output", "full", "wide"} {
+		cmd.MarkFlagsMutuallyExclusive("interactive", other)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if interactive {
+			if len(args) == 0 {
+				args = []string{"."}
+			}
+			return a.pick(cmd.Context(), args, false)
+		}
 		_, srv, err := a.openAt(cmd.Context(), args)
 		if err != nil {
 			return err
@@ -43,6 +61,9 @@ func (a *app) treeCommand() *cobra.Command {
 		}
 		if top.err != nil {
 			return fmt.Errorf("cannot list the workspaces in %q: %w", top.path, top.err)
+		}
+		if f != "" {
+			return a.print.result(f, top.summary(), top.paths()...)
 		}
 		a.printTree(top, full, wide)
 		return nil
@@ -71,6 +92,36 @@ type node struct {
 	object   *tenancy.Workspace // nil at the top
 	children []*node
 	err      error // why the children are not known
+}
+
+// A summary is what programs are told of a workspace in a tree.
+type summary struct {
+	Path     string     `json:"path"`
+	Type     string     `json:"type,omitempty"`
+	Phase    core.Phase `json:"phase,omitempty"`
+	Cluster  string     `json:"cluster,omitempty"`
+	Remark   string     `json:"remark,omitempty"` // why there are no children, if that is not known
+	Children []summary  `json:"children,omitempty"`
+}
+
+func (n *node) summary() summary {
+	s := summary{Path: string(n.path), Remark: n.remark()}
+	if w := n.object; w != nil {
+		s.Type, s.Phase, s.Cluster = typeName(w), w.Status.Phase, w.Spec.Cluster
+	}
+	for _, child := range n.children {
+		s.Children = append(s.Children, child.summary())
+	}
+	return s
+}
+
+// paths returns the paths of n and all that is below it.
+func (n *node) paths() []string {
+	all := []string{string(n.path)}
+	for _, child := range n.children {
+		all = append(all, child.paths()...)
+	}
+	return all
 }
 
 // grow finds everything below top, level by level with a fixed number of

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -48,12 +47,16 @@ The current workspace is kept in the context "` + currentContext + `" of your ku
   kubectl ws -
 
   # Go to a workspace by its absolute path
-  kubectl ws :root:org:team`,
+  kubectl ws :root:org:team
+
+  # Choose one from a tree
+  kubectl ws -i`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	a.navigation(cmd)
 	cmd.AddCommand(a.useCommand(), a.currentCommand(), a.treeCommand(), a.listCommand(),
-		a.createCommand("create <name>", "kubectl ws create"), a.createContextCommand())
+		a.createCommand("create <name>", "kubectl ws create"), a.createContextCommand(), a.deleteCommand(),
+		a.shareCommand(), a.unshareCommand(), a.kubeconfigCommand(), a.explainCommand())
 	return cmd
 }
 
@@ -77,14 +80,45 @@ func (a *app) useCommand() *cobra.Command {
 // navigation makes cmd the command that goes to a workspace.
 func (a *app) navigation(cmd *cobra.Command) {
 	short := shortFlag(cmd)
+	interactive := cmd.Flags().BoolP("interactive", "i", false, "choose the workspace from a tree, in a terminal")
 	cmd.ValidArgsFunction = a.complete
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *interactive {
+			return a.pick(cmd.Context(), args, *short)
+		}
 		to := home
 		if len(args) > 0 {
 			to = args[0]
 		}
 		return a.navigate(cmd.Context(), to, *short)
 	}
+}
+
+// pick lets the user choose where to go: from the whole tree, or from what is
+// below the workspace that the only argument names.
+func (a *app) pick(ctx context.Context, args []string, short bool) error {
+	s, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	top := topOf(s.here.path)
+	if len(args) > 0 {
+		if top, err = a.locate(ctx, srv, args[0]); err != nil {
+			return err
+		}
+	} else if _, err := srv.list(ctx, top); err != nil { // not everybody may look around up there
+		top = s.here.path
+	}
+	path, chosen, err := a.choose(ctx, srv, top, s.here.path)
+	if err != nil {
+		return err
+	}
+	if !chosen {
+		path = s.here.path
+		a.print.current(path, "", short)
+		return nil
+	}
+	return a.enter(ctx, s, srv, path, short)
 }
 
 func shortFlag(cmd *cobra.Command) *bool {
@@ -100,14 +134,34 @@ func (a *app) currentCommand() *cobra.Command {
   kubectl ws current
 
   # The path alone, for scripts
-  kubectl ws current --short`,
+  kubectl ws current --short
+
+  # The path, the URL and the context, for programs
+  kubectl ws current -o json`,
 		Args: cobra.NoArgs,
 	}
 	short := shortFlag(cmd)
+	var f format
+	outputFlag(cmd, &f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.navigate(cmd.Context(), ".", *short)
+		s, _, err := a.open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if f == "" {
+			a.print.current(s.here.path, "", *short)
+			return nil
+		}
+		return a.print.result(f, whereabouts{string(s.here.path), s.here.URL(), s.context}, string(s.here.path))
 	}
 	return cmd
+}
+
+// Whereabouts are what the kubeconfig tells programs of the current workspace.
+type whereabouts struct {
+	Path    string `json:"path"`
+	Server  string `json:"server"`
+	Context string `json:"context"`
 }
 
 // navigate goes to the workspace that arg names, and says where that is.
@@ -127,11 +181,16 @@ func (a *app) navigate(ctx context.Context, arg string, short bool) error {
 	if err != nil {
 		return err
 	}
+	return a.enter(ctx, s, srv, path, short)
+}
+
+// enter makes the workspace at path the current one, and says so.
+func (a *app) enter(ctx context.Context, s *session, srv *server, path cluster.Path, short bool) error {
 	typ, remark, err := srv.visit(ctx, path)
 	if err != nil {
 		return err
 	}
-	if err := s.enter(s.here.at(path)); err != nil {
+	if err := s.enter(ctx, s.here.at(path)); err != nil {
 		return err
 	}
 	a.arrived(path, typ, remark, short)
@@ -162,7 +221,7 @@ func (a *app) back(ctx context.Context, s *session, short bool) error {
 	if err != nil {
 		return err
 	}
-	if err := s.enterAs(previous); err != nil {
+	if err := s.enterAs(ctx, previous); err != nil {
 		return err
 	}
 	a.arrived(previous.here.path, typ, remark, short)
@@ -178,53 +237,21 @@ func (a *app) arrived(path cluster.Path, typ, remark string, short bool) {
 
 // locate returns the path that arg means to somebody at the base of srv.
 func (a *app) locate(ctx context.Context, srv *server, arg string) (cluster.Path, error) {
-	first, rest, below := strings.Cut(arg, ":")
-	if first == home {
-		at, err := srv.home(ctx)
-		if err != nil || !below {
-			return at, err
-		}
-		return resolve(at, rest)
-	}
 	if absolute := absoluteForm(arg); absolute != arg {
 		a.print.note("note: %q is taken as an absolute path, which is now written %q; a workspace of that name below this one is %q", arg, absolute, ".:"+arg)
 	}
-	return resolve(srv.base.path, arg)
+	return a.seek(ctx, srv, arg)
 }
 
-// completeWithin bounds how long pressing the tab key may take.
-const completeWithin = 5 * time.Second
-
-// complete completes the last word of a path of a workspace.
-func (a *app) complete(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
-	const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// seek is locate without a word.
+func (a *app) seek(ctx context.Context, srv *server, arg string) (cluster.Path, error) {
+	first, rest, below := strings.Cut(arg, ":")
+	if first != home {
+		return resolve(srv.base.path, arg)
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
-	defer cancel()
-	_, srv, err := a.open(ctx)
-	if err != nil {
-		return nil, directive
+	at, err := srv.home(ctx)
+	if err != nil || !below {
+		return at, err
 	}
-	before, at := "", srv.base.path
-	if i := strings.LastIndexByte(text, ':'); i == 0 {
-		return []string{":" + string(cluster.Root)}, directive
-	} else if i > 0 {
-		before = text[:i+1]
-		if at, err = resolve(srv.base.path, text[:i]); err != nil {
-			return nil, directive
-		}
-	}
-	children, err := srv.list(ctx, at)
-	if err != nil {
-		return nil, directive
-	}
-	var names []string
-	for _, w := range children {
-		if name := before + w.Name; strings.HasPrefix(name, text) {
-			names = append(names, name)
-		}
-	}
-	return names, directive
+	return resolve(at, rest)
 }

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// completeWithin bounds how long pressing the tab key may take.
+const completeWithin = 5 * time.Second
+
+// A path goes on after a word of it, so the shell adds no space.
+const pathDirective = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+
+// complete completes an only argument that is the path of a workspace.
+func (a *app) complete(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completePath(cmd, args, text)
+}
+
+// completePath completes the last word of the path of a workspace. Whatever goes
+// wrong is silence: the user is in the middle of a line.
+func (a *app) completePath(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+	defer cancel()
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return nil, pathDirective
+	}
+	before, at := "", srv.base.path
+	if i := strings.LastIndexByte(text, ':'); i == 0 {
+		return []string{":" + string(cluster.Root)}, pathDirective
+	} else if i > 0 {
+		before = text[:i+1]
+		if at, err = a.seek(ctx, srv, text[:i]); err != nil {
+			return nil, pathDirective
+		}
+	}
+	children, err := srv.list(ctx, at)
+	if err != nil {
+		return nil, pathDirective
+	}
+	var names []string
+	for _, w := range children {
+		if name := before + w.Name; strings.HasPrefix(name, text) {
+			names = append(names, name)
+		}
+	}
+	return names, pathDirective
+}
+
+// completeType completes a workspace type: those in the current workspace by
+// name, those in the root by path and name.
+func (a *app) completeType(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+	defer cancel()
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, from := range []struct {
+		path   cluster.Path
+		before string
+	}{{srv.base.path, ""}, {cluster.Path(cluster.Root), string(cluster.Root) + ":"}} {
+		types, err := srv.objects(from.path, "tenancy.kcp.io", "workspacetypes")
+		if err != nil {
+			continue
+		}
+		all, err := types.List(ctx, metav1.ListOptions{Limit: pageSize})
+		if err != nil {
+			continue
+		}
+		for _, t := range all.Items {
+			if name := from.before + t.GetName(); strings.HasPrefix(name, text) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeContext completes the name of a context of the kubeconfig.
+func (a *app) completeContext(_ *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+	config, err := a.flags.ToRawKubeConfigLoader().ConfigAccess().GetStartingConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for name := range config.Contexts {
+		if strings.HasPrefix(name, text) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+)
+
+func TestExplain(t *testing.T) {
+	resource := schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}
+	forbidden := apierrors.NewForbidden(resource, "", nil)
+	notFound := apierrors.NewNotFound(resource, "x")
+	workspace := func(phase core.Phase, change func(*tenancy.Workspace)) *tenancy.Workspace {
+		w := &tenancy.Workspace{}
+		w.Status.Phase = phase
+		w.Finalizers = []string{core.LogicalClusterFinalizer}
+		if change != nil {
+			change(w)
+		}
+		return w
+	}
+	deleted := func(w *tenancy.Workspace) {
+		w.DeletionTimestamp = &metav1.Time{}
+		w.Finalizers = append(w.Finalizers, "example.com/keep")
+		w.Status.Terminators = []core.Terminator{"root:cleaner"}
+		w.Status.Conditions = conditions.Conditions{{Type: core.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Reason: "SomeContent", Message: "configmaps/x has finalizer y"}}
+	}
+	for name, c := range map[string]struct {
+		facts facts
+		want  []string // what is wrong, and what to do
+	}{
+		"well":           {facts{object: workspace(core.PhaseReady, nil)}, nil},
+		"well, from in":  {facts{cluster: &core.LogicalCluster{Status: core.LogicalClusterStatus{Phase: core.PhaseReady}}}, nil},
+		"nothing to see": {facts{}, []string{"You may enter it, but not read what it says of itself."}},
+		"not there":      {facts{lookup: notFound, reach: forbidden}, []string{"There is no such workspace.", "kubectl ws tree"}},
+		"hidden":         {facts{lookup: forbidden, reach: forbidden, user: &authenticationv1.UserInfo{Username: "o'brian"}}, []string{"You may not enter it, or it does not exist", "kubectl ws share 'o'\\''brian' --role view -w :root:x"}},
+		"no entry":       {facts{object: workspace(core.PhaseReady, nil), reach: forbidden, user: &authenticationv1.UserInfo{Username: "alice"}}, []string{"You may not enter it", "share alice"}},
+		"a stranger":     {facts{lookup: forbidden, reach: forbidden, user: &authenticationv1.UserInfo{Username: "system:anonymous"}}, []string{"You may not enter it", "not logged in"}},
+		"initializing": {facts{object: workspace(core.PhaseInitializing, func(w *tenancy.Workspace) { w.Status.Initializers = []core.Initializer{"root:slow"} })},
+			[]string{"Initializer root:slow has not finished.", "controller"}},
+		"inactive":    {facts{object: workspace(core.PhaseInactive, nil), reach: forbidden}, []string{"An operator has taken it offline.", core.InactiveAnnotation}},
+		"unavailable": {facts{object: workspace(core.PhaseUnavailable, nil)}, []string{"cannot be served"}},
+		"scheduling":  {facts{object: workspace(core.PhaseScheduling, nil)}, []string{"where it will be"}},
+		"deleting": {facts{object: workspace(core.PhaseDeleting, deleted)},
+			[]string{"Terminator root:cleaner", "controller", "finalizer example.com/keep holds it", "controller", "WorkspaceContentDeleted is False: SomeContent: configmaps/x has finalizer y"}},
+	} {
+		c.facts.at = place{"https://h", "root:x"}
+		var got []string
+		for _, p := range c.facts.explain().Problems {
+			got = append(got, p.What)
+			if p.Fix != "" {
+				got = append(got, p.Fix)
+			}
+		}
+		same := cmp.Comparer(func(a, b string) bool { return strings.Contains(a, b) || strings.Contains(b, a) })
+		if diff := cmp.Diff(c.want, got, same); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// kubeconfigFor returns a kubeconfig whose only cluster is cl, with no credentials.
+func kubeconfigFor(t *testing.T, cl *api.Cluster) string {
+	t.Helper()
+	config := api.NewConfig()
+	config.Clusters["it"], config.Contexts["it"] = cl, &api.Context{Cluster: "it"}
+	config.CurrentContext = "it"
+	file := t.TempDir() + "/kubeconfig"
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestAdvice checks that those who cannot reach the server, or are not known to it,
+// are told what to do, by every command alike.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	strange := httptest.NewTLSServer(nil)
+	t.Cleanup(strange.Close)
+	status := func(code int, s map[string]any) string {
+		srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { answer(rw, code, s) }))
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	for server, want := range map[string]string{
+		gone.URL:    "no server can be reached there",
+		strange.URL: "not from the authority in the kubeconfig",
+		status(401, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "message": "Unauthorized", "code": 401}): "log in again",
+		status(403, failure("Forbidden", `workspaces.tenancy.kcp.io is forbidden: User "system:anonymous" cannot list: access denied`, "workspaces", "")):        "you are not logged in",
+	} {
+		file := kubeconfigFor(t, &api.Cluster{Server: server + "/clusters/root"})
+		for _, line := range []string{"kubectl-ws list", "kubectl-ws tree", "kubectl-ws create x", "kubectl-kcp ws list", "kubectl-create-workspace x"} {
+			got := call(t, file, strings.Fields(line)...)
+			if lines := strings.Split(got.err, "\n"); got.code != 1 || len(lines) != 3 || !strings.Contains(lines[1], want) {
+				t.Errorf("%s at %s: got %+v, want %q", line, server, got, want)
+			}
+		}
+	}
+}
+
+// TestInterrupted checks the exit code of a command that the user ended.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.birth = []string{"Initializing"}
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errOut strings.Builder
+	reader := writerFunc(func(text []byte) (int, error) {
+		if strings.Contains(string(text), "Waiting") {
+			cancel()
+		}
+		return out.Write(text)
+	})
+	code := run(ctx, []string{"kubectl-ws", "create", "team", "--kubeconfig", w.kubeconfig()}, genericiooptions.IOStreams{Out: reader, ErrOut: &errOut})
+	if code != 130 || errOut.String() != "interrupted\n" {
+		t.Errorf("got %d, %q", code, errOut.String())
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	// ttl is how long a token is good for if nobody says.
+	ttl = 24 * time.Hour
+
+	// handedOut marks the service accounts and bindings that kubeconfigs are for.
+	handedOut = "kubectl-ws-kubeconfig"
+
+	accountPrefix = "system:serviceaccount:"
+)
+
+// A handout is a kubeconfig for one workspace that a program gets.
+type handout struct {
+	as, role, file string
+	ttl            time.Duration
+	namespace      string
+	account        string
+}
+
+func (a *app) kubeconfigCommand() *cobra.Command {
+	var h handout
+	cmd := &cobra.Command{
+		Use:   "kubeconfig [workspace]",
+		Short: "Make a kubeconfig for a program that works in one workspace",
+		Long: `Make a kubeconfig for a program that works in one workspace, such as a GitOps tool or Terraform. The program is a service account of that workspace, which is made if need be, and has a token that ends. Nothing of your own credentials is in it.
+
+It goes to standard output, or to a file that only you can read.`,
+		Example: `  # A day of rights to edit in the workspace team
+  kubectl ws kubeconfig team --as serviceaccount deployer --role edit -f deployer.kubeconfig
+
+  # The same account once more, for an hour, in the current workspace
+  kubectl ws kubeconfig --as deployer --ttl 1h
+
+  # An account in another namespace
+  kubectl ws kubeconfig :root:org:team --as system:serviceaccount:ci:builder --role admin`,
+		Args:              cobra.RangeArgs(0, 2),
+		ValidArgsFunction: a.complete,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&h.as, "as", "", "service account to be, in the namespace default or that of -n: NAME, serviceaccount NAME or system:serviceaccount:NAMESPACE:NAME")
+	flags.StringVar(&h.role, "role", "", "role to give the account, by name: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace; none leaves its rights as they are")
+	flags.DurationVar(&h.ttl, "ttl", ttl, "how long the token is good for, at least 10m; the server may make it shorter")
+	flags.StringVarP(&h.file, "filename", "f", "-", "file to write, - for standard output")
+	completeFlag(cmd, "role", cobra.FixedCompletions(everywhere(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if h.as == "serviceaccount" || h.as == "sa" { // its name is the next word
+			if len(args) == 0 {
+				return errors.New("--as serviceaccount needs the name of one, as in --as serviceaccount deployer")
+			}
+			h.as, args = args[len(args)-1], args[:len(args)-1]
+		}
+		if len(args) > 1 {
+			return fmt.Errorf("accepts at most 1 workspace, received %d", len(args))
+		}
+		if err := h.name(*a.flags.Namespace); err != nil {
+			return err
+		}
+		return a.handOut(cmd.Context(), args, h)
+	}
+	return cmd
+}
+
+// name sets which account h is for.
+func (h *handout) name(namespace string) error {
+	h.namespace, h.account = namespace, strings.TrimPrefix(h.as, "serviceaccount/")
+	if h.namespace == "" {
+		h.namespace = metav1.NamespaceDefault
+	}
+	if rest, ok := strings.CutPrefix(h.as, accountPrefix); ok {
+		h.namespace, h.account, _ = strings.Cut(rest, ":")
+	}
+	if h.account == "" || h.namespace == "" || strings.ContainsAny(h.account, ":/") {
+		return errors.New("say which service account the kubeconfig is for: --as NAME, or --as " + accountPrefix + "NAMESPACE:NAME")
+	}
+	if h.ttl < 10*time.Minute {
+		return fmt.Errorf("--ttl %s is too short: tokens are good for 10m at least", h.ttl)
+	}
+	return nil
+}
+
+func (a *app) handOut(ctx context.Context, args []string, h handout) error {
+	s, srv, err := a.openAt(ctx, args)
+	if err != nil {
+		return err
+	}
+	if err := h.checkFile(srv.base.path); err != nil {
+		return err
+	}
+	config, err := s.bare(srv.base, h.account)
+	if err != nil {
+		return err
+	}
+	token, err := a.token(ctx, srv, h)
+	if err != nil {
+		return fmt.Errorf("cannot make a kubeconfig for workspace %q: %w", srv.base.path, err)
+	}
+	config.AuthInfos[h.account] = &api.AuthInfo{Token: token.Status.Token}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	if h.file == "-" {
+		_, err = a.print.out.Write(text)
+	} else {
+		err = os.WriteFile(h.file, text, private)
+		err = errors.Join(err, os.Chmod(h.file, private)) // one that was there may be open to others
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the kubeconfig: %w", err)
+	}
+	until := token.Status.ExpirationTimestamp
+	a.print.note("It is good until %s, as %s%s:%s in '%s'.", until.UTC().Format(time.RFC3339), accountPrefix, h.namespace, h.account, srv.base.path)
+	if h.file != "-" {
+		a.print.note("Try it: kubectl auth whoami --kubeconfig %s", h.file)
+	}
+	return nil
+}
+
+// checkFile returns an error if the file holds anything but what an earlier call wrote.
+func (h handout) checkFile(path cluster.Path) error {
+	if h.file == "-" {
+		return nil
+	}
+	old, err := clientcmd.LoadFromFile(h.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && len(old.Contexts) == 1 && old.Contexts[string(path)] != nil {
+		return nil
+	}
+	return fmt.Errorf("%s has something else in it; choose another file for -f", h.file)
+}
+
+// bare returns a kubeconfig for the place at and the user called user, with all
+// that it takes to reach the server and no credentials.
+func (s *session) bare(at place, user string) (*api.Config, error) {
+	from := s.cluster
+	to := &api.Cluster{
+		Server: at.URL(), TLSServerName: from.TLSServerName, InsecureSkipTLSVerify: from.InsecureSkipTLSVerify,
+		ProxyURL: from.ProxyURL, DisableCompression: from.DisableCompression,
+	}
+	if u, err := url.Parse(from.ProxyURL); err == nil && u.User != nil { // a password of the caller
+		u.User = nil
+		to.ProxyURL = u.String()
+	}
+	// What flags override is in the configuration that connections are made with.
+	tls := s.rest.TLSClientConfig
+	to.CertificateAuthorityData, to.InsecureSkipTLSVerify = tls.CAData, tls.Insecure
+	if tls.ServerName != "" {
+		to.TLSServerName = tls.ServerName
+	}
+	if len(to.CertificateAuthorityData) == 0 && tls.CAFile != "" {
+		text, err := os.ReadFile(tls.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the certificate authority of the server: %w", err)
+		}
+		to.CertificateAuthorityData = text
+	}
+	config, name := api.NewConfig(), string(at.path)
+	config.Clusters[name] = to
+	config.Contexts[name] = &api.Context{Cluster: name, AuthInfo: user}
+	config.CurrentContext = name
+	return config, nil
+}
+
+// token sees to it that the account is there and has its role, and returns a token for it.
+func (a *app) token(ctx context.Context, srv *server, h handout) (*authenticationv1.TokenRequest, error) {
+	core, err := coreclient.NewForConfigAndClient(srv.in(srv.base.path), srv.client)
+	if err != nil {
+		return nil, err
+	}
+	accounts := core.ServiceAccounts(h.namespace)
+	if _, err := accounts.Get(ctx, h.account, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: h.account, Labels: map[string]string{managedBy: handedOut}}}
+		_, err = accounts.Create(ctx, account, metav1.CreateOptions{FieldManager: userAgent})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, err
+		}
+		a.print.note("Created service account %s in namespace %s.", h.account, h.namespace)
+		if h.role == "" {
+			a.print.note("note: it may do nothing yet; give it a role: --role %s", strings.Join(everywhere(), "|"))
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	if h.role != "" {
+		if err := a.giveRole(ctx, srv, h); err != nil {
+			return nil, err
+		}
+	}
+	seconds := int64(h.ttl / time.Second)
+	token, err := accounts.CreateToken(ctx, h.account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
+	}, metav1.CreateOptions{})
+	if err == nil && token.Status.Token == "" {
+		err = errors.New("the server answered without a token")
+	}
+	return token, err
+}
+
+// giveRole binds the account to its role in the whole workspace.
+func (a *app) giveRole(ctx context.Context, srv *server, h handout) error {
+	rbac, err := srv.bindings(srv.base.path)
+	if err != nil {
+		return err
+	}
+	if err := checkRole(ctx, rbac, h.role); err != nil {
+		return err
+	}
+	name := "kubeconfig:" + h.role + ":" + h.namespace + ":" + h.account
+	if strings.Contains(h.role, ":") || len(name) > longest {
+		sum := sha256.Sum256([]byte(name))
+		name = "kubeconfig:" + hex.EncodeToString(sum[:16])
+	}
+	done, err := bind(ctx, rbac.ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managedBy: handedOut}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: h.role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: h.namespace, Name: h.account}},
+	})
+	if done {
+		a.print.note("Gave it role %s, by ClusterRoleBinding %s.", h.role, name)
+	}
+	return err
+}

@@ -1,0 +1,15 @@
+//go:build unix
+
+package cli
+
+import (
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// owned reports whether a file is of the user who runs this.
+func owned(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || int(stat.Uid) == os.Geteuid()
+}

@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	// lockWithin is how long another program may keep the kubeconfig locked. One
+	// that was killed leaves its lock behind, and users must be told.
+	lockWithin = 10 * time.Second
+
+	// lockEvery is how often a lock is tried.
+	lockEvery = 20 * time.Millisecond
+
+	// private is the mode of files with credentials in them.
+	private fs.FileMode = 0o600
+)
+
+// change writes what f changes in the kubeconfig: contexts, clusters and which
+// context is the current one. Kubectl reads and writes under the lock file that is
+// taken here, but only writes under it in its library, which would undo what others
+// wrote in between. So the files are read again, changed and written under the lock.
+func (s *session) change(ctx context.Context, f func(*api.Config)) error {
+	unlock, err := lock(ctx, s.access.GetLoadingPrecedence(), s.lockWithin)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	before, err := s.access.GetStartingConfig()
+	if err != nil {
+		return fmt.Errorf("cannot read the kubeconfig again: %w", err)
+	}
+	after := before.DeepCopy()
+	f(after)
+	return save(s.access.GetDefaultFilename(), before, after)
+}
+
+// lock takes the locks of files, in the order that all programs take them in, and
+// returns what gives them back. A file that nobody may lock here cannot be written
+// here either: whether that matters is found out then.
+func lock(ctx context.Context, files []string, within time.Duration) (unlock func(), err error) {
+	var locked []string
+	unlock = func() {
+		for _, name := range locked {
+			_ = os.Remove(name) // it was made here; somebody who removed it meant to
+		}
+	}
+	for _, file := range slices.Compact(slices.Sorted(slices.Values(files))) {
+		name := file + ".lock"
+		switch err := create(ctx, name, within); {
+		case err == nil:
+			locked = append(locked, name)
+		case errors.Is(err, fs.ErrExist):
+			unlock()
+			return nil, fmt.Errorf("the kubeconfig is locked: another program has kept %s for %s; if none is running, remove that file", name, within)
+		case ctx.Err() != nil:
+			unlock()
+			return nil, ctx.Err()
+		}
+	}
+	return unlock, nil
+}
+
+// create makes an empty file once there is none of that name.
+func create(ctx context.Context, name string, within time.Duration) error {
+	var again <-chan time.Time
+	var over <-chan time.Time
+	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0)
+		if err == nil {
+			return f.Close()
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if again == nil { // most of the time nobody else is there
+			tick, limit := time.NewTicker(lockEvery), time.NewTimer(within)
+			defer tick.Stop()
+			defer limit.Stop()
+			again, over = tick.C, limit.C
+		}
+		select {
+		case <-again:
+		case <-over:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// save writes to each file what after has and before has not. What is new goes to
+// the file called newcomers.
+func save(newcomers string, before, after *api.Config) error {
+	e := edits{newcomers, map[string]*api.Config{}}
+	err := e.add(before, after)
+	for file, c := range e.files {
+		if err == nil {
+			err = write(file, c)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// Edits are the files of a kubeconfig that change.
+type edits struct {
+	newcomers string
+	files     map[string]*api.Config
+}
+
+// in returns what is in a file, to be changed.
+func (e edits) in(file string) (*api.Config, error) {
+	if c := e.files[file]; c != nil {
+		return c, nil
+	}
+	c, err := clientcmd.LoadFromFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		c, err = api.NewConfig(), nil
+	}
+	if err == nil {
+		e.files[file] = c
+	}
+	return c, err
+}
+
+// add adds what after has and before has not.
+func (e edits) add(before, after *api.Config) error {
+	for name, cl := range after.Clusters {
+		if reflect.DeepEqual(cl, before.Clusters[name]) {
+			continue
+		}
+		cl = cl.DeepCopy()
+		cl.LocationOfOrigin = cmp.Or(cl.LocationOfOrigin, e.newcomers)
+		c, err := e.in(cl.LocationOfOrigin)
+		if err == nil {
+			err = clientcmd.RelativizeClusterLocalPaths(cl)
+		}
+		if err != nil {
+			return err
+		}
+		c.Clusters[name] = cl
+	}
+	for name, entry := range after.Contexts {
+		if reflect.DeepEqual(entry, before.Contexts[name]) {
+			continue
+		}
+		c, err := e.in(cmp.Or(entry.LocationOfOrigin, e.newcomers))
+		if err != nil {
+			return err
+		}
+		c.Contexts[name] = entry
+	}
+	if after.CurrentContext != before.CurrentContext {
+		c, err := e.in(e.newcomers)
+		if err != nil {
+			return err
+		}
+		c.CurrentContext = after.CurrentContext
+	}
+	return nil
+}
+
+// write replaces a kubeconfig at once, so that nobody reads half of one. Where the
+// file cannot be replaced, because it is mounted or another's, it is overwritten.
+func write(file string, c *api.Config) error {
+	text, err := clientcmd.Write(*c)
+	if err != nil {
+		return err
+	}
+	if replaceFile(file, text) == nil {
+		return nil
+	}
+	err = os.WriteFile(file, text, private)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w; work on a copy: cp %s my.kubeconfig && export KUBECONFIG=$PWD/my.kubeconfig", err, file)
+	}
+	return err
+}
+
+// replaceFile replaces what is in file, which keeps its mode and its owner.
+func replaceFile(file string, text []byte) (err error) {
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		file = target
+	}
+	mode := private
+	old, err := os.Stat(file)
+	switch {
+	case err == nil && !owned(old):
+		return fs.ErrPermission
+	case err == nil:
+		mode = old.Mode().Perm()
+		if w, err := os.OpenFile(file, os.O_WRONLY, 0); err != nil {
+			return err // who may write the folder but not the file is not meant to write it
+		} else if err := w.Close(); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	default:
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return nil
+}

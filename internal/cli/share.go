@@ -1,0 +1,308 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	// managedBy is the usual label for what made an object. It sets apart the
+	// bindings that share made, which unshare may remove.
+	managedBy = "app.kubernetes.io/managed-by"
+	sharing   = "kubectl-ws-share"
+
+	// accessRole is the role that lets a user enter a workspace.
+	accessRole = "system:kcp:workspace:access"
+
+	// descendantsLabel makes a binding hold in all workspaces below its own, too.
+	descendantsLabel = "rbac.kcp.io/descendants"
+)
+
+// everywhere are the roles for people that exist in every workspace without being
+// objects in it.
+func everywhere() []string { return []string{"view", "edit", "admin", "cluster-admin"} }
+
+// A share is what somebody is to be given, or loses.
+type share struct {
+	role        string
+	subject     rbacv1.Subject
+	descendants bool
+}
+
+func (a *app) shareCommand() *cobra.Command {
+	var sh share
+	var group bool
+	cmd := &cobra.Command{
+		Use:   "share <user>",
+		Short: "Let a user or a group work in the current workspace",
+		Long: `Let a user or a group work in the current workspace: enter it, and do there what a role allows. The role is view, edit, admin or cluster-admin, or a ClusterRole of the workspace.
+
+It makes two ClusterRoleBindings whose names begin with "share:". To share again changes nothing. Rights in a workspace are none in the workspaces below, except with --descendants.`,
+		Example: `  # Let alice read in the current workspace
+  kubectl ws share alice --role view
+
+  # Let a group work in another workspace
+  kubectl ws share developers --group --role edit -w :root:org:team
+
+  # Make bob an administrator here and in all workspaces below, also later ones
+  kubectl ws share bob --role admin --descendants`,
+		Args: cobra.ExactArgs(1),
+	}
+	sh.flags(cmd, &group, "role to give, by name: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace")
+	cmd.Flags().BoolVar(&sh.descendants, "descendants", false, "give the role in all workspaces below, too, now and later")
+	if err := cmd.MarkFlagRequired("role"); err != nil {
+		panic(err) // there is no such flag
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		sh.subject = subjectOf(args[0], group)
+		return a.share(cmd.Context(), sh)
+	}
+	return cmd
+}
+
+func (a *app) unshareCommand() *cobra.Command {
+	var sh share
+	var group bool
+	cmd := &cobra.Command{
+		Use:   "unshare <user>",
+		Short: "Take back what share gave",
+		Long:  `Take back what "kubectl ws share" gave a user or a group in the current workspace: one role, or all of them. Rights that were given in other ways stay, and are named.`,
+		Example: `  # Take back all that alice was given here by share
+  kubectl ws unshare alice
+
+  # Take back one role of a group
+  kubectl ws unshare developers --group --role edit`,
+		Args: cobra.ExactArgs(1),
+	}
+	sh.flags(cmd, &group, "role to take back; all if not given")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		sh.subject = subjectOf(args[0], group)
+		return a.unshare(cmd.Context(), sh)
+	}
+	return cmd
+}
+
+func (sh *share) flags(cmd *cobra.Command, group *bool, role string) {
+	cmd.Flags().StringVar(&sh.role, "role", "", role)
+	cmd.Flags().BoolVar(group, "group", false, "the name is that of a group")
+	completeFlag(cmd, "role", cobra.FixedCompletions(everywhere(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+}
+
+func subjectOf(name string, group bool) rbacv1.Subject {
+	kind := rbacv1.UserKind
+	if group {
+		kind = rbacv1.GroupKind
+	}
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
+// called returns the subject as people are told of it.
+func called(s rbacv1.Subject) string { return strings.ToLower(s.Kind) + " " + s.Name }
+
+func (s *server) bindings(path cluster.Path) (rbacclient.RbacV1Interface, error) {
+	return rbacclient.NewForConfigAndClient(s.in(path), s.client)
+}
+
+func (a *app) share(ctx context.Context, sh share) error {
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	at := srv.base.path
+	rbac, err := srv.bindings(at)
+	if err != nil {
+		return err
+	}
+	fail := func(err error) error {
+		return fmt.Errorf("cannot share workspace %q with %s: %w", at, called(sh.subject), err)
+	}
+	if err := checkRole(ctx, rbac, sh.role); err != nil {
+		return fail(err)
+	}
+	var did []string
+	for _, b := range sh.bindings() {
+		done, err := bind(ctx, rbac.ClusterRoleBindings(), b)
+		if err != nil {
+			return fail(err)
+		}
+		if done {
+			did = append(did, b.Name)
+		}
+	}
+	scope := ""
+	if sh.descendants {
+		scope = " and in all workspaces below"
+	}
+	if len(did) == 0 {
+		a.print.say("%s has role %s in '%s'%s already.", sentence(called(sh.subject)), sh.role, at, scope)
+	} else {
+		a.print.say("%s has role %s in '%s'%s now, by ClusterRoleBinding %s.", sentence(called(sh.subject)), sh.role, at, scope, strings.Join(did, " and "))
+	}
+	a.print.note("The way there: kubectl ws :%s", at)
+	a.print.note("Its URL: %s", srv.base.URL())
+	return nil
+}
+
+// checkRole returns an error if there is certainly no such role.
+func checkRole(ctx context.Context, rbac rbacclient.RbacV1Interface, role string) error {
+	if slices.Contains(everywhere(), role) || role == accessRole {
+		return nil
+	}
+	_, err := rbac.ClusterRoles().Get(ctx, role, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no ClusterRole %q; make one, or use one of %s", role, strings.Join(everywhere(), ", "))
+	}
+	if apierrors.IsForbidden(err) { // whether it may be given is decided by another right
+		return nil
+	}
+	return err
+}
+
+// bindings returns the objects that sh stands for: what lets one in, and the role.
+func (sh share) bindings() []*rbacv1.ClusterRoleBinding {
+	var all []*rbacv1.ClusterRoleBinding
+	for _, role := range slices.Compact([]string{accessRole, sh.role}) {
+		b := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: sh.name(role), Labels: map[string]string{managedBy: sharing}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{sh.subject},
+		}
+		if sh.descendants {
+			b.Labels[descendantsLabel] = "true"
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// plain are the characters of names that are good in the name of a binding, too.
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:@.-_+ "
+
+// longest is how long the name of an object may be.
+const longest = 253
+
+// name returns the name of the binding of role, which is that of no other share.
+func (sh share) name(role string) string {
+	subject := ":" + strings.ToLower(sh.subject.Kind) + ":" + sh.subject.Name
+	name := "share:" + role + subject
+	clear := !strings.Contains(role, ":") && role != "access"
+	if role == accessRole {
+		name, clear = "share:access"+subject, true
+	}
+	if clear && strings.Trim(name, plain) == "" && len(name) <= longest {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name + "\x00" + role))
+	return "share:" + hex.EncodeToString(sum[:16])
+}
+
+// bind makes the binding, or brings one of that name up to it. It reports whether
+// there was anything to do.
+func bind(ctx context.Context, bindings rbacclient.ClusterRoleBindingInterface, want *rbacv1.ClusterRoleBinding) (bool, error) {
+	_, err := bindings.Create(ctx, want, metav1.CreateOptions{FieldManager: userAgent})
+	if !apierrors.IsAlreadyExists(err) {
+		return err == nil, err
+	}
+	old, err := bindings.Get(ctx, want.Name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	if old.RoleRef != want.RoleRef || old.Labels[managedBy] != want.Labels[managedBy] {
+		return false, fmt.Errorf("there is another ClusterRoleBinding %q; delete it first", want.Name)
+	}
+	now := old.DeepCopy()
+	now.Subjects = want.Subjects
+	if want.Labels[descendantsLabel] != "" {
+		now.Labels[descendantsLabel] = want.Labels[descendantsLabel]
+	}
+	if slices.Equal(now.Subjects, old.Subjects) && now.Labels[descendantsLabel] == old.Labels[descendantsLabel] {
+		return false, nil
+	}
+	_, err = bindings.Update(ctx, now, metav1.UpdateOptions{FieldManager: userAgent})
+	return err == nil, err
+}
+
+func (a *app) unshare(ctx context.Context, sh share) error {
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	at := srv.base.path
+	rbac, err := srv.bindings(at)
+	if err != nil {
+		return err
+	}
+	fail := func(err error) error {
+		return fmt.Errorf("cannot take workspace %q from %s: %w", at, called(sh.subject), err)
+	}
+	all, err := rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fail(err)
+	}
+	drop, others := sh.split(all.Items)
+	for _, b := range drop {
+		gone := rbac.ClusterRoleBindings().Delete(ctx, b.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &b.UID}})
+		if gone != nil && !apierrors.IsNotFound(gone) {
+			return fail(gone)
+		}
+		a.print.say("Deleted ClusterRoleBinding %s.", b.Name)
+	}
+	if len(drop) == 0 {
+		a.print.note("Nothing of '%s' was shared with %s%s.", at, called(sh.subject), as(sh.role))
+	}
+	for _, b := range others {
+		a.print.note("note: %s still has role %s, by ClusterRoleBinding %s", called(sh.subject), b.RoleRef.Name, b.Name)
+	}
+	return nil
+}
+
+func as(role string) string {
+	if role == "" {
+		return ""
+	}
+	return " as " + role
+}
+
+// split returns which of the bindings go with sh, and which others the subject has.
+// The right to enter goes with the last role.
+func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.ClusterRoleBinding) {
+	shared := labels.SelectorFromSet(labels.Set{managedBy: sharing})
+	var access *rbacv1.ClusterRoleBinding
+	kept := false
+	for i := range all {
+		b := &all[i]
+		switch {
+		case !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s.Kind == sh.subject.Kind && s.Name == sh.subject.Name }):
+		case !shared.Matches(labels.Set(b.Labels)) || len(b.Subjects) > 1:
+			others = append(others, b)
+		case b.RoleRef.Name == accessRole:
+			access = b
+		case sh.role == "" || b.RoleRef.Name == sh.role:
+			drop = append(drop, b)
+		default:
+			kept = true
+			others = append(others, b)
+		}
+	}
+	if access != nil && !kept && (sh.role == "" || sh.role == accessRole || len(drop) > 0) {
+		drop = append(drop, access)
+	}
+	return drop, others
+}
+
+// sentence returns text with its first letter in upper case.
+func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
