@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
-	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -26,10 +25,12 @@ const Denied = "access denied"
 
 // The steps of a decision, as audit events name them.
 const (
-	StepContent   = "02-content"
-	StepBootstrap = "05-bootstrap"
-	StepLocal     = "05-local"
-	StepWebhook   = "webhook"
+	StepRequiredGroups = "01-requiredgroups"
+	StepContent        = "02-content"
+	StepBootstrap      = "05-bootstrap"
+	StepLocal          = "05-local"
+	StepInherited      = "05-inherited" // of a workspace above
+	StepWebhook        = "webhook"
 )
 
 // A Step is what one step of a decision found, for the audit log.
@@ -48,8 +49,16 @@ type Authorization struct {
 	// Exists reports whether there is a logical cluster of that name.
 	Exists func(ctx context.Context, c cluster.Name) bool
 
+	// Cluster, if set, returns what requests to a logical cluster depend on besides
+	// its RBAC, and whether it is known. It must answer from memory.
+	Cluster func(c cluster.Name) (Cluster, bool)
+
 	// Fresh, if set, is asked before anything is refused on stored evidence.
 	Fresh Fresh
+
+	// OfUsers are the paths, outside of all clusters, that everybody who is
+	// authenticated gets.
+	OfUsers []string
 
 	AuthorizationOptions
 
@@ -90,13 +99,12 @@ func NewAuthorizer(o Authorization) (*Authorizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := newPolicy(bootstrap, o.RBAC)
 	z := &Authorizer{
 		options:   o,
 		bootstrap: bootstrap,
 		open:      open,
 		entry:     authorizer.AttributesRecord{Verb: "access", Path: "/"},
-		rules:     rules{newLayers(p), localLayer{p}},
+		rules:     newRules(newPolicy(bootstrap, o.RBAC), o.parent),
 	}
 	configured, seen, err := o.read()
 	if err != nil {
@@ -121,10 +129,7 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	if a.GetUser() == nil {
 		return authorizer.DecisionDeny, Denied, errors.New("authorize: the request has no user; authenticate it first")
 	}
-	v := verdict{decision: authorizer.DecisionAllow}
-	if !inGroup(a.GetUser(), user.SystemPrivilegedGroup) {
-		v = z.decide(ctx, a)
-	}
+	v := z.verdict(ctx, a)
 	if z.options.Record != nil && len(v.steps) > 0 {
 		z.options.Record(ctx, v.steps)
 	}
@@ -145,6 +150,13 @@ type verdict struct {
 	evidence bool // rests on stored objects, so it may be another one later
 	steps    []Step
 	err      error // somebody who was asked could not decide
+}
+
+func (z *Authorizer) verdict(ctx context.Context, a authorizer.Attributes) verdict {
+	if c, _ := cluster.From(ctx); privileged(c, a.GetUser()) {
+		return verdict{decision: authorizer.DecisionAllow, reason: "the user is in " + user.SystemPrivilegedGroup}
+	}
+	return z.decide(ctx, a)
 }
 
 // decide asks one step after the other until one allows or denies.
@@ -185,6 +197,8 @@ func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c clus
 	switch {
 	case !ok && isMetrics(a):
 		return "", nil
+	case !ok && z.ofUsers(a):
+		return "", &verdict{decision: authorizer.DecisionAllow, reason: "everybody who is authenticated gets this path"}
 	case !ok:
 		return "", &verdict{decision: authorizer.DecisionDeny, reason: "no logical cluster in the request"}
 	case c == cluster.All:
@@ -199,6 +213,11 @@ func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c clus
 	return c, nil
 }
 
+// ofUsers reports whether a is for what everybody who is authenticated gets.
+func (z *Authorizer) ofUsers(a authorizer.Attributes) bool {
+	return !a.IsResourceRequest() && slices.Contains(z.options.OfUsers, a.GetPath()) && IsMember("", a.GetUser(), user.AllAuthenticated)
+}
+
 // stored decides by the roles and bindings of the cluster.
 func (z *Authorizer) stored(ctx context.Context, a authorizer.Attributes) verdict {
 	c, refused := z.place(ctx, a)
@@ -207,9 +226,28 @@ func (z *Authorizer) stored(ctx context.Context, a authorizer.Attributes) verdic
 		return *refused
 	case c == "":
 		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
+	case deep(ctx):
+		return z.byRules(ctx, c, a, true)
 	}
-	u := seenFrom(c, a.GetUser())
-	return z.byRules(ctx, c, a, isServiceAccount(u) || inGroup(u, AdminGroup) || inGroup(u, LogicalClusterAdminGroup))
+	v := verdict{evidence: true}
+	if refused := z.groupsAndPhase(c, a, &v); refused != nil {
+		return *refused
+	}
+	decided := z.byRules(ctx, c, a, atHome(c, a.GetUser()))
+	decided.steps = append(v.steps, decided.steps...)
+	return decided
+}
+
+// atHome reports whether u need not be let into cluster c: he is a service account
+// of it, or lets others in.
+func atHome(c cluster.Name, u user.Info) bool {
+	found := false
+	effective(c, u, func(e user.Info) bool {
+		e = seenFrom(c, e)
+		found = isServiceAccount(e) || inGroup(e, AdminGroup) || inGroup(e, LogicalClusterAdminGroup)
+		return !found
+	})
+	return found
 }
 
 // ofProcess reports whether a is a request for what the process has once for all
@@ -239,27 +277,12 @@ func isMetrics(a authorizer.Attributes) bool {
 // in the cluster already, they have to let him enter it too. Both is found out in
 // one pass over the bindings.
 func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
-	var allowed bool
-	var reason, step string
-	var errs []error
-	for _, l := range z.rules.layers {
-		l.rules.VisitRulesFor(ctx, l.as(c, a.GetUser()), a.GetNamespace(), func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
-			if err != nil {
-				errs = append(errs, err)
-			}
-			if rule == nil {
-				return true
-			}
-			entered = entered || rbac.RuleAllows(z.entry, rule)
-			if !allowed && rbac.RuleAllows(a, rule) {
-				allowed, reason, step = true, "RBAC: allowed by "+source.String(), l.step
-			}
-			return !allowed || !entered
-		})
-		if allowed && entered {
-			break
-		}
-	}
+	s := search{a: a, entry: z.entry, entered: entered}
+	effective(c, a.GetUser(), func(u user.Info) bool {
+		z.rules.search(ctx, c, u, &s)
+		return !s.done()
+	})
+	entered, allowed, reason, step, errs := s.entered, s.allowed, s.reason, s.step, s.errs
 	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
 	switch {
 	case !entered:
@@ -296,7 +319,7 @@ func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 	if err != nil {
 		return nil, nil, false, err
 	}
-	if c.System() && !inGroup(u, user.SystemPrivilegedGroup) {
+	if c.System() && !privileged(c, u) {
 		return nil, nil, false, nil
 	}
 	held, err := z.rules.RulesFor(ctx, u, namespace)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -68,6 +69,10 @@ func (m memory) ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding
 		return nil
 	}
 	return m[c].clusterRoleBindings
+}
+
+func (m memory) Descending(c cluster.Name) []*rbacv1.ClusterRoleBinding {
+	return slices.DeleteFunc(slices.Clone(m.ClusterRoleBindings(c)), func(b *rbacv1.ClusterRoleBinding) bool { return b.Labels[core.DescendantsLabel] != "true" })
 }
 
 func (s *stored) clusterRole(name string, rules ...rbacv1.PolicyRule) {

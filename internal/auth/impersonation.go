@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -34,13 +35,13 @@ func membersOnly() []string {
 }
 
 // WithImpersonationLimits answers 403 to requests that impersonate a group which
-// is for its members only, and passes all others on to handler, usually that of
-// [WithImpersonation]. It comes after authentication.
+// is for its members only, or somebody with rights or a cluster of the impersonator's
+// choice, and passes all others on to handler, usually that of [WithImpersonation].
+// It comes after authentication.
 func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	limited := membersOnly()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		wanted := r.Header[authenticationv1.ImpersonateGroupHeader]
-		if len(wanted) == 0 {
+		if !impersonates(r.Header) {
 			handler.ServeHTTP(w, r)
 			return
 		}
@@ -49,30 +50,51 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			responsewriters.InternalError(w, r, errors.New("impersonation: the request has no user; authenticate it first"))
 			return
 		}
-		for _, g := range wanted {
-			if inGroup(u, user.SystemPrivilegedGroup) || !slices.Contains(limited, g) || inGroup(u, g) {
-				continue
-			}
-			responsewriters.Forbidden(authorizer.AttributesRecord{
-				User: u, Verb: "impersonate", Resource: "groups", Name: g, ResourceRequest: true,
-			}, w, r, "only members of this group may impersonate it", s)
+		if c, _ := cluster.From(r.Context()); privileged(c, u) {
+			handler.ServeHTTP(w, r)
 			return
+		}
+		refuse := func(resource, name, why string) {
+			responsewriters.Forbidden(authorizer.AttributesRecord{User: u, Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}, w, r, why, s)
+		}
+		for _, g := range r.Header[authenticationv1.ImpersonateGroupHeader] {
+			if slices.Contains(limited, g) && !inGroup(u, g) {
+				refuse("groups", g, "only members of this group may impersonate it")
+				return
+			}
+		}
+		for name := range r.Header {
+			if key, ok := extraKey(name); ok && reservedExtra(key) {
+				refuse("userextras", key, "only the system says this of a user")
+				return
+			}
 		}
 		handler.ServeHTTP(w, r)
 	})
 }
 
+// extraKey returns the key of a user's extra that a header impersonates, if it does.
+func extraKey(header string) (string, bool) {
+	escaped, ok := strings.CutPrefix(header, authenticationv1.ImpersonateUserExtraHeaderPrefix)
+	if key, err := url.PathUnescape(strings.ToLower(escaped)); err == nil {
+		return key, ok
+	}
+	return strings.ToLower(escaped), ok
+}
+
 // WithImpersonation is the impersonation filter of Kubernetes, for logical
 // clusters. That one remembers for some seconds who was allowed to impersonate
 // whom, but not where: the owner of one workspace could then act as the owner of
-// any other. So it is shown requestors that differ from cluster to cluster.
+// any other. So it is shown requestors that differ from cluster to cluster. And who
+// is impersonated is himself in the cluster of the request alone, unless
+// system:masters impersonate him.
 func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.NegotiatedSerializer) http.Handler {
 	unmarked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 		return a.Authorize(ctx, unmarkedAttributes{attributes})
 	})
 	inner := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, ok := request.UserFrom(r.Context()); ok {
-			r = r.WithContext(request.WithUser(r.Context(), unmark(u)))
+			r = r.WithContext(request.WithUser(r.Context(), arrived(r.Context(), u)))
 		}
 		handler.ServeHTTP(w, r)
 	})
@@ -84,10 +106,38 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 		}
 		if u, ok := request.UserFrom(r.Context()); ok {
 			c, _ := cluster.From(r.Context())
-			r = r.WithContext(request.WithUser(r.Context(), markedUser{u, c}))
+			r = r.WithContext(request.WithUser(context.WithValue(r.Context(), requestorKey{}, u), markedUser{u, c}))
 		}
 		filter.ServeHTTP(w, r)
 	})
+}
+
+type requestorKey struct{}
+
+// arrived returns who a request comes from behind the filter: the requestor himself,
+// or whom he impersonates, who is himself where the requestor is and may do that.
+func arrived(ctx context.Context, u user.Info) user.Info {
+	if m, ok := u.(markedUser); ok {
+		return m.Info
+	}
+	requestor, ok := ctx.Value(requestorKey{}).(user.Info)
+	if !ok {
+		return u
+	}
+	c, _ := cluster.From(ctx)
+	scopes := slices.Concat(u.GetExtra()[ScopesKey], requestor.GetExtra()[ScopesKey])
+	if !privileged(c, requestor) {
+		scopes = append(scopes, ScopePrefix+string(c))
+	}
+	if len(scopes) == 0 {
+		return u
+	}
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	extra[ScopesKey] = scopes
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
 func impersonates(h http.Header) bool {

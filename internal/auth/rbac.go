@@ -2,15 +2,10 @@ package auth
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/kubernetes/pkg/registry/rbac/validation"
 	"k8s.io/utils/lru"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -26,6 +21,9 @@ type RBAC interface {
 	ClusterRoles(c cluster.Name) []*rbacv1.ClusterRole
 	RoleBindings(c cluster.Name, namespace string) []*rbacv1.RoleBinding
 	ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding
+	// Descending returns those ClusterRoleBindings of a cluster that hold in all
+	// clusters below it too.
+	Descending(c cluster.Name) []*rbacv1.ClusterRoleBinding
 }
 
 // noRBAC is what the clusters hold where nothing is stored.
@@ -36,6 +34,7 @@ func (noRBAC) ClusterRole(cluster.Name, string) (*rbacv1.ClusterRole, bool)  { r
 func (noRBAC) ClusterRoles(cluster.Name) []*rbacv1.ClusterRole               { return nil }
 func (noRBAC) RoleBindings(cluster.Name, string) []*rbacv1.RoleBinding       { return nil }
 func (noRBAC) ClusterRoleBindings(cluster.Name) []*rbacv1.ClusterRoleBinding { return nil }
+func (noRBAC) Descending(cluster.Name) []*rbacv1.ClusterRoleBinding          { return nil }
 
 // policy is the RBAC that applies in a cluster. It has three layers: bootstrap,
 // system:admin, and the cluster's own. A binding finds its role in its own layer
@@ -218,80 +217,5 @@ func foundRole(name string) func(*rbacv1.Role, bool) (*rbacv1.Role, error) {
 			return nil, apierrors.NewNotFound(rbacv1.Resource("roles"), name)
 		}
 		return r, nil
-	}
-}
-
-// A layer resolves the rules of one layer of policy for users as it knows them.
-type layer struct {
-	step  string
-	rules *validation.DefaultRuleResolver
-	as    func(c cluster.Name, u user.Info) user.Info
-}
-
-func newLayers(p policy) []layer {
-	local, admin, bootstrap := localLayer{p}, adminLayer{p}, bootstrapLayer{p}
-	return []layer{
-		{StepBootstrap, validation.NewDefaultRuleResolver(bootstrap, bootstrap, bootstrap, bootstrap), seenFrom},
-		{StepBootstrap, validation.NewDefaultRuleResolver(admin, admin, admin, admin), seenFromAdmin},
-		{StepLocal, validation.NewDefaultRuleResolver(local, local, local, local), seenFrom},
-	}
-}
-
-// seenFromAdmin returns u as bindings in system:admin see a user of cluster c.
-// A subject there that is a service account is one of system:admin, never the
-// one that a tenant gave the same namespace and name; service accounts of tenants
-// can be named by their global name.
-func seenFromAdmin(c cluster.Name, u user.Info) user.Info {
-	u = seenFrom(c, u)
-	if c == cluster.Admin || !isServiceAccount(u) {
-		return u
-	}
-	global := foreign(c, u)
-	global.Groups = append(global.Groups, serviceaccount.AllServiceAccountsGroup)
-	return global
-}
-
-// rules is all of policy, for the checks that nobody grants more than he holds.
-type rules struct {
-	layers []layer
-	local  localLayer
-}
-
-var _ validation.AuthorizationRuleResolver = rules{}
-
-func (r rules) GetRoleReferenceRules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
-	return validation.NewDefaultRuleResolver(r.local, r.local, r.local, r.local).GetRoleReferenceRules(ctx, ref, namespace)
-}
-
-func (r rules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
-	var held []rbacv1.PolicyRule
-	var errs []error
-	r.VisitRulesFor(ctx, u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
-		if rule != nil {
-			held = append(held, *rule)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return true
-	})
-	return held, utilerrors.NewAggregate(errs)
-}
-
-func (r rules) VisitRulesFor(ctx context.Context, u user.Info, namespace string, visit func(fmt.Stringer, *rbacv1.PolicyRule, error) bool) {
-	c, err := cluster.One(ctx)
-	if err != nil {
-		visit(nil, nil, err)
-		return
-	}
-	more := true
-	for _, l := range r.layers {
-		l.rules.VisitRulesFor(ctx, l.as(c, u), namespace, func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
-			more = visit(source, rule, err)
-			return more
-		})
-		if !more {
-			return
-		}
 	}
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,7 +21,13 @@ import (
 // each cluster, so a user with such a name would be all of them at once. Only those
 // who relay, which are proxies and webhooks, may name an account, if they say too
 // which cluster it is from.
+//
+// Nor does anybody else say whose rights somebody has besides his own, or where he is
+// himself: only those who relay repeat what a server has said of that.
 func vetted(ctx context.Context, u user.Info, relayed bool) (user.Info, error) {
+	if !relayed {
+		u = withoutReservedExtra(u)
+	}
 	abroad, isAbroad := strings.CutPrefix(u.GetName(), ForeignServiceAccountPrefix)
 	if !isAbroad && !isServiceAccount(u) {
 		return u, nil
@@ -36,6 +43,17 @@ func vetted(ctx context.Context, u user.Info, relayed bool) (user.Info, error) {
 		}
 	}
 	return nil, fmt.Errorf("%q is the name of a service account, and only this server's own tokens are for those", u.GetName())
+}
+
+// withoutReservedExtra returns u without what would give him the rights of others, or take
+// him for somebody else.
+func withoutReservedExtra(u user.Info) user.Info {
+	reserved := func(key string, _ []string) bool { return reservedExtra(key) }
+	extra := maps.Clone(u.GetExtra())
+	if maps.DeleteFunc(extra, reserved); len(extra) == len(u.GetExtra()) {
+		return u
+	}
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
 func vettedResponse(ctx context.Context, r *authenticator.Response, relayed bool) (*authenticator.Response, bool, error) {

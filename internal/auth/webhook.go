@@ -74,20 +74,25 @@ func webhookClient(c apiserver.WebhookConnectionInfo) (*rest.Config, error) {
 	return client, nil
 }
 
-// asked decides as the webhook does. It is asked only where anybody but
-// system:masters may do anything at all.
+// asked decides as the webhook does about the first it has an opinion on of those
+// whose rights the user has. It is asked only where anybody but system:masters may do
+// anything at all.
 func (z *Authorizer) asked(ctx context.Context, w *webhookAuthorizer, a authorizer.Attributes) verdict {
 	c, refused := z.place(ctx, a)
 	if refused != nil {
 		return *refused
 	}
-	d, reason, err := w.inner.Authorize(ctx, toldAttributes{a, told(c, a.GetUser())})
-	v := verdict{decision: d, reason: "the webhook " + w.name + ": " + reason}
-	if err != nil {
-		// What went wrong is logged; where the webhook is concerns no user.
-		v.err = fmt.Errorf("the authorization webhook %q did not decide; try again later", w.name)
-		v.reason = v.err.Error()
-	}
+	var v verdict
+	effective(c, a.GetUser(), func(u user.Info) bool {
+		d, reason, err := w.inner.Authorize(ctx, toldAttributes{a, told(c, u)})
+		v.decision, v.reason = d, "the webhook "+w.name+": "+reason
+		if err != nil {
+			// What went wrong is logged; where the webhook is concerns no user.
+			v.err = fmt.Errorf("the authorization webhook %q did not decide; try again later", w.name)
+			v.reason = v.err.Error()
+		}
+		return err == nil && d == authorizer.DecisionNoOpinion
+	})
 	z.step(&v, Step{StepWebhook, v.decision, v.reason})
 	return v
 }

@@ -111,7 +111,8 @@ func TestWebhookKnowsTheCluster(t *testing.T) {
 	}
 }
 
-// A service account is another one in each cluster, and the webhook can tell.
+// A service account is another one in each cluster, and the webhook can tell. At home
+// it has two names.
 func TestWebhookTellsServiceAccountsApart(t *testing.T) {
 	t.Parallel()
 	hook := newReviewer(t, allowIn())
@@ -125,7 +126,8 @@ func TestWebhookTellsServiceAccountsApart(t *testing.T) {
 	for _, s := range hook.questions() {
 		names = append(names, s.User+" in "+strings.Join(s.Extra[WebhookClusterKey], ","))
 	}
-	if diff := cmp.Diff([]string{"system:serviceaccount:ns:robot in aa", "system:kcp:serviceaccount:aa:ns:robot in bb"}, names); diff != "" {
+	want := []string{"system:serviceaccount:ns:robot in aa", "system:kcp:serviceaccount:aa:ns:robot in aa", "system:kcp:serviceaccount:aa:ns:robot in bb"}
+	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)
 	}
 }

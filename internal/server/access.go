@@ -13,6 +13,7 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // yearOfTokens is how long tokens that are asked for are valid at most, unless
@@ -96,12 +97,18 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 		return err
 	}
 	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
-	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Fresh: fresh, AuthorizationOptions: access.Authorization}
+	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, AuthorizationOptions: access.Authorization}
 	if s.config.Audit.PolicyFile != "" {
 		authorization.Record = recordSteps
 	}
 	s.authz, err = auth.NewAuthorizer(authorization)
 	return err
+}
+
+// known returns what requests to cluster c depend on besides its RBAC.
+func (s *Server) known(c cluster.Name) (auth.Cluster, bool) {
+	root, ok := s.tree.Cluster(c)
+	return auth.Cluster{Phase: root.Phase, RequiredGroups: root.RequiredGroups, Parent: root.Parent}, ok
 }
 
 func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {

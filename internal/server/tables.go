@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
@@ -54,9 +55,47 @@ func newRBACTables(s *store.Store) *rbacTables {
 			}),
 		roleBindings: store.NewTable(s, rbacResource("rolebindings"),
 			slim(func(o *rbacv1.RoleBinding) *metav1.ObjectMeta { return &o.ObjectMeta })),
-		clusterRoleBindings: store.NewTable(s, rbacResource("clusterrolebindings"),
-			slim(func(o *rbacv1.ClusterRoleBinding) *metav1.ObjectMeta { return &o.ObjectMeta })),
+		clusterRoleBindings: store.NewTable(s, rbacResource("clusterrolebindings"), slimBinding).IndexBy(bindingValues),
 	}
+}
+
+// slimBinding is slim that keeps whether the binding holds below its cluster.
+func slimBinding(obj runtime.Object) (*rbacv1.ClusterRoleBinding, error) {
+	descends := false
+	b, err := slim(func(o *rbacv1.ClusterRoleBinding) *metav1.ObjectMeta {
+		descends = o.Labels[core.DescendantsLabel] == "true"
+		return &o.ObjectMeta
+	})(obj)
+	if err == nil && descends {
+		b.Labels = map[string]string{core.DescendantsLabel: "true"}
+	}
+	return b, err
+}
+
+// Values by which ClusterRoleBindings are found: whether they hold below their
+// cluster, and whom they name, with a prefix for those that do.
+const descending = "descending"
+
+func subjectValue(s rbacv1.Subject) string {
+	if s.Kind == rbacv1.ServiceAccountKind {
+		return s.Kind + "/" + s.Namespace + "/" + s.Name
+	}
+	return s.Kind + "/" + s.Name
+}
+
+func bindingValues(b *rbacv1.ClusterRoleBinding) []string {
+	var all []string
+	descends := b.Labels != nil
+	if descends {
+		all = append(all, descending)
+	}
+	for _, s := range b.Subjects {
+		v := subjectValue(s)
+		if all = append(all, v); descends {
+			all = append(all, descending+"/"+v)
+		}
+	}
+	return all
 }
 
 // slim converts an object and drops its metadata but for name and namespace.
@@ -90,6 +129,10 @@ func (t *rbacTables) RoleBindings(c cluster.Name, ns string) []*rbacv1.RoleBindi
 
 func (t *rbacTables) ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding {
 	return t.clusterRoleBindings.List(c, "")
+}
+
+func (t *rbacTables) Descending(c cluster.Name) []*rbacv1.ClusterRoleBinding {
+	return t.clusterRoleBindings.By(descending, c)
 }
 
 // newNamespaceTable holds when each namespace began to be deleted, nil for one

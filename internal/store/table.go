@@ -26,6 +26,7 @@ type Table[T any] struct {
 	building map[cluster.Name][]tableRow[T] // during a rebuild, else nil
 	watchers map[int]func(Key)
 	next     int
+	index    *index[T] // of rows, nil for none
 }
 
 // object names a row within its cluster.
@@ -153,6 +154,15 @@ func (t *Table[T]) Apply(e Event) {
 		put(t.building, e.Key.Cluster, r, ok)
 		return
 	}
+	if t.index != nil {
+		rows := t.rows[e.Key.Cluster]
+		if i, found := search(rows, r.object); found {
+			t.index.drop(e.Key.Cluster, rows[i])
+		}
+		if ok {
+			t.index.add(e.Key.Cluster, r)
+		}
+	}
 	put(t.rows, e.Key.Cluster, r, ok)
 	t.tell(e.Key)
 }
@@ -202,6 +212,14 @@ func (t *Table[T]) Done() {
 	defer t.mu.Unlock()
 	old := t.rows
 	t.rows, t.building = t.building, nil
+	if t.index != nil {
+		t.index.reset()
+		for c, rows := range t.rows {
+			for _, r := range rows {
+				t.index.add(c, r)
+			}
+		}
+	}
 	for c, rows := range old {
 		for _, r := range rows {
 			if _, still := search(t.rows[c], r.object); !still {

@@ -37,6 +37,9 @@ type Root struct {
 	Whole bool
 	// Ending is true once deletion began.
 	Ending bool
+	// Phase is how far its life has come, and RequiredGroups what it asks of users.
+	Phase          core.Phase
+	RequiredGroups string
 	// Moved is true while it says that it is reached where the server is not.
 	Moved bool
 	// Parent and Name are those of the Workspace that the cluster belongs to; empty
@@ -63,6 +66,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
 				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.Metadata.DeletionTimestamp != nil,
+				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Moved: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
@@ -71,6 +75,16 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 			return root, nil
 		}),
 	}
+}
+
+// known returns a phase without keeping the text that it was decoded from.
+func known(p core.Phase) core.Phase {
+	for _, one := range []core.Phase{core.PhaseReady, core.PhaseInitializing, core.PhaseScheduling, core.PhaseUnavailable, core.PhaseInactive, core.PhaseTerminating, core.PhaseDeleting} {
+		if p == one {
+			return one
+		}
+	}
+	return p
 }
 
 // childForm and rootForm are what the tree reads of a Workspace and a LogicalCluster:
@@ -185,6 +199,16 @@ func (t *Tree) Orphan(c cluster.Name) bool {
 	}
 	child, ok := t.Child(root.Parent, root.Name)
 	return !ok || child.Cluster != c
+}
+
+// Clusters returns all clusters that have a LogicalCluster.
+func (t *Tree) Clusters() []cluster.Name {
+	keys := t.clusters.Keys()
+	all := make([]cluster.Name, len(keys))
+	for i, k := range keys {
+		all[i] = k.Cluster
+	}
+	return all
 }
 
 // Cluster returns what is known of cluster c, and whether it has a LogicalCluster.

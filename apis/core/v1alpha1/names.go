@@ -57,6 +57,10 @@ const (
 	// TerminatorLabelPrefix begins the key of the label that a LogicalCluster
 	// has for each terminator that is still to finish. See [Terminator.Label].
 	TerminatorLabelPrefix = "terminator.internal.kcp.io/"
+
+	// DescendantsLabel, with the value "true", has a ClusterRoleBinding hold not
+	// only in its own logical cluster, but in all that are below.
+	DescendantsLabel = "rbac.kcp.io/descendants"
 )
 
 const (

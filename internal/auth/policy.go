@@ -1,0 +1,123 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	// DeepReviewHeader in a request for a SubjectAccessReview by system:masters asks
+	// what RBAC says, no matter whether the user may enter the cluster.
+	DeepReviewHeader = "X-Kcp-Internal-Deep-SubjectAccessReview"
+)
+
+// A Cluster is what requests to a logical cluster depend on, besides its RBAC.
+type Cluster struct {
+	Phase core.Phase
+	// RequiredGroups are alternatives separated by semicolons, each a list of groups
+	// separated by commas. Empty lets in members of any.
+	RequiredGroups string
+	// Parent is the cluster of its workspace; empty if it has none.
+	Parent cluster.Name
+}
+
+// beyondGroups are those groups whose members need no others.
+func beyondGroups() []string {
+	return []string{LogicalClusterAdminGroup, ExternalLogicalClusterAdminGroup, AdminGroup, WorkspaceBootstrapperGroup}
+}
+
+// requiredGroups decides whether u is in the groups that a cluster requires, and says
+// why.
+func requiredGroups(c cluster.Name, required string, u user.Info) (passes bool, reason string) {
+	switch {
+	case required == "":
+		return true, "the logical cluster requires no groups"
+	case isServiceAccount(u) || strings.HasPrefix(u.GetName(), ForeignServiceAccountPrefix):
+		return true, "service accounts need no groups"
+	case IsMember(c, u, beyondGroups()...):
+		return true, "the user is in a group that needs no others"
+	}
+	for alternative := range strings.SplitSeq(required, ";") {
+		all := true
+		for group := range strings.SplitSeq(alternative, ",") {
+			all = all && group != "" && IsMember(c, u, group)
+		}
+		if all {
+			return true, fmt.Sprintf("the user is in the required groups %q", alternative)
+		}
+	}
+	return false, fmt.Sprintf("the user is not in the groups that the logical cluster requires: %q", required)
+}
+
+// CheckRequiredGroups reports what is wrong with the groups that a cluster is to
+// require.
+func CheckRequiredGroups(required string) error {
+	for alternative := range strings.SplitSeq(required, ";") {
+		for group := range strings.SplitSeq(alternative, ",") {
+			if required != "" && (group == "" || strings.TrimSpace(group) != group) {
+				return fmt.Errorf("groups %q have an empty name or a space in them; write alternatives as in \"a,b;c\": members of a and b, or of c", required)
+			}
+		}
+	}
+	return nil
+}
+
+type deepKey struct{}
+
+// Deep returns a context in which only RBAC decides: not whether the user may enter
+// the cluster, nor the groups that it requires.
+func Deep(ctx context.Context) context.Context { return context.WithValue(ctx, deepKey{}, true) }
+
+func deep(ctx context.Context) bool { return ctx.Value(deepKey{}) != nil }
+
+// WithDeepReviews honours [DeepReviewHeader]. It comes after impersonation.
+func WithDeepReviews(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(DeepReviewHeader) == "true" {
+			ctx := r.Context()
+			u, known := request.UserFrom(ctx)
+			info, ok := request.RequestInfoFrom(ctx)
+			c, _ := cluster.From(ctx)
+			if known && ok && privileged(c, u) && info.Verb == "create" && info.APIGroup == "authorization.k8s.io" && info.Resource == "subjectaccessreviews" {
+				r = r.WithContext(Deep(ctx))
+			}
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// groupsAndPhase decides what a cluster says before its RBAC is asked. It returns nil
+// to go on.
+func (z *Authorizer) groupsAndPhase(c cluster.Name, a authorizer.Attributes, v *verdict) (refused *verdict) {
+	if z.options.Cluster == nil {
+		return nil
+	}
+	info, ok := z.options.Cluster(c)
+	if !ok {
+		v.decision, v.reason = authorizer.DecisionDeny, "the logical cluster has no LogicalCluster"
+		z.step(v, Step{StepContent, v.decision, v.reason})
+		return v
+	}
+	passes, reason := requiredGroups(c, info.RequiredGroups, a.GetUser())
+	if !passes {
+		v.decision, v.reason = authorizer.DecisionDeny, reason
+		z.step(v, Step{StepRequiredGroups, v.decision, reason})
+		return v
+	}
+	z.step(v, Step{StepRequiredGroups, authorizer.DecisionAllow, reason})
+	if info.Phase != core.PhaseScheduling && info.Phase != core.PhaseUnavailable || IsMember(c, a.GetUser(), LogicalClusterAdminGroup) {
+		return nil
+	}
+	v.decision, v.reason = authorizer.DecisionDeny, fmt.Sprintf("the logical cluster takes no requests in phase %s", info.Phase)
+	z.step(v, Step{StepContent, v.decision, v.reason})
+	return v
+}

@@ -1,0 +1,216 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/registry/rbac/validation"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// visitor is called with the rules that a user holds until it returns false.
+type visitor = func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool
+
+// A layer resolves the rules of one layer of policy for users as it knows them.
+type layer struct {
+	step string
+	wide *validation.DefaultRuleResolver // ClusterRoleBindings
+	// narrow has RoleBindings alone: what is granted in a namespace lets nobody into
+	// the cluster. Nil for none.
+	narrow *validation.DefaultRuleResolver
+	as     func(c cluster.Name, u user.Info) user.Info
+	// lacks, if set, reports whether narrow has nothing in a namespace.
+	lacks func(namespace string) bool
+}
+
+// withoutWide are the ClusterRoleBindings of a layer's narrow part.
+type withoutWide struct{}
+
+func (withoutWide) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	return nil, nil
+}
+
+func newLayers(p policy) []layer {
+	local, admin, bootstrap := localLayer{p}, adminLayer{p}, bootstrapLayer{p}
+	return []layer{
+		{step: StepBootstrap, as: seenFrom, wide: validation.NewDefaultRuleResolver(bootstrap, bootstrap, bootstrap, bootstrap)},
+		{
+			step: StepBootstrap, as: seenFromAdmin,
+			wide:   validation.NewDefaultRuleResolver(admin, admin, admin, admin),
+			narrow: validation.NewDefaultRuleResolver(admin, admin, admin, withoutWide{}),
+			lacks:  func(ns string) bool { return len(p.stored.RoleBindings(cluster.Admin, ns)) == 0 },
+		},
+		{
+			step: StepLocal, as: seenFrom,
+			wide:   validation.NewDefaultRuleResolver(local, local, local, local),
+			narrow: validation.NewDefaultRuleResolver(local, local, local, withoutWide{}),
+		},
+	}
+}
+
+// seenFromAdmin returns u as bindings in system:admin see a user of cluster c.
+// A subject there that is a service account is one of system:admin, never the
+// one that a tenant gave the same namespace and name; service accounts of tenants
+// can be named by their global name.
+func seenFromAdmin(c cluster.Name, u user.Info) user.Info {
+	u = seenFrom(c, u)
+	if c == cluster.Admin || !isServiceAccount(u) {
+		return u
+	}
+	global := foreign(c, u)
+	global.Groups = append(global.Groups, serviceaccount.AllServiceAccountsGroup)
+	return global
+}
+
+// rules is all of policy.
+type rules struct {
+	layers []layer
+	local  localLayer
+	parent func(cluster.Name) (cluster.Name, bool)
+}
+
+var _ validation.AuthorizationRuleResolver = rules{}
+
+func newRules(p policy, parent func(cluster.Name) (cluster.Name, bool)) rules {
+	return rules{newLayers(p), localLayer{p}, parent}
+}
+
+// A search looks for a rule that allows a request, and for one that lets its user
+// into the cluster.
+type search struct {
+	a, entry     authorizer.Attributes
+	at           string // the step that rules are visited for
+	entered      bool
+	allowed      bool
+	step, reason string
+	errs         []error
+}
+
+func (s *search) done() bool { return s.entered && s.allowed }
+
+func (s *search) visit(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+	if err != nil {
+		s.errs = append(s.errs, err)
+	}
+	if rule == nil {
+		return true
+	}
+	// Who may do anything in the clusters below may enter them.
+	s.entered = s.entered || s.at == StepInherited || rbac.RuleAllows(s.entry, rule)
+	s.allow(source, rule)
+	return !s.done()
+}
+
+// visitNarrow is visit for what is granted in a namespace.
+func (s *search) visitNarrow(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+	if err != nil {
+		s.errs = append(s.errs, err)
+	}
+	if rule != nil {
+		s.allow(source, rule)
+	}
+	return !s.allowed
+}
+
+func (s *search) allow(source fmt.Stringer, rule *rbacv1.PolicyRule) {
+	if !s.allowed && rbac.RuleAllows(s.a, rule) {
+		s.allowed, s.reason, s.step = true, "RBAC: allowed by "+source.String(), s.at
+	}
+}
+
+// search goes through the rules that u holds in cluster c, those that most requests
+// are allowed by first.
+func (r rules) search(ctx context.Context, c cluster.Name, u user.Info, s *search) {
+	visit := s.visit
+	for _, l := range r.layers {
+		s.at = l.step
+		if l.wide.VisitRulesFor(ctx, l.as(c, u), "", visit); s.done() {
+			return
+		}
+	}
+	if s.entered {
+		if r.narrow(ctx, c, u, s); s.allowed {
+			return
+		}
+	}
+	entered := s.entered
+	s.at = StepInherited
+	if r.inherited(ctx, c, u, visit); !entered && s.entered && !s.allowed {
+		r.narrow(ctx, c, u, s)
+	}
+}
+
+// narrow goes through what u is granted in the namespace of the request.
+func (r rules) narrow(ctx context.Context, c cluster.Name, u user.Info, s *search) {
+	ns := s.a.GetNamespace()
+	for _, l := range r.layers {
+		if ns == "" || l.narrow == nil || s.allowed || l.lacks != nil && l.lacks(ns) {
+			continue
+		}
+		s.at = l.step
+		l.narrow.VisitRulesFor(ctx, l.as(c, u), ns, s.visitNarrow)
+	}
+}
+
+// GetRoleReferenceRules implements [validation.AuthorizationRuleResolver].
+func (r rules) GetRoleReferenceRules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	return validation.NewDefaultRuleResolver(r.local, r.local, r.local, r.local).GetRoleReferenceRules(ctx, ref, namespace)
+}
+
+// RulesFor implements [validation.AuthorizationRuleResolver].
+func (r rules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]rbacv1.PolicyRule, error) {
+	var all held
+	r.VisitRulesFor(ctx, u, namespace, all.visit)
+	return all.rules, utilerrors.NewAggregate(all.errs)
+}
+
+// held are rules that somebody holds.
+type held struct {
+	rules []rbacv1.PolicyRule
+	errs  []error
+}
+
+func (h *held) visit(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+	if rule != nil {
+		h.rules = append(h.rules, *rule)
+	}
+	if err != nil {
+		h.errs = append(h.errs, err)
+	}
+	return true
+}
+
+// VisitRulesFor implements [validation.AuthorizationRuleResolver].
+func (r rules) VisitRulesFor(ctx context.Context, u user.Info, namespace string, visit func(fmt.Stringer, *rbacv1.PolicyRule, error) bool) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		visit(nil, nil, err)
+		return
+	}
+	more := true
+	each := func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+		more = more && visit(source, rule, err)
+		return more
+	}
+	effective(c, u, func(e user.Info) bool {
+		for _, l := range r.layers {
+			if more {
+				l.wide.VisitRulesFor(ctx, l.as(c, e), "", each)
+			}
+			if more && namespace != "" && l.narrow != nil {
+				l.narrow.VisitRulesFor(ctx, l.as(c, e), namespace, each)
+			}
+		}
+		if more {
+			r.inherited(ctx, c, e, each)
+		}
+		return more
+	})
+}
