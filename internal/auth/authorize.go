@@ -164,7 +164,7 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 	all := verdict{decision: authorizer.DecisionNoOpinion}
 	for _, ask := range z.steps.Load().ask {
 		v := ask(ctx, a)
-		if v.evidence && v.decision != authorizer.DecisionAllow && z.options.Fresh.movedOn(ctx) {
+		if v.evidence && v.decision != authorizer.DecisionAllow && ctx.Value(settledKey{}) == nil && z.options.Fresh.movedOn(ctx) {
 			v = ask(ctx, a)
 		}
 		v.steps = append(all.steps, v.steps...)

@@ -82,6 +82,9 @@ func newRules(p policy, parent func(cluster.Name) (cluster.Name, bool)) rules {
 	return rules{newLayers(p), localLayer{p}, parent}
 }
 
+// everywhere returns the layers that are the same in every cluster.
+func (r rules) everywhere() []layer { return r.layers[:2] }
+
 // A search looks for a rule that allows a request, and for one that lets its user
 // into the cluster.
 type search struct {

@@ -75,6 +75,7 @@ type AuthorizationOptions struct {
 type steps struct {
 	ask     []func(context.Context, authorizer.Attributes) verdict
 	foreign bool // somebody else than the stored rules is asked
+	of      []configured
 }
 
 // A configured step is one of the names above, with a webhook if that is one.
@@ -214,7 +215,7 @@ func parseSteps(data []byte) ([]configured, error) {
 }
 
 func (z *Authorizer) build(all []configured) *steps {
-	s := &steps{}
+	s := &steps{of: all}
 	for _, c := range all {
 		switch c.name {
 		case AlwaysAllowPaths:

@@ -1,0 +1,112 @@
+package auth
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+type settledKey struct{}
+
+// Settled returns a context in which refusals do not wait for fresh evidence: the
+// caller has waited for it.
+func Settled(ctx context.Context) context.Context {
+	return context.WithValue(ctx, settledKey{}, true)
+}
+
+// Settle waits until decisions rest on evidence that is as new as anything the process
+// has seen, and returns a context in which none waits again.
+func (z *Authorizer) Settle(ctx context.Context) context.Context {
+	z.options.Fresh.movedOn(ctx)
+	return Settled(ctx)
+}
+
+// Enters reports whether u may enter cluster c.
+func (z *Authorizer) Enters(ctx context.Context, c cluster.Name, u user.Info) bool {
+	return z.Allows(ctx, c, authorizer.AttributesRecord{User: u, Verb: z.entry.GetVerb(), Path: z.entry.GetPath()})
+}
+
+// Allows reports whether a is allowed in cluster c.
+func (z *Authorizer) Allows(ctx context.Context, c cluster.Name, a authorizer.AttributesRecord) bool {
+	return z.verdict(cluster.With(ctx, c), a).decision == authorizer.DecisionAllow
+}
+
+// Explain returns how a is decided in cluster c, step by step, and the reason in the
+// end. It tells what the user himself may not be told.
+func (z *Authorizer) Explain(ctx context.Context, c cluster.Name, a authorizer.AttributesRecord) (allowed bool, reason string, steps []Step) {
+	telling := &Authorizer{options: z.options, bootstrap: z.bootstrap, open: z.open, entry: z.entry, rules: z.rules}
+	telling.options.Record = func(context.Context, []Step) {} // so that steps are kept
+	telling.steps.Store(telling.build(z.steps.Load().of))
+	v := telling.verdict(cluster.With(ctx, c), a)
+	return v.decision == authorizer.DecisionAllow, v.reason, v.steps
+}
+
+// A Namesake is a subject that stands for a user: in the cluster named, or in all if
+// that is empty.
+type Namesake struct {
+	In      cluster.Name
+	Subject rbacv1.Subject
+}
+
+// Namesakes returns the subjects of bindings that stand for u, and for those whose
+// rights he has.
+func Namesakes(u user.Info) []Namesake {
+	var all []Namesake
+	add := func(in cluster.Name, u user.Info) {
+		all = append(all, Namesake{in, rbacv1.Subject{Kind: rbacv1.UserKind, Name: u.GetName()}})
+		for _, g := range u.GetGroups() {
+			all = append(all, Namesake{in, rbacv1.Subject{Kind: rbacv1.GroupKind, Name: g}})
+		}
+	}
+	unscoped := &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: maps.Clone(u.GetExtra())}
+	delete(unscoped.Extra, ScopesKey) // where it lets him be himself is for others to find out
+	effective("", unscoped, func(e user.Info) bool {
+		home := e.GetExtra()[ClusterNameKey]
+		if !isServiceAccount(e) || len(home) != 1 {
+			add("", e)
+			return true
+		}
+		at := cluster.Name(home[0])
+		add("", foreign(at, e))
+		add(at, e)
+		if ns, name, err := serviceaccount.SplitUsername(e.GetName()); err == nil {
+			all = append(all, Namesake{at, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}})
+		}
+		return true
+	})
+	return all
+}
+
+// Home returns the cluster that u is a service account of, and whether he is one.
+func Home(u user.Info) (cluster.Name, bool) {
+	home := u.GetExtra()[ClusterNameKey]
+	if len(home) != 1 || !isServiceAccount(u) && !strings.HasPrefix(u.GetName(), ForeignServiceAccountPrefix) {
+		return "", false
+	}
+	c, err := cluster.ParseName(home[0])
+	return c, err == nil
+}
+
+// EntersAll reports whether what holds in every cluster lets u into all of them.
+func (z *Authorizer) EntersAll(ctx context.Context, u user.Info) bool {
+	if privileged("", u) {
+		return true
+	}
+	const nowhere = cluster.Root // its own bindings are not asked
+	ctx = cluster.With(ctx, nowhere)
+	s := search{a: z.entry, entry: z.entry}
+	effective(nowhere, u, func(e user.Info) bool {
+		for _, l := range z.rules.everywhere() {
+			l.wide.VisitRulesFor(ctx, l.as(nowhere, e), "", s.visit)
+		}
+		return !s.done()
+	})
+	return s.done()
+}
