@@ -47,6 +47,8 @@ type (
 	Source = control.Source
 	// An Etcd says which etcd the data is in.
 	Etcd = store.Etcd
+	// HomeWorkspaces says who has a home workspace.
+	HomeWorkspaces = server.HomeWorkspaces
 )
 
 // KubernetesVersion is what servers tell their clients: the release of Kubernetes
@@ -77,6 +79,9 @@ type Server struct {
 	AdminTokenFile string
 	// Authorization says who is asked what users may do. The default is RBAC.
 	Authorization Authorization
+	// HomeWorkspaces says who has a home workspace. The default is everybody who is
+	// authenticated.
+	HomeWorkspaces HomeWorkspaces
 	// ClientCAFile holds, in PEM, the certificate authorities of client
 	// certificates: common name and organizations are user and groups. It is short
 	// for that of Authentication.
@@ -154,6 +159,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
 		Access:      access,
+		Homes:       s.HomeWorkspaces,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 		Operation: s.Operation,

@@ -26,7 +26,6 @@ func refusals() []refusal {
 		{[]string{"enable-leader-election", "leader-election-*"}, "servers on one etcd always agree on who runs the controllers"},
 		{[]string{"run-virtual-workspaces", "virtual-workspace*"}, "there are no virtual workspaces yet"},
 		{[]string{"batteries-included"}, "the administrators and workspaces are always there, and other batteries are not served"},
-		{[]string{"enable-home-workspaces", "home-workspaces-*"}, "there are no home workspaces yet"},
 		{[]string{"logical-cluster-total-object-limit", "logical-cluster-object-count-scan-interval"}, "the number of objects has no limit yet"},
 		{[]string{"conversion-cel-transformation-timeout", "root-identities-file"}, "APIs cannot be exported yet"},
 		{[]string{"mount-proxy-client-*"}, "workspaces cannot be mounted yet"},

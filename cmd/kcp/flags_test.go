@@ -31,8 +31,6 @@ func TestUnknownFlags(t *testing.T) {
 		"--cache-kubeconfig=a":                           "there is no cache server",
 		"--run-controllers=false":                        "controllers always run",
 		"--batteries-included=+user":                     "--batteries-included is not served",
-		"--enable-home-workspaces":                       "no home workspaces yet",
-		"--home-workspaces-home-creator-groups=a":        "no home workspaces yet",
 		"--authorization-mode=RBAC":                      "--authorization-order",
 		"--service-cluster-ip-range=10.0.0.0/8":          "no pods, nodes and services",
 		"--autorization-order=RBAC":                      "did you mean --authorization-order?",

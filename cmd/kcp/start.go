@@ -73,6 +73,7 @@ type options struct {
 	port   int
 	gates  gates
 	egress egress
+	homes  homes
 	etcd   etcdFlags
 	// host is --external-hostname.
 	host    string
@@ -113,6 +114,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL that clients reach the server at, if not the address it listens at.")
 	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File for the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
 	o.access(f)
+	o.homes.flags(f, &o.server.HomeWorkspaces.CreatorGroups)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
 	o.operation(f)
@@ -136,6 +138,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := o.egress.apply(&o.server); err != nil {
 		return err
 	}
+	o.server.HomeWorkspaces.Disabled = !o.homes.on
 	if err := checkURL(o.server.ExternalURL); err != nil {
 		return err
 	}

@@ -189,14 +189,11 @@ func LogicalClusters() Rule {
 	}
 }
 
-// validateEnd lets the system alone delete a cluster directly, and only one that no
-// Workspace leads to.
+// validateEnd lets a cluster be deleted directly only if it says that it may be: no
+// Workspace leads to it then.
 func validateEnd(r Request) error {
 	if r.Cluster == cluster.Root {
 		return r.Forbid(errors.New("the root workspace cannot be deleted"))
-	}
-	if !r.Privileged() {
-		return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
 	}
 	u, ok := r.GetOldObject().(*unstructured.Unstructured)
 	if !ok {
@@ -204,6 +201,9 @@ func validateEnd(r Request) error {
 	}
 	if direct, _, _ := unstructured.NestedBool(u.Object, "spec", "directlyDeletable"); direct {
 		return nil
+	}
+	if !r.Privileged() {
+		return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
 	}
 	name, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "name")
 	parent, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "cluster")

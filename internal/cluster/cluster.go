@@ -86,23 +86,36 @@ func NewName() Name {
 type Path string
 
 // ParsePath checks that s is a path: words of at most 63 lower-case letters,
-// digits and dashes, joined with colons, of which the first is a [Name].
+// digits and dashes, joined with colons, of which the first is a [Name]. After the
+// word "user" comes the name of a user, and the path leads to or from his home: see
+// [HomePath] for what becomes of names that are no words.
 func ParsePath(s string) (Path, error) {
-	if strings.HasPrefix(s, systemPrefix) {
+	switch first, rest, nested := strings.Cut(s, ":"); {
+	case strings.HasPrefix(s, systemPrefix):
 		n, err := ParseName(s)
 		return Path(n), err
+	case nested && first == homes:
+		return parseHome(s)
+	default:
+		n, err := ParseName(first)
+		if err != nil || !nested {
+			return Path(n), err
+		}
+		return Path(n).joined(s, rest)
 	}
-	first, rest, nested := strings.Cut(s, ":")
-	if _, err := ParseName(first); err != nil {
-		return "", err
-	}
-	for nested {
+}
+
+// joined returns the path of the workspaces called by the words of rest, below p. It is
+// what s is parsed for.
+func (p Path) joined(s, rest string) (Path, error) {
+	for nested := true; nested; {
 		var word string
 		if word, rest, nested = strings.Cut(rest, ":"); !wordRE.MatchString(word) {
 			return "", fmt.Errorf("logical cluster path %q does not match the regex ^%s(:[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$", s, nameGrammar)
 		}
+		p = p.Join(word)
 	}
-	return Path(s), nil
+	return p, nil
 }
 
 // Name returns the cluster that p names directly, and whether it does: a path
@@ -118,6 +131,9 @@ func (p Path) Split() (Name, []string) {
 	if n, ok := p.Name(); ok {
 		return n, nil
 	}
+	if home, words, ok := p.inHome(); ok {
+		return home, words
+	}
 	words := strings.Split(string(p), ":")
 	return Name(words[0]), words[1:]
 }
@@ -128,6 +144,9 @@ func (p Path) Join(name string) Path { return p + Path(":"+name) }
 // Parent returns the path of the cluster above p, and whether there is one.
 func (p Path) Parent() (Path, bool) {
 	if _, ok := p.Name(); ok {
+		return "", false
+	}
+	if _, words, ok := p.inHome(); ok && len(words) == 0 {
 		return "", false
 	}
 	return p[:strings.LastIndexByte(string(p), ':')], true

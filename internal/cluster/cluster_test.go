@@ -74,7 +74,8 @@ func TestNewNamesAreNames(t *testing.T) {
 }
 
 func FuzzParsePath(f *testing.F) {
-	for _, s := range []string{"root", "root:org:team", "system:admin", "*", "-", "a/../b", "root:\x00", "system::"} {
+	for _, s := range []string{"root", "root:org:team", "system:admin", "*", "-", "a/../b", "root:\x00", "system::",
+		"user:alice", "user:alice:a:b", "user:A@b.c", "user:A@b.c:x", "user:*:x", "user:", "user::", "user:a:", "user"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -87,8 +88,18 @@ func FuzzParsePath(f *testing.F) {
 		if _, err := ParseName(string(n)); err != nil {
 			t.Fatalf("%q begins with %q: %v", s, n, err)
 		}
-		if strings.ContainsAny(s, "/*\x00\n ") {
+		if strings.ContainsAny(string(p), "/*\x00\n ") {
 			t.Fatalf("accepted %q", s)
+		}
+		if again, err := ParsePath(string(p)); err != nil || again != p {
+			t.Fatalf("%q is parsed to %q, and that to %q, %v", s, p, again, err)
+		}
+		if user, ok := strings.CutPrefix(s, "user:"); ok {
+			user, _, _ := strings.Cut(user, ":")
+			if n != Home(user) {
+				t.Fatalf("%q is in %q, and the home of %q is %q", s, n, user, Home(user))
+			}
+			return
 		}
 		back := Path(n)
 		for _, w := range words {

@@ -41,15 +41,21 @@ import (
 // startWith starts a server of its own, with what access returns for its URL.
 func startWith(t *testing.T, access func(url string) server.Access) *running {
 	t.Helper()
+	return startConfigured(t, func(c *server.Config) { c.Access = access(c.ExternalURL) })
+}
+
+// startConfigured starts a server of its own that listens.
+func startConfigured(t *testing.T, configure func(*server.Config)) *running {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &running{dir: t.TempDir(), url: "https://" + listener.Addr().String()}
 	kubeconfig := filepath.Join(r.dir, "admin.kubeconfig")
-	r.Server, err = server.New(t.Context(), server.Config{
-		Dir: r.dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig, Access: access(r.url),
-	})
+	c := server.Config{Dir: r.dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig}
+	configure(&c)
+	r.Server, err = server.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, h)
-	h = auth.WithDeepReviews(withBrokenPaths(h, authz))
+	h = auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz))
 	h = track("impersonation", func(h http.Handler) http.Handler {
 		return auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer)
 	}, h)

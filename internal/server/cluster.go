@@ -30,6 +30,9 @@ func (s *Server) MakeCluster(ctx context.Context, c cluster.Name) error {
 	if c.System() {
 		return fmt.Errorf("the names that begin with %q are the server's own", "system:")
 	}
+	if cluster.Path(c).Join("x").InHome() {
+		return fmt.Errorf("%q begins the paths of home workspaces, so that nothing below a logical cluster of this name would be found; choose another", c)
+	}
 	return s.workspaces.MakeCluster(ctx, c)
 }
 

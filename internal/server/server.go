@@ -68,6 +68,8 @@ type Config struct {
 	Kubeconfig string
 	// Access says who else is let in, and who is asked what they may do.
 	Access Access
+	// Homes says who has a home workspace.
+	Homes HomeWorkspaces
 	// Groups are the built-in API groups to serve; all if empty.
 	Groups []string
 	// Kinds are served, besides the built-in ones, in every cluster.
@@ -322,6 +324,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
+	}
+	if err := s.workspaces.AllowHomes(ctx, s.config.Homes.creators()); err != nil {
+		return fmt.Errorf("say who has a home workspace: %w", err)
 	}
 	if err := s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca); err != nil {
 		return err

@@ -135,7 +135,15 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 // Complete takes up the making of cluster c where it was cut. It does nothing for
 // one that is whole.
 func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
-	_, err := w.complete(ctx, w.birth(c, metav1.Now()), nil)
+	b := w.birth(c, metav1.Now())
+	l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
+	if err != nil || l == nil {
+		return err
+	}
+	if l.Spec.Owner == nil {
+		return w.completeAlone(ctx, b, l, rev)
+	}
+	_, err = w.complete(ctx, b, nil)
 	return err
 }
 

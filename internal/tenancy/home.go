@@ -1,0 +1,188 @@
+package tenancy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"unicode/utf8"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/storage"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// HomeName is the name of the Workspace in the root workspace that stands, for each
+// user, for his home. It is not stored.
+const HomeName = "~"
+
+const (
+	homeType = "home"
+	// homeRole lets its holders have a home, homeBinding says who they are.
+	homeRole    = "system:kcp:home-clusterworkspace-create"
+	homeBinding = "system:kcp:configured-group:home-clusterworkspace-create"
+)
+
+// Errors of [Workspaces.Home].
+var (
+	// ErrHomeless tells that a user cannot have a home.
+	ErrHomeless = errors.New("there is no home workspace for this user")
+	// ErrHomeWaits tells that a home is not ready, and that it is worth to ask again.
+	ErrHomeWaits = errors.New("the home workspace is not ready")
+)
+
+// Home returns the Workspace that stands for the home of a user, ready to be used. A
+// home that is not there is made, in two transactions as any workspace, if permitted
+// returns no error. Nothing but its cluster is stored: its name is that of the user, so
+// that any process finds it, and several that make it at once make one.
+func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() error) (*tenancyapi.Workspace, error) {
+	name := w.NameElsewhere(cluster.Root, u)
+	if name == "" || name == user.Anonymous || !utf8.ValidString(name) {
+		return nil, ErrHomeless
+	}
+	b := w.birth(cluster.Home(name), metav1.Now())
+	for range retries {
+		l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(b.cluster))
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case l == nil:
+			if err := permitted(); err != nil {
+				return nil, err
+			}
+			// What has begun is brought to its end even if the client went away.
+			err = w.conceiveHome(context.WithoutCancel(ctx), b, name, u)
+		case l.Spec.CreatedBy == nil || l.Spec.CreatedBy.Username != name:
+			return nil, ErrHomeless // somebody else's name has the same hash
+		case l.DeletionTimestamp != nil:
+			return nil, ErrHomeWaits
+		case l.Status.Phase == core.PhaseInitializing:
+			err = w.completeAlone(context.WithoutCancel(ctx), b, l, rev)
+		default:
+			return w.homeWorkspace(b, l), nil
+		}
+		if err != nil && !moved(err) && !storage.IsExist(err) && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+	}
+	return nil, ErrHomeWaits
+}
+
+// conceiveHome is the first transaction of a home.
+func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u user.Info) error {
+	owner, err := json.Marshal(core.UserInfo{Username: name})
+	if err != nil {
+		return err
+	}
+	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
+	l.Finalizers = []string{core.DeletionFinalizer}
+	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseInitializing)}
+	l.Annotations = map[string]string{
+		core.PathAnnotation: string(cluster.HomePath(name)), core.ShardAnnotation: ShardName,
+		tenancyapi.TypeAnnotation:  string(cluster.Path(cluster.Root).Join(homeType)),
+		tenancyapi.OwnerAnnotation: string(owner),
+	}
+	l.Spec.DirectlyDeletable = true
+	l.Spec.CreatedBy = &core.UserInfo{Username: name, UID: u.GetUID(), Groups: u.GetGroups()}
+	l.Status.Phase = core.PhaseInitializing
+	l.Status.URL = w.url(string(b.cluster))
+	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	if err != nil {
+		return err
+	}
+	writes := append(b.namespace(metav1.NamespaceDefault), b.write(LogicalClusters(), stored))
+	if admin := b.admin(name); w.Store.Serves(admin.Resource) {
+		writes = append(writes, admin)
+	}
+	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
+	return err
+}
+
+// completeAlone is the second transaction of a cluster that no Workspace leads to. It
+// does nothing for one that is whole, or on its way out.
+func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.LogicalCluster, rev int64) error {
+	if l.Status.Phase != core.PhaseInitializing || l.DeletionTimestamp != nil {
+		return nil
+	}
+	l.Status.Phase = core.PhaseReady
+	setLabel(&l.ObjectMeta, core.PhaseLabel, string(core.PhaseReady))
+	l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: metav1.ConditionTrue, LastTransitionTime: b.now})
+	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	if err != nil {
+		return err
+	}
+	system, err := w.missing(ctx, b.namespace(metav1.NamespaceSystem))
+	if err != nil {
+		return err
+	}
+	_, err = w.Store.Commit(ctx, append(system, store.Write{Resource: LogicalClusters(), Cluster: b.cluster, Object: stored, Expect: rev}))
+	return err
+}
+
+// homeWorkspace returns what a Workspace that led to a home would be.
+func (w *Workspaces) homeWorkspace(b birth, l *core.LogicalCluster) *tenancyapi.Workspace {
+	return &tenancyapi.Workspace{
+		TypeMeta: metav1.TypeMeta{APIVersion: tenancyapi.GroupVersion.String(), Kind: "Workspace"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: core.LogicalClusterName, CreationTimestamp: l.CreationTimestamp,
+			Annotations: map[string]string{cluster.Annotation: string(cluster.Root)},
+		},
+		Spec: tenancyapi.WorkspaceSpec{
+			Type:    &tenancyapi.WorkspaceTypeReference{Name: homeType, Path: string(cluster.Root)},
+			Cluster: string(b.cluster), URL: w.url(string(b.cluster)),
+		},
+		Status: tenancyapi.WorkspaceStatus{Phase: l.Status.Phase, Conditions: l.Status.Conditions, Initializers: l.Status.Initializers},
+	}
+}
+
+// AllowHomes lets the members of groups, and nobody else, have homes.
+func (w *Workspaces) AllowHomes(ctx context.Context, groups []string) error {
+	b := w.birth(cluster.Root, metav1.Now())
+	role := b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{
+		ObjectMeta: b.meta("", homeRole),
+		Rules: []rbacv1.PolicyRule{{
+			Verbs: []string{"get", "create"}, APIGroups: []string{tenancyapi.GroupVersion.Group}, Resources: []string{"workspaces"}, ResourceNames: []string{HomeName},
+		}},
+	})
+	if err := ensure(ctx, w.Store, role); err != nil || !w.Store.Serves(role.Resource) {
+		return err
+	}
+	var subjects []rbacv1.Subject
+	for _, g := range groups {
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: g})
+	}
+	key := store.Key{Resource: native(rbacv1.GroupName, "clusterrolebindings"), Cluster: cluster.Root, Name: homeBinding}
+	for range retries {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: b.meta("", homeBinding), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: homeRole},
+		}
+		stored, rev, err := w.Store.Read(ctx, key)
+		if err != nil {
+			return err
+		}
+		if stored != nil {
+			if binding, err = as[rbacv1.ClusterRoleBinding](stored); err != nil {
+				return err
+			}
+			if equality.Semantic.DeepEqual(binding.Subjects, subjects) {
+				return nil
+			}
+			binding = binding.DeepCopy()
+			binding.ResourceVersion = ""
+		}
+		binding.Subjects = subjects
+		if _, err = w.Store.Commit(ctx, []store.Write{{Resource: key.Resource, Cluster: key.Cluster, Object: binding, Expect: rev}}); !moved(err) && !storage.IsExist(err) {
+			return err
+		}
+	}
+	return apierrors.NewServerTimeout(key.Resource.GroupResource(), "update", 1)
+}
