@@ -174,6 +174,9 @@ func LogicalClusters() Rule {
 			if r.GetOperation() == admission.Delete {
 				return validateEnd(r)
 			}
+			if r.Cluster == cluster.Root && r.GetOperation() == admission.Update && inactiveAnywhere(r.Object()) {
+				return r.Forbid(errors.New("the root workspace cannot be taken offline"))
+			}
 			if r.Privileged() {
 				return nil
 			}
@@ -181,6 +184,9 @@ func LogicalClusters() Rule {
 			case admission.Create:
 				return r.Forbid(errors.New("LogicalCluster cannot be created; create a Workspace instead"))
 			case admission.Update:
+				if r.operator() && onlyInactivity(r) {
+					return nil
+				}
 				return r.Forbid(errors.New("LogicalCluster is kept by the system and cannot be changed"))
 			default:
 				return nil

@@ -3,10 +3,7 @@ package server
 import (
 	"context"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -25,12 +22,13 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	workspaces := tenancy.WorkspaceResource(identity)
 	s.tree = tenancy.NewTree(s.store, workspaces, s.config.ExternalURL)
 	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere}
+	s.inactive = newInactive(s.tree, s.store)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.clusterRoles,
 		Kinds: serve.NewKinds(s.natives, s.definitions.Shape), Definitions: s.definitions,
-		Client: func(c cluster.Name) *rest.Config { return s.InProcess(string(c), System()) },
+		Client: s.ownLoops,
 	})
 	return nil
 }

@@ -28,6 +28,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	authz := c.Authorization.Authorizer
 	h := genericfilters.WithMaxInFlightLimit(api, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
+	h = s.withoutInactive(h, c.LongRunningFunc)
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, h)

@@ -20,6 +20,19 @@ func (s *Server) InProcess(at string, u user.Info) *rest.Config {
 	}
 }
 
+// ownLoops returns a configuration for the server's own loops, for which a cluster is
+// never offline.
+func (s *Server) ownLoops(c cluster.Name) *rest.Config {
+	config := s.InProcess(string(c), System())
+	config.Transport = &inProcess{handler: s.generic.Handler, user: System(), stop: context.WithValue(s.ctx, ownLoopKey{}, true), running: &s.requests}
+	return config
+}
+
+type ownLoopKey struct{}
+
+// isOwnLoop reports whether a request comes from one of the server's own loops.
+func isOwnLoop(ctx context.Context) bool { return ctx.Value(ownLoopKey{}) != nil }
+
 // System is who the server's own loops are.
 func System() user.Info {
 	return &user.DefaultInfo{Name: "system:kcp", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}

@@ -115,6 +115,7 @@ type Server struct {
 	namespaces *store.Table[*metav1.Time]
 	loops      []control.Loop
 	tree       *tenancy.Tree
+	inactive   *inactive
 	workspaces *tenancy.Workspaces
 
 	ctx      context.Context // of everything that runs, ended by Close

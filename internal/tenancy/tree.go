@@ -40,6 +40,8 @@ type Root struct {
 	// Phase is how far its life has come, and RequiredGroups what it asks of users.
 	Phase          core.Phase
 	RequiredGroups string
+	// Inactive is true while it is taken offline.
+	Inactive bool
 	// Moved is true while it says that it is reached where the server is not.
 	Moved bool
 	// Parent and Name are those of the Workspace that the cluster belongs to; empty
@@ -67,6 +69,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
 				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
+				Inactive: isInactive(l.Metadata.Annotations),
 				Moved: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
