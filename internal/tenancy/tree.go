@@ -70,7 +70,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Inactive: isInactive(l.Metadata.Annotations),
-				Moved: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
+				Moved:    !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
 				root.Parent, root.Name = cluster.Name(o.Cluster), o.Name
