@@ -191,6 +191,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 	if w.Delete {
 		t.ops = append(t.ops, clientv3.OpDelete(key))
 	} else {
+		s.complete(w.Resource, w.Object)
 		value, err := s.encode(ctx, k, w.Object)
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)

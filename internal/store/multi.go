@@ -77,6 +77,7 @@ func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object,
 		return err
 	}
 	stamp(accessor, c)
+	m.store.complete(m.resource(ctx), obj)
 	if hook := m.store.hook(m.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
 	}
@@ -182,6 +183,7 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 			return nil, nil, err
 		}
 		stamp(accessor, c) // a client may have left the annotation out
+		m.store.complete(m.resource(ctx), out)
 		return out, ttl, nil
 	}
 	if hook := m.store.hook(m.resource(ctx)); hook != nil && ignoreNotFound {

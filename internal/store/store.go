@@ -69,6 +69,7 @@ type Store struct {
 	mu      sync.Mutex
 	kinds   map[string]kind // by [Resource.kindPrefix]
 	hooks   map[string]CreateHook
+	derive  map[string]WriteHook
 	closers []func()
 
 	feedsMu  sync.Mutex
@@ -114,6 +115,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		kinds:      map[string]kind{},
 		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
+		derive:     map[string]WriteHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
 		lost:       make(chan error, 1),
@@ -361,6 +363,30 @@ func (s *Store) hook(r Resource) CreateHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hooks[r.prefix()]
+}
+
+// A WriteHook completes an object of one resource that is about to be stored.
+type WriteHook func(obj *unstructured.Unstructured)
+
+// OnWrite sets what completes the objects of a custom resource whenever they are
+// stored, whoever stores them: after admission and validation, and in the same write.
+func (s *Store) OnWrite(r Resource, hook WriteHook) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.derive[r.prefix()] = hook
+}
+
+// complete has the hook of its resource complete an object.
+func (s *Store) complete(r Resource, o runtime.Object) {
+	if r.Root != Custom {
+		return
+	}
+	s.mu.Lock()
+	hook := s.derive[r.prefix()]
+	s.mu.Unlock()
+	if u, ok := o.(*unstructured.Unstructured); ok && hook != nil {
+		hook(u)
+	}
 }
 
 // RawClient is the plain etcd client, for tests that write what no server would.
