@@ -167,9 +167,12 @@ func LogicalClusters() Rule {
 			}
 			return nil
 		},
-		Validate: func(_ context.Context, r Request) error {
+		Validate: func(ctx context.Context, r Request) error {
 			if !r.Is(logicalClusters) {
 				return nil
+			}
+			if f, ok := finishing(ctx); ok {
+				return f.validate(r)
 			}
 			if r.GetOperation() == admission.Delete {
 				return validateEnd(r)

@@ -136,6 +136,8 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 			return err
 		case p == tenancy.Unfinished:
 			return control.After(0)
+		case p == tenancy.Terminating:
+			l.above(k)
 		case p == tenancy.Held:
 			l.above(k)
 			fallthrough

@@ -38,6 +38,7 @@ func (s *Server) admission() admit.Rules {
 		admit.Cluster(),
 		admit.Workspaces(),
 		admit.LogicalClusters(),
+		admit.ForceDelete(),
 		namespaces.Lifecycle(),
 		definitions.Rule(),
 	}

@@ -184,7 +184,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 	rev := y.workspaceAt
 	var done *unstructured.Unstructured
 	parent := cluster.Name(y.cluster.Spec.Owner.Cluster)
-	if l := y.cluster; l.Status.Phase == core.PhaseInitializing && l.DeletionTimestamp == nil {
+	if l := y.cluster; l.Status.Phase == core.PhaseInitializing && len(l.Status.Initializers) == 0 && l.DeletionTimestamp == nil {
 		l.Status.Phase = core.PhaseReady
 		setLabel(&l.ObjectMeta, core.PhaseLabel, string(core.PhaseReady))
 		l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: "True", LastTransitionTime: b.now})

@@ -81,7 +81,10 @@ type rest struct {
 	below   int  // workspaces
 	blocked int  // objects that finalizers keep, of which first says more
 	first   string
+	waits   bool  // what is said first is that somebody has to finish
 	failed  error // of a deletion that was refused
+	// terminators have not finished.
+	terminators []core.Terminator
 }
 
 func (r *rest) block(why string) {
@@ -95,7 +98,13 @@ func (r rest) condition() conditions.Condition {
 		Type: core.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo,
 		Reason: SomeResourcesRemain, Message: "What the workspace contains is being deleted.",
 	}
-	if r.blocked > 0 {
+	if len(r.terminators) > 0 {
+		c.Reason, c.Message = SomeTerminatorsRemain, unfinished(r.terminators)
+	}
+	switch {
+	case r.blocked > 0 && r.waits:
+		c.Reason, c.Message = SomeTerminatorsRemain, r.first
+	case r.blocked > 0:
 		c.Severity, c.Reason, c.Message = conditions.SeverityError, SomeFinalizersRemain, r.first
 	}
 	if r.failed != nil {
@@ -106,18 +115,27 @@ func (r rest) condition() conditions.Condition {
 	return c
 }
 
+// unfinished says which terminators have not finished.
+func unfinished(terminators []core.Terminator) string {
+	if len(terminators) == 1 {
+		return fmt.Sprintf("terminator %s has not finished", terminators[0])
+	}
+	return fmt.Sprintf("terminators %v have not finished", terminators)
+}
+
 // errPause ends a sweep that is to go on later.
 var errPause = errors.New("paused")
 
 // clear deletes the content of a terminating cluster, all but its LogicalCluster,
 // and returns what is left. If that is nothing, nothing is left in etcd.
-func (w *Workspaces) clear(ctx context.Context, c cluster.Name, delete Delete) (rest, error) {
+func (w *Workspaces) clear(ctx context.Context, d *death, delete Delete) (rest, error) {
+	c := d.cluster
 	resources, err := w.Store.Remains(ctx, c)
 	if err != nil {
 		return rest{}, err
 	}
 	resources = slices.DeleteFunc(resources, func(r store.Resource) bool { return r == LogicalClusters() })
-	work := &clearing{Workspaces: w, cluster: c, delete: delete, until: time.Now().Add(slice)}
+	work := &clearing{Workspaces: w, cluster: c, forced: d.forced, why: d.root.Annotations, delete: delete, until: time.Now().Add(slice)}
 	if err := work.all(ctx, resources); err != nil && !errors.Is(err, errPause) {
 		return rest{}, err
 	}
@@ -160,6 +178,8 @@ func (c *clearing) all(ctx context.Context, resources []store.Resource) error {
 type clearing struct {
 	*Workspaces
 	cluster cluster.Name
+	forced  bool              // finalizers keep nothing
+	why     map[string]string // the annotations that say why
 	delete  Delete
 	until   time.Time
 	left    rest
@@ -170,7 +190,7 @@ type clearing struct {
 func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 	var alive []store.Item
 	for _, item := range page {
-		if c.child(item); !item.Metadata.Deleting {
+		if c.child(item); !item.Metadata.Deleting || c.forced && !c.isForced(item) {
 			alive = append(alive, item)
 		}
 	}
@@ -183,6 +203,7 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 			if d.cluster == "" { // it never had one
 				err = c.delete(ctx, item)
 			} else {
+				d.forced, d.above = c.forced, c.why
 				_, err = c.condemn(ctx, d)
 			}
 			if !moved(err) {
@@ -211,15 +232,25 @@ func (c *clearing) child(item store.Item) {
 	row, _ := c.Tree.Child(c.cluster, item.Name)
 	waitsFor := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), finalizersOfOurs)
 	switch {
-	case row.Blocked != "":
+	case row.Blocked != "" && !c.forced:
+		if c.left.blocked == 0 {
+			c.left.waits = row.Waits
+		}
 		c.left.block(fmt.Sprintf("in workspace %s, %s", item.Name, row.Blocked))
 	case !item.Metadata.Deleting || slices.Contains(waitsFor, core.LogicalClusterFinalizer):
 		c.left.below++
-	case len(waitsFor) > 0:
+	case len(waitsFor) > 0 && !c.forced:
 		c.left.block(keeps(item, waitsFor))
 	default:
 		c.doomed = append(c.doomed, item.Bare())
 	}
+}
+
+// isForced reports whether the deletion of a workspace in the cluster is known to be
+// forced.
+func (c *clearing) isForced(item store.Item) bool {
+	row, ok := c.Tree.Child(c.cluster, item.Name)
+	return ok && row.Forced
 }
 
 // page sorts out what can be deleted at once and has the rest marked.
@@ -230,7 +261,7 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 		if err != nil {
 			return err
 		}
-		if len(waitsFor) == 0 {
+		if len(waitsFor) == 0 || c.forced {
 			c.doomed = append(c.doomed, item.Bare())
 			continue
 		}

@@ -23,6 +23,9 @@ const (
 	SomeResourcesRemain = "SomeResourcesRemain"
 	// SomeFinalizersRemain is the reason while finalizers keep objects.
 	SomeFinalizersRemain = "SomeFinalizersRemain"
+	// SomeTerminatorsRemain is the reason while terminators have not finished, for
+	// which everything stays.
+	SomeTerminatorsRemain = "SomeTerminatorsRemain"
 )
 
 // A Progress says how far the deletion of a cluster has come.
@@ -37,6 +40,8 @@ const (
 	Waiting
 	// Blocked deletions go on when somebody has removed finalizers.
 	Blocked
+	// Terminating deletions go on when the terminators have finished.
+	Terminating
 	// Held deletions are complete but for the Workspace, which other finalizers keep.
 	Held
 	// Ended clusters are gone with everything in them.
@@ -55,13 +60,17 @@ type death struct {
 	parent       cluster.Name
 	workspace    *tenancyapi.Workspace
 	workspaceRev int64
+	// forced deletions wait for nobody. The annotations of what is above say why.
+	forced bool
+	above  map[string]string
 }
 
 // End takes the deletion of a Workspace and its cluster as far as it can be taken
 // now, and does nothing if nobody asked for it. What is done and what is left is
 // found in etcd alone, so it does not matter where the last call was cut.
 //
-// First the fence turns: from then on nothing can be created in the cluster, by no
+// First the terminators of the cluster have their time, in which it goes on as it was.
+// Then the fence turns: from then on nothing can be created in the cluster, by no
 // process. Then its workspaces end, then what it contains, and at last, in one
 // transaction, it goes together with its Workspace.
 func (w *Workspaces) End(ctx context.Context, parent cluster.Name, name string, delete Delete) (Progress, error) {
@@ -159,7 +168,10 @@ func (w *Workspaces) end(ctx context.Context, d *death, delete Delete) (Progress
 	if _, err := w.condemn(ctx, d); err != nil {
 		return Unfinished, err
 	}
-	rest, err := w.clear(ctx, d.cluster, delete)
+	if d.root.Status.Phase == core.PhaseTerminating {
+		return Terminating, nil
+	}
+	rest, err := w.clear(ctx, d, delete)
 	if err != nil {
 		return Unfinished, fmt.Errorf("delete the content of logical cluster %s: %w", d.cluster, err)
 	}
@@ -179,7 +191,7 @@ func (w *Workspaces) end(ctx context.Context, d *death, delete Delete) (Progress
 	if err := w.bury(ctx, d); err != nil {
 		return Unfinished, err
 	}
-	if d.workspace != nil && len(d.workspace.Finalizers) > 0 {
+	if d.workspace != nil && len(d.workspace.Finalizers) > 0 && !d.forced {
 		return Held, nil
 	}
 	return Ended, nil
@@ -246,39 +258,63 @@ func (w *Workspaces) ofCluster(ctx context.Context, c cluster.Name, force bool) 
 	return d, nil
 }
 
-// condemn marks the cluster and its Workspace as being deleted, and keeps
-// everybody from creating anything in it. It returns the revision at which that
-// was so, 0 if it was before.
+// condemn marks the cluster and its Workspace as being deleted. Unless terminators
+// have their time first, it keeps everybody from creating anything in it. It returns
+// the revision at which that was so, 0 if it was before.
 func (w *Workspaces) condemn(ctx context.Context, d *death) (int64, error) {
 	now := metav1.Now().Rfc3339Copy()
-	state, err := w.Store.State(ctx, d.cluster)
-	if err != nil {
-		return 0, err
+	d.forced = d.forced || d.isForced()
+	phase, left := core.PhaseDeleting, rest{}
+	if l := d.root; len(l.Status.Terminators) > 0 && !d.forced && l.Status.Phase != core.PhaseDeleting {
+		phase, left = core.PhaseTerminating, rest{terminators: l.Status.Terminators}
 	}
 	var turn []store.Fence
-	if state != store.Terminating {
-		turn = []store.Fence{{Cluster: d.cluster, From: state, State: store.Terminating}}
-	}
-	remain := rest{}.condition()
-	remain.LastTransitionTime = now
-	marked := mark(&d.root.ObjectMeta, now)
-	if d.root.Status.Phase != core.PhaseDeleting {
-		d.root.Status.Phase, marked = core.PhaseDeleting, true
-		d.root.Labels[core.PhaseLabel] = string(core.PhaseDeleting)
-		d.root.Status.Conditions.Set(remain)
-	}
-	if ws := d.workspace; ws != nil {
-		marked = mark(&ws.ObjectMeta, now) || marked
-		if ws.Status.Phase != core.PhaseDeleting {
-			marked = true
-			setPhase(ws, core.PhaseDeleting, now)
-			ws.Status.Conditions.Set(remain)
+	if phase == core.PhaseDeleting {
+		state, err := w.Store.State(ctx, d.cluster)
+		if err != nil {
+			return 0, err
+		}
+		if state != store.Terminating {
+			turn = []store.Fence{{Cluster: d.cluster, From: state, State: store.Terminating}}
 		}
 	}
-	if !marked && turn == nil {
+	if !d.mark(phase, left, now) && turn == nil {
 		return 0, nil
 	}
 	return w.save(ctx, d, turn...)
+}
+
+// mark begins a phase of the deletion, for which something is left, and reports whether
+// that changes anything.
+func (d *death) mark(phase core.Phase, left rest, now metav1.Time) bool {
+	remain := left.condition()
+	remain.LastTransitionTime = now
+	marked := mark(&d.root.ObjectMeta, now)
+	if d.forced {
+		marked = d.force(d.above) || marked
+	}
+	if d.root.Status.Phase != phase {
+		d.root.Status.Phase, marked = phase, true
+		d.root.Status.Conditions.Set(remain)
+	} else if phase == core.PhaseTerminating {
+		marked = d.root.Status.Conditions.Set(remain) || marked
+	}
+	ws := d.workspace
+	if ws == nil {
+		return marked
+	}
+	marked = mark(&ws.ObjectMeta, now) || marked
+	if !slices.Equal(ws.Status.Terminators, d.root.Status.Terminators) {
+		ws.Status.Terminators, marked = d.root.Status.Terminators, true
+	}
+	if ws.Status.Phase != phase {
+		marked = true
+		setPhase(ws, phase, now)
+		ws.Status.Conditions.Set(remain)
+	} else if phase == core.PhaseTerminating {
+		marked = ws.Status.Conditions.Set(remain) || marked
+	}
+	return marked
 }
 
 // mark begins the deletion of an object, as its registry would.
@@ -368,7 +404,7 @@ func (w *Workspaces) release(ctx context.Context, d *death) error {
 // Workspace, which is gone with the last one.
 func (w *Workspaces) released(d *death) (store.Write, error) {
 	ws := d.workspace
-	ws.Finalizers = slices.DeleteFunc(ws.Finalizers, func(f string) bool { return f == core.LogicalClusterFinalizer })
+	ws.Finalizers = slices.DeleteFunc(ws.Finalizers, func(f string) bool { return d.forced || f == core.LogicalClusterFinalizer })
 	ws.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceContentDeleted, Status: metav1.ConditionTrue})
 	u, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 	return store.Write{Resource: w.Resource, Cluster: d.parent, Object: u, Expect: d.workspaceRev, Delete: len(ws.Finalizers) == 0}, err

@@ -3,6 +3,7 @@
 package tenancy
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,4 +75,11 @@ func fromUnstructured[T any](o runtime.Object) (*T, error) {
 	}
 	t := new(T)
 	return t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, t)
+}
+
+// LogicalCluster returns the LogicalCluster of cluster c as it is now, nil if there is
+// none.
+func (w *Workspaces) LogicalCluster(ctx context.Context, c cluster.Name) (*core.LogicalCluster, error) {
+	l, _, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
+	return l, err
 }

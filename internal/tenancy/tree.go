@@ -17,9 +17,10 @@ type Child struct {
 	Cluster cluster.Name
 	Ready   bool
 	// Ending is true once deletion began, and Blocked says what keeps it from
-	// coming to its end.
-	Ending  bool
-	Blocked string
+	// coming to its end. Waits is true if that is for terminators to finish, and
+	// Forced if the deletion is not to wait for anybody.
+	Ending, Waits, Forced bool
+	Blocked               string
 }
 
 // The Tree knows which workspace of which cluster is which cluster.
@@ -33,7 +34,7 @@ type Tree struct {
 type Root struct {
 	Path  cluster.Path
 	Begun time.Time
-	// Whole is true once the cluster has everything it begins with.
+	// Whole is true once the cluster has everything that the server begins it with.
 	Whole bool
 	// Ending is true once deletion began.
 	Ending bool
@@ -57,9 +58,10 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 		fresh: s.Spine().Fresh,
 		children: store.NewCustomTable(s, workspaces, func(w *childForm) (Child, error) {
 			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.Metadata.DeletionTimestamp != nil}
+			child.Forced = child.Ending && w.Metadata.Annotations[core.ForceDeleteAnnotation] != ""
 			for _, c := range w.Status.Conditions {
-				if c.Type == string(core.WorkspaceContentDeleted) && c.Reason == SomeFinalizersRemain {
-					child.Blocked = c.Message
+				if c.Type == string(core.WorkspaceContentDeleted) && (c.Reason == SomeFinalizersRemain || c.Reason == SomeTerminatorsRemain) {
+					child.Blocked, child.Waits = c.Message, c.Reason == SomeTerminatorsRemain
 				}
 			}
 			return child, nil
@@ -67,7 +69,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
-				Whole: l.Status.Phase != core.PhaseInitializing, Ending: l.Metadata.DeletionTimestamp != nil,
+				Whole: l.Status.Phase != core.PhaseInitializing || len(l.Status.Initializers) > 0, Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Inactive: isInactive(l.Metadata.Annotations),
 				Moved:    !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
@@ -95,7 +97,8 @@ func known(p core.Phase) core.Phase {
 type (
 	childForm struct {
 		Metadata struct {
-			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+			Annotations       map[string]string `json:"annotations"`
 		} `json:"metadata"`
 		Spec struct {
 			Cluster string `json:"cluster"`
@@ -122,8 +125,9 @@ type (
 			} `json:"owner"`
 		} `json:"spec"`
 		Status struct {
-			Phase core.Phase `json:"phase"`
-			URL   string     `json:"URL"`
+			Phase        core.Phase         `json:"phase"`
+			URL          string             `json:"URL"`
+			Initializers []core.Initializer `json:"initializers"`
 		} `json:"status"`
 	}
 )

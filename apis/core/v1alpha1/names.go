@@ -36,6 +36,14 @@ const (
 	// LegacyInactiveAnnotation is the older spelling of [InactiveAnnotation].
 	LegacyInactiveAnnotation = "internal.kcp.io/inactive"
 
+	// ForceDeleteAnnotation has a Workspace, or a LogicalCluster, that is being deleted
+	// go with everything in it, whatever terminators and finalizers are left. Its
+	// value says why. Operators alone set it.
+	ForceDeleteAnnotation = "core.kcp.io/force-delete"
+
+	// ForceDeletedByAnnotation holds who set [ForceDeleteAnnotation].
+	ForceDeletedByAnnotation = "core.kcp.io/force-deleted-by"
+
 	// MaxTotalObjectsAnnotation limits how many objects a logical cluster may
 	// hold. Zero and below mean no limit.
 	MaxTotalObjectsAnnotation = "core.kcp.io/max-total-objects"
