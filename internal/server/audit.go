@@ -10,6 +10,7 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/view"
 )
 
 // What audit events say about the logical cluster of a request. The server alone
@@ -64,6 +65,9 @@ func (s *Server) withAuditCluster(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
 		c, ok := cluster.From(ctx)
+		if r, of := view.From(ctx); of {
+			c = r.Cluster // and not where it is authenticated
+		}
 		broken, nowhere := ctx.Value(nowhereKey{}).(brokenPath)
 		switch {
 		case nowhere: // the name of its cluster is made up

@@ -24,6 +24,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere}
 	s.inactive = newInactive(s.tree, s.store)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
+	s.viewed()
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.clusterRoles,

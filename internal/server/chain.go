@@ -26,15 +26,16 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
 	authz := c.Authorization.Authorizer
-	h := genericfilters.WithMaxInFlightLimit(api, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h := genericfilters.WithMaxInFlightLimit(s.views.Enter(api), c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
 	h = s.withoutInactive(h, c.LongRunningFunc)
+	inside := h
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, h)
-	h = auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz))
+	h = s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside)
 	h = track("impersonation", func(h http.Handler) http.Handler {
-		return auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer)
+		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
 	}, h)
 	if recorded {
 		h = inAudit(h)
@@ -78,7 +79,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
-	return s.outages(withCluster(h, func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) }))
+	resolve := func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) }
+	return s.outages(s.withViews(h, withCluster(h, resolve)))
 }
 
 // quiet has bad credentials refused like none, without the line in the log that

@@ -41,6 +41,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/view"
 )
 
 const (
@@ -116,6 +117,8 @@ type Server struct {
 	loops      []control.Loop
 	tree       *tenancy.Tree
 	inactive   *inactive
+	views      *view.Views
+	discovery  *serve.Discovery
 	workspaces *tenancy.Workspaces
 
 	ctx      context.Context // of everything that runs, ended by Close
@@ -229,6 +232,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	cfg := s.genericConfig(effective)
 	s.serving.ClientCA = s.authn.ClientCA
 	cfg.SecureServing = s.serving
+	s.views = s.newViews()
 	err := s.config.apply(ctx, cfg)
 	if err != nil {
 		return err
@@ -257,7 +261,8 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Dialer:            s.dialer,
 	})
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
-	s.front = serve.NewDiscovery(s.generic, s.definitions.ShapeOf).Wrap(s.pool.Wrap(s.front))
+	s.discovery = serve.NewDiscovery(s.generic, s.definitions.ShapeOf)
+	s.front = s.discovery.Wrap(s.pool.Wrap(s.front))
 	return nil
 }
 

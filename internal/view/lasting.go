@@ -1,0 +1,69 @@
+package view
+
+import (
+	"context"
+	"sync"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// lasting are the watches of what is in clusters of a view. They end when their
+// cluster is in it no more.
+type lasting struct {
+	mu sync.Mutex
+	of map[cluster.Name]map[chan struct{}]struct{} // closed never; one look waits in each
+}
+
+func newLasting() lasting {
+	return lasting{of: map[cluster.Name]map[chan struct{}]struct{}{}}
+}
+
+// until returns a context for a watch in cluster c that ends when is, which is asked
+// when the cluster has changed, does not hold any more. The function returned must be
+// called when the watch has ended.
+func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Context) bool) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	look := make(chan struct{}, 1)
+	look <- struct{}{} // it may have changed before anybody looked out for that
+	l.mu.Lock()
+	if l.of[c] == nil {
+		l.of[c] = map[chan struct{}]struct{}{}
+	}
+	l.of[c][look] = struct{}{}
+	l.mu.Unlock()
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-look:
+			case <-ctx.Done():
+				return
+			}
+			if !is(ctx) {
+				cancel()
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel()
+		l.mu.Lock()
+		if delete(l.of[c], look); len(l.of[c]) == 0 {
+			delete(l.of, c)
+		}
+		l.mu.Unlock()
+		looking.Wait()
+	}
+}
+
+// changed has the watches in cluster c looked at.
+func (l *lasting) changed(c cluster.Name) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for look := range l.of[c] {
+		select {
+		case look <- struct{}{}:
+		default: // it has not looked yet at what changed before
+		}
+	}
+}

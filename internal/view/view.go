@@ -1,0 +1,224 @@
+// Package view hides what is served below /services/: views of many clusters at once,
+// or of one with rights that nobody has in it otherwise. A view rewrites a request, to
+// a cluster, with a filter or as somebody, and hands it to the handlers that serve every
+// other request. What a view is and who may use it is in a file for each.
+package view
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// Prefix begins the paths of views. The name of one follows.
+const Prefix = "/services/"
+
+// Config is what views work with. All fields are required.
+type Config struct {
+	// Authorizer decides who may use a view, and what a user may do in a cluster.
+	Authorizer authorizer.Authorizer
+	Serializer runtime.NegotiatedSerializer
+	// LogicalCluster returns the LogicalCluster of a cluster as it is now, nil if
+	// there is none.
+	LogicalCluster func(context.Context, cluster.Name) (*core.LogicalCluster, error)
+	// Permissions returns what the WorkspaceType of that name grants those who
+	// prepare, and those who clear up, the workspaces of its type.
+	Permissions func(ctx context.Context, c cluster.Name, name string) (initializer, terminator []rbacv1.PolicyRule, err error)
+	// Discovery describes the LogicalClusters that a view has.
+	Discovery http.Handler
+}
+
+// Views serves the views of one server.
+type Views struct {
+	config  Config
+	all     map[string]*lifecycle // by name
+	lasting lasting
+}
+
+// New returns the views of a server.
+func New(c Config) *Views {
+	v := &Views{config: c, all: map[string]*lifecycle{}, lasting: newLasting()}
+	for _, one := range []*lifecycle{initializing(), terminating()} {
+		v.all[one.name] = one
+	}
+	return v
+}
+
+// Changed tells that the LogicalCluster of a cluster has changed, which may be in a
+// view no more.
+func (v *Views) Changed(c cluster.Name) { v.lasting.changed(c) }
+
+// A Request is a request for a view, as its path says.
+type Request struct {
+	view *lifecycle
+	id   string // of the initializer or terminator
+	kind string // the WorkspaceType that it is of
+	// Home is the cluster that the view belongs to: its RBAC guards the view, and its
+	// share of the server is what requests take up.
+	Home cluster.Name
+	// Cluster is what the request is for: one cluster, or all that are in the view.
+	Cluster cluster.Name
+	// Path in the cluster.
+	Path string
+}
+
+type requestKey struct{}
+
+// With returns a context for a request for a view.
+func With(ctx context.Context, r *Request) context.Context {
+	return context.WithValue(ctx, requestKey{}, r)
+}
+
+// From returns the request for a view that a context is of, if it is one.
+func From(ctx context.Context) (*Request, bool) {
+	r, ok := ctx.Value(requestKey{}).(*Request)
+	return r, ok
+}
+
+// Parse reads the path of a request for a view. It fails if there is no view at it.
+func (v *Views) Parse(path string) (*Request, error) {
+	name, rest, _ := strings.Cut(strings.TrimPrefix(path, Prefix), "/")
+	if one, ok := v.all[name]; ok {
+		return one.parse(rest)
+	}
+	return nil, notFound("there is no view of that name; use " + Prefix + "initializingworkspaces/ or " + Prefix + "terminatingworkspaces/")
+}
+
+func notFound(message string) error {
+	err := apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", message, 0, true)
+	err.ErrStatus.Message = "the server could not find the requested resource: " + message
+	return err
+}
+
+// A plan is how a request for a view, which was let in, is served.
+type plan struct {
+	user   user.Info
+	grant  *auth.Grant   // instead of roles and bindings
+	finish *admit.Finish // all that may be written
+	query  url.Values    // instead of the client's; nil for that
+	lasts  bool          // ends when its cluster leaves the view
+	page   http.Handler  // answers, instead of the server
+}
+
+type planKey struct{}
+
+// WithAuthorization decides on requests for views, which then go on to next. It takes
+// the place of the authorization that all others are left to.
+func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		r, ok := From(ctx)
+		if !ok {
+			others.ServeHTTP(w, req)
+			return
+		}
+		p, err := v.plan(req, r)
+		if err != nil {
+			v.refuse(w, req, err)
+			return
+		}
+		audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", "allow", "authorization.k8s.io/reason", "the user may "+r.view.verb+" "+r.id)
+		next.ServeHTTP(w, req.WithContext(context.WithValue(ctx, planKey{}, p)))
+	})
+}
+
+// WithoutImpersonation refuses requests for views that come as somebody else. Whoever
+// owns the cluster of a view may impersonate everybody in there, and would come to
+// other clusters as them.
+func (v *Views) WithoutImpersonation(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r, ok := From(req.Context())
+		u, known := request.UserFrom(req.Context())
+		if !ok || !impersonates(req.Header) || known && auth.IsPrivileged(u) {
+			next.ServeHTTP(w, req)
+			return
+		}
+		v.refuse(w, req, &refusal{authorizer.AttributesRecord{User: u, Verb: "impersonate", Path: r.Path}, "requests through a view cannot impersonate; come as the user who may use the view"})
+	})
+}
+
+func impersonates(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
+}
+
+// Enter takes requests for views to where they are for, inside of everything that
+// counts them to the cluster of the view.
+func (v *Views) Enter(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		r, ok := From(ctx)
+		p, planned := ctx.Value(planKey{}).(*plan)
+		switch {
+		case !ok:
+			next.ServeHTTP(w, req)
+			return
+		case !planned:
+			v.refuse(w, req, apierrors.NewInternalError(errors.New("a request for a view that nobody decided on")))
+			return
+		case p.page != nil:
+			p.page.ServeHTTP(w, req)
+			return
+		}
+		ctx = request.WithUser(cluster.With(ctx, r.Cluster), p.user)
+		if p.grant != nil {
+			ctx = auth.WithGrant(ctx, p.grant)
+		}
+		if p.finish != nil {
+			ctx = admit.WithFinish(ctx, *p.finish)
+		}
+		if p.lasts {
+			var ended func()
+			ctx, ended = v.lasting.until(ctx, r.Cluster, func(ctx context.Context) bool { return v.has(ctx, r) })
+			defer func() { serve.WhenServed(ctx, ended) }()
+		}
+		inside := req.WithContext(ctx)
+		if p.query != nil {
+			u := *req.URL
+			u.RawQuery = p.query.Encode()
+			inside.URL, inside.RequestURI = &u, u.RequestURI()
+		}
+		next.ServeHTTP(w, inside)
+	})
+}
+
+// A refusal is a 403 that says what was asked for, in the words of the API.
+type refusal struct {
+	attributes authorizer.Attributes
+	reason     string
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.reason }
+
+func (v *Views) refuse(w http.ResponseWriter, req *http.Request, err error) {
+	var forbidden *refusal
+	if errors.As(err, &forbidden) {
+		audit.AddAuditAnnotations(req.Context(), "authorization.k8s.io/decision", "forbid", "authorization.k8s.io/reason", forbidden.reason)
+		responsewriters.Forbidden(forbidden.attributes, w, req, forbidden.reason, v.config.Serializer)
+		return
+	}
+	responsewriters.ErrorNegotiated(err, v.config.Serializer, schema.GroupVersion{}, w, req)
+}
