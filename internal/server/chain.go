@@ -79,8 +79,11 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(h)
-	resolve := func(ctx context.Context, p cluster.Path) (cluster.Name, string) { return s.tree.Resolve(ctx, p) }
-	return s.outages(s.withViews(h, withCluster(h, resolve)))
+	return s.outages(s.withViews(h, withCluster(h, s.resolve)))
+}
+
+func (s *Server) resolve(ctx context.Context, p cluster.Path) (cluster.Name, string) {
+	return s.tree.Resolve(ctx, p) // there is one by now
 }
 
 // quiet has bad credentials refused like none, without the line in the log that
