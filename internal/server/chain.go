@@ -28,11 +28,10 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	authz := c.Authorization.Authorizer
 	h := genericfilters.WithMaxInFlightLimit(s.views.Enter(api), c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
-	h = s.withoutInactive(h, c.LongRunningFunc)
-	inside := h
+	inside := s.withoutInactive(h, c.LongRunningFunc)
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
-	}, h)
+	}, inside)
 	h = s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside)
 	h = track("impersonation", func(h http.Handler) http.Handler {
 		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
