@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -26,9 +27,6 @@ const (
 
 	// accessRole is the role that lets a user enter a workspace.
 	accessRole = "system:kcp:workspace:access"
-
-	// descendantsLabel makes a binding hold in all workspaces below its own, too.
-	descendantsLabel = "rbac.kcp.io/descendants"
 )
 
 // everywhere are the roles for people that exist in every workspace without being
@@ -182,7 +180,7 @@ func (sh share) bindings() []*rbacv1.ClusterRoleBinding {
 			Subjects:   []rbacv1.Subject{sh.subject},
 		}
 		if sh.descendants {
-			b.Labels[descendantsLabel] = "true"
+			b.Labels[core.DescendantsLabel] = "true"
 		}
 		all = append(all, b)
 	}
@@ -226,10 +224,10 @@ func bind(ctx context.Context, bindings rbacclient.ClusterRoleBindingInterface, 
 	}
 	now := old.DeepCopy()
 	now.Subjects = want.Subjects
-	if want.Labels[descendantsLabel] != "" {
-		now.Labels[descendantsLabel] = want.Labels[descendantsLabel]
+	if want.Labels[core.DescendantsLabel] != "" {
+		now.Labels[core.DescendantsLabel] = want.Labels[core.DescendantsLabel]
 	}
-	if slices.Equal(now.Subjects, old.Subjects) && now.Labels[descendantsLabel] == old.Labels[descendantsLabel] {
+	if slices.Equal(now.Subjects, old.Subjects) && now.Labels[core.DescendantsLabel] == old.Labels[core.DescendantsLabel] {
 		return false, nil
 	}
 	_, err = bindings.Update(ctx, now, metav1.UpdateOptions{FieldManager: userAgent})
