@@ -128,8 +128,10 @@ func (a *app) handOut(ctx context.Context, args []string, h handout) error {
 	if h.file == "-" {
 		_, err = a.print.out.Write(text)
 	} else {
-		err = os.WriteFile(h.file, text, private)
-		err = errors.Join(err, os.Chmod(h.file, private)) // one that was there may be open to others
+		err = os.Chmod(h.file, private) // one that is there may be open to others
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = os.WriteFile(h.file, text, private)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// TestBare checks that a kubeconfig for others has all it takes to reach the server,
+// wherever it is read, and nothing by which its maker is known.
+func TestBare(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), []byte(certificate), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mine := api.NewConfig()
+	mine.CurrentContext = "mine"
+	mine.Contexts["mine"] = &api.Context{Cluster: "mine", AuthInfo: "me", Namespace: "dev"}
+	mine.Clusters["mine"] = &api.Cluster{
+		Server: "https://kcp.example.com/clusters/root:org", CertificateAuthority: "ca.crt", TLSServerName: "kcp",
+		ProxyURL: "http://me:secret-proxy@proxy.example.com", DisableCompression: true,
+	}
+	mine.AuthInfos["me"] = &api.AuthInfo{
+		Token: "secret-token", Username: "", ClientCertificateData: []byte("secret-certificate"), ClientKeyData: []byte("secret-key"),
+		Impersonate: "secret-boss",
+	}
+	file := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*mine, file); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSession(&genericclioptions.ConfigFlags{KubeConfig: &file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := s.bare(s.here.at("root:org:team"), "deployer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "secret") || len(config.AuthInfos) > 0 {
+		t.Errorf("it has something of its maker:\n%s", text)
+	}
+	cl := config.Clusters["root:org:team"]
+	if cl == nil || cl.Server != "https://kcp.example.com/clusters/root:org:team" || string(cl.CertificateAuthorityData) != certificate || cl.CertificateAuthority != "" ||
+		cl.TLSServerName != "kcp" || cl.ProxyURL != "http://proxy.example.com" || !cl.DisableCompression || config.CurrentContext != "root:org:team" {
+		t.Errorf("the server cannot be reached with %+v, context %s", cl, config.CurrentContext)
+	}
+}
+
+// TestHandoutFile checks that no file is replaced that has anything else in it.
+func TestHandoutFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, contexts := range map[string][]string{"same": {"root:a"}, "other": {"root:b"}, "both": {"root:a", "root:b"}, "none": nil} {
+		config := api.NewConfig()
+		for _, c := range contexts {
+			config.Contexts[c] = &api.Context{Cluster: c}
+		}
+		if err := clientcmd.WriteToFile(*config, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("my diary"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"same": true, "missing": true, "other": false, "both": false, "none": false, "text": false} {
+		if err := (handout{file: filepath.Join(dir, name)}).checkFile("root:a"); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
