@@ -127,9 +127,6 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if group == "" {
-		return write(ctx) // it is invalid, and is told so
-	}
 	claims := store.SystemKey(c, "names", claimsOf(group))
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
@@ -161,14 +158,25 @@ func claimsOf(group string) string { return fmt.Sprintf("%x", sha256.Sum256([]by
 type creating struct{ rest.RESTCreateStrategy }
 
 func (s creating) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
-	return settled(ctx, obj, s.RESTCreateStrategy.Validate(ctx, obj))
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if !ok || crd.Spec.Group != "" {
+		return settled(ctx, obj, s.RESTCreateStrategy.Validate(ctx, obj))
+	}
+	standIn := validatable(crd)
+	return settled(ctx, obj, coreErrors(crd, standIn, s.RESTCreateStrategy.Validate(ctx, standIn)))
 }
 
 // updating is upstream's strategy with the status settled.
 type updating struct{ rest.RESTUpdateStrategy }
 
 func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	return settled(ctx, obj, s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
+	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	before, was := old.(*apiextensions.CustomResourceDefinition)
+	if !ok || !was || crd.Spec.Group != "" || before.Spec.Group != "" { // what goes to another group is refused
+		return settled(ctx, obj, s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
+	}
+	standIn := validatable(crd)
+	return settled(ctx, obj, coreErrors(crd, standIn, s.RESTUpdateStrategy.ValidateUpdate(ctx, standIn, validatable(before))))
 }
 
 func settled(ctx context.Context, obj runtime.Object, errs field.ErrorList) field.ErrorList {

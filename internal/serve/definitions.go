@@ -29,8 +29,9 @@ func CustomResourceDefinitions() store.Resource {
 // holds for each definition in a cluster a name and a pointer to what equal
 // definitions share.
 type Definitions struct {
-	store *store.Store
-	given func(cluster.Name) *Shape
+	store  *store.Store
+	given  func(cluster.Name) *Shape
+	native map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
 
 	readings *interned[Hash, reading]
 	contents *interned[Hash, Content]
@@ -73,22 +74,13 @@ type definitionID struct {
 // started. Given tells what the server itself has a cluster serve.
 func NewDefinitions(s *store.Store, given func(cluster.Name) *Shape) *Definitions {
 	d := &Definitions{
-		store: s, given: given,
+		store: s, given: given, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
 		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), shapes: newInterned[Hash, Shape](),
 		sharing:  newSharing(),
 		clusters: map[cluster.Name]*defined{}, lasting: map[definitionID]map[*lasting]struct{}{},
 	}
 	s.Spine().Follow(d)
 	return d
-}
-
-// DefinitionName returns the name of the definition of a resource.
-func DefinitionName(gr schema.GroupResource) string { return gr.Resource + "." + gr.Group }
-
-// ResourceOfName returns the resource that the definition of a name is for.
-func ResourceOfName(name string) schema.GroupResource {
-	resource, group, _ := strings.Cut(name, ".")
-	return schema.GroupResource{Group: group, Resource: resource}
 }
 
 // Find returns the custom resource that a cluster serves of that group and plural
@@ -172,10 +164,19 @@ func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
 	return shape
 }
 
+// Reserve has names in a group taken in all clusters, for what the server itself has
+// there. It is called before anything is defined.
+func (d *Definitions) Reserve(group string, names apiextensionsv1.CustomResourceDefinitionNames) {
+	d.native[group] = append(d.native[group], names)
+}
+
 // names returns the names that are taken in a group of a cluster, of resources and
 // of kinds.
 func (d *Definitions) names(c cluster.Name, group string) taken {
 	t := newTaken()
+	for _, n := range d.native[group] {
+		t.add(n)
+	}
 	for _, s := range d.given(c).All() {
 		if s.Content.Definition.Spec.Group == group {
 			t.add(s.Content.Definition.Status.AcceptedNames)
@@ -199,7 +200,7 @@ func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, in := range d.clusters {
-		if i, ok := in.search(DefinitionName(gr)); ok && in.rows[i].content != nil {
+		if i, ok := in.search(DefinitionName(gr)); ok && in.rows[i].content != nil && in.rows[i].content.GroupResource() == gr {
 			return true
 		}
 	}

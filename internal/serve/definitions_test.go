@@ -360,10 +360,10 @@ func FuzzDefinitionName(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, resource, group string) {
 		gr := schema.GroupResource{Group: group, Resource: resource}
-		if back := ResourceOfName(DefinitionName(gr)); !strings.Contains(resource, ".") && back != gr {
+		if back := ResourceOfName(DefinitionName(gr)); !strings.Contains(resource, ".") && back != gr && group != coreGroup {
 			t.Errorf("%q became %q", gr, back)
 		}
-		if name := DefinitionName(ResourceOfName(resource)); name != resource && name != resource+"." {
+		if name := DefinitionName(ResourceOfName(resource)); name != resource && name != strings.TrimSuffix(resource, ".")+".core" {
 			t.Errorf("%q became %q", resource, name)
 		}
 		d := &Definitions{given: func(cluster.Name) *Shape { return NewShape() }, clusters: map[cluster.Name]*defined{}}
@@ -375,8 +375,13 @@ func FuzzDefinitionName(f *testing.F) {
 			t.Skip(err)
 		}
 		put(d.clusters, "c1", row{name: resource, reading: &reading{content: content}})
-		if s, _, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
-			t.Errorf("%q is served as %q", gr, s.Content.GroupResource())
+		for _, gr := range []schema.GroupResource{gr, ResourceOfName(resource), {Group: coreGroup, Resource: gr.Resource}} {
+			if s, _, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
+				t.Errorf("%q is served as %q", gr, s.Content.GroupResource())
+			}
+			if d.Anywhere(gr) && content.GroupResource() != gr {
+				t.Errorf("%q is there as %q", gr, content.GroupResource())
+			}
 		}
 		put(d.clusters, "c1", row{name: resource})
 		if len(d.clusters) != 0 {
@@ -399,4 +404,47 @@ func TestReadingsAreOfWhatIsStored(t *testing.T) {
 		t.Errorf("c1 serves %v, c2 %v", r.served("c1"), r.served("c2"))
 	}
 	runtime.KeepAlive(r)
+}
+
+// Definitions in the core group are told of the names that they have, and not of those
+// that they are validated by.
+func TestDefinitionsInTheCoreGroup(t *testing.T) {
+	r := newRegistry(t, t.TempDir(), nil)
+	r.Reserve("", apiextensionsv1.CustomResourceDefinitionNames{Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", ShortNames: []string{"cm"}})
+	in := func(names string) *definition {
+		crd := called(names)
+		crd.Name, crd.Spec.Group = strings.Fields(names)[0]+".core", ""
+		return crd
+	}
+	made := r.create("c1", in("pods pod Pod PodList po"))
+	r.expect("after one", "c1", "pods/PodList")
+	if made.Spec.Group != "" || made.Name != "pods.core" || conditionsOf(made)[apiextensionsv1.Established].Status != "True" {
+		t.Errorf("made %s in %q: %+v", made.Name, made.Spec.Group, made.Status)
+	}
+	r.create("c1", called("pods pod Pod PodList po"))
+	r.expect("after one of the name elsewhere", "c1", "pods.example.com/PodList", "pods/PodList")
+	for names, want := range map[string]string{
+		"a configmap A AList":      "SingularConflict",
+		"b b B BList cm":           "ShortNamesConflict",
+		"c c ConfigMap CList":      "KindConflict",
+		"d d D PodList":            "ListKindConflict",
+		"configmaps e E EList":     "PluralConflict",
+		"f f F FList configmapper": "NoConflicts",
+	} {
+		if got := conditionsOf(r.create("c1", in(names)))[apiextensionsv1.NamesAccepted]; got.Reason != want {
+			t.Errorf("%s: %+v, want %s", names, got, want)
+		}
+	}
+	changed := r.change(r.crds, "c1", "pods.core", func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ShortNames = []string{"p"} })
+	if changed.Name != "pods.core" || !slices.Equal(changed.Status.AcceptedNames.ShortNames, []string{"p"}) {
+		t.Errorf("changed to %+v", changed)
+	}
+	for _, gr := range []schema.GroupResource{{Group: "core", Resource: "pods"}, {Group: "", Resource: "nodes"}} {
+		if _, _, ok := r.Find("c1", gr); ok || r.Anywhere(gr) {
+			t.Errorf("%q is served", gr)
+		}
+	}
+	if pods := (schema.GroupResource{Resource: "pods"}); !r.Anywhere(pods) || ResourceOfName("pods.core") != pods {
+		t.Error("pods are nowhere")
+	}
 }

@@ -67,6 +67,8 @@ func (s *handlers) of(key handlerKey, c *Content, build func(*oneDefinition) (ht
 			}
 		}()
 		if use.definition.crd, use.err = c.Whole(); use.err == nil {
+			gr := c.GroupResource()
+			use.definition.crd.Name = gr.Resource + "." + gr.Group // as upstream looks for it, also in the core group
 			use.http, use.err = build(use.definition)
 		}
 	})

@@ -171,6 +171,9 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 
 func (p *Pool) build(d *oneDefinition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
 	o := p.config
+	if d.crd.Spec.Group == "" {
+		return p.buildCore(d, from)
+	}
 	return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
 		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.MinRequestTimeout, p.models(), o.MaxBody)
 }

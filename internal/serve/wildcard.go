@@ -20,6 +20,9 @@ import (
 func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.RequestInfo) http.Handler {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	reads := info.Verb == "list" || info.Verb == "watch"
+	if gr.Group == "" && info.APIVersion != coreVersion {
+		return nil
+	}
 	if c != cluster.All || !reads || info.Subresource != "" || !wantsMetadata(req) || !p.config.Definitions.Anywhere(gr) {
 		return nil
 	}

@@ -25,7 +25,8 @@ func TestReservedDefinitions(t *testing.T) {
 		plural, group, words string
 		refused              func(error) bool
 	}{
-		"no group":        {"configmaps", "", "spec.group: Required value", apierrors.IsInvalid},
+		"no group":        {"configmaps", "", `must be spec.names.plural+".core"`, apierrors.IsInvalid},
+		"named core":      {"widgets", "core", "should be a domain with at least one dot", apierrors.IsInvalid},
 		"leases":          {"leases", "coordination.k8s.io", "is served by the server itself", apierrors.IsForbidden},
 		"events":          {"events", "events.k8s.io", "is served by the server itself", apierrors.IsForbidden},
 		"definitions":     {"customresourcedefinitions", "apiextensions.k8s.io", "is served by the server itself", apierrors.IsForbidden},

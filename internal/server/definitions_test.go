@@ -101,7 +101,7 @@ func instance(d *definition, name string, more ...string) *unstructured.Unstruct
 			panic(err)
 		}
 	}
-	o.SetAPIVersion(d.Spec.Group + "/" + d.Spec.Versions[0].Name)
+	o.SetAPIVersion(resourceOf(d).GroupVersion().String())
 	o.SetKind(d.Spec.Names.Kind)
 	o.SetName(name)
 	return o

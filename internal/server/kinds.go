@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -43,4 +44,26 @@ func storedAs(group, resource string) store.Resource {
 		group = ""
 	}
 	return store.NativeResource(schema.GroupResource{Group: group, Resource: resource})
+}
+
+// reserve has no definition take a name that a built-in group has.
+func (s *Server) reserve(info *genericapiserver.APIGroupInfo) error {
+	for _, gv := range info.PrioritizedVersions {
+		for plural, storage := range info.VersionedResourcesStorageMap[gv.Version] {
+			s.own[schema.GroupResource{Group: gv.Group, Resource: plural}] = true
+			if strings.Contains(plural, "/") {
+				continue
+			}
+			gvk, err := endpoints.GetResourceKind(gv, storage, info.Scheme)
+			if err != nil {
+				return fmt.Errorf("kind of %s: %w", plural, err)
+			}
+			names := apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: strings.ToLower(gvk.Kind), Kind: gvk.Kind, ListKind: gvk.Kind + "List"}
+			if short, ok := storage.(rest.ShortNamesProvider); ok {
+				names.ShortNames = short.ShortNames()
+			}
+			s.definitions.Reserve(gv.Group, names)
+		}
+	}
+	return nil
 }

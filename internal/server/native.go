@@ -52,6 +52,10 @@ const (
 // uncached resources expire by lease.
 var uncached = []schema.GroupResource{{Resource: "events"}}
 
+// planned resources are going to be compiled into the server. What tenants defined of
+// these names could not be reached any more then.
+var planned = []schema.GroupResource{{Resource: "resourcequotas"}}
+
 // nativeStorage returns how kinds compiled into the server are encoded: in the
 // storage version that upstream has for the effective version.
 func nativeStorage(s *store.Store, version basecompatibility.EffectiveVersion, share func(runtime.Object)) (*store.Getter, error) {
@@ -164,6 +168,9 @@ func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 	for _, name := range s.config.Groups {
 		chosen[name] = true
 	}
+	for _, gr := range planned {
+		s.own[gr] = true
+	}
 	every := len(chosen) == 0
 	var infos []*genericapiserver.APIGroupInfo
 	for _, group := range s.nativeGroups(g) {
@@ -183,10 +190,8 @@ func (s *Server) installNatives(g generic.RESTOptionsGetter) error {
 			return fmt.Errorf("API group %s: %w", group.name, err)
 		}
 		s.natives = append(s.natives, kinds...)
-		for _, version := range info.VersionedResourcesStorageMap {
-			for resource := range version {
-				s.own[schema.GroupResource{Group: info.PrioritizedVersions[0].Group, Resource: resource}] = true
-			}
+		if err := s.reserve(&info); err != nil {
+			return fmt.Errorf("API group %s: %w", group.name, err)
 		}
 		if group.name == "core" {
 			if err := s.generic.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {

@@ -19,8 +19,8 @@ const (
 	System Root = "s" // the server's own bookkeeping, never served
 )
 
-// none stands in a key for a group or identity that is empty. It is no valid
-// identity, and "core" no valid group of a custom resource.
+// none stands in a key for an identity that is empty, and coreGroup for an empty group.
+// Neither is one: a group that a definition names has a dot.
 const (
 	none      = "-"
 	coreGroup = "core"
