@@ -79,6 +79,9 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.agreeOnSigner(ctx, accounts); err != nil {
+		return err
+	}
 	if s.accounts, err = auth.NewServiceAccounts(accounts); err != nil {
 		return err
 	}

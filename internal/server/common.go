@@ -5,7 +5,10 @@ import (
 	"context"
 	"crypto"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/client-go/util/keyutil"
 
@@ -72,6 +76,43 @@ func (s *Server) commonSigningKey(ctx context.Context, file string) (crypto.Sign
 		return nil, fmt.Errorf("key of service account tokens of the servers on this etcd: a %T cannot sign", key)
 	}
 	return signer, nil
+}
+
+// agreeOnSigner refuses a key for the tokens of service accounts that is another one than
+// that of the servers which serve the same etcd, unless theirs is known here: that is how
+// a key is changed.
+func (s *Server) agreeOnSigner(ctx context.Context, o auth.ServiceAccountOptions) error {
+	if !s.store.Several() {
+		return nil
+	}
+	own, err := fingerprint(o.Key.Public())
+	if err != nil {
+		return err
+	}
+	known := [][]byte{own}
+	for _, key := range o.VerifyKeys {
+		print, err := fingerprint(key)
+		if err != nil {
+			return err
+		}
+		known = append(known, print)
+	}
+	return s.store.Agree(ctx, "service-account-signer", func(theirs []byte) ([]byte, error) {
+		if theirs != nil && !slices.ContainsFunc(known, func(print []byte) bool { return bytes.Equal(print, theirs) }) {
+			return nil, errors.New("the servers on this etcd sign tokens of service accounts with another key, and would refuse those of this one: give it their --service-account-signing-key-file; to change the key, name theirs with --service-account-key-file")
+		}
+		return own, nil
+	})
+}
+
+// fingerprint identifies a public key.
+func fingerprint(key crypto.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("key of service account tokens: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return []byte(hex.EncodeToString(sum[:])), nil
 }
 
 // commonAdmins returns the tokens of the administrators of all processes, nil if there

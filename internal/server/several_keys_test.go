@@ -1,0 +1,110 @@
+package server_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// Servers on one etcd that would refuse each other's tokens do not start. The key can be
+// changed all the same.
+func TestSigningKeysOfSeveralServers(t *testing.T) {
+	e := &equals{t: t, etcd: etcdtest.Start(t, etcdtest.Options{})}
+	one, two := signingKey(t, "one"), signingKey(t, "two")
+	first := e.with(one)
+	e.ok(first.err)
+	token := e.token(first.Server)
+
+	for name, wrong := range map[string]keyed{"another key": e.with(two), "a key of its own": e.with("")} {
+		if wrong.err == nil || !strings.Contains(wrong.err.Error(), "--service-account-signing-key-file") || strings.Contains(wrong.err.Error(), "\n") {
+			t.Errorf("%s: %v", name, wrong.err)
+		}
+	}
+	same := e.with(one)
+	e.ok(same.err)
+	e.accepts(same.Server, token)
+
+	// The new key is made known first, then used, then the old one is given up.
+	knows := e.with(one, two)
+	e.ok(knows.err)
+	changed := e.with(two, one)
+	e.ok(changed.err)
+	e.accepts(changed.Server, token)
+	e.accepts(knows.Server, e.token(changed.Server))
+	if old := e.with(one); old.err == nil || !strings.Contains(old.err.Error(), "--service-account-key-file") {
+		t.Errorf("one that knows nothing of the new key: %v", old.err)
+	}
+	last := e.with(two)
+	e.ok(last.err)
+	e.accepts(last.Server, e.token(changed.Server))
+}
+
+// Servers that are given no key have one in common, beside which no other is let in.
+func TestSigningKeyIsGivenLater(t *testing.T) {
+	e := startEquals(t, 1, etcdtest.Options{})
+	if given := e.with(signingKey(t, "given")); given.err == nil || !strings.Contains(given.err.Error(), "--service-account-signing-key-file") {
+		t.Errorf("another key than that of the servers before: %v", given.err)
+	}
+}
+
+// keyed is a server, or why it did not start.
+type keyed struct {
+	*server.Server
+	err error
+}
+
+// with starts a server that signs with the key in a file, and knows those in others.
+func (e *equals) with(signs string, knows ...string) keyed {
+	e.t.Helper()
+	o := auth.DefaultOptions()
+	o.ServiceAccounts.KeyFiles = knows
+	s, err := server.New(context.Background(), server.Config{
+		Dir: e.t.TempDir(), Etcd: store.Etcd{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
+		Access: server.Access{Authentication: o, SigningKeyFile: signs},
+	})
+	if err == nil {
+		e.t.Cleanup(s.Close)
+	}
+	return keyed{s, err}
+}
+
+// token is one for the default account of the root workspace.
+func (e *equals) token(s *server.Server) string {
+	e.t.Helper()
+	r, err := e.kube(s, "root", server.System()).CoreV1().ServiceAccounts("default").CreateToken(e.t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	e.ok(err)
+	return r.Status.Token
+}
+
+func (e *equals) accepts(s *server.Server, token string) {
+	e.t.Helper()
+	review, err := e.kube(s, "root", server.System()).AuthenticationV1().TokenReviews().Create(e.t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	e.ok(err)
+	if !review.Status.Authenticated {
+		e.t.Errorf("a token is not accepted: %s", review.Status.Error)
+	}
+}
+
+// signingKey writes a new key, and returns its file.
+func signingKey(t *testing.T, name string) string {
+	t.Helper()
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	path := filepath.Join(t.TempDir(), name+".key")
+	write(t, path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: must(x509.MarshalECPrivateKey(key))(t)}))
+	return path
+}
