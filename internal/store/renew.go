@@ -26,7 +26,7 @@ const (
 	renewPage     = 100 // values read at once
 	renewInFlight = 8   // written at once
 	renewRate     = 500 // written in a second: history, too, fills etcd
-	// renewEvery is how soon a new key for encryption is noticed.
+	// renewEvery is how soon a new key for encryption is noticed by default.
 	renewEvery = time.Minute
 )
 
@@ -36,6 +36,10 @@ type manner struct {
 	Encoding string `json:"encoding,omitempty"`
 	// Probe is a value encrypted as the others are: when it is stale, they are.
 	Probe []byte `json:"probe,omitempty"`
+	// Unsettled tells that values had to be encrypted anew when they were looked at last.
+	// Somebody may have written with the old key since: a request that was under way, or
+	// a process that has not heard of the new one yet.
+	Unsettled bool `json:"unsettled,omitempty"`
 }
 
 // Renew rewrites what is stored in another way than this program would store it: native
@@ -62,7 +66,7 @@ func (s *Store) Renew(ctx context.Context) (again time.Duration, err error) {
 	if err := r.save(ctx); err != nil {
 		return 0, err
 	}
-	if done && !r.left {
+	if done && !r.left && !r.unsettled() {
 		klog.FromContext(ctx).Info("Everything is stored as this server stores it, with the newest keys")
 	}
 	if !r.left {
@@ -71,9 +75,19 @@ func (s *Store) Renew(ctx context.Context) (again time.Duration, err error) {
 		}
 	}
 	if s.encryption != nil {
-		return renewEvery, nil
+		return s.renewEvery, nil
 	}
 	return 0, nil
+}
+
+// unsettled reports whether anything has to be looked at again.
+func (r *renewal) unsettled() bool {
+	for _, m := range r.manners {
+		if m.Unsettled {
+			return true
+		}
+	}
+	return false
 }
 
 // resources returns all that any cluster stores or stored.
@@ -157,7 +171,7 @@ func (r *renewal) resource(ctx context.Context, of Resource) error {
 			return err
 		}
 	}
-	if known && want.Encoding == was.Encoding && !stale {
+	if known && want.Encoding == was.Encoding && !stale && !was.Unsettled {
 		return nil
 	}
 	found := findings{}
@@ -166,6 +180,7 @@ func (r *renewal) resource(ctx context.Context, of Resource) error {
 	if err != nil {
 		return err
 	}
+	want.Unsettled = found.written > 0 && how.transformer.inner != nil
 	r.manners[of.prefix()], r.changed = want, true
 	if found.written > 0 {
 		return r.save(ctx)

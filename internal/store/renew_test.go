@@ -247,6 +247,7 @@ func TestRenewEncryption(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.ended()
 		names := numbered(20)
+		before := map[string]string{} // what is stored, as it was encrypted before the last step
 		reopen := func(e value.ResourceTransformers) {
 			t.Helper()
 			s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: e})
@@ -285,6 +286,21 @@ func TestRenewEncryption(t *testing.T) {
 					t.Errorf("%v: %s is %.40q", step.providers, key, v)
 				}
 			}
+			for key, value := range before { // a process writes that has not heard of the new key
+				if step.mark != "k8s:enc:aesgcm:v1:b:" {
+					break
+				}
+				_, err := w.store.RawClient().Put(t.Context(), key, value)
+				w.ok(err, "write with the old key")
+				_, err = w.store.Renew(t.Context())
+				w.ok(err, "renew")
+				if now := stored(t, w.store, w.resource(""))[key]; !strings.HasPrefix(now, step.mark) {
+					t.Errorf("%v: %s is %.40q", step.providers, key, now)
+				}
+			}
+			_, err = w.store.Renew(t.Context()) // finds nothing more
+			w.ok(err, "renew")
+			before = stored(t, w.store, w.resource(""))
 			written := w.store.guard.latest.Load()
 			_, err = w.store.Renew(t.Context())
 			if w.ok(err, "renew"); len(all) != len(names) || w.store.guard.latest.Load() != written {

@@ -7,6 +7,7 @@ import (
 	"path"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -39,6 +40,9 @@ type Options struct {
 	// Encryption says how the values of each resource are encrypted; nil for not
 	// at all. It does not concern the server's own bookkeeping.
 	Encryption value.ResourceTransformers
+	// RenewEvery is how soon [Store.Renew] looks again whether Encryption has a new key.
+	// The default is a minute.
+	RenewEvery time.Duration
 	// DeleteCollectionWorkers is how many objects a request to delete many deletes at
 	// once. The default is one.
 	DeleteCollectionWorkers int
@@ -49,6 +53,7 @@ type Store struct {
 	prefix string
 	// encryption of values; nil for none
 	encryption value.ResourceTransformers
+	renewEvery time.Duration
 	version    string // of Kubernetes that writes the data
 	deleters   int    // at once, of a request to delete many
 	backend    *backend
@@ -107,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		prefix:     path.Join("/", cmp.Or(o.Prefix, "/registry")),
 		encryption: o.Encryption,
+		renewEvery: cmp.Or(o.RenewEvery, renewEvery),
 		version:    o.Version,
 		deleters:   max(1, o.DeleteCollectionWorkers),
 		backend:    b,
