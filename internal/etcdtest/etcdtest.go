@@ -30,6 +30,7 @@ const variable = "ETCDTEST_MEMBER"
 type settings struct {
 	Name, Dir, Client, Peer, Cluster string
 	Quota                            int64
+	Steady                           bool
 	// CA, Cert and Key secure the client port, and ask clients for certificates of CA.
 	CA, Cert, Key string
 }
@@ -57,6 +58,9 @@ func run(text string) error {
 	cfg.LogLevel, cfg.Logger = "fatal", "zap"
 	cfg.UnsafeNoFsync = true // the machine does not crash
 	cfg.TickMs, cfg.ElectionMs = 50, 500
+	if s.Steady {
+		cfg.TickMs, cfg.ElectionMs = 250, 5000
+	}
 	cfg.QuotaBackendBytes = s.Quota
 	cfg.MaxRequestBytes = 3 << 20
 	client, err := url.Parse(s.Client)
@@ -108,6 +112,9 @@ type Options struct {
 	Members int
 	// Quota of the database in bytes; 0 for etcd's own.
 	Quota int64
+	// Steady has the members give each other up late: for tests in which none of them
+	// fails, but a busy machine may keep one waiting for longer than an election takes.
+	Steady bool
 	// CA, Cert and Key are files that secure the client ports.
 	CA, Cert, Key string
 }
@@ -143,7 +150,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	for i := range n {
 		c.Members = append(c.Members, &Member{t: t, settings: settings{
 			Name: fmt.Sprint("m", i), Dir: filepath.Join(t.TempDir(), "etcd"), Cluster: strings.Join(all, ","),
-			Client: scheme + ports[2*i], Peer: "http://" + ports[2*i+1], Quota: o.Quota, CA: o.CA, Cert: o.Cert, Key: o.Key,
+			Client: scheme + ports[2*i], Peer: "http://" + ports[2*i+1], Quota: o.Quota, Steady: o.Steady, CA: o.CA, Cert: o.Cert, Key: o.Key,
 		}})
 	}
 	c.Start()

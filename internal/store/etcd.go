@@ -119,6 +119,7 @@ func startEtcd(ctx context.Context, settings Etcd, fsync bool) (*backend, error)
 	}
 	watches := newStreams(e.Server)
 	client := watches.client()
+	client.KV = told{client.KV}
 	full := newCapacity(func() int64 { return e.Server.Backend().SizeInUse() }, cfg.QuotaBackendBytes)
 	compacting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
+// betweenWatches is at least between the beginnings of two watches that feed a cache.
+const betweenWatches = time.Second
+
 // feeding is the storage that a watch cache of all clusters reads.
 type feeding struct {
 	storage.Interface
@@ -22,9 +25,12 @@ type feeding struct {
 	committed *atomic.Int64  // newest revision under the prefix of the resource
 	cache     *cacher.Cacher // that is fed
 
+	ended chan struct{} // closed once stopped
+
 	mu      sync.Mutex
-	watch   *fed // the one that feeds the cache; nil before the first
-	listed  bool // whether the cache was filled before
+	watch   *fed      // the one that feeds the cache; nil before the first
+	begun   time.Time // when that began
+	listed  bool      // whether the cache was filled before
 	stopped bool
 }
 
@@ -42,7 +48,7 @@ func (w *fed) Stop() {
 }
 
 func (s *Store) feeding(feed storage.Interface, prefix string) *feeding {
-	return &feeding{Interface: feed, store: s, committed: s.guard.follow(prefix)}
+	return &feeding{Interface: feed, store: s, committed: s.guard.follow(prefix), ended: make(chan struct{})}
 }
 
 // IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
@@ -100,6 +106,7 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	if err := f.refuse(); err != nil {
 		return nil, err
 	}
+	f.calm(ctx)
 	w, err := f.Interface.Watch(ctx, key, o)
 	if err != nil {
 		return nil, err
@@ -112,6 +119,25 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 		w.Stop()
 	}
 	return fresh, nil
+}
+
+// calm returns when a watch may begin: the reflector begins the next one at once when one
+// fails, over and over while etcd has no leader.
+func (f *feeding) calm(ctx context.Context) {
+	f.mu.Lock()
+	wait := betweenWatches - time.Since(f.begun)
+	f.begun = time.Now().Add(max(0, wait))
+	f.mu.Unlock()
+	if wait <= 0 {
+		return
+	}
+	pause := time.NewTimer(wait)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-f.ended:
+	case <-ctx.Done():
+	}
 }
 
 func (f *feeding) refuse() error {
@@ -131,6 +157,9 @@ func (f *feeding) stop() {
 	delete(f.store.feeds, f)
 	f.store.feedsMu.Unlock()
 	f.mu.Lock()
+	if !f.stopped {
+		close(f.ended)
+	}
 	f.stopped = true
 	w := f.watch
 	f.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unforked/kcp/internal/etcdtest"
 )
@@ -39,9 +40,9 @@ func TestAllOutside(t *testing.T) {
 	if os.Getenv(outsideServers) != "" || testing.Short() {
 		t.Skip("run by the long tests, once")
 	}
-	etcd := etcdtest.Start(t, etcdtest.Options{Members: 3})
-	const files = "Outside|UnusableEtcd|ServerHangs|EtcdAway|TestFull|LostLease|Restored|Secured|Several|Killed|Writer|DamagedFiles|Directory|Format|OpenCalledOff|FirstStart|Used|FailedOpen"
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.skip="+files, "-test.v", "-test.timeout=5m")
+	etcd := etcdtest.Start(t, etcdtest.Options{Members: 3, Steady: true})
+	const files = "Outside|UnusableEtcd|ServerHangs|EtcdAway|TestFull|LostLease|Restored|Secured|Several|Killed|Writer|DamagedFiles|Directory|Format|OpenCalledOff|FirstStart|Used|FailedOpen|CompactionInterval|Prefixes|ForceNew|Leaderless"
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.skip="+files, "-test.v", "-test.timeout="+left(t).String())
 	cmd.Env = append(os.Environ(), outsideServers+"="+strings.Join(etcd.Servers(), ","))
 	out, err := cmd.CombinedOutput()
 	passed := 0
@@ -54,9 +55,18 @@ func TestAllOutside(t *testing.T) {
 		}
 	}
 	if err != nil {
-		t.Errorf("outside the process: %v", err)
+		t.Errorf("outside the process: %v; it ended with\n%s", err, out[max(0, len(out)-4000):])
 	}
 	if passed < 30 {
 		t.Errorf("only %d tests ran", passed)
 	}
+}
+
+// left is how long a part of this test may take, so that it, and not this, tells what took
+// too long.
+func left(t *testing.T) time.Duration {
+	if at, ok := t.Deadline(); ok {
+		return time.Until(at) * 9 / 10
+	}
+	return time.Hour
 }

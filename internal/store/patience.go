@@ -174,3 +174,30 @@ func unsent(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "Error while dialing") || strings.Contains(text, "no connection available") || strings.Contains(text, "no address available")
 }
+
+// told has the errors of an etcd in this process, which always answers, tell clients of
+// the API what they are to know.
+type told struct{ clientv3.KV }
+
+// Txn implements [clientv3.KV].
+func (t told) Txn(ctx context.Context) clientv3.Txn { return toldTxn{t.KV.Txn(ctx)} }
+
+type toldTxn struct{ txn clientv3.Txn }
+
+// If implements [clientv3.Txn].
+func (t toldTxn) If(cs ...clientv3.Cmp) clientv3.Txn { return toldTxn{t.txn.If(cs...)} }
+
+// Then implements [clientv3.Txn].
+func (t toldTxn) Then(ops ...clientv3.Op) clientv3.Txn { return toldTxn{t.txn.Then(ops...)} }
+
+// Else implements [clientv3.Txn].
+func (t toldTxn) Else(ops ...clientv3.Op) clientv3.Txn { return toldTxn{t.txn.Else(ops...)} }
+
+// Commit implements [clientv3.Txn].
+func (t toldTxn) Commit() (*clientv3.TxnResponse, error) {
+	r, err := t.txn.Commit()
+	if errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
+		err = answer(err, true)
+	}
+	return r, err
+}

@@ -40,7 +40,7 @@ func startSpines(t testing.TB, all ...*Store) {
 
 // A list has all that any process has acknowledged, whichever answers it.
 func TestConsistentListsOfSeveral(t *testing.T) {
-	etcd, all := several(t, 3, etcdtest.Options{Members: 3})
+	etcd, all := several(t, 3, etcdtest.Options{Members: 3, Steady: true})
 	var configs, custom []storage.Interface
 	for _, s := range all {
 		configs, custom = append(configs, configMapsOf(t, s)), append(custom, widgetsOf(t, s, "v1"))
