@@ -25,6 +25,8 @@ func (l *logging) add(f *pflag.FlagSet) {
 	logsapi.AddFlags(l.LoggingConfiguration, f)
 	f.Lookup("logging-format").Usage = "How lines are written: text or json."
 	f.Lookup("v").Usage = "How much is logged. Text at level 0 is warnings and errors alone."
+	f.Lookup("vmodule").Usage = "How much files log that differ: their name without .go, or a pattern, =, and a level, separated by commas. For text alone."
+	f.Lookup("log-flush-frequency").Usage = "How often what is buffered is written. Only --log-text-info-buffer-size and --log-json-info-buffer-size have anything buffered."
 	f.Lookup("log-text-split-stream").Usage = "Errors go to standard error and the rest to standard output. Needs --feature-gates=LoggingAlphaOptions=true, as all --log-text-* and --log-json-* do."
 }
 
@@ -40,7 +42,7 @@ func (l *logging) apply() error {
 	}
 	var flags flag.FlagSet
 	klog.InitFlags(&flags)
-	klog.SetOutput(verbose{})
+	klog.SetOutput(verbose{all: len(l.VModule) > 0})
 	for name, value := range map[string]string{
 		"logtostderr": "false", "stderrthreshold": "WARNING",
 		"v": logsapi.VerbosityLevelPflag(&l.Verbosity).String(), "vmodule": logsapi.VModuleConfigurationPflag(&l.VModule).String(),
@@ -52,11 +54,11 @@ func (l *logging) apply() error {
 	return nil
 }
 
-// verbose drops the log at its lowest level.
-type verbose struct{}
+// verbose drops the log at its lowest level, unless some files log more.
+type verbose struct{ all bool }
 
-func (verbose) Write(b []byte) (int, error) {
-	if !klog.V(1).Enabled() || len(b) == 0 || b[0] != 'I' {
+func (v verbose) Write(b []byte) (int, error) {
+	if !v.all && !klog.V(1).Enabled() || len(b) == 0 || b[0] != 'I' {
 		return len(b), nil // warnings are written to standard error already
 	}
 	return os.Stderr.Write(b)

@@ -24,7 +24,7 @@ func refusals() []refusal {
 		{[]string{"*logical-cluster-admin-kubeconfig"}, "there are no other shards to talk to"},
 		{[]string{"run-controllers"}, "controllers always run, in one server of those on an etcd"},
 		{[]string{"enable-leader-election", "leader-election-*"}, "servers on one etcd always agree on who runs the controllers"},
-		{[]string{"run-virtual-workspaces", "virtual-workspace*"}, "there are no virtual workspaces yet"},
+		{[]string{"run-virtual-workspaces", "virtual-workspace*"}, "this process serves all virtual workspaces itself"},
 		{[]string{"batteries-included"}, "the administrators and workspaces are always there, and other batteries are not served"},
 		{[]string{"logical-cluster-total-object-limit", "logical-cluster-object-count-scan-interval"}, "the number of objects has no limit yet"},
 		{[]string{"conversion-cel-transformation-timeout", "root-identities-file"}, "APIs cannot be exported yet"},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 )
@@ -148,6 +149,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := o.etcd.apply(&o.server.Etcd); err != nil {
 		return err
 	}
+	defer klog.Flush()
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
 	tuneCollector()
 	begun := time.Now()

@@ -58,7 +58,6 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 		h = audited(h)
 	}
 	h = genericfilters.WithWaitGroup(h, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
-	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup)
 	if !c.SecureServing.DisableHTTP2 && c.GoawayChance > 0 {
 		h = genericfilters.WithProbabilisticGoaway(h, c.GoawayChance)
 	}
@@ -70,6 +69,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericfilters.WithHTTPLogging(h)
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = routine.WithRoutine(h, c.LongRunningFunc)
+	// Outside of that, as watches begin only when all that is inside has returned.
+	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup)
 	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,9 +13,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/unforked/kcp/internal/admit"
@@ -129,6 +135,90 @@ func TestWritesInFlight(t *testing.T) {
 	close(release)
 	if err := <-done; err != nil {
 		t.Errorf("the first write: %v", err)
+	}
+}
+
+func TestReadsInFlight(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.MaxRequestsInFlight = 1
+	s, _, _ := holding(t, o)
+	someone := &user.DefaultInfo{Name: "someone", Groups: []string{"system:kcp:admin", user.AllAuthenticated}}
+	client := &http.Client{Transport: s.InProcess("root", someone).Transport}
+	list := func() *http.Response {
+		t.Helper()
+		return must(client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://kcp/clusters/root/api/v1/configmaps", nil))(t)))(t)
+	}
+	first := list() // which goes on until it is read
+	second := list()
+	if _ = second.Body.Close(); first.StatusCode != http.StatusOK || second.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("two reads at once: %d and %d", first.StatusCode, second.StatusCode)
+	}
+	if _, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("beside"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("a write beside them: %v", err)
+	}
+	if _, err := io.Copy(io.Discard, first.Body); err != nil {
+		t.Error(err)
+	}
+	_ = first.Body.Close()
+	eventually(t, "the next read is answered", func() bool {
+		next := list()
+		return next.Body.Close() == nil && next.StatusCode == http.StatusOK
+	})
+}
+
+// A request to delete many deletes so many at once, of built-in and other kinds.
+func TestDeleteCollectionWorkers(t *testing.T) {
+	t.Parallel()
+	const workers = 3
+	o := server.DefaultOperation()
+	o.DeleteCollectionWorkers = workers
+	reached, release := make(chan struct{}, 2*workers), make(chan struct{}, 2*workers)
+	hold := admit.Rule{Name: "hold", Validate: func(ctx context.Context, r admit.Request) error {
+		if r.GetOperation() != admission.Delete || r.GetNamespace() != "default" {
+			return nil
+		}
+		reached <- struct{}{}
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}}
+	s := must(server.New(t.Context(), server.Config{
+		Dir: t.TempDir(), NoSync: true, Operation: o, Rules: []admit.Rule{hold}, Kinds: []*apiextensionsv1.CustomResourceDefinition{widgetDefinition()},
+	}))(t)
+	t.Cleanup(s.Close)
+	client := must(dynamic.NewForConfig(s.InProcess("root", server.System())))(t)
+	for _, kind := range []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap"), {Group: "example.com", Version: "v1", Kind: "Widget"}} {
+		of := client.Resource(kind.GroupVersion().WithResource(strings.ToLower(kind.Kind) + "s")).Namespace("default")
+		for n := range workers {
+			u := &unstructured.Unstructured{}
+			u.SetGroupVersionKind(kind)
+			u.SetName(fmt.Sprint("many-", n))
+			u.SetLabels(map[string]string{"many": "true"})
+			must(of.Create(t.Context(), u, metav1.CreateOptions{}))(t)
+		}
+		many := metav1.ListOptions{LabelSelector: "many=true"}
+		done := make(chan error, 1)
+		go func() { done <- of.DeleteCollection(t.Context(), metav1.DeleteOptions{}, many) }()
+		for n := range workers {
+			select {
+			case <-reached:
+			case <-time.After(patience):
+				t.Fatalf("%s: %d are deleted at once", kind.Kind, n)
+			}
+		}
+		for range workers {
+			release <- struct{}{}
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if left := must(of.List(t.Context(), many))(t); len(left.Items) > 0 {
+			t.Errorf("%s: %d are left", kind.Kind, len(left.Items))
+		}
 	}
 }
 

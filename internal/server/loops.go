@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/unforked/kcp/internal/control"
@@ -24,6 +25,17 @@ func (s *Server) runLoops() error {
 		return err
 	}
 	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })
+	close(s.looping)
+	return nil
+}
+
+// awaitLoops keeps the server from calling itself ready before the loops run, and alive
+// for longer than it may take.
+func (s *Server) awaitLoops(hook genericapiserver.PostStartHookContext) error {
+	select {
+	case <-s.looping:
+	case <-hook.Done():
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/client-go/rest"
@@ -128,7 +129,8 @@ type Server struct {
 	running  sync.WaitGroup // loops and the API server
 	requests sync.WaitGroup // in process
 	closing  sync.Once
-	started  bool // to serve
+	started  bool          // to serve
+	looping  chan struct{} // closed once the loops run
 	fatal    chan error
 }
 
@@ -138,7 +140,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 2)}
+	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 2), looping: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
@@ -194,7 +196,7 @@ func (s *Server) lingerInShutdown() {
 func (s *Server) open(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Options{
 		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: kubernetesVersion, NoSync: s.config.NoSync,
-		Encryption: s.encryption.transformers(), DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
+		Encryption: s.encryption.transformers(), RenewEvery: encryptioncontroller.EncryptionConfigFileChangePollDuration, DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
 	})
 	if err == nil {
 		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
@@ -242,7 +244,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(nowhere)); err != nil {
 		return err
 	}
-	if err := s.installDiscoveryOfIssuer(); err != nil {
+	if err := errors.Join(s.installDiscoveryOfIssuer(), s.generic.AddPostStartHook("kcp-start-controllers", s.awaitLoops)); err != nil {
 		return err
 	}
 	natives, err := nativeStorage(s.store, effective, newSharing(string(s.ca), s.definitions.Share).share)
