@@ -69,8 +69,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericfilters.WithHTTPLogging(h)
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = routine.WithRoutine(h, c.LongRunningFunc)
-	// Outside of that, as watches begin only when all that is inside has returned.
-	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup)
+	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup) // watches begin when all inside has returned
 	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
