@@ -52,7 +52,8 @@ var shared = sync.OnceValues(func() (*running, error) {
 	r := &running{dir: dir, url: "https://" + listener.Addr().String()}
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
 	tokens := filepath.Join(dir, "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("nobodys-token,nobody,nobody\nalices-token,alice,alice\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte("nobodys-token,nobody,nobody\nalices-token,alice,alice\n"+
+		"liars-token,liar,liar,\"system:kcp:initializer:root:web,system:kcp:terminator:root:web,honest\"\n"), 0o600); err != nil {
 		return nil, err
 	}
 	authentication := auth.DefaultOptions()
