@@ -313,7 +313,7 @@ func TestClustersWithoutAWorkspaceAreDeletedDirectly(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	below := c.workspace("below")
-	alice := c.allow("alice")
+	alice := below.allow("alice")
 	if err := alice.any.Resource(logicalClusters).Delete(t.Context(), "cluster", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a tenant deletes its cluster: %v", err)
 	}
