@@ -24,6 +24,7 @@ type feeding struct {
 	store     *Store
 	committed *atomic.Int64  // newest revision under the prefix of the resource
 	cache     *cacher.Cacher // that is fed
+	from      int64          // revision to begin with, if it is still there; 0 for that of the last process
 
 	ended chan struct{} // closed once stopped
 
@@ -89,8 +90,12 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 	first := !f.listed
 	f.listed = true
 	f.mu.Unlock()
-	if from := f.store.resumable(); first && from > 0 {
-		// As of where the watches of the last process ended: the cache takes in what
+	from := f.from
+	if from == 0 {
+		from = f.store.resumable()
+	}
+	if first && from > 0 {
+		// As of where the watches of the last cache ended: this one takes in what
 		// came after as events, and so do the watches that are resumed.
 		before := o
 		before.ResourceVersion, before.ResourceVersionMatch = strconv.FormatInt(from, 10), metav1.ResourceVersionMatchExact

@@ -44,6 +44,23 @@ func (l *Ledger) Of(c cluster.Name) map[Resource]Usage {
 	return all
 }
 
+// bytes returns how much all clusters store of a resource.
+func (l *Ledger) bytes(r Resource) int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var sum int64
+	if i, ok := l.names[r]; ok {
+		for _, entries := range l.now {
+			for _, e := range entries {
+				if e.resource == i {
+					sum += e.bytes
+				}
+			}
+		}
+	}
+	return sum
+}
+
 // Clusters returns how many clusters store anything.
 func (l *Ledger) Clusters() int {
 	l.mu.RLock()

@@ -92,24 +92,39 @@ func (g *Getter) nativeStorage(r Resource, codec tenantCodec) generic.StorageDec
 			m.lenient, err = s.lenient(s.direct, fed)
 			return m, direct.Close, err
 		}
-		feed, err := s.feed(fed)
-		if err != nil {
+		n := &nativeCache{Interface: direct, store: s, begin: func(from int64) (*generation, error) {
+			return s.generation(fed, codec.Codec, direct, m.attrs, from)
+		}}
+		if n.now, err = n.begin(0); err != nil {
 			return nil, nil, err
 		}
-		from := s.feeding(feed, root)
-		c, err := s.newCacher(cfg, cacher.Config{
-			Storage: from, ResourcePrefix: root, NewFunc: newFunc, NewListFunc: newList,
-			GetAttrsFunc: m.attrs, Codec: codec.Codec,
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		d := cacher.NewCacheDelegator(c, direct)
-		m.Interface, m.wait = d, c.Wait
-		stop := sync.OnceFunc(func() { d.Stop(); from.stop(); c.Stop(); feed.Close(); direct.Close() })
+		s.histories.add(r, n)
+		m.Interface, m.wait = n, n.ready
+		stop := sync.OnceFunc(func() { n.stop(); direct.Close() })
 		s.onClose(stop)
 		return m, stop, nil
 	}
+}
+
+// generation starts to fill a watch cache. See [nativeCache].
+func (s *Store) generation(fed objects, codec runtime.Codec, direct storage.Interface, attrs storage.AttrFunc, from int64) (*generation, error) {
+	feed, err := s.feed(fed)
+	if err != nil {
+		return nil, err
+	}
+	feeding := s.feeding(feed, fed.root)
+	feeding.from = from
+	c, err := s.newCacher(fed.cfg, cacher.Config{
+		Storage: feeding, ResourcePrefix: fed.root, NewFunc: fed.newFunc, NewListFunc: fed.newList,
+		GetAttrsFunc: attrs, Codec: codec,
+	})
+	if err != nil {
+		feed.Close()
+		return nil, err
+	}
+	d := cacher.NewCacheDelegator(c, direct)
+	stop := func() { d.Stop(); feeding.stop(); c.Stop(); feed.Close() }
+	return &generation{Interface: d, feed: feeding, wait: c.Wait, stop: stop}, nil
 }
 
 // objects says what is stored below a root and how it is encoded.

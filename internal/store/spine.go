@@ -323,6 +323,7 @@ func (p *Spine) apply(e *clientv3.Event, at int64) {
 		p.ledger.apply(ev)
 		p.relay.apply(ev)
 		p.store.caches.changed(ev)
+		p.store.histories.changed(ev)
 	}
 	for _, f := range p.followers {
 		p.tell(f, ev)

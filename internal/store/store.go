@@ -68,8 +68,9 @@ type Store struct {
 	// searched for their stand-ins.
 	odd atomic.Bool
 
-	caches *caches // of custom resources
-	limits limits
+	caches    *caches    // of custom resources
+	histories *histories // of native ones
+	limits    limits
 
 	mu      sync.Mutex
 	kinds   map[string]kind // by [Resource.kindPrefix]
@@ -151,7 +152,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.caches = newCaches(s)
 	s.onClose(s.caches.close)
+	s.histories = newHistories(s)
 	s.spine = newSpine(s)
+	s.drains.Go(s.histories.look)
 	return s, nil
 }
 

@@ -1,0 +1,199 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// fill makes n config maps in c1 and removes all but one in ten.
+func fill(t *testing.T, cm storage.Interface, n int) {
+	t.Helper()
+	for i := range n {
+		at := fmt.Sprintf("%s/ns/x%d", cmRoot, i)
+		if err := cm.Create(in("c1"), at, configMap("ns", fmt.Sprint("x", i), strings.Repeat("x", 1000)), &corev1.ConfigMap{}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			continue
+		}
+		if err := cm.Delete(in("c1"), at, &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// generationOf returns the cache that serves cm now.
+func generationOf(cm storage.Interface) *generation {
+	g := cm.(*multi).Interface.(*nativeCache).use()
+	g.users.Done()
+	return g
+}
+
+// A cache is replaced once it holds mostly what was deleted and little changes any
+// more. Watches end then, and go on where they were.
+func TestHistoryGoes(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	s.histories.mu.Lock()
+	s.histories.limit = 10 << 10
+	s.histories.mu.Unlock()
+	var last corev1.ConfigMap
+	if err := cm.Create(in("c1"), cmRoot+"/ns/last", configMap("ns", "last", ""), &last, 0); err != nil {
+		t.Fatal(err)
+	}
+	sweep := func() {
+		caughtUp(t, s)
+		s.histories.sweep(t.Context())
+	}
+	sweep()
+	first := generationOf(cm)
+	fill(t, cm, 50)
+	for range 2 {
+		if sweep(); generationOf(cm) != first {
+			t.Fatal("a cache went whose changes are recent")
+		}
+	}
+	before := &corev1.ConfigMapList{}
+	if err := cm.GetList(in("c1"), cmRoot, everything(""), before); err != nil {
+		t.Fatal(err)
+	}
+	w, err := cm.Watch(in("c1"), cmRoot, everything(before.ResourceVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if sweep(); generationOf(cm) == first {
+		t.Fatal("a cache of what is gone was kept")
+	}
+	for e := range w.ResultChan() {
+		t.Errorf("got %v", e)
+	}
+	after := &corev1.ConfigMapList{}
+	if err := cm.GetList(in("c1"), cmRoot, everything("0"), after); err != nil || len(after.Items) != len(before.Items) {
+		t.Errorf("%d objects before, %d after, %v", len(before.Items), len(after.Items), err)
+	}
+	again, err := cm.Watch(in("c1"), cmRoot, everything(before.ResourceVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Stop()
+	if err := cm.Create(in("c1"), cmRoot+"/ns/new", configMap("ns", "new", ""), &corev1.ConfigMap{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	e := <-again.ResultChan()
+	if o, err := meta.Accessor(e.Object); e.Type != watch.Added || err != nil || o.GetName() != "new" {
+		t.Errorf("got %v", e)
+	}
+	second := generationOf(cm)
+	for range 3 {
+		if sweep(); generationOf(cm) != second {
+			t.Fatal("a cache went that has little history")
+		}
+	}
+}
+
+// A cache with more of the present than of the past stays.
+func TestLiveOutweighsHistory(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	s.histories.mu.Lock()
+	s.histories.limit = 1 << 10
+	s.histories.mu.Unlock()
+	if err := cm.Create(in("c1"), cmRoot+"/ns/large", configMap("ns", "large", strings.Repeat("x", 200<<10)), &corev1.ConfigMap{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		caughtUp(t, s)
+		s.histories.sweep(t.Context())
+	}
+	s.histories.mu.Lock()
+	s.histories.of[NativeResource(configMaps)].most = 0 // forget the creation
+	s.histories.mu.Unlock()
+	first := generationOf(cm)
+	fill(t, cm, 20)
+	for range 4 {
+		caughtUp(t, s)
+		s.histories.sweep(t.Context())
+	}
+	if generationOf(cm) != first {
+		t.Error("the cache went")
+	}
+}
+
+// While caches are replaced again and again, reads and writes go on, and a client
+// that lists and watches loses nothing.
+func TestRenewUnderLoad(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	began := s.guard.latest.Load()
+	const writes = 300
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for i := range writes {
+			name := fmt.Sprint("x", i)
+			if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), &corev1.ConfigMap{}, 0); err != nil {
+				t.Error(err)
+			}
+			if err := cm.Get(in("c1"), cmRoot+"/ns/"+name, storage.GetOptions{}, &corev1.ConfigMap{}); err != nil {
+				t.Error(err)
+			}
+			list := &corev1.ConfigMapList{}
+			if err := cm.GetList(in("c1"), cmRoot, everything(""), list); err != nil || len(list.Items) != i+1 {
+				t.Errorf("%d of %d objects: %v", len(list.Items), i+1, err)
+			}
+		}
+	})
+	done := make(chan struct{})
+	var renewer sync.WaitGroup
+	renewer.Go(func() {
+		n := cm.(*multi).Interface.(*nativeCache)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := n.renew(t.Context(), began); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	seen, at, watches := map[string]bool{}, fmt.Sprint(began), 0
+	for len(seen) < writes && !t.Failed() {
+		w, err := cm.Watch(in("c1"), cmRoot, everything(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		watches++
+		for e := range w.ResultChan() {
+			o, err := meta.Accessor(e.Object)
+			if err != nil {
+				t.Fatalf("got %v", e)
+			}
+			if e.Type != watch.Added || seen[o.GetName()] {
+				t.Errorf("got %s %s", e.Type, o.GetName())
+			}
+			seen[o.GetName()], at = true, o.GetResourceVersion()
+			if len(seen) == writes {
+				w.Stop()
+			}
+		}
+	}
+	writers.Wait()
+	close(done)
+	renewer.Wait()
+	if watches < 2 {
+		t.Error("no watch was interrupted")
+	}
+}

@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// A nativeCache is the storage of a native resource with a watch cache, which is
+// replaced by another when it holds mostly former objects: upstream's keeps what was
+// deleted until other changes take its place, and in a quiet server that is for good.
+type nativeCache struct {
+	storage.Interface // without the cache
+	store             *Store
+	// begin starts to fill a cache with the objects as of a revision, or as they are
+	// now if that is 0, and what came after.
+	begin func(from int64) (*generation, error)
+
+	mu      sync.Mutex
+	now     *generation
+	stopped bool
+}
+
+// A generation is one of the caches that a resource has one after the other.
+type generation struct {
+	storage.Interface
+	feed  *feeding
+	wait  func(context.Context) error
+	stop  func()
+	users sync.WaitGroup // calls, but not the watches that came of them
+}
+
+// use returns the cache of the moment, which stays until its user is done.
+func (n *nativeCache) use() *generation {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.now.users.Add(1)
+	return n.now
+}
+
+// ready returns once the cache can serve.
+func (n *nativeCache) ready(ctx context.Context) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.wait(ctx)
+}
+
+// renew replaces the cache by one that has the changes since revision from. Its
+// watches end, and those that know what there was at that revision can be resumed.
+func (n *nativeCache) renew(ctx context.Context, from int64) error {
+	next, err := n.begin(from)
+	if err != nil {
+		return err
+	}
+	if err = next.wait(ctx); err == nil {
+		next.feed.catchUp(ctx, n.store.guard.latest.Load()) // nobody goes back in time
+		err = ctx.Err()
+	}
+	n.mu.Lock()
+	if err != nil || n.stopped {
+		n.mu.Unlock()
+		next.stop()
+		return err
+	}
+	last := n.now
+	n.now = next
+	n.mu.Unlock()
+	last.users.Wait()
+	last.stop()
+	return nil
+}
+
+// stop stops the cache for good.
+func (n *nativeCache) stop() {
+	n.mu.Lock()
+	n.stopped = true
+	last := n.now
+	n.mu.Unlock()
+	last.stop()
+}
+
+func (n *nativeCache) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.Get(ctx, key, o, out)
+}
+
+func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.GetList(ctx, key, o, list)
+}
+
+func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	g := n.use()
+	defer g.users.Done()
+	return g.Watch(ctx, key, o)
+}
+
+func (n *nativeCache) Delete(ctx context.Context, key string, out runtime.Object, p *storage.Preconditions, v storage.ValidateObjectFunc, cached runtime.Object, o storage.DeleteOptions) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.Delete(ctx, key, out, p, v, cached, o)
+}
+
+func (n *nativeCache) GuaranteedUpdate(ctx context.Context, key string, into runtime.Object, ignoreNotFound bool, p *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.GuaranteedUpdate(ctx, key, into, ignoreNotFound, p, update, cached)
+}
+
+func (n *nativeCache) ReadinessCheck() error {
+	g := n.use()
+	defer g.users.Done()
+	return g.ReadinessCheck()
+}
+
+func (n *nativeCache) RequestWatchProgress(ctx context.Context) error {
+	g := n.use()
+	defer g.users.Done()
+	return g.RequestWatchProgress(ctx)
+}
