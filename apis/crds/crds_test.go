@@ -117,7 +117,7 @@ func (d definition) refusals(t *testing.T, old, next map[string]any) []string {
 }
 
 func TestNames(t *testing.T) {
-	want := []string{"logicalclusters.core.kcp.io", "workspaces.tenancy.kcp.io"}
+	want := []string{"logicalclusters.core.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}
 	if diff := cmp.Diff(want, crds.Names()); diff != "" {
 		t.Error(diff)
 	}
@@ -222,6 +222,72 @@ status.initializers[]: string ` + initializerPattern + `
 ` + phase + `
 status.terminators: array
 status.terminators[]: string ` + initializerPattern + `
+`,
+		"workspacetypes.tenancy.kcp.io": `
+Cluster workspacetypes workspacetype [] WorkspaceType WorkspaceTypeList [kcp] status=true
+column Age=.metadata.creationTimestamp
+spec: object
+spec.additionalWorkspaceLabels: object
+spec.additionalWorkspaceLabels{}: string
+spec.authenticationConfigurations: array
+spec.authenticationConfigurations[]: object required=[name]
+spec.authenticationConfigurations[].name: string
+spec.defaultAPIBindingLifecycle: string enum=[InitializeOnly Maintain]
+spec.defaultAPIBindings: array
+spec.defaultAPIBindings[]: object required=[export]
+spec.defaultAPIBindings[].export: string
+spec.defaultAPIBindings[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
+spec.defaultChildWorkspaceType: object default={"name":"universal","path":"root"} required=[name]
+spec.defaultChildWorkspaceType.name: string pattern=^[a-z][a-z0-9-]{0,62}
+spec.defaultChildWorkspaceType.path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
+spec.extend: object
+spec.extend.with: array
+spec.extend.with[]: object required=[name]
+spec.extend.with[].name: string pattern=^[a-z][a-z0-9-]{0,62}
+spec.extend.with[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
+spec.initializer: boolean
+spec.initializerPermissions: array
+spec.initializerPermissions[]: object required=[verbs]
+spec.initializerPermissions[].apiGroups: array list=atomic
+spec.initializerPermissions[].apiGroups[]: string
+spec.initializerPermissions[].nonResourceURLs: array list=atomic
+spec.initializerPermissions[].nonResourceURLs[]: string
+spec.initializerPermissions[].resourceNames: array list=atomic
+spec.initializerPermissions[].resourceNames[]: string
+spec.initializerPermissions[].resources: array list=atomic
+spec.initializerPermissions[].resources[]: string
+spec.initializerPermissions[].verbs: array list=atomic
+spec.initializerPermissions[].verbs[]: string
+spec.limitAllowedChildren: object
+spec.limitAllowedChildren.none: boolean
+spec.limitAllowedChildren.types: array
+spec.limitAllowedChildren.types[]: object required=[name]
+spec.limitAllowedChildren.types[].name: string pattern=^[a-z][a-z0-9-]{0,62}
+spec.limitAllowedChildren.types[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
+spec.limitAllowedParents: object
+spec.limitAllowedParents.none: boolean
+spec.limitAllowedParents.types: array
+spec.limitAllowedParents.types[]: object required=[name]
+spec.limitAllowedParents.types[].name: string pattern=^[a-z][a-z0-9-]{0,62}
+spec.limitAllowedParents.types[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
+spec.terminator: boolean
+spec.terminatorPermissions: array
+spec.terminatorPermissions[]: object required=[verbs]
+spec.terminatorPermissions[].apiGroups: array list=atomic
+spec.terminatorPermissions[].apiGroups[]: string
+spec.terminatorPermissions[].nonResourceURLs: array list=atomic
+spec.terminatorPermissions[].nonResourceURLs[]: string
+spec.terminatorPermissions[].resourceNames: array list=atomic
+spec.terminatorPermissions[].resourceNames[]: string
+spec.terminatorPermissions[].resources: array list=atomic
+spec.terminatorPermissions[].resources[]: string
+spec.terminatorPermissions[].verbs: array list=atomic
+spec.terminatorPermissions[].verbs[]: string
+status: object` + conditionFields + `
+status.virtualWorkspaces: array
+status.virtualWorkspaces[]: object required=[url]
+status.virtualWorkspaces[].type: string enum=[initializing terminating]
+status.virtualWorkspaces[].url: string minLength=1
 `,
 	} {
 		t.Run(name, func(t *testing.T) {

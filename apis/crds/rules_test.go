@@ -11,6 +11,7 @@ import (
 const (
 	logicalClusters = "logicalclusters.core.kcp.io"
 	workspaces      = "workspaces.tenancy.kcp.io"
+	workspaceTypes  = "workspacetypes.tenancy.kcp.io"
 )
 
 func TestDefaults(t *testing.T) {
@@ -182,6 +183,33 @@ func TestWorkspaceChanges(t *testing.T) {
 			[]string{"spec.type: Invalid value: the path of the type cannot be added or removed"}},
 		{"path of the type is removed", `spec: {type: {name: a, path: root}}`, `spec: {type: {name: a}}`,
 			[]string{"spec.type: Invalid value: the path of the type cannot be added or removed"}},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, d) })
+	}
+}
+
+func TestWorkspaceTypeRules(t *testing.T) {
+	d := load(t, workspaceTypes)
+	for _, c := range []change{
+		{"empty", ``, ``, nil},
+		{"complete", ``, `
+spec:
+  initializer: true
+  extend: {with: [{name: universal}, {name: team, path: root}]}
+  limitAllowedChildren: {none: true}
+  limitAllowedParents: {types: [{name: team, path: "root:org"}]}
+  defaultAPIBindingLifecycle: Maintain`, nil},
+		{"named system", ``, "metadata: {name: system}\n", []string{"reserved"}},
+		{"named any", ``, "metadata: {name: any}\n", []string{"reserved"}},
+		{"named like no workspace", ``, "metadata: {name: a.b}\n", []string{"1 to 63 lower-case letters"}},
+		{"no limit", ``, `spec: {limitAllowedParents: {}}`, []string{"exactly one of the fields"}},
+		{"two limits", ``, `spec: {limitAllowedChildren: {none: true, types: [{name: a, path: root}]}}`, []string{"exactly one of the fields"}},
+		{"an empty limit", ``, `spec: {limitAllowedChildren: {types: []}}`, []string{"at least 1 items"}},
+		{"an unknown life cycle", ``, `spec: {defaultAPIBindingLifecycle: Sometimes}`, []string{"Unsupported value"}},
+		{"a malformed path", ``, `spec: {extend: {with: [{name: a, path: "root:"}]}}`, []string{"should match"}},
+		{"a malformed name", ``, `spec: {defaultChildWorkspaceType: {name: A, path: root}}`, []string{"should match"}},
+		{"rules without verbs", ``, `spec: {initializerPermissions: [{resources: [secrets]}]}`, []string{"Required value"}},
+		{"another kind of view", ``, `status: {virtualWorkspaces: [{url: "https://a", type: ready}]}`, []string{"Unsupported value"}},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, d) })
 	}

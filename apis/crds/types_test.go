@@ -50,6 +50,25 @@ spec:
   type: {name: universal, path: "root:org"}
   mount: {ref: {apiVersion: a/v1, kind: K, name: one, namespace: x}}
 status:` + common,
+		workspaceTypes: `
+metadata: {name: cluster}
+spec:
+  initializer: true
+  initializerPermissions: [{verbs: [get], apiGroups: [""], resources: [secrets], resourceNames: [a]}, {verbs: [get], nonResourceURLs: [/version]}]
+  terminator: true
+  terminatorPermissions: [{verbs: ["*"], apiGroups: ["*"], resources: ["*"]}]
+  extend: {with: [{name: universal, path: root}, {name: other}]}
+  additionalWorkspaceLabels: {tier: gold}
+  defaultChildWorkspaceType: {name: team, path: "root:org"}
+  limitAllowedChildren: {types: [{name: team, path: root}]}
+  limitAllowedParents: {none: true}
+  defaultAPIBindings: [{export: tenancy.kcp.io, path: root}]
+  defaultAPIBindingLifecycle: Maintain
+  authenticationConfigurations: [{name: staff}]
+status:
+  conditions: [{type: Ready, status: "True", lastTransitionTime: "2026-01-02T03:04:05Z"}]
+  virtualWorkspaces: [{url: "https://host/services/initializingworkspaces/root:a", type: initializing}]
+`,
 	} {
 		d := load(t, name)
 		want := d.object(t, text)

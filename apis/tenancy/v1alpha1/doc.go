@@ -16,7 +16,7 @@ var GroupVersion = schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alph
 
 // AddToScheme makes the kinds of this package known to s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{})
+	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{}, &WorkspaceType{}, &WorkspaceTypeList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
