@@ -12,7 +12,10 @@ import (
 // Where clients carry annotations of the system along, as "kubectl get -o yaml |
 // kubectl apply" and GitOps tools do, a copy is dropped and a lack made good:
 // these say where an object is, which is not for a client to decide.
-var computed = []string{"kcp.io/path", "core.kcp.io/shard", "kcp.io/undecodable"}
+var computed = []string{
+	"kcp.io/path", "core.kcp.io/shard", "kcp.io/undecodable",
+	"internal.tenancy.kcp.io/type", "internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard",
+}
 
 // Cluster puts the annotation with the name of the cluster on every object
 // written, so that leaving it out changes nothing and dry runs show it, and keeps

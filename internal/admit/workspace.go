@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -24,10 +23,10 @@ var (
 
 // Workspaces fills in the type and the owner of a new Workspace, and keeps for the
 // system what only it may say.
-func Workspaces() Rule {
+func Workspaces(types WorkspaceTypes) Rule {
 	return Rule{
 		Name: "tenancy.kcp.io/Workspace",
-		Mutate: func(_ context.Context, r Request) error {
+		Mutate: func(ctx context.Context, r Request) error {
 			u, ok := r.GetObject().(*unstructured.Unstructured)
 			if !ok || !r.Is(workspaces) {
 				return nil
@@ -36,13 +35,27 @@ func Workspaces() Rule {
 				keepFinalizer(r, core.LogicalClusterFinalizer)
 				return nil
 			}
-			if err := setType(r, u); err != nil {
+			if r.GetOperation() != admission.Create || r.GetSubresource() != "" {
+				return nil
+			}
+			if err := types.fill(ctx, r, u); err != nil {
+				return err
+			}
+			if err := types.inheritGroups(r, u); err != nil {
 				return err
 			}
 			return setOwner(r, u)
 		},
-		Validate: func(_ context.Context, r Request) error {
-			if !r.Is(workspaces) || r.Privileged() {
+		Validate: func(ctx context.Context, r Request) error {
+			if !r.Is(workspaces) {
+				return nil
+			}
+			if u, ok := r.GetObject().(*unstructured.Unstructured); ok && r.GetOperation() == admission.Create {
+				if err := types.validateUse(ctx, r, u); err != nil {
+					return err
+				}
+			}
+			if r.Privileged() {
 				return nil
 			}
 			switch r.GetOperation() {
@@ -68,32 +81,14 @@ func keepFinalizer(r Request, name string) {
 	now.SetFinalizers(append(slices.Clone(now.GetFinalizers()), name))
 }
 
-func setType(r Request, u *unstructured.Unstructured) error {
-	name, _, _ := unstructured.NestedString(u.Object, "spec", "type", "name")
-	path, _, _ := unstructured.NestedString(u.Object, "spec", "type", "path")
-	if name == "" {
-		name = "universal"
-	}
-	if path == "" {
-		path = string(cluster.Root)
-	}
-	if name != "universal" || path != string(cluster.Root) {
-		return r.Forbid(fmt.Errorf("workspace type %q cannot be resolved: this server has only %q", path+":"+name, "root:universal"))
-	}
-	if _, _, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
-		return nil //nolint:nilerr // it is refused when it is compared with the schema
-	}
-	return unstructured.SetNestedMap(u.Object, map[string]any{"name": name, "path": path}, "spec", "type")
-}
-
-// setOwner records who made the workspace, by name alone: more is in the
-// LogicalCluster, for those who may enter it. What a client says of it is dropped.
+// setOwner records who made the workspace. It is all that is known of him, for whoever
+// prepares the workspace; later it is the name alone. What a client says of it is dropped.
 func setOwner(r Request, u *unstructured.Unstructured) error {
 	who := r.GetUserInfo()
 	annotations := u.GetAnnotations()
 	delete(annotations, tenancy.OwnerAnnotation)
 	if who != nil && !r.Privileged() {
-		text, err := json.Marshal(authenticationv1.UserInfo{Username: who.GetName()})
+		text, err := json.Marshal(core.UserInfo{Username: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()})
 		if err != nil {
 			return err
 		}
@@ -122,9 +117,6 @@ func validateNew(r Request) error {
 	}
 	if err := validateLocation(u); err != nil {
 		return r.Forbid(err)
-	}
-	if _, ok := u.GetAnnotations()[core.RequiredGroupsAnnotation]; ok {
-		return r.Forbid(fmt.Errorf("annotation %s can only be set by the system", core.RequiredGroupsAnnotation))
 	}
 	return nil
 }

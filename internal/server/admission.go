@@ -5,13 +5,17 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
 
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
 // admission returns the rules of the server itself, in the order of evaluation.
@@ -34,9 +38,14 @@ func (s *Server) admission() admit.Rules {
 			return u.Objects, u.Bytes
 		},
 	}
+	types := admit.WorkspaceTypes{
+		Known: func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
+		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse,
+	}
 	return admit.Rules{
 		admit.Cluster(),
-		admit.Workspaces(),
+		types.Rule(),
+		admit.Workspaces(types),
 		admit.LogicalClusters(),
 		admit.ForceDelete(),
 		namespaces.Lifecycle(),
@@ -52,6 +61,16 @@ func (s *Server) prepareRules(context.Context) error {
 	}
 	s.rules = append(own, s.config.Plugins.without(s.config.Rules)...)
 	return nil
+}
+
+// mayUse reports whether a user may make workspaces of a type. It is asked in the
+// cluster of the type, which the user need not be let into.
+func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool, error) {
+	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, t.Cluster)), authorizer.AttributesRecord{
+		User: u, Verb: "use", APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
+		Resource: "workspacetypes", Name: t.Name, ResourceRequest: true,
+	})
+	return decision == authorizer.DecisionAllow, err
 }
 
 // authorizers returns who decides what a request may do.

@@ -21,9 +21,15 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
 	s.tree = tenancy.NewTree(s.store, workspaces, s.config.ExternalURL)
-	s.workspaces = &tenancy.Workspaces{Store: s.store, Resource: workspaces, Tree: s.tree, BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere}
+	types := tenancy.TypeResource(identity)
+	s.types = tenancy.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
+	s.workspaces = &tenancy.Workspaces{
+		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types,
+		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
+	}
 	s.inactive = newInactive(s.tree, s.store)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
+	s.store.OnWrite(types, s.workspaces.DeriveType)
 	s.viewed()
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,

@@ -120,6 +120,7 @@ type Server struct {
 	inactive   *inactive
 	views      *view.Views
 	discovery  *serve.Discovery
+	types      *tenancy.Types
 	workspaces *tenancy.Workspaces
 
 	ctx      context.Context // of everything that runs, ended by Close

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/storage"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -26,7 +24,8 @@ import (
 const names = 5
 
 // Create stores a new Workspace in cluster parent together with its cluster, in a
-// chain of two transactions, and returns when both are Ready. It is a
+// chain of two transactions. It returns when both are Ready or, if their type has
+// somebody outside of the server prepare them, Initializing. It is a
 // [store.CreateHook].
 //
 // The first transaction compares the fence of the parent and makes that of the
@@ -39,6 +38,11 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	}
 	creator, _ := request.UserFrom(ctx)
 	b := w.birth("", metav1.Now())
+	if ws.Spec.Type != nil {
+		if b.template, err = w.Types.Template(ctx, parent, *ws.Spec.Type); err != nil {
+			return apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // it was there a moment ago
+		}
+	}
 	for range names {
 		b.cluster = cluster.NewName()
 		y, err := w.conceive(ctx, b, parent, ws, creator)
@@ -75,7 +79,12 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		child.Finalizers = append(child.Finalizers, core.LogicalClusterFinalizer)
 	}
 	setAnnotation(&child.ObjectMeta, core.ShardAnnotation, ShardName)
-	setPhase(child, core.PhaseInitializing, b.now)
+	setAnnotation(&child.ObjectMeta, tenancyapi.ShardHashAnnotation, shardHash)
+	setAnnotation(&child.ObjectMeta, tenancyapi.ChosenClusterAnnotation, string(b.cluster))
+	if b.template == nil || len(b.template.Initializers) == 0 {
+		shrinkOwner(&child.ObjectMeta) // nobody is to act for him
+	}
+	setPhase(child, core.PhaseScheduling, b.now)
 	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
@@ -109,10 +118,11 @@ type young struct {
 func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.Path, ws *tenancyapi.Workspace, creator user.Info) *core.LogicalCluster {
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Finalizers = []string{core.DeletionFinalizer}
-	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseInitializing)}
+	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseScheduling)}
 	l.Annotations = map[string]string{core.PathAnnotation: string(path), core.ShardAnnotation: ShardName}
-	if t := ws.Spec.Type; t != nil {
-		l.Annotations[tenancyapi.TypeAnnotation] = t.Path + ":" + t.Name
+	if t := b.template; t != nil {
+		l.Annotations[tenancyapi.TypeAnnotation] = t.String()
+		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
 	}
 	if groups, ok := ws.Annotations[core.RequiredGroupsAnnotation]; ok {
 		l.Annotations[core.RequiredGroupsAnnotation] = groups
@@ -125,108 +135,11 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 		Cluster: string(parent), Name: ws.Name, UID: ws.UID,
 	}
 	if creator != nil {
-		l.Spec.CreatedBy = &core.UserInfo{Username: creator.GetName(), UID: creator.GetUID(), Groups: creator.GetGroups()}
+		l.Spec.CreatedBy = &core.UserInfo{Username: creator.GetName(), UID: creator.GetUID(), Groups: creator.GetGroups(), Extra: creator.GetExtra()}
 	}
-	l.Status.Phase = core.PhaseInitializing
+	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
 	return l
-}
-
-// Complete takes up the making of cluster c where it was cut. It does nothing for
-// one that is whole.
-func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
-	b := w.birth(c, metav1.Now())
-	l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
-	if err != nil || l == nil {
-		return err
-	}
-	if l.Spec.Owner == nil {
-		return w.completeAlone(ctx, b, l, rev)
-	}
-	_, err = w.complete(ctx, b, nil)
-	return err
-}
-
-// complete makes the second transaction of a workspace, which is read anew where it
-// is not known. It returns the Workspace, or nil if that, or its cluster, is gone.
-func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *unstructured.Unstructured, err error) {
-	for range retries {
-		if y == nil {
-			if y, err = w.readYoung(ctx, b.cluster); err != nil || y == nil {
-				return nil, err
-			}
-		}
-		// It may be changed, and even deleted, as soon as it is there.
-		if done, err = w.tryComplete(ctx, b, y); !moved(err) && !apierrors.IsForbidden(err) {
-			return done, err
-		}
-		y = nil
-	}
-	return nil, err
-}
-
-// readYoung reads the workspace of cluster c, nil if there is none.
-func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, error) {
-	y := &young{}
-	var err error
-	if y.cluster, y.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || y.cluster == nil || y.cluster.Spec.Owner == nil {
-		return nil, err
-	}
-	owner := y.cluster.Spec.Owner
-	key := store.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
-	if y.workspace, y.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || y.workspace == nil || y.workspace.UID != owner.UID {
-		return nil, err
-	}
-	return y, nil
-}
-
-func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
-	rev := y.workspaceAt
-	var done *unstructured.Unstructured
-	parent := cluster.Name(y.cluster.Spec.Owner.Cluster)
-	if l := y.cluster; l.Status.Phase == core.PhaseInitializing && len(l.Status.Initializers) == 0 && l.DeletionTimestamp == nil {
-		l.Status.Phase = core.PhaseReady
-		setLabel(&l.ObjectMeta, core.PhaseLabel, string(core.PhaseReady))
-		l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: "True", LastTransitionTime: b.now})
-		setPhase(y.workspace, core.PhaseReady, b.now)
-		var err error
-		if done, rev, err = w.finish(ctx, b, y); err != nil {
-			return nil, err
-		}
-	} else {
-		var err error
-		if done, err = toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace")); err != nil {
-			return nil, err
-		}
-	}
-	stampCluster(done, parent)
-	done.SetResourceVersion(strconv.FormatInt(rev, 10))
-	return done, nil
-}
-
-// finish writes what completes a workspace and its cluster, and returns the Workspace.
-// What another attempt has written already is left out.
-func (w *Workspaces) finish(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, int64, error) {
-	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
-	if err != nil {
-		return nil, 0, err
-	}
-	ws, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
-	if err != nil {
-		return nil, 0, err
-	}
-	last := []store.Write{
-		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
-		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
-	}
-	system := b.namespace(metav1.NamespaceSystem)
-	rev, err := w.Store.Commit(ctx, append(system, last...))
-	if storage.IsExist(err) {
-		if system, err = w.missing(ctx, system); err == nil {
-			rev, err = w.Store.Commit(ctx, append(system, last...))
-		}
-	}
-	return ws, rev, err
 }
 
 // missing returns those of the writes whose objects do not exist.
@@ -272,9 +185,6 @@ func setPhase(ws *tenancyapi.Workspace, p core.Phase, now metav1.Time) {
 	ws.Status.Phase = p
 	setLabel(&ws.ObjectMeta, core.PhaseLabel, string(p))
 	ws.Status.Conditions.Set(conditions.Condition{Type: tenancyapi.WorkspaceScheduled, Status: "True", LastTransitionTime: now})
-	if p == core.PhaseReady {
-		ws.Status.Conditions.Set(conditions.Condition{Type: tenancyapi.WorkspaceInitialized, Status: "True", LastTransitionTime: now})
-	}
 }
 
 func setLabel(m *metav1.ObjectMeta, key, value string) {

@@ -46,7 +46,7 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	})
 	for _, gr := range []schema.GroupResource{
 		{Resource: "namespaces"}, {Resource: "serviceaccounts"}, {Resource: "configmaps"}, {Resource: "secrets"},
-		{Group: rbacv1.GroupName, Resource: "clusterrolebindings"},
+		{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}, {Group: rbacv1.GroupName, Resource: "clusterroles"},
 	} {
 		if _, err := natives.GetRESTOptions(gr, nil); err != nil {
 			t.Fatal(err)
@@ -57,8 +57,12 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 		t.Fatal(err)
 	}
 	resource := WorkspaceResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), BaseURL: url, RootCA: "certificates",
+	types := TypeResource(identity)
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: "certificates",
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
+	w.Types = NewTypes(s, types, w.Tree, url)
+	s.OnWrite(resource, DeriveWorkspace)
+	s.OnWrite(LogicalClusters(), DeriveCluster)
 	if err := s.Spine().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,7 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	if _, err := w.conceive(t.Context(), b, cluster.Root, ws, nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.of(t, cluster.Root, "cut").Status.Phase; got != core.PhaseInitializing {
+	if got := w.of(t, cluster.Root, "cut").Status.Phase; got != core.PhaseScheduling {
 		t.Fatalf("phase %s after the first transaction", got)
 	}
 	if _, err := w.Store.Commit(t.Context(), b.namespace(metav1.NamespaceSystem)[:1]); err != nil {

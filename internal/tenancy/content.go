@@ -34,10 +34,12 @@ type birth struct {
 	now     metav1.Time
 	cluster cluster.Name
 	rootCA  string
+	// template is what the workspace is made from, nil for one without a type.
+	template *Template
 }
 
 func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {
-	return birth{metav1.NewTime(now.UTC().Truncate(1e9)), c, w.RootCA}
+	return birth{now: metav1.NewTime(now.UTC().Truncate(1e9)), cluster: c, rootCA: w.RootCA}
 }
 
 // meta is the metadata of a new object.

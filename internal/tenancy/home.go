@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/storage"
 
-	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
@@ -65,7 +64,9 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 			return nil, ErrHomeless // somebody else's name has the same hash
 		case l.DeletionTimestamp != nil:
 			return nil, ErrHomeWaits
-		case l.Status.Phase == core.PhaseInitializing:
+		case l.Status.Phase == core.PhaseInitializing && len(l.Status.Initializers) > 0:
+			return nil, ErrHomeWaits
+		case l.Status.Phase == core.PhaseScheduling || l.Status.Phase == core.PhaseInitializing:
 			err = w.completeAlone(context.WithoutCancel(ctx), b, l, rev)
 		default:
 			return w.homeWorkspace(b, l), nil
@@ -85,7 +86,7 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	}
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Finalizers = []string{core.DeletionFinalizer}
-	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseInitializing)}
+	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseScheduling)}
 	l.Annotations = map[string]string{
 		core.PathAnnotation: string(cluster.HomePath(name)), core.ShardAnnotation: ShardName,
 		tenancyapi.TypeAnnotation:  string(cluster.Path(cluster.Root).Join(homeType)),
@@ -93,7 +94,11 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	}
 	l.Spec.DirectlyDeletable = true
 	l.Spec.CreatedBy = &core.UserInfo{Username: name, UID: u.GetUID(), Groups: u.GetGroups()}
-	l.Status.Phase = core.PhaseInitializing
+	// Homes that can be made without the type are not kept from users by the lack of it.
+	if t, err := w.Types.Template(ctx, cluster.Root, tenancyapi.WorkspaceTypeReference{Name: homeType, Path: string(cluster.Root)}); err == nil {
+		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
+	}
+	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
 	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
@@ -110,12 +115,9 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 // completeAlone is the second transaction of a cluster that no Workspace leads to. It
 // does nothing for one that is whole, or on its way out.
 func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.LogicalCluster, rev int64) error {
-	if l.Status.Phase != core.PhaseInitializing || l.DeletionTimestamp != nil {
+	if l.DeletionTimestamp != nil || !advance(l, nil, b.now) {
 		return nil
 	}
-	l.Status.Phase = core.PhaseReady
-	setLabel(&l.ObjectMeta, core.PhaseLabel, string(core.PhaseReady))
-	l.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceInitialized, Status: metav1.ConditionTrue, LastTransitionTime: b.now})
 	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err

@@ -99,6 +99,13 @@ func (w *Workspaces) Bootstrap(ctx context.Context) error {
 	if err := fence(ctx, w.Store, cluster.Admin); err != nil {
 		return err
 	}
+	if err := w.bootstrapRoot(ctx); err != nil {
+		return err
+	}
+	return w.bootstrapTypes(ctx)
+}
+
+func (w *Workspaces) bootstrapRoot(ctx context.Context) error {
 	if _, ok := w.Tree.Cluster(cluster.Root); ok {
 		return nil // it is written last
 	}

@@ -20,6 +20,9 @@ import (
 // ShardName is the name of the shard that hosts the root workspace.
 const ShardName = "root"
 
+// shardHash is the first eight characters of the base36 form of the SHA-224 of it.
+const shardHash = "1pfxsevk"
+
 // Workspaces makes and ends workspaces. All fields are required.
 type Workspaces struct {
 	Store *store.Store
@@ -27,6 +30,9 @@ type Workspaces struct {
 	// that they belong to.
 	Resource store.Resource
 	Tree     *Tree
+	// TypeResource is where WorkspaceTypes are stored.
+	TypeResource store.Resource
+	Types        *Types
 	// BaseURL is how clients reach the server, without a path.
 	BaseURL string
 	// RootCA returns the certificates, in PEM, that clients in a workspace verify

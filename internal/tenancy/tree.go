@@ -4,10 +4,12 @@ import (
 	"context"
 	"strings"
 	"time"
+	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -16,6 +18,12 @@ import (
 type Child struct {
 	Cluster cluster.Name
 	Ready   bool
+	// Phase is how far the Workspace says that it has come, Initializers whom it says
+	// that it waits for, and Failing is true while a condition of it is False that it
+	// must fulfil to be available.
+	Phase        core.Phase
+	Initializers []core.Initializer
+	Failing      bool
 	// Ending is true once deletion began, and Blocked says what keeps it from
 	// coming to its end. Waits is true if that is for terminators to finish, and
 	// Forced if the deletion is not to wait for anybody.
@@ -34,7 +42,7 @@ type Tree struct {
 type Root struct {
 	Path  cluster.Path
 	Begun time.Time
-	// Whole is true once the cluster has everything that the server begins it with.
+	// Whole is true unless the server has to do something for its life to go on.
 	Whole bool
 	// Ending is true once deletion began.
 	Ending bool
@@ -43,6 +51,10 @@ type Root struct {
 	RequiredGroups string
 	// Inactive is true while it is taken offline.
 	Inactive bool
+	// Initializers are those that have not finished.
+	Initializers []core.Initializer
+	// Type is the path and name of the type that it is of, empty if it is of none.
+	Type string
 	// Moved is true while it says that it is reached where the server is not.
 	Moved bool
 	// Parent and Name are those of the Workspace that the cluster belongs to; empty
@@ -58,8 +70,10 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 		fresh: s.Spine().Fresh,
 		children: store.NewCustomTable(s, workspaces, func(w *childForm) (Child, error) {
 			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.Metadata.DeletionTimestamp != nil}
+			child.Phase, child.Initializers = known(w.Status.Phase), w.Status.Initializers
 			child.Forced = child.Ending && w.Metadata.Annotations[core.ForceDeleteAnnotation] != ""
 			for _, c := range w.Status.Conditions {
+				child.Failing = child.Failing || fails(c.Type, c.Status)
 				if c.Type == string(core.WorkspaceContentDeleted) && (c.Reason == SomeFinalizersRemain || c.Reason == SomeTerminatorsRemain) {
 					child.Blocked, child.Waits = c.Message, c.Reason == SomeTerminatorsRemain
 				}
@@ -69,8 +83,9 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
-				Whole: l.Status.Phase != core.PhaseInitializing || len(l.Status.Initializers) > 0, Ending: l.Metadata.DeletionTimestamp != nil,
+				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
+				Initializers: l.Status.Initializers, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
 				Inactive: isInactive(l.Metadata.Annotations),
 				Moved:    !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
@@ -92,6 +107,12 @@ func known(p core.Phase) core.Phase {
 	return p
 }
 
+// whole reports whether nothing has to be done for the life of a cluster to go on: it
+// has everything that it begins with, and it is ready unless it waits for somebody.
+func (l *rootForm) whole() bool {
+	return l.Status.Phase != core.PhaseScheduling && (l.Status.Phase != core.PhaseInitializing || len(l.Status.Initializers) > 0)
+}
+
 // childForm and rootForm are what the tree reads of a Workspace and a LogicalCluster:
 // the rest of them takes far longer to decode.
 type (
@@ -107,9 +128,11 @@ type (
 			Phase      core.Phase `json:"phase"`
 			Conditions []struct {
 				Type    string `json:"type"`
+				Status  string `json:"status"`
 				Reason  string `json:"reason"`
 				Message string `json:"message"`
 			} `json:"conditions"`
+			Initializers []core.Initializer `json:"initializers"`
 		} `json:"status"`
 	}
 	rootForm struct {

@@ -73,3 +73,7 @@ const (
 	// mount cannot be understood.
 	MountAnnotationInvalid = "MountAnnotationInvalid"
 )
+
+// VirtualWorkspaceURLsReady is the condition of a WorkspaceType that tells that its
+// status says where the workspaces are found that wait for it.
+const VirtualWorkspaceURLsReady conditions.Type = "VirtualWorkspaceURLsReady"

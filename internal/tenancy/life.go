@@ -1,0 +1,230 @@
+package tenancy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/storage"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// Complete takes the life of cluster c, and of its Workspace, as far as it goes by
+// itself: what was cut while it was made is made, a cluster whose initializers have
+// finished is ready, and the Workspace says so. It does nothing where that is done.
+func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
+	b := w.birth(c, metav1.Now())
+	l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
+	if err != nil || l == nil {
+		return err
+	}
+	if l.Spec.Owner == nil {
+		return w.completeAlone(ctx, b, l, rev)
+	}
+	_, err = w.complete(ctx, b, nil)
+	return err
+}
+
+// Behind reports whether there is something to do for [Workspaces.Complete], as far as
+// is known in memory.
+func (t *Tree) Behind(c cluster.Name) bool {
+	root, ok := t.Cluster(c)
+	switch {
+	case !ok || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting:
+		return false
+	case !root.Whole:
+		return true
+	case root.Parent == "":
+		return false
+	}
+	child, ok := t.Child(root.Parent, root.Name)
+	return ok && child.Cluster == c &&
+		(child.Phase != available(root.Phase, child.Failing) || !slices.Equal(child.Initializers, root.Initializers))
+}
+
+// complete makes the second transaction of a workspace, or a later one, which is read
+// anew where it is not known. It returns the Workspace, or nil if that, or its cluster,
+// is gone.
+func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *unstructured.Unstructured, err error) {
+	for range retries {
+		if y == nil {
+			if y, err = w.readYoung(ctx, b.cluster); err != nil || y == nil {
+				return nil, err
+			}
+		}
+		// It may be changed, and even deleted, as soon as it is there.
+		if done, err = w.tryComplete(ctx, b, y); !moved(err) && !apierrors.IsForbidden(err) {
+			return done, err
+		}
+		y = nil
+	}
+	return nil, err
+}
+
+// readYoung reads the workspace of cluster c, nil if there is none.
+func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, error) {
+	y := &young{}
+	var err error
+	if y.cluster, y.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || y.cluster == nil || y.cluster.Spec.Owner == nil {
+		return nil, err
+	}
+	owner := y.cluster.Spec.Owner
+	key := store.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
+	if y.workspace, y.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || y.workspace == nil || y.workspace.UID != owner.UID {
+		return nil, err
+	}
+	return y, nil
+}
+
+func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
+	rev := y.workspaceAt
+	unfinished := y.unfinished()
+	changed := y.cluster.DeletionTimestamp == nil && advance(y.cluster, y.workspace, b.now)
+	done, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		if rev, err = w.finish(ctx, b, y, unfinished); err != nil {
+			return nil, err
+		}
+	}
+	stampCluster(done, cluster.Name(y.cluster.Spec.Owner.Cluster))
+	done.SetResourceVersion(strconv.FormatInt(rev, 10))
+	return done, nil
+}
+
+// unfinished reports whether a workspace may lack something that it begins with.
+func (y *young) unfinished() bool {
+	l := y.cluster
+	return l.Status.Phase == core.PhaseScheduling ||
+		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // of an older server
+}
+
+// advance takes a cluster and its Workspace, if it has one, as far in their life as they
+// go by themselves, and reports whether that changes anything.
+func advance(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) bool {
+	changed := false
+	if l.Status.Phase == core.PhaseScheduling {
+		l.Status.Phase, changed = core.PhaseInitializing, true
+		l.Status.Initializers, l.Status.Terminators = slices.Clone(l.Spec.Initializers), slices.Clone(l.Spec.Terminators)
+	}
+	if l.Status.Phase == core.PhaseInitializing && len(l.Status.Initializers) == 0 {
+		l.Status.Phase, changed = core.PhaseReady, true
+	}
+	changed = l.Status.Conditions.Set(initialized(l, now)) || changed
+	if l.Labels[core.PhaseLabel] != string(l.Status.Phase) {
+		setLabel(&l.ObjectMeta, core.PhaseLabel, string(l.Status.Phase))
+		changed = true
+	}
+	if l.Status.Phase == core.PhaseReady {
+		changed = shrinkOwner(&l.ObjectMeta) || changed
+	}
+	return ws != nil && mirror(l, ws, now) || changed
+}
+
+// initialized says whether the initializers of a cluster have finished.
+func initialized(l *core.LogicalCluster, now metav1.Time) conditions.Condition {
+	c := conditions.Condition{Type: core.WorkspaceInitialized, Status: metav1.ConditionTrue, LastTransitionTime: now}
+	if l.Status.Phase == core.PhaseInitializing {
+		c.Status, c.Severity, c.Reason = metav1.ConditionFalse, conditions.SeverityInfo, core.InitializerExists
+		c.Message = fmt.Sprintf("Initializers still exist: %v", l.Status.Initializers)
+	}
+	return c
+}
+
+// mirror has a Workspace say what its cluster does, and reports whether that changes
+// anything.
+func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) bool {
+	changed := false
+	if !slices.Equal(ws.Status.Initializers, l.Status.Initializers) {
+		ws.Status.Initializers, changed = l.Status.Initializers, true
+	}
+	if !slices.Equal(ws.Status.Terminators, l.Status.Terminators) {
+		ws.Status.Terminators, changed = l.Status.Terminators, true
+	}
+	if c := l.Status.Conditions.Get(core.WorkspaceInitialized); c != nil {
+		changed = ws.Status.Conditions.Set(*c) || changed
+	}
+	failing := slices.ContainsFunc(ws.Status.Conditions, func(c conditions.Condition) bool { return fails(string(c.Type), string(c.Status)) })
+	if p := available(l.Status.Phase, failing); ws.Status.Phase != p || ws.Labels[core.PhaseLabel] != string(p) {
+		setPhase(ws, p, now)
+		changed = true
+	}
+	if l.Status.Phase == core.PhaseReady {
+		changed = shrinkOwner(&ws.ObjectMeta) || changed
+	}
+	return changed
+}
+
+// available returns the phase of a Workspace whose cluster is in phase p: one that is
+// ready is not available while a condition says that something is wrong.
+func available(p core.Phase, failing bool) core.Phase {
+	if p == core.PhaseReady && failing {
+		return core.PhaseUnavailable
+	}
+	return p
+}
+
+// fails reports whether a condition keeps a workspace that is ready from being available.
+func fails(condition, status string) bool {
+	return strings.HasPrefix(condition, "Workspace") && status == string(metav1.ConditionFalse)
+}
+
+// shrinkOwner leaves of the owner that an object is annotated with no more than the
+// name, and reports whether it was more.
+func shrinkOwner(m *metav1.ObjectMeta) bool {
+	text, ok := m.Annotations[tenancyapi.OwnerAnnotation]
+	if !ok {
+		return false
+	}
+	var owner core.UserInfo
+	if err := json.Unmarshal([]byte(text), &owner); err != nil {
+		return false
+	}
+	name, err := json.Marshal(core.UserInfo{Username: owner.Username})
+	if err != nil || string(name) == text {
+		return false
+	}
+	m.Annotations[tenancyapi.OwnerAnnotation] = string(name)
+	return true
+}
+
+// finish writes a workspace and its cluster and, if that may be lacking, what completes
+// them. What another attempt has written already is left out.
+func (w *Workspaces) finish(ctx context.Context, b birth, y *young, unfinished bool) (int64, error) {
+	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
+	if err != nil {
+		return 0, err
+	}
+	ws, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	if err != nil {
+		return 0, err
+	}
+	last := []store.Write{ // the Workspace first: whoever knows that its cluster is ready knows that it is
+		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
+		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
+	}
+	if !unfinished {
+		return w.Store.Commit(ctx, last)
+	}
+	system := b.namespace(metav1.NamespaceSystem)
+	rev, err := w.Store.Commit(ctx, append(system, last...))
+	if storage.IsExist(err) {
+		if system, err = w.missing(ctx, system); err == nil {
+			rev, err = w.Store.Commit(ctx, append(system, last...))
+		}
+	}
+	return rev, err
+}

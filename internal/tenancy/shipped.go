@@ -1,0 +1,95 @@
+package tenancy
+
+import (
+	"context"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/storage"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// bootstrapTypes makes the types that every server has, in the root workspace, and
+// lets everybody use those that are meant for everybody. They are made once: what was
+// changed or removed since stays so.
+func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
+	if _, done := w.Types.Get(cluster.Root, Universal); done {
+		return nil // it is written last
+	}
+	b := w.birth(cluster.Root, metav1.Now())
+	types := shippedTypes()
+	var usable []store.Write
+	for _, t := range types {
+		if t.Spec.LimitAllowedParents == nil || !none(t.Spec.LimitAllowedParents) {
+			usable = append(usable, b.use(t.Name)...)
+		}
+	}
+	if err := ensure(ctx, w.Store, usable...); err != nil {
+		return err
+	}
+	for _, t := range types {
+		meta := b.meta("", t.Name)
+		meta.Generation = 1
+		meta.Annotations = map[string]string{core.PathAnnotation: string(cluster.Root)}
+		t.ObjectMeta = meta
+		w.typeStatus(&t.Status, Type{Cluster: cluster.Root, Name: t.Name})
+		if err := w.commitType(ctx, cluster.Root, t, 0); err != nil && !storage.IsExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// use returns the writes that let everybody who is authenticated use a type.
+func (b birth) use(name string) []store.Write {
+	meta := b.meta("", "system:kcp:"+name+"-workspacetype-use")
+	rule := rbacv1.PolicyRule{Verbs: []string{"use"}, APIGroups: []string{tenancyapi.GroupVersion.Group}, Resources: []string{"workspacetypes"}, ResourceNames: []string{name}}
+	return []store.Write{
+		b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}),
+		b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: b.meta("", meta.Name),
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.AllAuthenticated}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		}),
+	}
+}
+
+// shippedTypes returns the types that every server has, universal at the end.
+func shippedTypes() []*tenancyapi.WorkspaceType {
+	rooted := func(name string) tenancyapi.WorkspaceTypeReference {
+		return tenancyapi.WorkspaceTypeReference{Name: name, Path: string(cluster.Root)}
+	}
+	only := func(names ...string) *tenancyapi.WorkspaceTypeSelector {
+		s := &tenancyapi.WorkspaceTypeSelector{}
+		for _, n := range names {
+			s.Types = append(s.Types, rooted(n))
+		}
+		return s
+	}
+	noParent := &tenancyapi.WorkspaceTypeSelector{None: new(bool)}
+	*noParent.None = true
+	extending := func(name, child string, parents, children *tenancyapi.WorkspaceTypeSelector) *tenancyapi.WorkspaceType {
+		t := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		of := rooted(child)
+		t.Spec = tenancyapi.WorkspaceTypeSpec{
+			Extend:                    &tenancyapi.WorkspaceTypeExtension{With: []tenancyapi.WorkspaceTypeReference{rooted(Universal)}},
+			DefaultChildWorkspaceType: &of, LimitAllowedParents: parents, LimitAllowedChildren: children,
+		}
+		return t
+	}
+	universal := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: Universal}}
+	child := rooted(Universal)
+	universal.Spec.Initializer, universal.Spec.DefaultChildWorkspaceType = true, &child
+	return []*tenancyapi.WorkspaceType{
+		extending("root", "organization", noParent, nil),
+		extending("home", Universal, noParent, nil),
+		extending("organization", Universal, only("root"), only(Universal)),
+		extending("team", Universal, only("organization", "team"), nil),
+		universal,
+	}
+}
