@@ -172,6 +172,7 @@ type UnresolvedError struct {
 	In cluster.Path
 }
 
+// Error tells where the type was looked for.
 func (e *UnresolvedError) Error() string {
 	if e.Ref.Path != "" {
 		return fmt.Sprintf("workspace type %q cannot be resolved: there is none of that name at that path", e.Ref.Path+":"+e.Ref.Name)
