@@ -170,8 +170,8 @@ func TestFull(t *testing.T) {
 		t.Log(err) // an other program fills the rest
 	}
 	var list corev1.ConfigMapList
-	if err := cm.GetList(in("c1"), cmRoot, everything(""), &list); err != nil || len(list.Items) != n-1 {
-		t.Errorf("list of %d: %v", len(list.Items), err)
+	if err := cm.GetList(in("c1"), cmRoot, everything(""), &list); err != nil || len(list.Items) != n-1 && len(list.Items) != n { // the one that made it full may be there
+		t.Errorf("list of %d after %d writes: %v", len(list.Items), n, err)
 	}
 	for _, o := range list.Items {
 		if err := cm.Delete(in("c1"), cmRoot+"/ns/"+o.Name, &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
