@@ -54,14 +54,21 @@ func (l descendingLayer) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1
 }
 
 // inherited visits the rules that u holds in cluster c because of bindings above it.
+// Whoever holds any may enter.
 func (r rules) inherited(ctx context.Context, c cluster.Name, u user.Info, visit visitor) {
 	more := true
 	for at := range above(c, r.parent) {
 		if len(r.local.stored.Descending(at)) == 0 {
 			continue
 		}
+		held := false
 		r.descending(cluster.With(ctx, at), seenAt(at, c, u), func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
-			more = visit(inheritedFrom{source, at}, rule, err)
+			from := inheritedFrom{source, at}
+			if rule != nil && !held {
+				held = true
+				more = visit(from, &r.access, nil)
+			}
+			more = more && visit(from, rule, err)
 			return more
 		})
 		if !more {
@@ -128,15 +135,14 @@ func (z *Authorizer) confirmDescending(ctx context.Context, c cluster.Name, u us
 		for _, l := range z.rules.everywhere() {
 			l.wide.VisitRulesFor(ctx, l.as(c, e), "", h.visit)
 		}
-		before := len(h.rules)
 		z.rules.inherited(ctx, c, e, h.visit)
-		z.rules.descending(ctx, seenFrom(c, e), h.visit)
-		if len(h.rules) > before { // as any binding from above lets one enter
-			h.rules = append(h.rules, rbacv1.PolicyRule{Verbs: []string{z.entry.GetVerb()}, NonResourceURLs: []string{z.entry.GetPath()}})
+		before := len(h.rules)
+		if z.rules.descending(ctx, seenFrom(c, e), h.visit); len(h.rules) > before {
+			h.rules = append(h.rules, z.rules.access)
 		}
 		return true
 	})
-	wanted = append([]rbacv1.PolicyRule{{Verbs: []string{z.entry.GetVerb()}, NonResourceURLs: []string{z.entry.GetPath()}}}, wanted...)
+	wanted = append([]rbacv1.PolicyRule{z.rules.access}, wanted...)
 	if covered, _ := rbacvalidation.Covers(h.rules, wanted); !covered {
 		return errors.New("it would give others rights in all workspaces below; whoever may do anything in this workspace can do that, and who holds these rights in all of them")
 	}

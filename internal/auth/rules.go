@@ -74,12 +74,13 @@ type rules struct {
 	layers []layer
 	local  localLayer
 	parent func(cluster.Name) (cluster.Name, bool)
+	access rbacv1.PolicyRule // lets one enter
 }
 
 var _ validation.AuthorizationRuleResolver = rules{}
 
 func newRules(p policy, parent func(cluster.Name) (cluster.Name, bool)) rules {
-	return rules{newLayers(p), localLayer{p}, parent}
+	return rules{newLayers(p), localLayer{p}, parent, rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}}
 }
 
 // everywhere returns the layers that are the same in every cluster.
@@ -105,8 +106,7 @@ func (s *search) visit(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) 
 	if rule == nil {
 		return true
 	}
-	// Who may do anything in the clusters below may enter them.
-	s.entered = s.entered || s.at == StepInherited || rbac.RuleAllows(s.entry, rule)
+	s.entered = s.entered || rbac.RuleAllows(s.entry, rule)
 	s.allow(source, rule)
 	return !s.done()
 }

@@ -100,7 +100,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 		return err
 	}
 	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
-	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, AuthorizationOptions: access.Authorization}
+	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, OfUsers: questions(), AuthorizationOptions: access.Authorization}
 	if s.config.Audit.PolicyFile != "" {
 		authorization.Record = recordSteps
 	}

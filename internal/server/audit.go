@@ -99,22 +99,19 @@ func recordSteps(ctx context.Context, steps []auth.Step) {
 	if ctx.Value(decisiveKey{}) == nil {
 		return
 	}
-	words := map[authorizer.Decision]string{
-		authorizer.DecisionAllow: "Allowed", authorizer.DecisionDeny: "Denied", authorizer.DecisionNoOpinion: "NoOpinion",
-	}
 	said := map[string]bool{}
 	say := func(step auth.Step) {
 		said[step.Name] = true
-		audit.AddAuditAnnotations(ctx, auditStep+step.Name+"-decision", words[step.Decision], auditStep+step.Name+"-reason", step.Reason)
+		audit.AddAuditAnnotations(ctx, auditStep+step.Name+"-decision", decisionWord(step.Decision), auditStep+step.Name+"-reason", step.Reason)
 	}
 	for _, step := range steps {
 		say(step)
 	}
-	if !said[auth.StepContent] {
+	if !said[auth.StepContent] && !said[auth.StepRequiredGroups] {
 		return
 	}
 	// Readers of audit events look for these, also if they found nothing.
-	for _, name := range []string{"01-requiredgroups", "03-systemcrd", "04-maxpermissionpolicy", auth.StepBootstrap} {
+	for _, name := range []string{auth.StepRequiredGroups, auth.StepContent, "03-systemcrd", "04-maxpermissionpolicy", auth.StepBootstrap} {
 		if !said[name] {
 			say(auth.Step{Name: name, Decision: authorizer.DecisionNoOpinion, Reason: "nothing says otherwise"})
 		}

@@ -248,6 +248,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err := errors.Join(s.installDiscoveryOfIssuer(), s.generic.AddPostStartHook("kcp-start-controllers", s.awaitLoops)); err != nil {
 		return err
 	}
+	s.installQuestions()
 	natives, err := nativeStorage(s.store, effective, newSharing(string(s.ca), s.definitions.Share).share)
 	if err != nil {
 		return err
