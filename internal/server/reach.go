@@ -94,7 +94,9 @@ func (s *Server) reachable(req *http.Request, u user.Info) (any, error) {
 	return list, nil
 }
 
-func (s *Server) urlOf(p cluster.Path) string { return s.config.ExternalURL + clustersPrefix + string(p) }
+func (s *Server) urlOf(p cluster.Path) string {
+	return s.config.ExternalURL + clustersPrefix + string(p)
+}
 
 // candidates returns the clusters that u may perhaps enter: those with bindings that
 // name him, and those below bindings that hold there too.

@@ -295,7 +295,7 @@ func TestExplainWorkspace(t *testing.T) {
 	if _, code, body = reader.explained(path, "user", guest.info.Name); code != 403 {
 		t.Errorf("and about others: %d %s", code, body)
 	}
-	if _, code, body = reader.explained(path+":none"); code != 403 {
+	if _, code, body = reader.explained(path + ":none"); code != 403 {
 		t.Errorf("about what may be below: %d %s", code, body)
 	}
 	if _, code, body = reader.explained(string(org.name) + ":none"); code != 404 {
