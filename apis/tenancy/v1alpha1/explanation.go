@@ -57,8 +57,10 @@ type Obstacle struct {
 //
 // +kubebuilder:object:generate=false
 type AccessExplanation struct {
-	// User and Groups are whose request it is.
-	User   string   `json:"user"`
+	// User is whose request it is.
+	User string `json:"user"`
+
+	// Groups that he is in.
 	Groups []string `json:"groups,omitempty"`
 
 	// Request is what was asked about, as in "get configmaps" or "access /".
