@@ -137,7 +137,8 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 	gv := schema.GroupVersion{Group: s.Content.Definition.Spec.Group}
 	info, _ := request.RequestInfoFrom(req.Context())
 	gv.Version = info.APIVersion
-	if undecodable(req) {
+	kind := gv.WithKind(s.Content.Definition.Status.AcceptedNames.Kind)
+	if undecodable(req) && !isWellKnown(kind) {
 		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
@@ -149,6 +150,9 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		return
 	}
 	defer func() { WhenServed(req.Context(), done) }()
+	if isWellKnown(kind) {
+		h = wellKnown{h, kind, p.config.MaxBody}
+	}
 	if info.Verb == "watch" {
 		c, _ := cluster.From(req.Context())
 		ctx, ended := p.config.Definitions.Last(req.Context(), c, s)

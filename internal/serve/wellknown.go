@@ -1,0 +1,185 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"strconv"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// patchAttempts bounds how often a strategic merge patch is made anew because its
+// object has changed.
+const patchAttempts = 10
+
+// A wellKnown handler serves custom resources of a kind that clients of Kubernetes
+// have compiled in, such as Pods. They write such objects as protobuf, and patch them
+// by strategic merge, whoever serves them. Custom resources have neither form: their
+// handler gets what the same means in JSON.
+type wellKnown struct {
+	http.Handler
+	kind    schema.GroupVersionKind
+	maxBody int64
+}
+
+// isWellKnown reports whether clients have a kind compiled in.
+func isWellKnown(kind schema.GroupVersionKind) bool { return scheme.Scheme.Recognizes(kind) }
+
+// ServeHTTP implements [http.Handler].
+func (k wellKnown) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	var err error
+	switch media, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type")); {
+	case undecodable(req):
+		if req, err = k.fromProtobuf(req); err == nil {
+			k.Handler.ServeHTTP(w, req)
+		}
+	case req.Method == http.MethodPatch && media == string(types.StrategicMergePatchType) && patchable(req):
+		err = k.patch(w, req)
+	default:
+		k.Handler.ServeHTTP(w, req)
+	}
+	if err != nil {
+		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, k.kind.GroupVersion(), w, req)
+	}
+}
+
+// patchable reports whether a request is for objects of the kind: a scale is of another.
+func patchable(req *http.Request) bool {
+	info, ok := request.RequestInfoFrom(req.Context())
+	return ok && (info.Subresource == "" || info.Subresource == "status")
+}
+
+// body reads that of a request.
+func (k wellKnown) body(req *http.Request) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(req.Body, k.maxBody+1))
+	if err != nil {
+		return nil, apierrors.NewBadRequest("read the body: " + err.Error())
+	}
+	if int64(len(b)) > k.maxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", k.maxBody))
+	}
+	return b, nil
+}
+
+// withBody returns a request with another body.
+func withBody(req *http.Request, media string, body []byte) *http.Request {
+	out := req.Clone(req.Context())
+	out.Header.Set("Content-Type", media)
+	out.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return out
+}
+
+// fromProtobuf returns a request with the object in JSON.
+func (k wellKnown) fromProtobuf(req *http.Request) (*http.Request, error) {
+	body, err := k.body(req)
+	if err != nil {
+		return req, err
+	}
+	o, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, &k.kind, nil)
+	if err != nil {
+		return req, apierrors.NewBadRequest(fmt.Sprintf("the object is no %s in protobuf: %v", k.kind.Kind, err))
+	}
+	o.GetObjectKind().SetGroupVersionKind(*kind)
+	text, err := json.Marshal(o)
+	if err != nil {
+		return req, apierrors.NewBadRequest(err.Error())
+	}
+	return withBody(req, runtime.ContentTypeJSON, text), nil
+}
+
+// patch updates the object as it is to what a strategic merge patch makes of it, and
+// does so again if it changes meanwhile. It returns an error if it has not answered.
+func (k wellKnown) patch(w http.ResponseWriter, req *http.Request) error {
+	patch, err := k.body(req)
+	if err != nil {
+		return err
+	}
+	now := k.current(req)
+	for left := patchAttempts; ; left-- {
+		if now.code != http.StatusOK {
+			relay(w, now)
+			return nil
+		}
+		next, pinned, err := k.merge(now.body.Bytes(), patch)
+		if err != nil {
+			return err
+		}
+		write := withBody(req, runtime.ContentTypeJSON, next)
+		write.Method = http.MethodPut
+		done := k.as("update", write)
+		if done.code != http.StatusConflict || pinned || left == 0 {
+			relay(w, done)
+			return nil
+		}
+		before := revision(now)
+		if now = k.current(req); revision(now) == before {
+			relay(w, done) // there is another reason
+			return nil
+		}
+	}
+}
+
+// current reads the object that a request is for. Whoever may patch it is answered
+// with it anyhow.
+func (k wellKnown) current(req *http.Request) *answer {
+	read := withBody(req, runtime.ContentTypeJSON, nil)
+	read.Method, read.URL.RawQuery = http.MethodGet, ""
+	read.Header = http.Header{"Accept": {runtime.ContentTypeJSON}}
+	return k.as("get", read)
+}
+
+// as has a request answered as one of another verb.
+func (k wellKnown) as(verb string, req *http.Request) *answer {
+	info, _ := request.RequestInfoFrom(req.Context())
+	other := *info
+	other.Verb = verb
+	a := &answer{header: http.Header{}}
+	k.Handler.ServeHTTP(a, req.WithContext(request.WithRequestInfo(req.Context(), &other)))
+	return a
+}
+
+// merge returns what a strategic merge patch makes of an object as it is now. Pinned
+// tells that the patch is for a certain revision.
+func (k wellKnown) merge(now, patch []byte) (next []byte, pinned bool, err error) {
+	example, err := scheme.Scheme.New(k.kind)
+	if err != nil {
+		return nil, false, err
+	}
+	if next, err = strategicpatch.StrategicMergePatch(now, patch, example); err != nil {
+		return nil, false, apierrors.NewBadRequest("strategic merge patch: " + err.Error())
+	}
+	var asked metav1.PartialObjectMetadata
+	if err := json.Unmarshal(patch, &asked); err != nil {
+		return nil, false, apierrors.NewBadRequest("strategic merge patch: " + err.Error())
+	}
+	return next, asked.ResourceVersion != "", nil
+}
+
+// revision returns the resource version of the object in an answer.
+func revision(a *answer) string {
+	var o metav1.PartialObjectMetadata
+	_ = json.Unmarshal(a.body.Bytes(), &o) // what is no object has none
+	return o.ResourceVersion
+}
+
+// relay answers as a handler of this process did.
+func relay(w http.ResponseWriter, a *answer) {
+	maps.Copy(w.Header(), a.header)
+	w.WriteHeader(a.code)
+	_, _ = w.Write(a.body.Bytes()) // else there is nobody to tell
+}
