@@ -25,6 +25,16 @@ func (c *tenant) in(r schema.GroupVersionResource, name, phase string) *unstruct
 	return c.await(r, "", name, func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == phase })
 }
 
+// unmodified returns the next event that is no change of what is there.
+func unmodified(w watch.Interface) watch.Event {
+	for e := range w.ResultChan() {
+		if e.Type != watch.Modified {
+			return e
+		}
+	}
+	return watch.Event{}
+}
+
 func TestTerminatorsHaveTheirTimeBeforeAWorkspaceIsEmptied(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -75,7 +85,7 @@ func TestTerminatorsHaveTheirTimeBeforeAWorkspaceIsEmptied(t *testing.T) {
 	if err := finish(t.Context(), clusters, "terminators", id); err != nil {
 		t.Fatal(err)
 	}
-	if e := <-watching.ResultChan(); e.Type != watch.Deleted {
+	if e := unmodified(watching); e.Type != watch.Deleted {
 		t.Errorf("the view has %v", e)
 	}
 	c.says(workspaces, "w", "terminator root:other has not finished")
@@ -127,7 +137,7 @@ func TestAWorkspaceIsDeletedWhileItInitializes(t *testing.T) {
 	watching := must(ina.clusters("*").Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}))(t)
 	defer watching.Stop()
 	c.deleteWorkspace("w")
-	if e := <-watching.ResultChan(); e.Type != watch.Deleted {
+	if e := unmodified(watching); e.Type != watch.Deleted {
 		t.Errorf("the view has %v", e)
 	}
 	c.await(workspaces, "", "w", gone)

@@ -104,7 +104,7 @@ func (c *tenant) become(phase string, lists map[string][]string) {
 func (c *tenant) mayVerb(name, verb, kind string) {
 	c.t.Helper()
 	_, err := c.kube.RbacV1().ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: name + "-" + verb + "-" + kind},
+		ObjectMeta: metav1.ObjectMeta{Name: strings.ReplaceAll(name, ":", "-") + "-" + verb + "-" + kind},
 		Rules: []rbacv1.PolicyRule{
 			{Verbs: []string{verb}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: []string{kind}},
 			{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
@@ -114,9 +114,9 @@ func (c *tenant) mayVerb(name, verb, kind string) {
 		c.t.Fatal(err)
 	}
 	_, err = c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name + "-" + verb + "-" + kind},
+		ObjectMeta: metav1.ObjectMeta{Name: strings.ReplaceAll(name, ":", "-") + "-" + verb + "-" + kind},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name + "-" + verb + "-" + kind},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: strings.ReplaceAll(name, ":", "-") + "-" + verb + "-" + kind},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -153,7 +153,7 @@ func TestAViewHasTheClustersThatWaitForAnInitializer(t *testing.T) {
 	home.await(workspaces, "", "a", func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Ready" })
 	got := map[string]watch.EventType{}
 	for len(got) < 2 {
-		e := <-w.ResultChan()
+		e := unmodified(w)
 		o, ok := e.Object.(*unstructured.Unstructured)
 		if !ok {
 			t.Fatalf("the watch has %v", e)
