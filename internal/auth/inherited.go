@@ -94,6 +94,15 @@ func (i inheritedFrom) String() string {
 	return fmt.Sprintf("%v in logical cluster %s", i.Stringer, i.at)
 }
 
+// ClusterRole returns the role that bindings in the cluster of the context mean by name.
+func (z *Authorizer) ClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return nil, false
+	}
+	return z.rules.local.clusterRole(c, name)
+}
+
 // Inherited returns the bindings that hold in cluster c because of clusters above it,
 // by the cluster that they are in, the nearest first.
 func (z *Authorizer) Inherited(c cluster.Name) iter.Seq2[cluster.Name, []*rbacv1.ClusterRoleBinding] {

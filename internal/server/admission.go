@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -42,6 +43,18 @@ func (s *Server) admission() admit.Rules {
 		Known: func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
 		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse,
 	}
+	descendants := admit.Descendants{
+		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
+			s.store.Spine().Fresh(ctx)
+			return s.rbac.Descending(c)
+		},
+		Role: func(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
+			return s.authz.ClusterRole(ctx, name)
+		},
+		Confirm: func(ctx context.Context, u user.Info, rules []rbacv1.PolicyRule) error {
+			return s.authz.ConfirmDescending(ctx, u, rules)
+		},
+	}
 	return admit.Rules{
 		admit.Cluster(),
 		types.Rule(),
@@ -50,6 +63,8 @@ func (s *Server) admission() admit.Rules {
 		admit.ForceDelete(),
 		namespaces.Lifecycle(),
 		definitions.Rule(),
+		descendants.Rule(),
+		admit.RequiredGroups(auth.CheckRequiredGroups),
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, inside)
-	h = s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside)
+	h = auth.WithScopes(s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside))
 	h = track("impersonation", func(h http.Handler) http.Handler {
 		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
 	}, h)

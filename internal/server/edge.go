@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,10 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-const (
-	clustersPrefix = "/clusters/"
-	servicesPrefix = "/services/"
-)
+const clustersPrefix = "/clusters/"
 
 // maxPath bounds the paths of clusters in requests. Deeper ones are reached by name.
 const maxPath = 8 << 10 // bytes
@@ -134,7 +132,7 @@ func at1(req *http.Request, c cluster.Name, path string) *http.Request {
 // withTokensCluster sends a request without a cluster to that of the service
 // account whose token it carries: in-cluster configurations know only the host.
 func withTokensCluster(req *http.Request) *http.Request {
-	if req.URL.Path == "/metrics" || strings.HasPrefix(req.URL.Path, servicesPrefix) {
+	if req.URL.Path == "/metrics" || slices.Contains(questions(), req.URL.Path) {
 		return req // of the whole server
 	}
 	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")

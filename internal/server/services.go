@@ -11,17 +11,19 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/view"
 )
 
 // Paths of what is answered for all clusters at once, to whoever asks and about what
 // concerns him.
 const (
-	reachablePath = servicesPrefix + "reachableworkspaces"
-	explainPath   = servicesPrefix + "explainworkspace"
-	inheritedPath = servicesPrefix + "inheritedbindings"
+	reachablePath = view.Prefix + "reachableworkspaces"
+	explainPath   = view.Prefix + "explainworkspace"
+	inheritedPath = view.Prefix + "inheritedbindings"
 )
 
-// questions are the paths that everybody who is authenticated may ask at.
+// questions are the paths that everybody who is authenticated may ask at. They are
+// beside the views.
 func questions() []string { return []string{reachablePath, explainPath, inheritedPath} }
 
 // installQuestions serves them.

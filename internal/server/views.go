@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -35,7 +36,7 @@ func (s *Server) newViews() *view.Views {
 // they are authenticated, and all others to those who serve clusters.
 func (s *Server) withViews(inside, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !strings.HasPrefix(req.URL.Path, view.Prefix) {
+		if !strings.HasPrefix(req.URL.Path, view.Prefix) || slices.Contains(questions(), req.URL.Path) {
 			others.ServeHTTP(w, req)
 			return
 		}
