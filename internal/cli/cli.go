@@ -97,7 +97,7 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces())
+	cmd.AddCommand(a.workspaces(), a.quickstartCommand())
 	return a.program(cmd)
 }
 
@@ -132,6 +132,7 @@ func (a *app) program(cmd *cobra.Command) *cobra.Command {
 	var logs flag.FlagSet
 	klog.InitFlags(&logs)
 	flags.AddGoFlag(logs.Lookup("v"))
+	flags.AddGoFlag(logs.Lookup("vmodule"))
 	completeFlag(cmd, "workspace", a.completePath)
 	completeFlag(cmd, "context", a.completeContext)
 	withAdvice(cmd)

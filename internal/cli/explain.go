@@ -1,49 +1,57 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/cluster"
 )
 
 func (a *app) explainCommand() *cobra.Command {
 	var f format
+	var q inquiry
 	cmd := &cobra.Command{
-		Use:   "explain [workspace]",
+		Use:   "explain [workspace [verb resource]]",
 		Short: "Tell what a workspace is, and why it does not do what you expect",
-		Long:  "Tell what a workspace is and what you may do in it, and if something is wrong, why: why it is not ready, why it is not gone, why you cannot enter it, and what to do about it. It uses what you may read, so that others may be told more.",
+		Long:  "Tell what a workspace is and what you may do in it, and if something is wrong, why: why it is not ready, why it is not gone, why you cannot enter it, and what to do about it. With a verb and a resource it tells how such a request is decided. It tells what you may know, so that others may be told more.",
 		Example: `  # Why can I not go there?
   kubectl ws explain :root:org:team
 
   # What is the current workspace, and what may I do in it?
-  kubectl ws explain`,
-		Args:              cobra.MaximumNArgs(1),
+  kubectl ws explain
+
+  # Why can alice not delete secrets there?
+  kubectl ws explain team delete secrets --for alice`,
 		ValidArgsFunction: a.complete,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 && len(args) != 3 {
+				return fmt.Errorf("give a workspace, or a workspace, a verb and a resource; received %d arguments", len(args))
+			}
+			return nil
+		},
 	}
 	outputFlag(cmd, &f)
+	cmd.Flags().StringVar(&q.user, "for", "", "tell of this user instead of yourself")
+	cmd.Flags().StringArrayVar(&q.groups, "for-group", nil, "group that the user is in; may be given several times")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 3 {
+			q.verb, q.resource, args = args[1], args[2], args[:1]
+		}
+		q.namespace = *a.flags.Namespace
 		_, srv, err := a.openAt(cmd.Context(), args)
 		if err != nil {
 			return err
 		}
-		facts, err := srv.investigate(cmd.Context(), srv.base.path)
+		facts, err := srv.investigate(cmd.Context(), q)
 		if err != nil {
 			return err
 		}
@@ -55,103 +63,6 @@ func (a *app) explainCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
-}
-
-// Facts are what can be found out about a workspace.
-type facts struct {
-	at      place
-	user    *authenticationv1.UserInfo
-	object  *tenancy.Workspace   // in the workspace above; nil if the user may not read it
-	cluster *core.LogicalCluster // in the workspace itself; nil if the user may not read it
-	lookup  error                // why there is no object
-	reach   error                // why nothing in the workspace answers
-	rights  []string
-}
-
-// investigate asks the server all that there is to know of the workspace at path.
-// It fails if the server does not answer.
-func (s *server) investigate(ctx context.Context, path cluster.Path) (*facts, error) {
-	f := &facts{at: s.base.at(path)}
-	f.object, f.lookup = s.object(ctx, path)
-	f.reach = s.reach(ctx, path)
-	for _, err := range []error{f.lookup, f.reach} {
-		var status apierrors.APIStatus
-		if err != nil && !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
-			return nil, fmt.Errorf("cannot find out about workspace %q: %w", path, err)
-		}
-	}
-	f.user = s.whoami(ctx, path)
-	if f.reach != nil {
-		return f, nil
-	}
-	if o, err := s.logicalCluster(ctx, path); err == nil {
-		f.cluster = o
-	}
-	var err error
-	if f.rights, err = s.rights(ctx, path); err != nil {
-		return nil, fmt.Errorf("cannot find out what you may do in workspace %q: %w", path, err)
-	}
-	return f, nil
-}
-
-// whoami returns who the server takes the user for. It asks in the first cluster
-// on the way up that lets the user in.
-func (s *server) whoami(ctx context.Context, path cluster.Path) *authenticationv1.UserInfo {
-	for up, ok := path, true; ok; up, _, ok = parent(up) {
-		client, err := authenticationclient.NewForConfigAndClient(s.in(up), s.client)
-		if err != nil {
-			return nil
-		}
-		review, err := client.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-		if err == nil {
-			return &review.Status.UserInfo
-		}
-	}
-	return nil
-}
-
-func (s *server) logicalCluster(ctx context.Context, path cluster.Path) (*core.LogicalCluster, error) {
-	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
-	if err != nil {
-		return nil, err
-	}
-	o, err := clusters.Get(ctx, core.LogicalClusterName, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	c := &core.LogicalCluster{}
-	return c, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, c)
-}
-
-// rights returns what the user may do in the workspace at path, in words.
-func (s *server) rights(ctx context.Context, path cluster.Path) ([]string, error) {
-	client, err := authorizationclient.NewForConfigAndClient(s.in(path), s.client)
-	if err != nil {
-		return nil, err
-	}
-	may := []string{"enter it"}
-	for _, q := range []struct {
-		words string
-		asks  authorizationv1.ResourceAttributes
-	}{
-		{"read objects such as config maps", authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps"}},
-		{"change objects such as config maps", authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps"}},
-		{"read secrets", authorizationv1.ResourceAttributes{Verb: "list", Resource: "secrets"}},
-		{"make workspaces in it", authorizationv1.ResourceAttributes{Verb: "create", Group: "tenancy.kcp.io", Resource: "workspaces"}},
-		{"let others in", authorizationv1.ResourceAttributes{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}},
-		{"do everything", authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
-	} {
-		review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &q.asks},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return nil, err
-		}
-		if review.Status.Allowed {
-			may = append(may, q.words)
-		}
-	}
-	return may, nil
 }
 
 // An explanation is what a user is told about a workspace.
@@ -166,6 +77,9 @@ type explanation struct {
 	Groups   []string   `json:"groups,omitempty"`
 	Rights   []string   `json:"rights,omitempty"`
 	Problems []problem  `json:"problems,omitempty"`
+
+	// Access is how the server decides, step by step.
+	Access *tenancy.AccessExplanation `json:"access,omitempty"`
 }
 
 // A problem is something that keeps a workspace from being what it should be.
@@ -193,12 +107,18 @@ func (f *facts) explain() explanation {
 		state.add(w.ObjectMeta, w.Status.Conditions)
 		state.initializers, state.terminators = w.Status.Initializers, w.Status.Terminators
 	}
-	if f.object == nil && f.cluster == nil {
+	if f.told != nil {
+		e.Phase, e.Cluster, e.Access = f.told.Phase, f.told.Cluster, &f.told.Access
+		e.User, e.Groups = e.Access.User, e.Access.Groups
+		state.obstacles(f.told)
+	} else if f.object == nil && f.cluster == nil {
 		e.Problems = append(e.Problems, f.hidden())
 		return e
 	}
 	e.Problems = append(e.Problems, state.problems(e.Phase)...)
-	if apierrors.IsForbidden(f.reach) && e.Phase != core.PhaseInactive {
+	if e.Access != nil && !e.Access.Allowed {
+		e.Problems = append(e.Problems, problem{fmt.Sprintf("User %s may not %s.", e.Access.User, e.Access.Request), sentence(e.Access.Message) + "."})
+	} else if apierrors.IsForbidden(f.reach) && e.Phase != core.PhaseInactive && e.Access == nil {
 		e.Problems = append(e.Problems, problem{"You may not enter it: " + f.reach.Error(), f.ask()})
 	}
 	return e
@@ -261,18 +181,47 @@ func systemFinalizers() []string {
 	return []string{core.LogicalClusterFinalizer, core.DeletionFinalizer, core.TerminatorsFinalizer}
 }
 
+// obstacles adds what the server says of them.
+func (s *state) obstacles(told *tenancy.WorkspaceExplanation) {
+	s.deleted = s.deleted || told.Deleting
+	for _, o := range told.Obstacles {
+		switch o.Type {
+		case "Initializer":
+			s.initializers = with(s.initializers, core.Initializer(o.Name))
+		case "Terminator":
+			s.terminators = with(s.terminators, core.Terminator(o.Name))
+		case "Finalizer":
+			s.finalizers = with(s.finalizers, o.Name)
+		default:
+			s.condition(conditions.Condition{Type: conditions.Type(o.Type), Status: metav1.ConditionFalse, Reason: o.Name, Message: o.Message})
+		}
+	}
+}
+
+// with returns all and one more, unless it is among them.
+func with[T comparable](all []T, one T) []T {
+	if slices.Contains(all, one) {
+		return all
+	}
+	return append(all, one)
+}
+
+func (s *state) condition(c conditions.Condition) {
+	known := slices.ContainsFunc(s.conditions, func(o conditions.Condition) bool { return o.Type == c.Type })
+	if c.Status != metav1.ConditionTrue && !known {
+		s.conditions = append(s.conditions, c)
+	}
+}
+
 func (s *state) add(o metav1.ObjectMeta, all conditions.Conditions) {
 	s.deleted = s.deleted || o.DeletionTimestamp != nil
 	for _, name := range o.Finalizers {
-		if !slices.Contains(systemFinalizers(), name) && !slices.Contains(s.finalizers, name) {
-			s.finalizers = append(s.finalizers, name)
+		if !slices.Contains(systemFinalizers(), name) {
+			s.finalizers = with(s.finalizers, name)
 		}
 	}
 	for _, c := range all {
-		known := slices.ContainsFunc(s.conditions, func(o conditions.Condition) bool { return o.Type == c.Type })
-		if c.Status != metav1.ConditionTrue && !known {
-			s.conditions = append(s.conditions, c)
-		}
+		s.condition(c)
 	}
 }
 
@@ -312,13 +261,16 @@ func (p *printer) explanation(e explanation) {
 	var rows [][]string
 	for _, row := range [][]string{
 		{"Workspace:", e.Path}, {"Type:", e.Type}, {"Phase:", string(e.Phase)}, {"Cluster:", e.Cluster},
-		{"URL:", e.URL}, {"Owner:", e.Owner}, {"You are:", e.User}, {"You may:", strings.Join(e.Rights, ", ")},
+		{"URL:", e.URL}, {"Owner:", e.Owner}, {"User:", e.User}, {"Groups:", strings.Join(e.Groups, ", ")}, {"You may:", strings.Join(e.Rights, ", ")},
 	} {
 		if row[1] != "" {
 			rows = append(rows, row)
 		}
 	}
 	p.table(rows)
+	if e.Access != nil && (!e.Access.Allowed || e.Access.Request != entering) {
+		p.decision(e.Access)
+	}
 	if len(e.Problems) == 0 {
 		p.say("Nothing is wrong with it.")
 	}
@@ -327,5 +279,21 @@ func (p *printer) explanation(e explanation) {
 		if problem.Fix != "" {
 			p.say("  %s", problem.Fix)
 		}
+	}
+}
+
+// entering is the request that is asked about if none is given.
+const entering = "access /"
+
+// decision prints how a request is decided.
+func (p *printer) decision(a *tenancy.AccessExplanation) {
+	p.say("\nHow %q is decided:", a.Request)
+	var rows [][]string
+	for _, step := range a.Steps {
+		rows = append(rows, []string{"  " + step.Name, step.Decision, step.Reason})
+	}
+	p.table(rows)
+	if a.Allowed {
+		p.say("User %s may.", a.User)
 	}
 }

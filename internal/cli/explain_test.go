@@ -52,6 +52,11 @@ func TestExplain(t *testing.T) {
 		"scheduling":  {facts{object: workspace(core.PhaseScheduling, nil)}, []string{"where it will be"}},
 		"deleting": {facts{object: workspace(core.PhaseDeleting, deleted)},
 			[]string{"Terminator root:cleaner", "controller", "finalizer example.com/keep holds it", "controller", "WorkspaceContentDeleted is False: SomeContent: configmaps/x has finalizer y"}},
+		"told": {facts{reach: forbidden, lookup: forbidden, told: &tenancy.WorkspaceExplanation{
+			Phase: core.PhaseDeleting, Deleting: true,
+			Obstacles: []tenancy.Obstacle{{Type: "Terminator", Name: "root:t"}, {Type: "Finalizer", Name: "example.com/f"}, {Type: "WorkspaceContentDeleted", Name: "SomeContent", Message: "left"}},
+			Access:    tenancy.AccessExplanation{User: "alice", Request: "access /", Message: "no role; ask somebody"},
+		}}, []string{"Terminator root:t", "controller", "finalizer example.com/f", "controller", "WorkspaceContentDeleted is False: SomeContent: left", "User alice may not access /.", "No role; ask somebody."}},
 	} {
 		c.facts.at = place{"https://h", "root:x"}
 		var got []string
@@ -64,6 +69,22 @@ func TestExplain(t *testing.T) {
 		same := cmp.Comparer(func(a, b string) bool { return strings.Contains(a, b) || strings.Contains(b, a) })
 		if diff := cmp.Diff(c.want, got, same); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestInquiry(t *testing.T) {
+	for _, c := range []struct {
+		q    inquiry
+		want string
+	}{
+		{inquiry{}, "workspace=root%3Ax"},
+		{inquiry{user: "a b", groups: []string{"g", "h"}}, "group=g&group=h&user=a+b&workspace=root%3Ax"},
+		{inquiry{verb: "delete", resource: "apps.example.com/shop", namespace: "dev"}, "apiGroup=example.com&name=shop&namespace=dev&resource=apps&verb=delete&workspace=root%3Ax"},
+		{inquiry{verb: "get", resource: "/metrics"}, "path=%2Fmetrics&verb=get&workspace=root%3Ax"},
+	} {
+		if got := c.q.query("root:x").Encode(); got != c.want {
+			t.Errorf("%+v: got %s, want %s", c.q, got, c.want)
 		}
 	}
 }

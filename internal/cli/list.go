@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,21 +17,28 @@ func (a *app) listCommand() *cobra.Command {
 		Use:     "list [workspace]",
 		Aliases: []string{"ls"},
 		Short:   "List the workspaces in the current one",
-		Long:    "List the workspaces in the current one, or in another one.",
+		Long:    "List the workspaces in the current one, or in another one, or all that you may enter, wherever they are.",
 		Example: `  # List the workspaces in the current one
   kubectl ws list
 
   # List the workspaces beside the current one
   kubectl ws list ..
 
-  # The same as a list of objects, for programs
+  # List all workspaces that are yours to enter, also where you may not look around
+  kubectl ws list --mine
+
+  # The workspaces beside the current one as a list of objects, for programs
   kubectl ws list .. -o json`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
 	var f format
 	outputFlag(cmd, &f)
+	mine := cmd.Flags().Bool("mine", false, "list all workspaces that you may enter, at any depth")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *mine {
+			return a.listMine(cmd, args, f)
+		}
 		_, srv, err := a.openAt(cmd.Context(), args)
 		if err != nil {
 			return err
@@ -54,6 +62,41 @@ func (a *app) listCommand() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+// listMine lists what the user may enter, by path: names may occur more than once.
+func (a *app) listMine(cmd *cobra.Command, args []string, f format) error {
+	if len(args) > 0 {
+		return errors.New("--mine lists workspaces wherever they are: leave out the workspace")
+	}
+	_, srv, err := a.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	workspaces, err := srv.reachable(cmd.Context())
+	if err != nil {
+		return fmt.Errorf("cannot list the workspaces that you may enter: %w", err)
+	}
+	switch f {
+	case asName:
+		for _, w := range workspaces {
+			a.print.say(":%s", pathOf(w.Annotations))
+		}
+		return nil
+	case "":
+	default:
+		return a.print.workspaces(f, workspaces)
+	}
+	if len(workspaces) == 0 {
+		a.print.note("There is no workspace that you may enter.")
+		return nil
+	}
+	rows := [][]string{{"PATH", "PHASE", "CLUSTER", "AGE"}}
+	for _, w := range workspaces {
+		rows = append(rows, []string{pathOf(w.Annotations), dash(string(w.Status.Phase)), dash(w.Spec.Cluster), age(w)})
+	}
+	a.print.table(rows)
+	return nil
 }
 
 func age(w *tenancy.Workspace) string {

@@ -16,6 +16,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // A world answers requests as a server does that has certain workspaces. It
@@ -62,6 +64,8 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	after, ok := strings.CutPrefix(r.URL.Path, "/clusters/")
 	path, rest, _ := strings.Cut(after, "/")
 	switch {
+	case r.URL.Path == reachableService:
+		w.serveReachable(rw, r)
 	case !ok:
 		answer(rw, 403, failure("Forbidden", "no cluster", "", ""))
 	case w.denied[path]:
@@ -83,6 +87,28 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	default:
 		answer(rw, 404, failure("NotFound", "the server could not find the requested resource", "", ""))
 	}
+}
+
+// serveReachable serves all that is not denied, in pages of one.
+func (w *world) serveReachable(rw http.ResponseWriter, r *http.Request) {
+	var paths []string
+	for path := range w.phases {
+		if !w.denied[path] && path > r.URL.Query().Get("continue") {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	items, next := []any{}, ""
+	if len(paths) > 0 {
+		up, name, _ := parent(cluster.Path(paths[0]))
+		o := w.workspace(string(up), name, w.phases[paths[0]])
+		o["metadata"].(map[string]any)["annotations"] = map[string]any{"kcp.io/path": paths[0]}
+		items = append(items, o)
+	}
+	if len(paths) > 1 {
+		next = paths[0]
+	}
+	answer(rw, 200, map[string]any{"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "WorkspaceList", "metadata": map[string]any{"continue": next}, "items": items})
 }
 
 func (w *world) serveWorkspaces(rw http.ResponseWriter, r *http.Request, path, name string) {

@@ -262,6 +262,13 @@ func (a *app) unshare(ctx context.Context, sh share) error {
 	if len(drop) == 0 {
 		a.print.note("Nothing of '%s' was shared with %s%s.", at, called(sh.subject), as(sh.role))
 	}
+	inherited, err := srv.inheritedBindings(ctx, at)
+	if err != nil { // who may not know, or asks a server that does not, is not told
+		inherited = nil
+	}
+	for _, b := range sh.among(inherited) {
+		a.print.note("note: %s still has role %s here, by ClusterRoleBinding %s in workspace %s above", called(sh.subject), b.RoleRef.Name, b.Name, pathOf(b.Annotations))
+	}
 	for _, b := range others {
 		a.print.note("note: %s still has role %s, by ClusterRoleBinding %s", called(sh.subject), b.RoleRef.Name, b.Name)
 	}
@@ -275,16 +282,24 @@ func as(role string) string {
 	return " as " + role
 }
 
+// among returns those of the bindings that the subject has.
+func (sh share) among(all []rbacv1.ClusterRoleBinding) (its []*rbacv1.ClusterRoleBinding) {
+	for i := range all {
+		if slices.ContainsFunc(all[i].Subjects, func(s rbacv1.Subject) bool { return s.Kind == sh.subject.Kind && s.Name == sh.subject.Name }) {
+			its = append(its, &all[i])
+		}
+	}
+	return its
+}
+
 // split returns which of the bindings go with sh, and which others the subject has.
 // The right to enter goes with the last role.
 func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.ClusterRoleBinding) {
 	shared := labels.SelectorFromSet(labels.Set{managedBy: sharing})
 	var access *rbacv1.ClusterRoleBinding
 	kept := false
-	for i := range all {
-		b := &all[i]
+	for _, b := range sh.among(all) {
 		switch {
-		case !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s.Kind == sh.subject.Kind && s.Name == sh.subject.Name }):
 		case !shared.Matches(labels.Set(b.Labels)) || len(b.Subjects) > 1:
 			others = append(others, b)
 		case b.RoleRef.Name == accessRole:

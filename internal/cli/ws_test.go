@@ -191,6 +191,49 @@ func TestList(t *testing.T) {
 	}
 }
 
+func TestListMine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "root:a", "root:a:deep", "root:b", "root:closed", "root:closed:mine")
+	w.denied["root:closed"] = true
+	file := w.kubeconfig()
+	if got := call(t, file, "kubectl-ws", "list", "--mine", "-o", "name"); got != (result{out: ":root:a\n:root:a:deep\n:root:b\n:root:closed:mine\n"}) {
+		t.Errorf("got %+v", got)
+	}
+	got := call(t, file, "kubectl-ws", "list", "--mine")
+	if fields := strings.Fields(got.out); got.code != 0 || len(fields) != 5*4 || !strings.HasPrefix(got.out, "PATH ") || fields[4] != "root:a" {
+		t.Errorf("got %+v", got)
+	}
+	if got := call(t, file, "kubectl-ws", "list", "--mine", "a"); got.code != 1 || !strings.Contains(got.err, "leave out the workspace") {
+		t.Errorf("with a workspace: %+v", got)
+	}
+	if got := call(t, newWorld(t).kubeconfig(), "kubectl-ws", "list", "--mine"); got != (result{err: "There is no workspace that you may enter.\n"}) {
+		t.Errorf("none: %+v", got)
+	}
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "root:a", "root:a:b", "root:c")
+	file := w.kubeconfig()
+	for line, want := range map[string]string{
+		"ws list -o name":           "workspace.tenancy.kcp.io/a\nworkspace.tenancy.kcp.io/c\n",
+		"ws list -o name :root:c":   "",
+		"ws tree -o name":           "root\nroot:a\nroot:a:b\nroot:c\n",
+		"ws tree a -o yaml":         "children:\n- cluster: c-b\n  path: root:a:b\n  phase: Ready\n  type: root:organization\npath: root:a\n",
+		"ws current -o name":        "root\n",
+		"ws current -o yaml":        "context: root\npath: root\nserver: " + w.URL + "/clusters/root\n",
+		"ws list :root:c -o yaml":   "apiVersion: v1\nitems: []\nkind: List\nmetadata: {}\n",
+		"create-workspace n -oname": "workspace.tenancy.kcp.io/n\n",
+	} {
+		if got := call(t, file, strings.Fields("kubectl-"+line)...); got.code != 0 || got.out != want {
+			t.Errorf("%s: got %+v, want %q", line, got, want)
+		}
+	}
+	if got := call(t, file, "kubectl-ws", "tree", "-o", "xml"); got.code != 1 || !strings.Contains(got.err, "it must be one of json, yaml, name") {
+		t.Errorf("another format: %+v", got)
+	}
+}
+
 func TestTree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:a", "root:a:b", "root:a:b:c", "root:a:z", "root:m", "root:m:hidden", "root:n")

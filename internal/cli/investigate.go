@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Facts are what can be found out about a workspace.
+type facts struct {
+	at      place
+	told    *tenancy.WorkspaceExplanation // by the server; nil if it tells nothing
+	untold  error                         // why not
+	user    *authenticationv1.UserInfo
+	object  *tenancy.Workspace   // in the workspace above; nil if the user may not read it
+	cluster *core.LogicalCluster // in the workspace itself; nil if the user may not read it
+	lookup  error                // why there is no object
+	reach   error                // why nothing in the workspace answers
+	rights  []string
+}
+
+// investigate asks the server all that there is to know of its workspace. It fails if
+// the server does not answer, or not what the user asked in particular.
+func (s *server) investigate(ctx context.Context, q inquiry) (*facts, error) {
+	path := s.base.path
+	f := &facts{at: s.base}
+	var told tenancy.WorkspaceExplanation
+	if f.untold = s.ask(ctx, explainService, q.query(path), &told); f.untold == nil {
+		f.told = &told
+	} else if q.particular() {
+		return nil, fmt.Errorf("cannot find out about workspace %q: %w", path, f.untold)
+	}
+	f.object, f.lookup = s.object(ctx, path)
+	f.reach = s.reach(ctx, path)
+	for _, err := range []error{f.lookup, f.reach} {
+		var status apierrors.APIStatus
+		if err != nil && !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
+			return nil, fmt.Errorf("cannot find out about workspace %q: %w", path, err)
+		}
+	}
+	f.user = s.whoami(ctx, path)
+	if f.reach != nil || q.particular() {
+		return f, nil
+	}
+	if o, err := s.logicalCluster(ctx, path); err == nil {
+		f.cluster = o
+	}
+	var err error
+	if f.rights, err = s.rights(ctx, path); err != nil {
+		return nil, fmt.Errorf("cannot find out what you may do in workspace %q: %w", path, err)
+	}
+	return f, nil
+}
+
+// An inquiry is what a user asks of a workspace in particular.
+type inquiry struct {
+	user           string
+	groups         []string
+	verb, resource string
+	namespace      string
+}
+
+// particular reports whether only the server can answer.
+func (q inquiry) particular() bool { return q.user != "" || len(q.groups) > 0 || q.verb != "" }
+
+// query returns how the server is asked.
+func (q inquiry) query(path cluster.Path) url.Values {
+	v := url.Values{"workspace": {string(path)}}
+	set := func(name, value string) {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	set("user", q.user)
+	if len(q.groups) > 0 {
+		v["group"] = q.groups
+	}
+	set("verb", q.verb)
+	if strings.HasPrefix(q.resource, "/") {
+		set("path", q.resource)
+		return v
+	}
+	resource, name, _ := strings.Cut(q.resource, "/")
+	of := schema.ParseGroupResource(resource)
+	set("resource", of.Resource)
+	set("apiGroup", of.Group)
+	set("name", name)
+	set("namespace", q.namespace)
+	return v
+}
+
+// whoami returns who the server takes the user for. It asks in the first cluster
+// on the way up that lets the user in.
+func (s *server) whoami(ctx context.Context, path cluster.Path) *authenticationv1.UserInfo {
+	for up, ok := path, true; ok; up, _, ok = parent(up) {
+		client, err := authenticationclient.NewForConfigAndClient(s.in(up), s.client)
+		if err != nil {
+			return nil
+		}
+		review, err := client.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err == nil {
+			return &review.Status.UserInfo
+		}
+	}
+	return nil
+}
+
+func (s *server) logicalCluster(ctx context.Context, path cluster.Path) (*core.LogicalCluster, error) {
+	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
+	if err != nil {
+		return nil, err
+	}
+	o, err := clusters.Get(ctx, core.LogicalClusterName, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	c := &core.LogicalCluster{}
+	return c, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, c)
+}
+
+// rights returns what the user may do in the workspace at path, in words.
+func (s *server) rights(ctx context.Context, path cluster.Path) ([]string, error) {
+	client, err := authorizationclient.NewForConfigAndClient(s.in(path), s.client)
+	if err != nil {
+		return nil, err
+	}
+	may := []string{"enter it"}
+	for _, q := range []struct {
+		words string
+		asks  authorizationv1.ResourceAttributes
+	}{
+		{"read objects such as config maps", authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps"}},
+		{"change objects such as config maps", authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps"}},
+		{"read secrets", authorizationv1.ResourceAttributes{Verb: "list", Resource: "secrets"}},
+		{"make workspaces in it", authorizationv1.ResourceAttributes{Verb: "create", Group: "tenancy.kcp.io", Resource: "workspaces"}},
+		{"let others in", authorizationv1.ResourceAttributes{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}},
+		{"do everything", authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
+	} {
+		review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &q.asks},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		if review.Status.Allowed {
+			may = append(may, q.words)
+		}
+	}
+	return may, nil
+}

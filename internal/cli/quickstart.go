@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// A quickstart is a tree of workspaces to look around in.
+type quickstart struct {
+	scenario, prefix        string
+	cleanup, enter, samples bool
+	timeout                 time.Duration
+	depth, count            int
+	seed                    uint64
+}
+
+func (a *app) quickstartCommand() *cobra.Command {
+	var q quickstart
+	cmd := &cobra.Command{
+		Use:   "quickstart",
+		Short: "Make a tree of workspaces to look around in",
+		Long:  "Make a tree of workspaces below the current one to look around in, or remove it again. The same seed makes the same tree.",
+		Example: `  # Make a tree with something in each workspace, and go there
+  kubectl kcp quickstart --with-samples --enter
+
+  # A deep one, under another name
+  kubectl kcp quickstart --name-prefix deep --tree-depth 5 --tree-count 30
+
+  # Remove it again
+  kubectl kcp quickstart --cleanup`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return a.quickstart(cmd.Context(), q) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.scenario, "scenario", "workspaces", "what to make: workspaces")
+	flags.StringVar(&q.prefix, "name-prefix", "quickstart", "name of the workspace at the top of the tree, with which those below begin, too")
+	flags.BoolVar(&q.cleanup, "cleanup", false, "remove the tree")
+	flags.BoolVar(&q.enter, "enter", false, "go to the top of the tree")
+	flags.BoolVar(&q.samples, "with-samples", false, "make a config map in each workspace")
+	flags.DurationVar(&q.timeout, "timeout", readyWithin, "how long it may take")
+	flags.IntVar(&q.depth, "tree-depth", 3, "how many levels the tree has below its top")
+	flags.IntVar(&q.count, "tree-count", 6, "how many workspaces the tree has below its top")
+	flags.Uint64Var(&q.seed, "tree-seed", 1, "what the shape of the tree follows from")
+	return cmd
+}
+
+func (a *app) quickstart(ctx context.Context, q quickstart) error {
+	switch {
+	case q.scenario == "api-provider":
+		return errors.New("--scenario api-provider needs APIs to be shared between workspaces, which this version does not do; use --scenario workspaces")
+	case q.scenario != "workspaces":
+		return fmt.Errorf("there is no --scenario %q; use workspaces", q.scenario)
+	case q.count > 0 && q.depth < 1 || q.count < 0:
+		return errors.New("--tree-depth and --tree-count must be positive")
+	}
+	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	if q.cleanup {
+		return a.delete(limited, ".:"+q.prefix, true)
+	}
+	s, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	top := s.here.path.Join(q.prefix)
+	if _, err := cluster.ParsePath(string(top)); err != nil {
+		return badName(q.prefix)
+	}
+	for _, path := range q.tree(top) {
+		if err := a.plant(limited, srv, path, q.samples); err != nil {
+			return err
+		}
+	}
+	a.print.say("The tree below '%s' is there. Look at it: kubectl ws tree :%[1]s", top)
+	if !q.enter {
+		return nil
+	}
+	return a.enter(ctx, s, srv, top, false)
+}
+
+// tree returns the paths of all workspaces, those above before those below.
+func (q quickstart) tree(top cluster.Path) []cluster.Path {
+	random := rand.New(rand.NewPCG(q.seed, 0))
+	paths, depths := []cluster.Path{top}, []int{0}
+	for i := 1; i <= q.count; i++ {
+		up := random.IntN(len(paths))
+		for depths[up] >= q.depth { // the top is not as deep
+			up = random.IntN(len(paths))
+		}
+		paths = append(paths, paths[up].Join(fmt.Sprintf("%s-%d", q.prefix, i)))
+		depths = append(depths, depths[up]+1)
+	}
+	return paths
+}
+
+// plant sees to it that there is a workspace at path, with a sample in it if wanted.
+func (a *app) plant(ctx context.Context, srv *server, path cluster.Path, sample bool) error {
+	up, name, _ := parent(path)
+	w := &tenancy.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.SetGroupVersionKind(tenancy.GroupVersion.WithKind("Workspace"))
+	made, err := srv.create(ctx, up, w)
+	if apierrors.IsAlreadyExists(err) {
+		made, err = srv.get(ctx, up, name)
+	}
+	if err == nil {
+		_, err = a.await(ctx, srv, up, made)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot make workspace %q: %w", path, err)
+	}
+	a.print.note("%s", path)
+	if !sample {
+		return nil
+	}
+	core, err := coreclient.NewForConfigAndClient(srv.in(path), srv.client)
+	if err != nil {
+		return err
+	}
+	hello := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "hello"}, Data: map[string]string{"from": string(path)}}
+	_, err = core.ConfigMaps(metav1.NamespaceDefault).Create(ctx, hello, metav1.CreateOptions{FieldManager: userAgent})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cannot make a sample in workspace %q: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// Where the server answers questions that concern more than one cluster.
+const (
+	reachableService = "/services/reachableworkspaces"
+	explainService   = "/services/explainworkspace"
+	inheritedService = "/services/inheritedbindings"
+)
+
+// ask asks the server as a whole, and decodes what it answers.
+func (s *server) ask(ctx context.Context, service string, query url.Values, into any) error {
+	config := rest.CopyConfig(s.config)
+	config.Host = s.base.server
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, s.client)
+	if err != nil {
+		return err
+	}
+	request := client.RESTClient().Get().AbsPath(service)
+	for name, values := range query {
+		for _, value := range values {
+			request = request.Param(name, value)
+		}
+	}
+	text, err := request.Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("cannot understand what the server answers at %s: %w", service, err)
+	}
+	return nil
+}
+
+// reachable returns all workspaces that the user may enter, wherever they are.
+func (s *server) reachable(ctx context.Context) ([]*tenancy.Workspace, error) {
+	var all []*tenancy.Workspace
+	for next := ""; ; {
+		query := url.Values{}
+		if next != "" {
+			query.Set("continue", next)
+		}
+		var page tenancy.WorkspaceList
+		if err := s.ask(ctx, reachableService, query, &page); err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			all = append(all, &page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return all, nil
+		}
+	}
+}
+
+// inheritedBindings returns the bindings that hold in the cluster at path because
+// of clusters above it. Each has the path of its own cluster in its annotations.
+func (s *server) inheritedBindings(ctx context.Context, path cluster.Path) ([]rbacv1.ClusterRoleBinding, error) {
+	var list rbacv1.ClusterRoleBindingList
+	err := s.ask(ctx, inheritedService, url.Values{"workspace": {string(path)}}, &list)
+	return list.Items, err
+}
+
+// pathOf returns the path of an object's cluster, as the server tells it.
+func pathOf(annotations map[string]string) string { return annotations[core.PathAnnotation] }
