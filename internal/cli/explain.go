@@ -117,7 +117,7 @@ func (f *facts) explain() explanation {
 	}
 	e.Problems = append(e.Problems, state.problems(e.Phase)...)
 	if e.Access != nil && !e.Access.Allowed {
-		e.Problems = append(e.Problems, problem{fmt.Sprintf("User %s may not %s.", e.Access.User, e.Access.Request), sentence(e.Access.Message) + "."})
+		e.Problems = append(e.Problems, problem{fmt.Sprintf("User %s may not %s.", e.Access.User, inWords(e.Access.Request)), sentence(e.Access.Message) + "."})
 	} else if apierrors.IsForbidden(f.reach) && e.Phase != core.PhaseInactive && e.Access == nil {
 		e.Problems = append(e.Problems, problem{"You may not enter it: " + f.reach.Error(), f.ask()})
 	}
@@ -285,9 +285,16 @@ func (p *printer) explanation(e explanation) {
 // entering is the request that is asked about if none is given.
 const entering = "access /"
 
+func inWords(request string) string {
+	if request == entering {
+		return "enter it"
+	}
+	return request
+}
+
 // decision prints how a request is decided.
 func (p *printer) decision(a *tenancy.AccessExplanation) {
-	p.say("\nHow %q is decided:", a.Request)
+	p.say("\nHow it is decided whether user %s may %s:", a.User, inWords(a.Request))
 	var rows [][]string
 	for _, step := range a.Steps {
 		rows = append(rows, []string{"  " + step.Name, step.Decision, step.Reason})

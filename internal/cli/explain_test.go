@@ -56,7 +56,7 @@ func TestExplain(t *testing.T) {
 			Phase: core.PhaseDeleting, Deleting: true,
 			Obstacles: []tenancy.Obstacle{{Type: "Terminator", Name: "root:t"}, {Type: "Finalizer", Name: "example.com/f"}, {Type: "WorkspaceContentDeleted", Name: "SomeContent", Message: "left"}},
 			Access:    tenancy.AccessExplanation{User: "alice", Request: "access /", Message: "no role; ask somebody"},
-		}}, []string{"Terminator root:t", "controller", "finalizer example.com/f", "controller", "WorkspaceContentDeleted is False: SomeContent: left", "User alice may not access /.", "No role; ask somebody."}},
+		}}, []string{"Terminator root:t", "controller", "finalizer example.com/f", "controller", "WorkspaceContentDeleted is False: SomeContent: left", "User alice may not enter it.", "No role; ask somebody."}},
 	} {
 		c.facts.at = place{"https://h", "root:x"}
 		var got []string

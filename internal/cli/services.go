@@ -36,7 +36,11 @@ func (s *server) ask(ctx context.Context, service string, query url.Values, into
 			request = request.Param(name, value)
 		}
 	}
-	text, err := request.Do(ctx).Raw()
+	result := request.Do(ctx)
+	if err := result.Error(); err != nil { // unlike that of Raw, it has what the server says
+		return err
+	}
+	text, err := result.Raw()
 	if err != nil {
 		return err
 	}

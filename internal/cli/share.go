@@ -318,4 +318,9 @@ func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.C
 }
 
 // sentence returns text with its first letter in upper case.
-func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}

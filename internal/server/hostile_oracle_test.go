@@ -8,7 +8,7 @@ import (
 )
 
 // Requests of which each may tell, by its answer, whether a cluster exists.
-func questions() [][3]string {
+func oracles() [][3]string {
 	return [][3]string{
 		{"GET", "/api/v1/namespaces/default/configmaps"}, {"GET", "/api/v1/namespaces/default/configmaps/treasure"}, {"GET", "/api/v1/namespaces/default/configmaps/none"},
 		{"GET", "/api/v1/namespaces/none/secrets"}, {"GET", "/api/v1/namespaces?watch=1"}, {"GET", "/api/v1/watch/namespaces"},
@@ -34,7 +34,7 @@ func TestForbiddenLooksLikeMissing(t *testing.T) {
 	there := []string{string(b.name), string(b.name) + ":child", ofChild}
 	missing := []string{string(cluster.NewName()), string(b.name) + ":none", string(b.name) + ":child:none", string(cluster.NewName()) + ":child", "no:such"}
 	for _, v := range append(a.visitors(), a.visitor("forger", "x.y.z")) {
-		for _, q := range questions() {
+		for _, q := range oracles() {
 			ask := func(at string) string {
 				all := ""
 				for _, headers := range [][]string{{}, {"Impersonate-User", "system:admin"}} {
