@@ -325,6 +325,25 @@ func TestDiscoveryOfTheCoreGroup(t *testing.T) {
 	}
 }
 
+// Rules of a schema read objects in the core group, and the version that they are
+// validated in.
+func TestRulesInTheCoreGroup(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	d := c.newKind(coreCRD(t, "pods", schemaOf(`{type: object, properties: {spec: {type: object, properties: {a: {type: string, x-kubernetes-validations: [{rule: "self == oldSelf", message: "it is fixed"}]}}}},
+		x-kubernetes-validations: [{rule: "self.apiVersion == 'core/v1' && self.metadata.name.startsWith('p')", message: "odd"}]}`)))
+	isPod(t, "created", c.instance(d, "p", "spec: {a: b}"), 1)
+	if _, err := c.of(d).Create(t.Context(), instance(d, "q"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "odd") {
+		t.Errorf("of another name: %v", err)
+	}
+	if _, err := c.of(d).Patch(t.Context(), "p", types.MergePatchType, []byte(`{"spec":{"a":"c"}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "it is fixed") {
+		t.Errorf("what is fixed has changed: %v", err)
+	}
+	if _, err := c.of(d).Patch(t.Context(), "p", types.MergePatchType, []byte(`{"apiVersion":"v2"}`), metav1.PatchOptions{}); err == nil || strings.Contains(err.Error(), "core/v1") {
+		t.Errorf("moved to another version: %v", err)
+	}
+}
+
 // Roles speak of what is defined in the core group as of what is built in.
 func TestRolesInTheCoreGroup(t *testing.T) {
 	t.Parallel()

@@ -234,6 +234,7 @@ func TestDefinitionsInADeletedWorkspace(t *testing.T) {
 	c.instance(d, "o")
 	c.instance(d, "held", "metadata: {finalizers: ["+hold+"]}")
 	c.newKind(crd(t, "others", "metadata: {finalizers: ["+hold+"]}"))
+	c.instance(c.pods(), "of-the-core-group")
 	top.deleteWorkspace("w")
 	c.says(logicalClusters, "cluster", hold)
 	if _, err := c.crds().Create(t.Context(), crd(t, "lates"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
