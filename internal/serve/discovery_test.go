@@ -57,7 +57,7 @@ func TestDiscoveryOfClustersSideBySide(t *testing.T) {
 		"own": {[]string{"", "coordination.k8s.io", "core.kcp.io", "tenancy.kcp.io"}, map[string][]string{
 			"v1": {"configmaps"}, "coordination.k8s.io/v1": leases,
 			"core.kcp.io/v1alpha1":    {"logicalclusters", "logicalclusters/status"},
-			"tenancy.kcp.io/v1alpha1": {"workspaces", "workspaces/status"},
+			"tenancy.kcp.io/v1alpha1": {"workspaces", "workspaces/status", "workspacetypes", "workspacetypes/status"},
 		}},
 		"widgets": {[]string{"", "coordination.k8s.io", "a.example.com", "example.com"}, map[string][]string{
 			"v1": {"configmaps"}, "coordination.k8s.io/v1": leases,
@@ -191,7 +191,7 @@ func TestAggregatedDiscoveryIsCached(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
 	w := startWorld(t, map[cluster.Name]*Shape{
-		"a": shapeOf(contents...), "b": shapeOf(contents[1], contents[0]), "c": shapeOf(contents[0]),
+		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	for _, accept := range []string{acceptV2, acceptV2 + ",application/json", acceptProtobuf} {
 		a := w.get(t, "a", "/apis", "Accept", accept)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -174,6 +175,13 @@ func own(t *testing.T) []*Content {
 		}
 		out = append(out, content(t, &crd))
 	}
+	return out
+}
+
+// reversed returns contents in the opposite order.
+func reversed(contents []*Content) []*Content {
+	out := slices.Clone(contents)
+	slices.Reverse(out)
 	return out
 }
 

@@ -140,7 +140,7 @@ func TestOpenAPIV2IsCachedAndEncoded(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
 	w := startWorld(t, map[cluster.Name]*Shape{
-		"a": shapeOf(contents...), "b": shapeOf(contents[1], contents[0]), "c": shapeOf(contents[0]),
+		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	a := w.get(t, "a", "/openapi/v2")
 	equal(t, "content type", a.Header().Get("Content-Type"), "application/json")
@@ -208,7 +208,7 @@ func TestOpenAPIV3IsCachedAndEncoded(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
 	w := startWorld(t, map[cluster.Name]*Shape{
-		"a": shapeOf(contents...), "b": shapeOf(contents[1], contents[0]), "c": shapeOf(contents[0]),
+		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	etag := w.get(t, "a", "/openapi/v3").Header().Get("Etag")
 	for name, want := range map[cluster.Name]int{
