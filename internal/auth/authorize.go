@@ -287,10 +287,7 @@ func isMetrics(a authorizer.Attributes) bool {
 // one pass over the bindings.
 func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
 	s := search{a: a, entry: z.entry, entered: entered}
-	effective(c, a.GetUser(), func(u user.Info) bool {
-		z.rules.search(ctx, c, u, &s)
-		return !s.done()
-	})
+	z.rules.search(ctx, c, a.GetUser(), &s)
 	entered, allowed, reason, step, errs := s.entered, s.allowed, s.reason, s.step, s.errs
 	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
 	switch {

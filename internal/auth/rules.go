@@ -129,24 +129,34 @@ func (s *search) allow(source fmt.Stringer, rule *rbacv1.PolicyRule) {
 }
 
 // search goes through the rules that u holds in cluster c, those that most requests
-// are allowed by first.
+// are allowed by first, and up the tree only if these do not allow it.
 func (r rules) search(ctx context.Context, c cluster.Name, u user.Info, s *search) {
 	visit := s.visit
-	for _, l := range r.layers {
-		s.at = l.step
-		if l.wide.VisitRulesFor(ctx, l.as(c, u), "", visit); s.done() {
-			return
+	complete := s.entered // whether narrow rules have been looked at for all
+	effective(c, u, func(e user.Info) bool {
+		for _, l := range r.layers {
+			s.at = l.step
+			if l.wide.VisitRulesFor(ctx, l.as(c, e), "", visit); s.done() {
+				return false
+			}
 		}
-	}
-	if s.entered {
-		if r.narrow(ctx, c, u, s); s.allowed {
-			return
+		if s.entered {
+			r.narrow(ctx, c, e, s)
 		}
+		return !s.done()
+	})
+	if !s.done() {
+		effective(c, u, func(e user.Info) bool {
+			s.at = StepInherited
+			r.inherited(ctx, c, e, visit)
+			return !s.done()
+		})
 	}
-	entered := s.entered
-	s.at = StepInherited
-	if r.inherited(ctx, c, u, visit); !entered && s.entered && !s.allowed {
-		r.narrow(ctx, c, u, s)
+	if s.entered && !s.allowed && !complete { // some were looked at before another let him in
+		effective(c, u, func(e user.Info) bool {
+			r.narrow(ctx, c, e, s)
+			return !s.allowed
+		})
 	}
 }
 
