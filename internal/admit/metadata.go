@@ -14,7 +14,7 @@ import (
 // these say where an object is, which is not for a client to decide.
 var computed = []string{
 	"kcp.io/path", "core.kcp.io/shard", "kcp.io/undecodable",
-	"internal.tenancy.kcp.io/type", "internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard",
+	"internal.tenancy.kcp.io/type", "internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard", "internal.tenancy.kcp.io/mount-ca",
 }
 
 // Cluster puts the annotation with the name of the cluster on every object

@@ -81,6 +81,12 @@ func keepFinalizer(r Request, name string) {
 	now.SetFinalizers(append(slices.Clone(now.GetFinalizers()), name))
 }
 
+// mounted reports whether something else than this server is to serve a Workspace.
+func mounted(u *unstructured.Unstructured) bool {
+	_, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "mount")
+	return found
+}
+
 // setOwner records who made the workspace. It is all that is known of him, for whoever
 // prepares the workspace; later it is the name alone. What a client says of it is dropped.
 func setOwner(r Request, u *unstructured.Unstructured) error {
@@ -106,10 +112,14 @@ func validateNew(r Request) error {
 	if !ok {
 		return nil
 	}
+	if mounted(u) {
+		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type"); found {
+			return r.Forbid(errors.New("spec.type must be unset: a mounted workspace is what it is mounted from"))
+		}
+	}
 	for _, field := range []struct{ name, why string }{
 		{"cluster", "it is chosen by the system"},
 		{"URL", "it is set by the system"},
-		{"mount", "this server does not mount workspaces"},
 	} {
 		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", field.name); found {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))

@@ -76,6 +76,18 @@ func seenFrom(c cluster.Name, u user.Info) user.Info {
 	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllAuthenticated}}
 }
 
+// Elsewhere returns who everybody outside of cluster c takes a user for who acts in it:
+// nobody in particular if he is not himself there.
+func Elsewhere(c cluster.Name, u user.Info) user.Info {
+	if !inScope(u, c) {
+		return outOfScope(u)
+	}
+	if u = seenFrom(c, u); isServiceAccount(u) {
+		return foreign(c, u)
+	}
+	return u
+}
+
 // NameElsewhere returns the name by which every other cluster knows a user who acts in
 // cluster c. Only service accounts have another name than in c.
 func NameElsewhere(c cluster.Name, u user.Info) string {

@@ -40,6 +40,7 @@ func All(d Deps) []control.Loop {
 		Completion(d),
 		Addresses(d),
 		Inactivity(d),
+		Mounts(d),
 		Deletion(d),
 		Garbage(d),
 		Namespaces(d),

@@ -84,6 +84,7 @@ type Options struct {
 	// Resolver finds the addresses of names. The default is that of the machine.
 	Resolver *net.Resolver
 	Limits   Limits
+	Relays   RelayLimits
 }
 
 // A Dialer makes the calls that tenants cause. There is one in a server. It keeps
@@ -95,6 +96,10 @@ type Dialer struct {
 	limits   Limits
 	lanes    *lanes
 	http     *http.Transport
+
+	relayLimits RelayLimits
+	relays      *lanes
+	relayed     *http.Transport
 
 	closed context.Context // ends all calls
 	close  context.CancelFunc
@@ -122,6 +127,9 @@ func New(o Options) *Dialer {
 		MaxResponseHeaderBytes: maxHeader,
 		ExpectContinueTimeout:  time.Second,
 	}
+	d.relayLimits = o.Relays.withDefaults()
+	d.relays = newLanes(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests})
+	d.relayed = newRelay(d)
 	return d
 }
 
@@ -129,6 +137,7 @@ func New(o Options) *Dialer {
 func (d *Dialer) Close() {
 	d.close()
 	d.http.CloseIdleConnections()
+	d.relayed.CloseIdleConnections()
 }
 
 // For returns what makes calls for a tenant, to servers whose certificates are verified
@@ -160,6 +169,8 @@ type caller struct {
 type endpoint struct {
 	host, port string
 	roots      *x509.CertPool
+	// certificate is what the server shows there, nil for none.
+	certificate func() (*tls.Certificate, error)
 }
 
 type endpointKey struct{}
@@ -270,7 +281,11 @@ func (d *Dialer) connect(ctx context.Context, network, _ string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	conn := tls.Client(raw, &tls.Config{RootCAs: to.roots, ServerName: to.host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	config := &tls.Config{RootCAs: to.roots, ServerName: to.host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if to.certificate != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return to.certificate() }
+	}
+	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}

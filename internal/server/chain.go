@@ -33,9 +33,9 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, inside)
 	h = auth.WithScopes(s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside))
-	h = track("impersonation", func(h http.Handler) http.Handler {
+	h = s.withMounts(track("impersonation", func(h http.Handler) http.Handler {
 		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
-	}, h)
+	}, h))
 	if recorded {
 		h = inAudit(h)
 	}
@@ -77,7 +77,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 		h = s.withAuditCluster(h)
 	}
 	h = genericapifilters.WithAuditInit(h)
-	h = withoutWildcardWrites(h)
+	h = withoutWildcardWrites(s.withMountAt(h))
 	return s.outages(s.withViews(h, withCluster(h, s.resolve)))
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -55,6 +56,7 @@ func (s *Server) withHomes(next http.Handler, a authorizer.Authorizer) http.Hand
 			return
 		}
 		u, _ := request.UserFrom(ctx)
+		u = auth.Elsewhere(cluster.Root, u)
 		create := authorizer.AttributesRecord{
 			User: u, Verb: "create", APIGroup: info.APIGroup, APIVersion: info.APIVersion, Resource: info.Resource, Name: info.Name, ResourceRequest: true,
 		}

@@ -70,6 +70,8 @@ type Config struct {
 	Kubeconfig string
 	// Access says who else is let in, and who is asked what they may do.
 	Access Access
+	// Mounts says who the server is to what serves mounted workspaces.
+	Mounts MountProxy
 	// Homes says who has a home workspace.
 	Homes HomeWorkspaces
 	// Groups are the built-in API groups to serve; all if empty.
@@ -295,6 +297,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = credentials()
 	cfg.FlowControl = nil
+	cfg.LongRunningFunc = orUpgrade(cfg.LongRunningFunc)
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.health()...)

@@ -36,6 +36,9 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	if err != nil {
 		return err
 	}
+	if ws.Spec.Mount != nil {
+		return w.createMounted(ctx, parent, ws, obj)
+	}
 	creator, _ := request.UserFrom(ctx)
 	b := w.birth("", metav1.Now())
 	if ws.Spec.Type != nil {

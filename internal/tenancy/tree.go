@@ -29,6 +29,8 @@ type Child struct {
 	// Forced if the deletion is not to wait for anybody.
 	Ending, Waits, Forced bool
 	Blocked               string
+	// Mount is set if something else serves the workspace.
+	Mount *Mount
 }
 
 // The Tree knows which workspace of which cluster is which cluster.
@@ -72,6 +74,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.Metadata.DeletionTimestamp != nil}
 			child.Phase, child.Initializers = known(w.Status.Phase), w.Status.Initializers
 			child.Forced = child.Ending && w.Metadata.Annotations[core.ForceDeleteAnnotation] != ""
+			child.Mount = mountOf(w)
 			for _, c := range w.Status.Conditions {
 				child.Failing = child.Failing || fails(c.Type, c.Status)
 				if c.Type == string(core.WorkspaceContentDeleted) && (c.Reason == SomeFinalizersRemain || c.Reason == SomeTerminatorsRemain) {
@@ -122,7 +125,9 @@ type (
 			Annotations       map[string]string `json:"annotations"`
 		} `json:"metadata"`
 		Spec struct {
-			Cluster string `json:"cluster"`
+			Cluster string            `json:"cluster"`
+			URL     string            `json:"URL"`
+			Mount   *tenancyapi.Mount `json:"mount"`
 		} `json:"spec"`
 		Status struct {
 			Phase      core.Phase `json:"phase"`

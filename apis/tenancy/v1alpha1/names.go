@@ -23,6 +23,15 @@ const (
 	// created the Workspace, as JSON of [core.UserInfo].
 	OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 
+	// IsMountAnnotation marks, on CustomResourceDefinitions, kinds that workspaces can be
+	// mounted from while its value is "true".
+	IsMountAnnotation = "experimental.tenancy.kcp.io/is-mount"
+
+	// MountCAAnnotation holds, on a mounted Workspace, what verifies the server that
+	// requests are passed on to: certificates in PEM, in base64. It is copied from the
+	// object that the Workspace is mounted from, where it is status.caBundle.
+	MountCAAnnotation = "internal.tenancy.kcp.io/mount-ca"
+
 	// TypeAnnotation holds, on LogicalClusters, the path and name of the type
 	// of the workspace, joined with a colon, as in "root:universal".
 	TypeAnnotation = "internal.tenancy.kcp.io/type"
