@@ -49,6 +49,8 @@ type (
 	Etcd = store.Etcd
 	// HomeWorkspaces says who has a home workspace.
 	HomeWorkspaces = server.HomeWorkspaces
+	// A MountProxy says who the server is to what serves mounted workspaces.
+	MountProxy = server.MountProxy
 )
 
 // KubernetesVersion is what servers tell their clients: the release of Kubernetes
@@ -82,6 +84,8 @@ type Server struct {
 	// HomeWorkspaces says who has a home workspace. The default is everybody who is
 	// authenticated.
 	HomeWorkspaces HomeWorkspaces
+	// MountProxy says who the server is to what serves mounted workspaces.
+	MountProxy MountProxy
 	// ClientCAFile holds, in PEM, the certificate authorities of client
 	// certificates: common name and organizations are user and groups. It is short
 	// for that of Authentication.
@@ -159,7 +163,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
 		Access:      access,
-		Homes:       s.HomeWorkspaces,
+		Homes:       s.HomeWorkspaces, Mounts: s.MountProxy,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 		Operation: s.Operation,

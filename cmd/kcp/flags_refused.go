@@ -28,7 +28,6 @@ func refusals() []refusal {
 		{[]string{"batteries-included"}, "the administrators and workspaces are always there, and other batteries are not served"},
 		{[]string{"logical-cluster-total-object-limit", "logical-cluster-object-count-scan-interval"}, "the number of objects has no limit yet"},
 		{[]string{"conversion-cel-transformation-timeout", "root-identities-file"}, "APIs cannot be exported yet"},
-		{[]string{"mount-proxy-client-*"}, "workspaces cannot be mounted yet"},
 		{[]string{"miniproxy-mapping-file"}, "there are no shards to route to"},
 		{[]string{"authorization-mode", "authorization-policy-file"}, "--authorization-order says who is asked, or a file by --authorization-config"},
 		{[]string{"embedded-etcd-client-port", "embedded-etcd-peer-port", "embedded-etcd-listen-*"},

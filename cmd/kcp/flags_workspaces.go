@@ -3,7 +3,15 @@ package main
 import (
 	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/unforked/kcp"
 )
+
+// mounts adds the flags about mounted workspaces.
+func mounts(f *pflag.FlagSet, m *kcp.MountProxy) {
+	f.StringVar(&m.CertFile, "mount-proxy-client-cert-file", "", "PEM file with the certificate that is shown to the servers of mounted workspaces, so that they believe who asks. It is read again when it changes.")
+	f.StringVar(&m.KeyFile, "mount-proxy-client-key-file", "", "PEM file with the key of --mount-proxy-client-cert-file.")
+}
 
 // homes are the flags about home workspaces.
 type homes struct{ on bool }

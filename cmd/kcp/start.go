@@ -115,6 +115,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL that clients reach the server at, if not the address it listens at.")
 	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File for the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
 	o.access(f)
+	mounts(f, &o.server.MountProxy)
 	o.homes.flags(f, &o.server.HomeWorkspaces.CreatorGroups)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)

@@ -67,6 +67,9 @@ func (a Access) extendTokens() bool {
 
 func (s *Server) prepareAccess(ctx context.Context) error {
 	access := s.config.Access
+	if err := s.config.Mounts.Validate(); err != nil {
+		return err
+	}
 	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
 	fresh := s.store.Spine().Fresh
 	key, err := s.signingKey(ctx)

@@ -147,9 +147,19 @@ func (s *Server) withMounts(next http.Handler) http.Handler {
 		case hops >= maxMountHops || hops < 0:
 			refuse(w, req, mountError(http.StatusLoopDetected, "it is mounted from what leads back to it"))
 		default:
+			defer forgiveLeaving(req.Context())
 			proxy.ServeHTTP(w, req)
 		}
 	})
+}
+
+// forgiveLeaving is deferred around the proxy, which panics to cut an answer that has begun
+// and cannot be brought to its end: where it is the client who left there is nothing to cut,
+// and nothing to log.
+func forgiveLeaving(ctx context.Context) {
+	if r := recover(); r != nil && (r != http.ErrAbortHandler || ctx.Err() == nil) { //nolint:errorlint // as net/http compares it
+		panic(r)
+	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -1,0 +1,116 @@
+package dial
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+func newRelays(t *testing.T, l RelayLimits) *Dialer {
+	t.Helper()
+	d := New(Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Relays: l})
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *Dialer) relayTo(t *testing.T, tenant cluster.Name, h *hook, path string) (*http.Response, error) {
+	t.Helper()
+	r, err := d.Relay(tenant, h.ca, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.at("127.0.0.1")+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.RoundTrip(req)
+}
+
+// An answer that does not begin is not waited for, one that goes on is.
+func TestRelayTime(t *testing.T) {
+	release := make(chan struct{})
+	h := newHook(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/silent" {
+			<-req.Context().Done()
+			return
+		}
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-release
+		_, _ = io.WriteString(w, "late")
+	})
+	d := newRelays(t, RelayLimits{Header: 50 * time.Millisecond})
+	var timeout net.Error
+	if _, err := d.relayTo(t, "a", h, "/silent"); !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("what is silent: %v", err)
+	}
+	resp, err := d.relayTo(t, "a", h, "/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	close(release)
+	if b, err := io.ReadAll(resp.Body); string(b) != "late" || err != nil {
+		t.Errorf("what is slow: %q, %v", b, err)
+	}
+}
+
+// One tenant has so many requests passed on at once, and all of them so many.
+func TestRelayPlaces(t *testing.T) {
+	h := newHook(t, hello)
+	d := newRelays(t, RelayLimits{TenantRequests: 2, Requests: 3})
+	var open []*http.Response
+	for _, tenant := range []cluster.Name{"a", "a", "b"} {
+		resp, err := d.relayTo(t, tenant, h, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, resp)
+	}
+	for _, tenant := range []cluster.Name{"a", "b"} {
+		if _, err := d.relayTo(t, tenant, h, "/"); !errors.Is(err, ErrBusy) {
+			t.Errorf("%s: %v", tenant, err)
+		}
+	}
+	for _, resp := range open {
+		_ = resp.Body.Close()
+		_ = resp.Body.Close() // once more gives nothing back
+	}
+	for range 2 {
+		resp, err := d.relayTo(t, "b", h, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+	}
+	if len(d.relays.all) != 2 {
+		t.Errorf("%d places are taken", len(d.relays.all))
+	}
+}
+
+// A certificate that cannot be read is an error of the request, and connections that
+// show one are no others'.
+func TestRelayCertificate(t *testing.T) {
+	h := newHook(t, hello)
+	h.TLS.ClientAuth = tls.RequestClientCert
+	d := newRelays(t, RelayLimits{})
+	r, err := d.Relay("a", h.ca, func() (*tls.Certificate, error) { return nil, errors.New("no such file") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.at("127.0.0.1"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := r.RoundTrip(req); err == nil {
+		_ = resp.Body.Close()
+		t.Error("it is passed on without a certificate")
+	}
+}
