@@ -162,8 +162,8 @@ func (s *Server) start(ctx context.Context, dir string) error {
 	c := server.Config{
 		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
 		Listener: listener, ExternalURL: s.url,
-		Access:      access,
-		Homes:       s.HomeWorkspaces, Mounts: s.MountProxy,
+		Access: access,
+		Homes:  s.HomeWorkspaces, Mounts: s.MountProxy,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 		Operation: s.Operation,
