@@ -39,6 +39,7 @@ func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Completion(d),
 		Addresses(d),
+		WorkspaceTypes(d),
 		Inactivity(d),
 		Mounts(d),
 		Deletion(d),

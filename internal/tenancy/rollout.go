@@ -1,0 +1,76 @@
+package tenancy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// RollOut gives the labels of a type, if its life cycle is to maintain them, to every
+// Workspace of it that lacks them. Labels that a Workspace has stay as they are, and
+// those that the type gives no more stay, too: somebody may select by them.
+func (w *Workspaces) RollOut(ctx context.Context, c cluster.Name, name string) error {
+	of, ok := w.Types.Get(c, name)
+	if !ok || !of.maintains() {
+		return nil
+	}
+	var errs []error
+	for _, n := range w.Tree.ofType(w.Types.Name(of)) {
+		errs = append(errs, w.rollOut(ctx, n, of.Spec.AdditionalWorkspaceLabels))
+	}
+	return errors.Join(errs...)
+}
+
+// maintains reports whether there is something that the type gives to workspaces after
+// they were made.
+func (t *typeContent) maintains() bool {
+	cycle := t.Spec.DefaultAPIBindingLifecycle
+	return cycle != nil && *cycle == tenancyapi.Maintain && len(t.Spec.AdditionalWorkspaceLabels) > 0
+}
+
+// ofType returns the clusters of a type that Workspaces lead to.
+func (t *Tree) ofType(name string) []cluster.Name {
+	var all []cluster.Name
+	for _, k := range t.clusters.Keys() {
+		if root, ok := t.Cluster(k.Cluster); ok && root.Type == name && root.Parent != "" && !root.Ending {
+			all = append(all, k.Cluster)
+		}
+	}
+	return all
+}
+
+// rollOut gives the Workspace that leads to cluster c the labels that it lacks.
+func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[string]string) error {
+	for range retries {
+		root, ok := w.Tree.Cluster(c)
+		if !ok {
+			return nil
+		}
+		ws, rev, err := read[tenancyapi.Workspace](ctx, w.Store, store.Key{Resource: w.Resource, Cluster: root.Parent, Name: root.Name})
+		if err != nil || ws == nil || ws.Spec.Cluster != string(c) {
+			return err
+		}
+		lacks := false
+		for key, value := range labels {
+			if _, has := ws.Labels[key]; !has {
+				setLabel(&ws.ObjectMeta, key, value)
+				lacks = true
+			}
+		}
+		if !lacks {
+			return nil
+		}
+		u, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+		if err != nil {
+			return err
+		}
+		if _, err = w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: root.Parent, Object: u, Expect: rev}}); !moved(err) {
+			return err
+		}
+	}
+	return fmt.Errorf("label workspace of cluster %s: it keeps changing", c)
+}
