@@ -33,6 +33,7 @@ func Workspaces(types WorkspaceTypes) Rule {
 			}
 			if r.GetOperation() == admission.Update {
 				keepFinalizer(r, core.LogicalClusterFinalizer)
+				keepType(r, u)
 				return nil
 			}
 			if r.GetOperation() != admission.Create || r.GetSubresource() != "" {

@@ -71,6 +71,25 @@ func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Uns
 	return nil
 }
 
+// keepType puts the type back, or its path, that an update leaves out, as a manifest does
+// that does not say what the server has filled in.
+func keepType(r Request, u *unstructured.Unstructured) {
+	old, ok := r.GetOldObject().(*unstructured.Unstructured)
+	if !ok || r.GetSubresource() != "" {
+		return
+	}
+	before, err := typeOf(old)
+	now, err2 := typeOf(u)
+	if err != nil || err2 != nil || before == nil || now != nil && (now.Name != before.Name || now.Path != "" || before.Path == "") {
+		return
+	}
+	kept := map[string]any{"name": before.Name}
+	if before.Path != "" {
+		kept["path"] = before.Path
+	}
+	_ = unstructured.SetNestedMap(u.Object, kept, "spec", "type") // spec is an object: its type was read
+}
+
 // typeOf returns the type that a Workspace asks for, nil if it asks for none.
 func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, error) {
 	if _, found, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
