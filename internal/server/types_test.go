@@ -21,8 +21,6 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-var workspaceTypes = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}
-
 // typed returns a WorkspaceType; spec is YAML.
 func typed(t *testing.T, name, spec string) *unstructured.Unstructured {
 	t.Helper()
