@@ -109,7 +109,8 @@ func TestAudit(t *testing.T) {
 	}
 	of := map[string]string{auditCluster: string(made), auditWorkspace: string(made), "kcp.io/path": "root:audited"}
 	allowed := map[string]string{
-		"authorization.k8s.io/decision": "allow", "request.auth.kcp.io/02-content-decision": "Allowed", "request.auth.kcp.io/05-bootstrap-decision": "Allowed",
+		"authorization.k8s.io/decision": "allow", "request.auth.kcp.io/01-requiredgroups-decision": "Allowed", "request.auth.kcp.io/02-content-decision": "Allowed",
+		"request.auth.kcp.io/03-systemcrd-decision": "NoOpinion", "request.auth.kcp.io/04-maxpermissionpolicy-decision": "NoOpinion", "request.auth.kcp.io/05-bootstrap-decision": "Allowed",
 	}
 	all := events()
 	for _, want := range []struct {
