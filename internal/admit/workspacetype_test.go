@@ -1,0 +1,122 @@
+package admit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// ada is a user without privileges.
+var ada = &user.DefaultInfo{Name: "ada"}
+
+func request(c cluster.Name, resource, name string, old, now map[string]any) Request {
+	op := admission.Create
+	var before, after runtime.Object
+	if old != nil {
+		op, before = admission.Update, &unstructured.Unstructured{Object: old}
+	}
+	if now != nil {
+		after = &unstructured.Unstructured{Object: now}
+	}
+	gv := tenancyapi.GroupVersion
+	return Request{admission.NewAttributesRecord(after, before, gv.WithKind("X"), "", name, gv.WithResource(resource), "", op, nil, false, ada), c}
+}
+
+func TestTypeRule(t *testing.T) {
+	rule := WorkspaceTypes{PathOf: func(c cluster.Name) cluster.Path { return cluster.Path("root:" + c) }}.Rule()
+	for name, say := range map[string]struct {
+		in        cluster.Name
+		typ, why  string
+		spec, old map[string]any
+	}{
+		"anything":        {"c", "a", "", map[string]any{}, nil},
+		"root in root":    {"root", "root", "", map[string]any{}, nil},
+		"root in another": {"c", "root", "only be in the root workspace", map[string]any{}, nil},
+		"changed to what cannot be": {"c", "a", "APIs cannot be shared",
+			map[string]any{"defaultAPIBindings": []any{map[string]any{"export": "e"}}}, map[string]any{}},
+		"a child without a path": {"c", "a", "defaultChildWorkspaceType.path must be set", map[string]any{"defaultChildWorkspaceType": map[string]any{"name": "b"}}, nil},
+		"no type at all":         {"c", "a", "it is no workspace type", map[string]any{"extend": "b"}, nil},
+	} {
+		now := map[string]any{"spec": say.spec, "metadata": map[string]any{"annotations": map[string]any{"kcp.io/path": "root:forged"}}}
+		var old map[string]any
+		if say.old != nil {
+			old = map[string]any{"spec": say.old}
+		}
+		r := request(say.in, "workspacetypes", say.typ, old, now)
+		for range 2 { // it may be asked again
+			if err := rule.Mutate(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := r.Object().GetAnnotations()["kcp.io/path"]; got != "root:"+string(say.in) {
+			t.Errorf("%s: the path is %q", name, got)
+		}
+		err := rule.Validate(t.Context(), r)
+		if say.why == "" && err != nil || say.why != "" && !strings.Contains(fmt.Sprint(err), say.why) {
+			t.Errorf("%s: %v, not %q", name, err, say.why)
+		}
+	}
+	// Nobody else's objects matter.
+	r := request("c", "workspaces", "root", nil, map[string]any{"spec": map[string]any{}})
+	if err := rule.Mutate(t.Context(), r); err != nil || rule.Validate(t.Context(), r) != nil || len(r.Object().GetAnnotations()) > 0 {
+		t.Errorf("a Workspace is taken for a type: %v", err)
+	}
+}
+
+func TestKeepType(t *testing.T) {
+	full := map[string]any{"name": "a", "path": "root"}
+	for name, say := range map[string]struct{ old, now, want any }{
+		"left out":         {full, nil, full},
+		"without its path": {full, map[string]any{"name": "a"}, full},
+		"another":          {full, map[string]any{"name": "b"}, map[string]any{"name": "b"}},
+		"another path":     {full, map[string]any{"name": "a", "path": "b"}, map[string]any{"name": "a", "path": "b"}},
+		"none before":      {nil, full, full},
+		"never any":        {nil, nil, nil},
+		"no type":          {full, "a", "a"},
+	} {
+		spec := func(typ any) map[string]any {
+			if typ == nil {
+				return map[string]any{"spec": map[string]any{}}
+			}
+			return map[string]any{"spec": map[string]any{"type": typ}}
+		}
+		r := request("c", "workspaces", "w", spec(say.old), spec(say.now))
+		u := r.GetObject().(*unstructured.Unstructured)
+		keepType(r, u)
+		if diff := cmp.Diff(spec(say.want), u.Object); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestInheritGroups(t *testing.T) {
+	const key = "authorization.kcp.io/required-groups"
+	for name, say := range map[string]struct {
+		above, asked, want string
+		refused            bool
+	}{
+		"none": {}, "inherited": {above: "staff", want: "staff"}, "a copy": {above: "staff", asked: "staff", want: "staff"},
+		"another": {above: "staff", asked: "all", refused: true}, "out of nothing": {asked: "all", refused: true},
+	} {
+		w := WorkspaceTypes{Root: func(cluster.Name) tenancy.Root { return tenancy.Root{RequiredGroups: say.above} }}
+		o := map[string]any{}
+		if say.asked != "" {
+			o["metadata"] = map[string]any{"annotations": map[string]any{key: say.asked}}
+		}
+		r := request("c", "workspaces", "w", nil, o)
+		err := w.inheritGroups(r, r.GetObject().(*unstructured.Unstructured))
+		if (err != nil) != say.refused || err == nil && r.Object().GetAnnotations()[key] != say.want {
+			t.Errorf("%s: %v, %v", name, r.Object().GetAnnotations(), err)
+		}
+	}
+}
