@@ -67,7 +67,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("PATH", strings.Join([]string{played, bin, installed}, string(os.PathListSeparator)))
 			return os.WriteFile(own, data, 0o600)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"ready": ready},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"ready": ready, "keep": keep},
 	})
 }
 
@@ -137,6 +137,14 @@ func ready(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("the server does not get ready: %v", err)
 		}
 	}
+}
+
+// keep sets a variable to what the last command printed.
+func keep(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: keep NAME")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
 // serves returns the URL of the server of a kubeconfig, if it is ready.
