@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -36,15 +34,11 @@ func (s *Server) newViews() *view.Views {
 // they are authenticated, and all others to those who serve clusters.
 func (s *Server) withViews(inside, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !strings.HasPrefix(req.URL.Path, view.Prefix) || slices.Contains(questions(), req.URL.Path) {
+		r, found, err := s.views.Parse(req.URL.Path)
+		if !found || climbs(req.URL.Path) { // which is refused there
 			others.ServeHTTP(w, req)
 			return
 		}
-		if climbs(req.URL.Path) {
-			refuse(w, req, apierrors.NewBadRequest(`the path has a segment "." or ".."; write the path that you mean`))
-			return
-		}
-		r, err := s.views.Parse(req.URL.Path)
 		if err != nil {
 			refuse(w, req, err)
 			return

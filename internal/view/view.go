@@ -93,13 +93,17 @@ func From(ctx context.Context) (*Request, bool) {
 	return r, ok
 }
 
-// Parse reads the path of a request for a view. It fails if there is no view at it.
-func (v *Views) Parse(path string) (*Request, error) {
-	name, rest, _ := strings.Cut(strings.TrimPrefix(path, Prefix), "/")
-	if one, ok := v.all[name]; ok {
-		return one.parse(rest)
+// Parse reads the path of a request for a view. Found is false if it is of none, and
+// it fails if there is nothing at it in its view.
+func (v *Views) Parse(path string) (r *Request, found bool, err error) {
+	below, ok := strings.CutPrefix(path, Prefix)
+	name, rest, _ := strings.Cut(below, "/")
+	one, known := v.all[name]
+	if !ok || !known {
+		return nil, false, nil
 	}
-	return nil, notFound("there is no view of that name; use " + Prefix + "initializingworkspaces/ or " + Prefix + "terminatingworkspaces/")
+	r, err = one.parse(rest)
+	return r, true, err
 }
 
 func notFound(message string) error {
