@@ -414,3 +414,22 @@ func TestNobodyElseSaysWhoseRightsAUserHas(t *testing.T) {
 		}
 	}
 }
+
+// A request that is allowed where it is does not look up the tree; one that is refused
+// does.
+func BenchmarkAuthorizeInATree(b *testing.B) {
+	m := tenants()
+	m.at("top").bindBelow("boss", "cluster-admin", userSubject("boss"))
+	z := newAuthorizer(b, Authorization{RBAC: m, Exists: m.exists, Cluster: chainOf("top", "x1", "x2", "x3", "x4", "aa")})
+	for name, u := range map[string]user.Info{"owner": person("alice"), "from five above": person("boss"), "stranger": person("mallory")} {
+		b.Run(name, func(b *testing.B) {
+			ctx, a := in("aa"), resource(u, "create", "configmaps", "default")
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, _, _ := z.Authorize(ctx, a); (d == allow) != (name != "stranger") {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
