@@ -47,6 +47,7 @@ func cases() []benchCase {
 		{"workspaces", makeTenants},
 		{"watches", watches},
 		{"footprint", footprints},
+		{"trees", trees},
 	}
 }
 

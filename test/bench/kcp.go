@@ -97,37 +97,47 @@ type workspace struct {
 	} `json:"status"`
 }
 
-const workspaces = "/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspaces"
+const (
+	workspacesPath = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
+	workspaces     = "/clusters/root" + workspacesPath
+)
 
 // newWorkspace makes a workspace below root and returns when it is Ready.
 func newWorkspace(ctx context.Context, c *client, name string) (tenant, error) {
+	path, err := makeWorkspace(ctx, c, workspaces, name)
+	return tenant{
+		configMaps: path + "/api/v1/namespaces/default/configmaps",
+		all:        path + "/api/v1/configmaps",
+	}, err
+}
+
+// makeWorkspace makes a workspace in a collection, and returns the path of its URL when
+// it is Ready.
+func makeWorkspace(ctx context.Context, c *client, in, name string) (string, error) {
 	w := workspace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "tenancy.kcp.io/v1alpha1", Kind: "Workspace"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 	}
-	if err := c.post(ctx, workspaces, &w); err != nil {
-		return tenant{}, err
+	if err := c.post(ctx, in, &w); err != nil {
+		return "", err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not Ready after a minute"))
 	defer cancel()
 	for w.Status.Phase != "Ready" {
 		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			return tenant{}, fmt.Errorf("workspace %s in phase %q: %w", name, w.Status.Phase, err)
+			return "", fmt.Errorf("workspace %s in phase %q: %w", name, w.Status.Phase, err)
 		}
-		b, err := c.call(ctx, http.MethodGet, workspaces+"/"+name, jsonType, nil)
+		b, err := c.call(ctx, http.MethodGet, in+"/"+name, jsonType, nil)
 		if err != nil {
-			return tenant{}, err
+			return "", err
 		}
 		if err := json.Unmarshal(b, &w); err != nil {
-			return tenant{}, fmt.Errorf("workspace %s: %w", name, err)
+			return "", fmt.Errorf("workspace %s: %w", name, err)
 		}
 	}
 	u, err := url.Parse(w.Spec.URL)
 	if err != nil || u.Path == "" {
-		return tenant{}, fmt.Errorf("workspace %s is Ready, but its URL is %q", name, w.Spec.URL)
+		return "", fmt.Errorf("workspace %s is Ready, but its URL is %q", name, w.Spec.URL)
 	}
-	return tenant{
-		configMaps: u.Path + "/api/v1/namespaces/default/configmaps",
-		all:        u.Path + "/api/v1/configmaps",
-	}, nil
+	return u.Path, nil
 }

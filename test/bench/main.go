@@ -78,6 +78,7 @@ type plan struct {
 	many        int           // workspaces made by all clients, in all rounds together
 	definitions int           // of custom resources, made one after the other
 	watches     int           // each in a workspace of its own
+	tree        int           // workspaces in a tree
 	footprints  string        // numbers of workspaces at which memory is measured
 	settle      time.Duration // between the last write and the measurement
 }
@@ -107,6 +108,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.many, "workspaces", 1600, "workspaces made by all clients")
 	f.IntVar(&p.definitions, "definitions", 100, "definitions of custom resources made one after the other")
 	f.IntVar(&p.watches, "watches", 5000, "watches, each in a workspace of its own")
+	f.IntVar(&p.tree, "tree", 10000, "workspaces in a tree")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
@@ -117,13 +119,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }
 
 func (p *plan) check() error {
-	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients} {
+	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree} {
 		if n < 1 {
 			return fmt.Errorf("-%s is %d, want at least 1", name, n)
 		}

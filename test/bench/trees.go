@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// children is how many workspaces are below each in a tree, but below its leaves.
+const children = 10
+
+// trees measures how a tree of workspaces is made and deleted, and what is left of it
+// in memory. A stock server has no such thing.
+func trees(ctx context.Context, b *bench) error {
+	for _, subject := range b.subjects {
+		if subject.name() != "kcp" {
+			continue
+		}
+		s, err := b.fresh(ctx, subject, true)
+		if err != nil {
+			return err
+		}
+		err = b.tree(ctx, s)
+		s.stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) tree(ctx context.Context, s *server) error {
+	clients, err := connect(ctx, s.user, b.plan.clients)
+	if err != nil {
+		return err
+	}
+	defer closeAll(clients)
+	if err := pause(ctx, b.plan.settle); err != nil {
+		return err
+	}
+	empty, err := s.footprint(ctx)
+	if err != nil {
+		return err
+	}
+	of := fmt.Sprintf("tree of %d workspaces", b.plan.tree)
+	made, err := b.plant(ctx, s, clients)
+	if err != nil {
+		return err
+	}
+	b.report.add(s.subject, of, "made: rate", perSecond, made.rate())
+	b.report.addTime(s.subject, of, "made: p50", made.percentile(50))
+	b.report.addTime(s.subject, of, "made: server CPU each", made.each(made.server))
+	if err := pause(ctx, b.plan.settle); err != nil {
+		return err
+	}
+	full, err := s.footprint(ctx)
+	if err != nil {
+		return err
+	}
+	gone, err := s.load(ctx, clients[:1], 1, func(ctx context.Context, c *client, _ int) error { return fell(ctx, c, workspaces+"/"+treeName(0)) })
+	if err != nil {
+		return err
+	}
+	b.report.addTime(s.subject, of, "deleted: all of it", gone.wall)
+	b.report.addTime(s.subject, of, "deleted: server CPU each", gone.server/time.Duration(b.plan.tree))
+	if err := pause(ctx, 5*b.plan.settle); err != nil {
+		return err
+	}
+	after, err := s.footprint(ctx)
+	if err != nil {
+		return err
+	}
+	for _, x := range []struct {
+		when string
+		f    footprint
+	}{{"before", empty}, {"with the tree", full}, {"after it was deleted", after}} {
+		b.report.add(s.subject, of, "memory "+x.when, bytesUnit, x.f.memory)
+		b.report.add(s.subject, of, "live heap "+x.when, bytesUnit, x.f.liveHeap)
+		b.report.add(s.subject, of, "goroutines "+x.when, plainCount, x.f.goroutines)
+	}
+	return nil
+}
+
+func treeName(i int) string { return fmt.Sprint("tree-", i) }
+
+// plant makes a tree, one level after the other.
+func (b *bench) plant(ctx context.Context, s *server, clients []*client) (sample, error) {
+	var all sample
+	at := make([]string, b.plan.tree) // the collection of workspaces in each
+	for from, to := 0, 1; from < len(at); from, to = to, min(len(at), to*children+1) {
+		level, err := s.load(ctx, clients, to-from, func(ctx context.Context, c *client, i int) error {
+			i += from
+			parent := workspaces
+			if i > 0 {
+				parent = at[(i-1)/children]
+			}
+			path, err := makeWorkspace(ctx, c, parent, treeName(i))
+			at[i] = path + workspacesPath
+			return err
+		})
+		if err != nil {
+			return all, err
+		}
+		all.merge(level)
+	}
+	return all, nil
+}
+
+// fell deletes the workspace at a path and returns when it is gone.
+func fell(ctx context.Context, c *client, path string) error {
+	if _, err := c.call(ctx, http.MethodDelete, path, jsonType, nil); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Minute, errors.New("a tree is not gone after ten minutes"))
+	defer cancel()
+	for {
+		_, err := c.call(ctx, http.MethodGet, path, jsonType, nil)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
