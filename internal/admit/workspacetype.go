@@ -238,7 +238,6 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 		name, why string
 	}{
 		{len(spec.DefaultAPIBindings) > 0, "defaultAPIBindings", "APIs cannot be shared between workspaces yet"},
-		{len(spec.AuthenticationConfigurations) > 0, "authenticationConfigurations", "workspaces have no authentication of their own yet"},
 	} {
 		if rejected.set {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", rejected.name, rejected.why))

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"sync"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -25,6 +26,9 @@ type Authentication struct {
 
 	// ServiceAccounts verifies the tokens of service accounts.
 	ServiceAccounts *ServiceAccounts
+
+	// Workspaces says whom else single workspaces know; nil means nobody.
+	Workspaces *WorkspaceAuthentication
 
 	// Options say whom else to trust, as those of kube-apiserver. Nil stands for
 	// [DefaultOptions]. What they say of service accounts is up to ServiceAccounts.
@@ -53,12 +57,13 @@ type Authenticators struct {
 	// They must not get any further than authentication.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 
-	issuers *issuers
+	issuers    *issuers
+	workspaces *workspaceIssuers
 }
 
 // NewAuthenticators returns Authenticators for o. They are asked in this order: the
 // administrators, proxies, client certificates, the token file, service accounts,
-// identity providers, the webhook. A request is anonymous if it has no credentials
+// identity providers, the webhook, the identity providers of the workspace. A request is anonymous if it has no credentials
 // at all. Close ends them.
 func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	p, err := o.read()
@@ -99,6 +104,10 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	if p.webhook != nil {
 		tokens = append(tokens, vettedToken(p.webhook, true))
 	}
+	if o.Workspaces != nil {
+		a.workspaces = newWorkspaceIssuers(*o.Workspaces, p.issuers.own)
+		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(a.Audiences, a.workspaces))
+	}
 	if len(tokens) > 0 {
 		// The answers must not be cached by token: they differ from cluster to cluster.
 		all := tokenunion.New(tokens...)
@@ -118,8 +127,14 @@ func withCA(have, add dynamiccertificates.CAContentProvider) dynamiccertificates
 	return dynamiccertificates.NewUnionCAContentProvider(have, add)
 }
 
-// Run takes over changes of the file of identity providers until the context ends.
+// Run takes over changes of the file of identity providers, and lets go of those of
+// workspaces that nobody uses, until the context ends.
 func (a *Authenticators) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	if a.workspaces != nil {
+		running.Go(func() { a.workspaces.run(ctx) })
+	}
 	if a.issuers != nil {
 		a.issuers.run(ctx)
 	}
@@ -129,5 +144,8 @@ func (a *Authenticators) Run(ctx context.Context) {
 func (a *Authenticators) Close() {
 	if a.issuers != nil {
 		a.issuers.close()
+	}
+	if a.workspaces != nil {
+		a.workspaces.close()
 	}
 }

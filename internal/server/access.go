@@ -98,6 +98,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
+		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh},
 	})
 	if err != nil {
 		return err

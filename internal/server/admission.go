@@ -61,6 +61,7 @@ func (s *Server) admission() admit.Rules {
 		admit.Workspaces(types),
 		admit.LogicalClusters(),
 		admit.ForceDelete(),
+		admit.WorkspaceAuthentications(),
 		namespaces.Lifecycle(),
 		definitions.Rule(),
 		descendants.Rule(),

@@ -27,7 +27,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types,
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
-	s.inactive = newInactive(s.tree, s.store)
+	s.inactive, s.issuers = newInactive(s.tree, s.store), newWorkspaceIssuers(s.store, identity)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.store.OnWrite(types, s.workspaces.DeriveType)
 	s.viewed()

@@ -120,6 +120,7 @@ type Server struct {
 	loops      []control.Loop
 	tree       *tenancy.Tree
 	inactive   *inactive
+	issuers    *workspaceIssuers // of workspaces
 	views      *view.Views
 	discovery  *serve.Discovery
 	types      *tenancy.Types

@@ -16,7 +16,8 @@ var GroupVersion = schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alph
 
 // AddToScheme makes the kinds of this package known to s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{}, &WorkspaceType{}, &WorkspaceTypeList{})
+	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{}, &WorkspaceType{}, &WorkspaceTypeList{},
+		&WorkspaceAuthenticationConfiguration{}, &WorkspaceAuthenticationConfigurationList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -1,0 +1,41 @@
+package admit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
+)
+
+var authentications = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
+
+// WorkspaceAuthentications refuses identity providers that could not be used, with what an
+// API server of Kubernetes says of them in its own configuration.
+func WorkspaceAuthentications() Rule {
+	return Rule{Name: "tenancy.kcp.io/WorkspaceAuthenticationConfiguration", Validate: func(_ context.Context, r Request) error {
+		u, ok := r.GetObject().(*unstructured.Unstructured)
+		if op := r.GetOperation(); !ok || !r.Is(authentications) || op != admission.Create && op != admission.Update {
+			return nil
+		}
+		all, _, err := unstructured.NestedSlice(u.Object, "spec", "jwt")
+		if err != nil {
+			return r.Forbid(err)
+		}
+		for n, one := range all {
+			text, err := json.Marshal(one)
+			if err != nil {
+				return r.Forbid(err)
+			}
+			if err := auth.NewWorkspaceIssuer(r.Cluster, text).Validate(nil); err != nil {
+				return r.Forbid(fmt.Errorf("spec.jwt[%d]: %w", n, err))
+			}
+		}
+		return nil
+	}}
+}
