@@ -57,7 +57,7 @@ func TestDiscoveryOfClustersSideBySide(t *testing.T) {
 		"own": {[]string{"", "coordination.k8s.io", "core.kcp.io", "tenancy.kcp.io"}, map[string][]string{
 			"v1": {"configmaps"}, "coordination.k8s.io/v1": leases,
 			"core.kcp.io/v1alpha1":    {"logicalclusters", "logicalclusters/status"},
-			"tenancy.kcp.io/v1alpha1": {"workspaces", "workspaces/status", "workspacetypes", "workspacetypes/status"},
+			"tenancy.kcp.io/v1alpha1": {"workspaceauthenticationconfigurations", "workspaces", "workspaces/status", "workspacetypes", "workspacetypes/status"},
 		}},
 		"widgets": {[]string{"", "coordination.k8s.io", "a.example.com", "example.com"}, map[string][]string{
 			"v1": {"configmaps"}, "coordination.k8s.io/v1": leases,
