@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -209,5 +210,36 @@ func TestAdvance(t *testing.T) {
 		if advance(l, ws, now) {
 			t.Errorf("%s: a second time changes something", name)
 		}
+	}
+}
+
+// A home waits for the initializers of its type as any workspace does.
+func TestHomeWaitsForItsInitializers(t *testing.T) {
+	w := openWorld(t, t.TempDir())
+	w.add(t, homeType, tenancyapi.WorkspaceTypeSpec{Initializer: true})
+	u := &user.DefaultInfo{Name: "ada"}
+	for range 2 {
+		if home, err := w.Home(t.Context(), u, allowed); !errors.Is(err, ErrHomeWaits) {
+			t.Fatalf("%v, %v", home, err)
+		}
+	}
+	c := cluster.Home("ada")
+	l, rev, err := read[core.LogicalCluster](t.Context(), w.Store, clusterKey(c))
+	if err != nil || len(l.Status.Initializers) != 1 || l.Status.Phase != core.PhaseInitializing {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	l.Status.Initializers = nil
+	lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	if err == nil {
+		_, err = w.Store.Commit(t.Context(), []store.Write{{Resource: LogicalClusters(), Cluster: c, Object: lc, Expect: rev}})
+	}
+	if err == nil {
+		err = w.Complete(t.Context(), c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if home, err := w.Home(t.Context(), u, allowed); err != nil || home.Status.Phase != core.PhaseReady {
+		t.Errorf("%v, %v", home, err)
 	}
 }
