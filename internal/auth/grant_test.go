@@ -1,0 +1,64 @@
+package auth
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+func TestNobodyBringsALifecycleGroup(t *testing.T) {
+	t.Parallel()
+	groups := []string{"a", InitializerGroupPrefix + "root:web", TerminatorGroupPrefix + "root:web", InitializerGroupPrefix, "b"}
+	from := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return &authenticator.Response{User: &user.DefaultInfo{Name: "u", UID: "1", Groups: groups, Extra: map[string][]string{"k": {"v"}}}}, true, nil
+	})
+	r, ok, err := withoutLifecycleGroups(from).AuthenticateRequest(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if u := r.User; !slices.Equal(u.GetGroups(), []string{"a", "b"}) || u.GetName() != "u" || u.GetUID() != "1" || len(u.GetExtra()) != 1 {
+		t.Errorf("it is %v", u)
+	}
+}
+
+// A grant decides alone, for its group, in its cluster, and for escalation checks too.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	z, err := NewAuthorizer(Authorization{Exists: func(context.Context, cluster.Name) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Grant{Cluster: "c1", Group: InitializerGroupPrefix + "root:web", Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}
+	member, admin := &user.DefaultInfo{Name: "m", Groups: []string{g.Group}}, &user.DefaultInfo{Name: "a", Groups: []string{AdminGroup, g.Group}}
+	get := func(ctx context.Context, u user.Info, resource string) bool {
+		d, _, _ := z.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: "get", Resource: resource, APIVersion: "v1", ResourceRequest: true})
+		return d == authorizer.DecisionAllow
+	}
+	in := func(c cluster.Name) context.Context { return WithGrant(cluster.With(t.Context(), c), g) }
+	for what, is := range map[string]bool{
+		"what is granted":             get(in("c1"), member, "configmaps"),
+		"no more":                     !get(in("c1"), member, "secrets"),
+		"not even what he has beside": !get(in("c1"), admin, "secrets"),
+		"not elsewhere":               !get(in("c2"), member, "configmaps"),
+		"elsewhere what he has":       get(in("c2"), admin, "secrets"),
+		"not in another request":      !get(cluster.With(t.Context(), "c1"), member, "configmaps"),
+		"not who is in no such group": !get(in("c1"), &user.DefaultInfo{Name: "m"}, "configmaps"),
+	} {
+		if !is {
+			t.Error("not so:", what)
+		}
+	}
+	held, err := z.Rules().RulesFor(in("c1"), admin, "")
+	if err != nil || len(held) != 1 || held[0].Verbs[0] != "get" {
+		t.Errorf("it can pass on %v (%v)", held, err)
+	}
+}
