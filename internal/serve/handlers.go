@@ -32,9 +32,10 @@ type handlerKey struct {
 type handlers struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	byKey map[handlerKey]*handler
-	idle  list.List // of those that nobody uses, the last used first
+	mu     sync.Mutex
+	byKey  map[handlerKey]*handler
+	idle   list.List // of those that nobody uses, the last used first
+	closed bool
 }
 
 // A handler serves one content. It does not hold on to it, but to its definition.
@@ -102,7 +103,7 @@ func (s *handlers) release(h *handler) {
 		return
 	}
 	h.used, h.at = s.now(), s.idle.PushFront(h)
-	if h.gone || h.err != nil {
+	if h.gone || h.err != nil || s.closed {
 		s.drop(h)
 	}
 	for last := s.idle.Back(); last != nil; last = s.idle.Back() {
@@ -140,13 +141,13 @@ func (s *handlers) len() int {
 	return len(s.byKey)
 }
 
-// close tears all handlers down. Nobody uses one any more.
+// close tears all handlers down. A request that was given up may still be in one, even
+// while that is built: then it goes when the request is done with it.
 func (s *handlers) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.byKey {
-		h.definition.remove()
+	s.closed = true
+	for first := s.idle.Front(); first != nil; first = s.idle.Front() {
+		s.drop(first.Value.(*handler))
 	}
-	clear(s.byKey)
-	s.idle.Init()
 }

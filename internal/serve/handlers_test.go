@@ -96,14 +96,18 @@ func TestOneHandler(t *testing.T) {
 		t.Errorf("built %d times", builds.Load())
 	}
 	w.expect("in the end", 2, 2, 0)
-	if _, _, err := w.of(handlerKey{content: slow.Hash, tenant: "c1"}, slow, w.build); err != nil {
-		t.Error(err)
+	_, done, err := w.of(handlerKey{content: slow.Hash, tenant: "c1"}, slow, func(d *oneDefinition) (http.Handler, error) {
+		w.close() // its request was given up, and goes on
+		w.expect("closed while one is built", 1, 2, 2)
+		return w.build(d)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	w.expect("one for a tenant", 3, 3, 0)
 	w.close()
-	w.expect("closed", 0, 3, 3)
-	w.close()
-	w.expect("closed twice", 0, 3, 3)
+	w.expect("closed twice", 1, 3, 2)
+	done()
+	w.expect("let go", 0, 3, 3)
 }
 
 // What cannot be built is said to all who wait for it, and tried again by the next.
