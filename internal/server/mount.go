@@ -15,9 +15,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
@@ -157,7 +157,8 @@ func (s *Server) withMounts(next http.Handler) http.Handler {
 // and cannot be brought to its end: where it is the client who left there is nothing to cut,
 // and nothing to log.
 func forgiveLeaving(ctx context.Context) {
-	if r := recover(); r != nil && (r != http.ErrAbortHandler || ctx.Err() == nil) { //nolint:errorlint // as net/http compares it
+	r := recover()
+	if err, _ := r.(error); r != nil && (!errors.Is(err, http.ErrAbortHandler) || ctx.Err() == nil) {
 		panic(r)
 	}
 }

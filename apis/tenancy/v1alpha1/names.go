@@ -15,8 +15,7 @@ const (
 	// ShardHashAnnotation holds the first eight characters of the base36 form
 	// of the SHA-224 of the name of the shard that a Workspace's logical
 	// cluster is on.
-	//
-	// Deprecated: the name itself is in the annotation core.kcp.io/shard.
+	// New clients find the name itself in the annotation core.kcp.io/shard.
 	ShardHashAnnotation = "internal.tenancy.kcp.io/shard"
 
 	// OwnerAnnotation holds, on Workspaces and LogicalClusters, the user who
