@@ -117,7 +117,7 @@ func (d definition) refusals(t *testing.T, old, next map[string]any) []string {
 }
 
 func TestNames(t *testing.T) {
-	want := []string{"logicalclusters.core.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}
+	want := []string{"logicalclusters.core.kcp.io", "workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}
 	if diff := cmp.Diff(want, crds.Names()); diff != "" {
 		t.Error(diff)
 	}
