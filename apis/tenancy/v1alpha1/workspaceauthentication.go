@@ -167,8 +167,8 @@ type UserValidationRule struct {
 	Expression string `json:"expression"`
 
 	// What is wrong if the expression is false.
-	// +required
-	Message string `json:"message"`
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // WorkspaceAuthenticationConfigurationList is a list of WorkspaceAuthenticationConfigurations.
