@@ -148,6 +148,9 @@ func validateChange(r Request) error {
 			return r.Forbid(fmt.Errorf("spec.%s is set by the system and cannot be changed", field))
 		}
 	}
+	if mounted(now) != mounted(old) {
+		return r.Forbid(errors.New("spec.mount cannot be added or removed: what is in a workspace does not move; make another one"))
+	}
 	for _, key := range []string{tenancy.OwnerAnnotation, core.RequiredGroupsAnnotation} {
 		if old.GetAnnotations()[key] != now.GetAnnotations()[key] {
 			return r.Forbid(fmt.Errorf("annotation %s can only be changed by the system", key))

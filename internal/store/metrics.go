@@ -28,7 +28,7 @@ func boundMetrics() {
 			"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io",
 			"serviceaccounts", "subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io",
 			"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",
-			"validatingwebhookconfigurations.admissionregistration.k8s.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io",
+			"validatingwebhookconfigurations.admissionregistration.k8s.io", "workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io",
 		},
 		// No definition is told from another.
 		"crd_name": {""}, "from_version": {""}, "to_version": {""},
