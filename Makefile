@@ -7,16 +7,14 @@ GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
 # linters, and the programs that tests build all take it from here.
 RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 
-# The pinned programs that only tests run, and the packages that have benchmarks.
+# The pinned programs of tests, and the packages with benchmarks.
 STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
-
 .PHONY: build check gen bench conformance fmt lint gen-diff programs bench-short test
 
-# The plugins are one program under several names, by which kubectl finds them.
 build:
 	go build -o bin/ ./cmd/...
-	for name in kubectl-ws kubectl-workspace kubectl-create-workspace kubectl_complete-ws kubectl_complete-workspace kubectl_complete-kcp; do ln -sf kubectl-kcp bin/$$name; done
+	for name in -ws -workspace -create-workspace _complete-ws _complete-workspace _complete-kcp; do ln -sf kubectl-kcp bin/kubectl$$name; done
 
 # The tests come last, so that their lines end the output.
 check: fmt gen-diff lint programs bench-short test

@@ -19,6 +19,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/view"
 )
 
 const clustersPrefix = "/clusters/"
@@ -158,7 +159,7 @@ func withoutWildcardWrites(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 		case req.Method != http.MethodGet:
 			refuse(w, req, notOfAll(req.Method))
-		case isSet(req, "sendInitialEvents"):
+		case view.IsSet(req, "sendInitialEvents"):
 			refuse(w, req, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 				field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")}))
 		default:
@@ -177,12 +178,6 @@ func notOfAll(method string) error {
 	err := apierrors.NewMethodNotSupported(schema.GroupResource{}, verb)
 	err.ErrStatus.Message = verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
 	return err
-}
-
-// isSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
-func isSet(req *http.Request, parameter string) bool {
-	values, ok := req.URL.Query()[parameter]
-	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
 func refuse(w http.ResponseWriter, req *http.Request, err error) {

@@ -117,7 +117,7 @@ func (v *Views) everywhere(req *http.Request, r *Request, info *request.RequestI
 		err := apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
 		err.ErrStatus.Message = info.Verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
 		return nil, err
-	case isSet(req, "sendInitialEvents"):
+	case IsSet(req, "sendInitialEvents"):
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 			field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")})
 	}
@@ -125,8 +125,8 @@ func (v *Views) everywhere(req *http.Request, r *Request, info *request.RequestI
 	return &plan{user: u, query: query}, err
 }
 
-// isSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
-func isSet(req *http.Request, parameter string) bool {
+// IsSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
+func IsSet(req *http.Request, parameter string) bool {
 	values, ok := req.URL.Query()[parameter]
 	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
