@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -245,6 +246,9 @@ func (a *app) locate(ctx context.Context, srv *server, arg string) (cluster.Path
 
 // seek is locate without a word.
 func (a *app) seek(ctx context.Context, srv *server, arg string) (cluster.Path, error) {
+	if dir, err := os.UserHomeDir(); err == nil && arg == dir {
+		arg = home // as shells write it before we see it
+	}
 	first, rest, below := strings.Cut(arg, ":")
 	if first != home {
 		return resolve(srv.base.path, arg)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -128,8 +129,12 @@ func TestHome(t *testing.T) {
 	}
 	w := newWorld(t, "alices-home", "alices-home:project")
 	file := w.kubeconfig()
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ arg, want string }{
-		{"~", "alices-home' (type root:alices-home)"}, {"~:project", "alices-home:project' (type root:organization)"}, {"..", "alices-home'"},
+		{"~", "alices-home' (type root:alices-home)"}, {dir, "alices-home' (type root:alices-home)"}, {"~:project", "alices-home:project' (type root:organization)"}, {"..", "alices-home'"},
 	} {
 		if got := call(t, file, "kubectl-ws", c.arg); got.code != 0 || !strings.Contains(got.out, c.want) {
 			t.Errorf("ws %s: got %+v, want %q", c.arg, got, c.want)
