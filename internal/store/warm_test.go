@@ -250,6 +250,7 @@ func TestSwollenCache(t *testing.T) {
 		change(i)
 	}
 	caughtUp(t, w.store)
+	w.listIn("c1", "") // the cache has it all, too
 	if w.store.caches.sweep(); len(w.warmth()) != 1 {
 		t.Error("a cache of what is there was stopped")
 	}
