@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -144,16 +145,28 @@ func (o object) unblock(ctx context.Context) error {
 }
 
 // reportMisplaced tells whoever looks at an object that owners of it are in another
-// namespace, where they count for nothing.
-func (g *garbage) reportMisplaced(ctx context.Context, o object) {
+// namespace, where they count for nothing. It is tried again unless it cannot be told.
+func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
+	id := objectID{o.key.Cluster, o.uid}
 	g.mu.Lock()
-	misplaced := g.graph.misplaced(objectID{o.key.Cluster, o.uid})
+	misplaced := g.graph.misplaced(id)
 	g.mu.Unlock()
+	var errs []error
 	for _, r := range misplaced {
-		if err := o.report(ctx, r); err != nil {
+		err := o.report(ctx, r)
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // where it belongs is ending
 			klog.FromContext(ctx).Error(err, "owner in another namespace not reported", "resource", o.kind.GroupVersionResource(), "name", o.key.Name)
+			err = nil
 		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("report an owner of %s in another namespace: %w", o.key, err))
+			continue
+		}
+		g.mu.Lock()
+		g.graph.reported(id, r)
+		g.mu.Unlock()
 	}
+	return errors.Join(errs...)
 }
 
 func (o object) report(ctx context.Context, r reference) error {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"unique"
@@ -385,23 +386,39 @@ func (g *ownership) circular(id objectID) bool {
 	})
 }
 
-// misplaced returns the references of an object to owners in another namespace,
-// each once.
+// misplaced returns the references of an object to owners in another namespace of which
+// nobody was told yet.
 func (g *ownership) misplaced(id objectID) []reference {
-	n := g.nodes[id]
-	if n == nil {
-		return nil
-	}
 	var all []reference
-	for i := range n.owners {
-		e := &n.owners[i]
-		owner := e.to.owner
-		if !e.reported && owner.exists() && owner.at.namespace != "" && owner.at.namespace != n.at.namespace {
-			e.reported = true
-			all = append(all, reference{claim: e.to.claim, uid: owner.id.uid})
-		}
+	for e := range g.misplacedEdges(id) {
+		all = append(all, reference{claim: e.to.claim, uid: e.to.owner.id.uid})
 	}
 	return all
+}
+
+// reported takes in that somebody was told of a reference that is misplaced.
+func (g *ownership) reported(id objectID, r reference) {
+	for e := range g.misplacedEdges(id) {
+		if e.to.claim == r.claim && e.to.owner.id.uid == r.uid {
+			e.reported = true
+		}
+	}
+}
+
+func (g *ownership) misplacedEdges(id objectID) iter.Seq[*edge] {
+	return func(yield func(*edge) bool) {
+		n := g.nodes[id]
+		if n == nil {
+			return
+		}
+		for i := range n.owners {
+			e := &n.owners[i]
+			owner := e.to.owner
+			if !e.reported && owner.exists() && owner.at.namespace != "" && owner.at.namespace != n.at.namespace && !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 // shared returns s as a string that all that are equal share.

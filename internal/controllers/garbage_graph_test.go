@@ -320,9 +320,14 @@ func TestMisplacedOwnersAreReportedOnce(t *testing.T) {
 		t.Errorf("reported before the owner was seen: %v", got)
 	}
 	g.put(owned{id: top, at: placeOf(thingAt(top))})
-	if got := g.misplaced(child); len(got) != 1 || got[0].uid != "top" {
-		t.Errorf("got %v", got)
+	got := g.misplaced(child)
+	if len(got) != 1 || got[0].uid != "top" {
+		t.Fatalf("got %v", got)
 	}
+	if again := g.misplaced(child); len(again) != 1 {
+		t.Errorf("given up before anybody was told: %v", again)
+	}
+	g.reported(child, got[0])
 	if got := g.misplaced(child); len(got) != 0 {
 		t.Errorf("reported again: %v", got)
 	}

@@ -170,7 +170,11 @@ func (g *garbage) collectOwned(ctx context.Context, o object, l look) error {
 	if err != nil || version == 0 || len(live.Owners) == 0 {
 		return err
 	}
-	g.reportMisplaced(ctx, o)
+	told := g.reportMisplaced(ctx, o) // which keeps nothing from being done
+	return errors.Join(g.collectLive(ctx, o, l, live, version), told)
+}
+
+func (g *garbage) collectLive(ctx context.Context, o object, l look, live store.Metadata, version int64) error {
 	if len(l.leaving) > 0 && live.Deleting {
 		return o.release(ctx, l.leaving)
 	}
