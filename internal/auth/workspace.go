@@ -199,8 +199,8 @@ func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	e := i.all[key]
-	if e != nil && !e.until.IsZero() && now.After(e.until) && e.users == 0 {
-		i.dropLocked(key)
+	if e != nil && !e.until.IsZero() && !now.Before(e.until) {
+		i.dropLocked(key) // who is still being told that it failed needs nothing of it
 		e = nil
 	}
 	if e == nil {
