@@ -542,4 +542,13 @@ func TestRequiredGroupsAreInherited(t *testing.T) {
 			t.Errorf("%s requires %q", what, got)
 		}
 	}
+	// They were copied: what is said of the parent later is for workspaces made later.
+	patch = []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"board"}}}`)
+	must(c.any.Resource(logicalClusters).Patch(t.Context(), "cluster", types.MergePatchType, patch, metav1.PatchOptions{}))(t)
+	later, below := c.makeWorkspace(workspace("later")), c.inside(ws).makeWorkspace(workspace("below"))
+	for o, want := range map[*tenant]string{c.inside(ws): "staff", c.inside(later): "board", c.inside(below): "staff"} {
+		if got := o.own().GetAnnotations()["authorization.kcp.io/required-groups"]; got != want {
+			t.Errorf("%s requires %q, want %q", o.name, got, want)
+		}
+	}
 }
