@@ -28,6 +28,10 @@ type Descendants struct {
 	Of func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding
 	// Role returns what a role name means in the cluster of the context.
 	Role func(ctx context.Context, name string) (role *rbacv1.ClusterRole, known bool)
+	// Depend makes the write of the context depend on what is found out after it: it is
+	// decided anew if anybody else whose write depends on that, too, comes first. What is
+	// found out then is as new as etcd.
+	Depend func(ctx context.Context) error
 	// Confirm reports why a user may not give others rules in all clusters below that
 	// of the context.
 	Confirm func(ctx context.Context, u user.Info, rules []rbacv1.PolicyRule) error
@@ -36,74 +40,100 @@ type Descendants struct {
 // Rule keeps people from giving others, or themselves, rights in the clusters below
 // that they do not have there. That they have them in this cluster, which is all that
 // is asked of a binding that holds in it alone, is not enough.
+//
+// A binding gives what its role says, and a role gives it to whom its bindings name. If
+// both are written at the same time, neither may be decided on without the other: one
+// of the two depends on the other's being there.
 func (d Descendants) Rule() Rule {
-	return Rule{Name: "rbac.kcp.io/Descendants", Validate: func(ctx context.Context, r Request) error {
+	return Rule{Name: "rbac.kcp.io/Descendants", Validate: func(ctx context.Context, r Request) (err error) {
 		if op := r.GetOperation(); op != admission.Create && op != admission.Update || r.Privileged() {
 			return nil
 		}
-		var granted []rbacv1.PolicyRule
-		var grants bool
 		switch o := r.GetObject().(type) {
 		case *rbac.ClusterRoleBinding:
-			granted, grants = d.ofBinding(ctx, r, o)
+			err = d.binding(ctx, r, o)
 		case *rbac.ClusterRole:
-			granted, grants = d.ofRole(ctx, r, o)
+			err = d.role(ctx, r, o)
 		}
-		if !grants {
-			return nil
-		}
-		if err := d.Confirm(ctx, r.GetUserInfo(), granted); err != nil {
-			return r.Forbid(fmt.Errorf("%w (label %s)", err, core.DescendantsLabel))
-		}
-		return nil
+		return err
 	}}
 }
 
-// ofBinding returns what a binding grants below, if it grants anything new.
-func (d Descendants) ofBinding(ctx context.Context, r Request, b *rbac.ClusterRoleBinding) ([]rbacv1.PolicyRule, bool) {
+func (d Descendants) confirm(ctx context.Context, r Request, granted []rbacv1.PolicyRule) error {
+	if err := d.Confirm(ctx, r.GetUserInfo(), granted); err != nil {
+		return r.Forbid(fmt.Errorf("%w (label %s)", err, core.DescendantsLabel))
+	}
+	return nil
+}
+
+// binding decides on a binding that grants anything new below.
+func (d Descendants) binding(ctx context.Context, r Request, b *rbac.ClusterRoleBinding) error {
 	if !r.Is(clusterRoleBindings) || b.Labels[core.DescendantsLabel] != "true" {
-		return nil, false
+		return nil
 	}
 	if old, ok := r.GetOldObject().(*rbac.ClusterRoleBinding); ok && old.Labels[core.DescendantsLabel] == "true" &&
 		reflect.DeepEqual(old.Subjects, b.Subjects) && old.RoleRef == b.RoleRef {
-		return nil, false
+		return nil
+	}
+	if err := d.Depend(ctx); err != nil {
+		return err
 	}
 	role, known := d.Role(ctx, b.RoleRef.Name)
 	if !known {
-		return everything(), true // for it may become that
+		return d.confirm(ctx, r, everything()) // for it may become that
 	}
-	return role.Rules, true
+	return d.confirm(ctx, r, role.Rules)
 }
 
-// ofRole returns what a role grants below, if bindings that hold there refer to it, or
-// to roles that take in its rules.
-func (d Descendants) ofRole(ctx context.Context, r Request, role *rbac.ClusterRole) ([]rbacv1.PolicyRule, bool) {
+// role decides on a role that bindings may grant below. Whoever could make such a
+// binding himself need not care whether there is one.
+func (d Descendants) role(ctx context.Context, r Request, role *rbac.ClusterRole) error {
 	if !r.Is(clusterRoles) {
-		return nil, false
+		return nil
 	}
 	if old, ok := r.GetOldObject().(*rbac.ClusterRole); ok && reflect.DeepEqual(old.Rules, role.Rules) &&
 		reflect.DeepEqual(old.Labels, role.Labels) && reflect.DeepEqual(old.AggregationRule, role.AggregationRule) {
-		return nil, false
+		return nil
 	}
-	for _, b := range d.Of(ctx, r.Cluster) {
-		if b.RoleRef.Name != role.Name {
-			bound, known := d.Role(ctx, b.RoleRef.Name)
-			if !known || bound.AggregationRule == nil || len(role.Labels) == 0 {
-				continue
-			}
-		}
-		if role.AggregationRule != nil {
-			return everything(), true
-		}
-		rules := make([]rbacv1.PolicyRule, len(role.Rules))
-		for i := range role.Rules {
-			if err := rbacv1helpers.Convert_rbac_PolicyRule_To_v1_PolicyRule(&role.Rules[i], &rules[i], nil); err != nil {
-				return everything(), true
-			}
-		}
-		return rules, true
+	refused := d.confirm(ctx, r, rulesOf(role))
+	if refused == nil {
+		return nil
 	}
-	return nil, false
+	if err := d.Depend(ctx); err != nil {
+		return err
+	}
+	if d.grantsBelow(ctx, r.Cluster, role) {
+		return refused
+	}
+	return nil
+}
+
+// grantsBelow reports whether bindings that hold below cluster c refer to a role, or to
+// one that takes in its rules.
+func (d Descendants) grantsBelow(ctx context.Context, c cluster.Name, role *rbac.ClusterRole) bool {
+	for _, b := range d.Of(ctx, c) {
+		if b.RoleRef.Name == role.Name {
+			return true
+		}
+		if bound, known := d.Role(ctx, b.RoleRef.Name); known && bound.AggregationRule != nil && len(role.Labels) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// rulesOf returns what a role says, or may come to say.
+func rulesOf(role *rbac.ClusterRole) []rbacv1.PolicyRule {
+	if role.AggregationRule != nil {
+		return everything()
+	}
+	rules := make([]rbacv1.PolicyRule, len(role.Rules))
+	for i := range role.Rules {
+		if err := rbacv1helpers.Convert_rbac_PolicyRule_To_v1_PolicyRule(&role.Rules[i], &rules[i], nil); err != nil {
+			return everything()
+		}
+	}
+	return rules
 }
 
 func everything() []rbacv1.PolicyRule {

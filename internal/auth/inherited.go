@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -95,12 +96,23 @@ func (i inheritedFrom) String() string {
 }
 
 // ClusterRole returns the role that bindings in the cluster of the context mean by name.
+// One that is made of others has the rules that these have by now.
 func (z *Authorizer) ClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
 	c, err := cluster.One(ctx)
 	if err != nil {
 		return nil, false
 	}
-	return z.rules.local.clusterRole(c, name)
+	r, ok := z.rules.local.clusterRole(c, name)
+	if _, stored := z.options.RBAC.ClusterRole(c, name); !ok || !stored || r.AggregationRule == nil {
+		return r, ok
+	}
+	about, err := z.bootstrap.Aggregate(c, r, z.options.RBAC.ClusterRoles(c))
+	if err != nil {
+		return r, ok // nothing is ever added to it
+	}
+	made := *r
+	made.Rules = slices.Concat(r.Rules, about)
+	return &made, true
 }
 
 // Inherited returns the bindings that hold in cluster c because of clusters above it,

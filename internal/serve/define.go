@@ -133,7 +133,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 		if err != nil {
 			return err
 		}
-		if err := d.store.Spine().WaitFor(ctx, at); err != nil {
+		if err := d.store.Spine().Await(ctx, at); err != nil {
 			return err
 		}
 		claiming := store.WithCondition(context.WithValue(ctx, takenKey{}, d.names(c, group)), &store.Condition{

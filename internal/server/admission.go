@@ -51,6 +51,7 @@ func (s *Server) admission() admit.Rules {
 		Role: func(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
 			return s.authz.ClusterRole(ctx, name)
 		},
+		Depend: s.dependOnGrants,
 		Confirm: func(ctx context.Context, u user.Info, rules []rbacv1.PolicyRule) error {
 			return s.authz.ConfirmDescending(ctx, u, rules)
 		},

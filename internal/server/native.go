@@ -154,9 +154,9 @@ func (s *Server) rbacGroup(g generic.RESTOptionsGetter) (genericapiserver.APIGro
 	rules := s.authz.Rules()
 	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
 		"roles":               rolepolicy.NewStorage(roles, s.authz, rules),
-		"clusterroles":        clusterrolepolicy.NewStorage(clusterRoles, s.authz, rules),
+		"clusterroles":        granting{clusterrolepolicy.NewStorage(clusterRoles, s.authz, rules), rbacResource("clusterroles")},
 		"rolebindings":        rolebindingpolicy.NewStorage(roleBindings, s.authz, rules),
-		"clusterrolebindings": clusterrolebindingpolicy.NewStorage(clusterRoleBindings, s.authz, rules),
+		"clusterrolebindings": granting{clusterrolebindingpolicy.NewStorage(clusterRoleBindings, s.authz, rules), rbacResource("clusterrolebindings")},
 	}
 	return info, nil
 }

@@ -142,6 +142,15 @@ func (p *Spine) Fresh(ctx context.Context) bool {
 	return err == nil
 }
 
+// Await waits until everything up to a revision is applied that was read from etcd, and
+// that others may have written, also those who share etcd below another prefix.
+func (p *Spine) Await(ctx context.Context, rev int64) error {
+	if p.store.horizon == nil {
+		return p.WaitFor(ctx, rev)
+	}
+	return p.reach(ctx, rev)
+}
+
 // reach is WaitFor a revision that may be that of somebody else's keys, of which the
 // watch hears only if it asks how far it is.
 func (p *Spine) reach(ctx context.Context, rev int64) error {
