@@ -257,7 +257,6 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 	})
 }
 
-
 // A provider that could not be asked is asked again a little later, however many come with
 // its tokens meanwhile. One that fails later is known by the keys that it has told, and by
 // new ones as soon as it has returned.
