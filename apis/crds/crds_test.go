@@ -223,7 +223,7 @@ spec.jwt[].issuer.certificateAuthority: string
 spec.jwt[].issuer.discoveryURL: string
 spec.jwt[].issuer.url: string
 spec.jwt[].userValidationRules: array
-spec.jwt[].userValidationRules[]: object required=[expression]
+spec.jwt[].userValidationRules[]: object required=[expression message]
 spec.jwt[].userValidationRules[].expression: string
 spec.jwt[].userValidationRules[].message: string
 `,

@@ -12,6 +12,8 @@ const (
 	logicalClusters = "logicalclusters.core.kcp.io"
 	workspaces      = "workspaces.tenancy.kcp.io"
 	workspaceTypes  = "workspacetypes.tenancy.kcp.io"
+
+	workspaceAuthentications = "workspaceauthenticationconfigurations.tenancy.kcp.io"
 )
 
 func TestDefaults(t *testing.T) {
@@ -210,6 +212,34 @@ spec:
 		{"a malformed name", ``, `spec: {defaultChildWorkspaceType: {name: A, path: root}}`, []string{"should match"}},
 		{"rules without verbs", ``, `spec: {initializerPermissions: [{resources: [secrets]}]}`, []string{"Required value"}},
 		{"another kind of view", ``, `status: {virtualWorkspaces: [{url: "https://a", type: ready}]}`, []string{"Unsupported value"}},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, d) })
+	}
+}
+
+func TestWorkspaceAuthenticationRules(t *testing.T) {
+	d := load(t, workspaceAuthentications)
+	const issuer = `issuer: {url: "https://login.example.com"}`
+	with := func(more string) string { return "spec: {jwt: [{" + issuer + ", " + more + "}]}" }
+	const one, either, prefix = "exactly one of claim and expression must be set", "at most one of claim and expression", "prefix can only be set together with claim"
+	for _, c := range []change{
+		{"complete", ``, with(`claimMappings: {username: {claim: sub, prefix: ""}, groups: {expression: claims.groups}, uid: {claim: uid}, extra: [{key: a.com/b, valueExpression: "''"}]},
+			claimValidationRules: [{claim: a, requiredValue: b}, {expression: "true", message: m}], userValidationRules: [{expression: "true", message: m}]`), nil},
+		{"nothing", ``, ``, []string{"spec: Required"}},
+		{"no providers", ``, `spec: {}`, []string{"spec.jwt: Required"}},
+		{"a provider without anything", ``, `spec: {jwt: [{}]}`, []string{"issuer: Required", "claimMappings: Required"}},
+		{"an issuer without URL", ``, `spec: {jwt: [{issuer: {}, claimMappings: {username: {claim: sub}}}]}`, []string{"issuer.url: Required"}},
+		{"names from two sources", ``, with(`claimMappings: {username: {claim: sub, expression: claims.sub}}`), []string{one}},
+		{"names from none", ``, with(`claimMappings: {username: {}}`), []string{one}},
+		{"groups from two sources", ``, with(`claimMappings: {username: {claim: sub}, groups: {claim: g, expression: claims.g}}`), []string{one}},
+		{"a prefix of an expression", ``, with(`claimMappings: {username: {expression: claims.sub, prefix: a}, groups: {expression: claims.g, prefix: a}}`), []string{prefix, prefix}},
+		{"a UID from two sources", ``, with(`claimMappings: {username: {claim: sub}, uid: {claim: a, expression: claims.a}}`), []string{either}},
+		{"a UID from none", ``, with(`claimMappings: {username: {claim: sub}, uid: {}}`), nil},
+		{"an extra without value", ``, with(`claimMappings: {username: {claim: sub}, extra: [{key: a.com/b}]}`), []string{"valueExpression: Required"}},
+		{"a rule of two kinds", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{claim: a, requiredValue: b, expression: "true", message: m}]`), []string{one}},
+		{"a claim of any value", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{claim: a}]`), []string{"claim and requiredValue go together"}},
+		{"an expression that says nothing", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{expression: "true"}]`), []string{"expression and message go together"}},
+		{"a rule for users that says nothing", ``, with(`claimMappings: {username: {claim: sub}}, userValidationRules: [{expression: "true"}]`), []string{"message: Required"}},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, d) })
 	}

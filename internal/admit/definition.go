@@ -47,7 +47,7 @@ func (d Definitions) validate(_ context.Context, r Request) error {
 	if !ok {
 		return r.Forbid(fmt.Errorf("%T is no CustomResourceDefinition", r.GetObject()))
 	}
-	if r.Object().GetAnnotations()[boundDefinition] != "" {
+	if _, marked := r.Object().GetAnnotations()[boundDefinition]; marked { // whatever its value
 		return r.Forbid(fmt.Errorf("annotation %s is reserved; leave it out", boundDefinition))
 	}
 	if r.GetOperation() != admission.Create {

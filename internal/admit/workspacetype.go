@@ -216,6 +216,11 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if r.GetName() == "root" && r.Cluster != cluster.Root {
 		return r.Forbid(errors.New("the workspace type root can only be in the root workspace; choose another name"))
 	}
+	if (spec.Initializer || spec.Terminator) && len(r.Object().GetName()) == 1 { // which may have been made up for it
+		// As the end of an initializer's name it is outside of what these may be called, so
+		// that none of the others could be removed from a status that has it.
+		return r.Forbid(errors.New("the name of a workspace type with an initializer or terminator has at least 2 characters; choose a longer one"))
+	}
 	limits := map[string]*tenancyapi.WorkspaceTypeSelector{"limitAllowedChildren": spec.LimitAllowedChildren, "limitAllowedParents": spec.LimitAllowedParents}
 	for _, name := range []string{"limitAllowedChildren", "limitAllowedParents"} {
 		if limits[name] == nil {

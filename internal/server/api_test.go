@@ -294,6 +294,25 @@ func TestWatchesOfAllClustersDoNotBeginWithAList(t *testing.T) {
 	}
 }
 
+// What is done with one object is done in one cluster, also by those who may do anything.
+func TestNothingElseIsServedOfAllClusters(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	all := must(kubernetes.NewForConfig(c.server.InProcess(string(cluster.All), server.System())))(t).CoreV1().RESTClient()
+	const maps, lcs = "/api/v1/namespaces/default/configmaps", "/apis/core.kcp.io/v1alpha1/logicalclusters"
+	for _, r := range [][3]string{
+		{"GET", maps + "/kube-root-ca.crt", "get"}, {"GET", "/api/v1/namespaces/default", "get"}, {"GET", lcs + "/cluster", "get"}, {"GET", lcs + "/cluster/status", "get"},
+		{"POST", maps, "create"}, {"PUT", maps + "/kube-root-ca.crt", "update"}, {"PATCH", lcs + "/cluster", "patch"}, {"DELETE", maps + "/kube-root-ca.crt", "delete"},
+		{"DELETE", maps, "delete"}, {"POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", "create"},
+	} {
+		err := all.Verb(r[0]).AbsPath(r[1]).Body([]byte("{}")).Do(t.Context()).Error()
+		want := r[2] + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
+		if !apierrors.IsMethodNotSupported(err) || err.Error() != want {
+			t.Errorf("%s %s: %v", r[0], r[1], err)
+		}
+	}
+}
+
 func TestProtobuf(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -28,7 +28,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	authz := c.Authorization.Authorizer
 	h := genericfilters.WithMaxInFlightLimit(s.views.Enter(api), c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
 	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
-	inside := s.withoutInactive(h, c.LongRunningFunc)
+	inside := s.withoutInactive(s.withoutUnavailable(h), c.LongRunningFunc)
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, inside)
@@ -70,7 +70,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = routine.WithRoutine(h, c.LongRunningFunc)
 	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup) // watches begin when all inside has returned
-	h = genericapifilters.WithRequestInfo(h, c.RequestInfoResolver)
+	h = genericapifilters.WithRequestInfo(withoutWildcardGets(h), c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
 	if recorded {

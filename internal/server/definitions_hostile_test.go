@@ -53,9 +53,11 @@ func TestReservedDefinitions(t *testing.T) {
 			}
 		}
 	}
-	marked := crd(t, "widgets", `metadata: {annotations: {apis.kcp.io/bound-crd: "true"}}`)
-	if _, err := c.crds().Create(t.Context(), marked, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("marked as bound: %v", err)
+	for _, value := range []string{"", "true"} {
+		marked := crd(t, "widgets", fmt.Sprintf(`metadata: {annotations: {apis.kcp.io/bound-crd: %q}}`, value))
+		if _, err := c.crds().Create(t.Context(), marked, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("marked as bound, with %q: %v", value, err)
+		}
 	}
 	// The group of a server's kind is nobody's, but other names in it are free.
 	other := c.newKind(crd(t, "boxes", "{metadata: {name: boxes.tenancy.kcp.io}, spec: {group: tenancy.kcp.io, names: {shortNames: [ws, box]}}}"))

@@ -65,9 +65,15 @@ func withCluster(next http.Handler, resolve resolver) http.Handler {
 			req = req.WithContext(context.WithValue(req.Context(), nowhereKey{}, brokenPath{p, name, missing}))
 			name = cluster.NewName() // one that no cluster has
 		}
+		if _, direct := p.Name(); !direct && missing == "" {
+			req = req.WithContext(context.WithValue(req.Context(), pathKey{}, p))
+		}
 		next.ServeHTTP(w, at1(req, name, path))
 	})
 }
+
+// pathKey is that of the path which a request names its cluster by, if not by its name.
+type pathKey struct{}
 
 // climbs reports whether a path has segments that mean others than themselves.
 func climbs(path string) bool {
@@ -158,7 +164,7 @@ func withoutWildcardWrites(next http.Handler) http.Handler {
 		case c != cluster.All:
 			next.ServeHTTP(w, req)
 		case req.Method != http.MethodGet:
-			refuse(w, req, notOfAll(req.Method))
+			refuse(w, req, notOfAll(verbOf(req.Method)))
 		case view.IsSet(req, "sendInitialEvents"):
 			refuse(w, req, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 				field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")}))
@@ -168,16 +174,34 @@ func withoutWildcardWrites(next http.Handler) http.Handler {
 	})
 }
 
+// withoutWildcardGets refuses what can be read in one cluster only. It comes after it is
+// known what a request is for.
+func withoutWildcardGets(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		c, _ := cluster.From(req.Context())
+		info, ok := request.RequestInfoFrom(req.Context())
+		if c == cluster.All && ok && info.IsResourceRequest && info.Verb != "list" && info.Verb != "watch" {
+			refuse(w, req, notOfAll(info.Verb))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
 // notOfAll is the answer to what can be done in one cluster only.
-func notOfAll(method string) error {
-	verbs := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}
-	verb, ok := verbs[method]
-	if !ok {
-		verb = strings.ToLower(method)
-	}
+func notOfAll(verb string) error {
 	err := apierrors.NewMethodNotSupported(schema.GroupResource{}, verb)
 	err.ErrStatus.Message = verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
 	return err
+}
+
+// verbOf returns what the API calls a method that writes.
+func verbOf(method string) string {
+	verbs := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}
+	if verb, ok := verbs[method]; ok {
+		return verb
+	}
+	return strings.ToLower(method)
 }
 
 func refuse(w http.ResponseWriter, req *http.Request, err error) {

@@ -145,10 +145,31 @@ func (s *Server) withoutInactive(next http.Handler, longRunning func(*http.Reque
 	})
 }
 
-// servedInactive reports whether what is at a path is served by clusters that are
-// offline. The health of the process is, too: it is open to strangers, who would be told
-// which clusters there are.
-func servedInactive(path string) bool {
-	under := func(prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
-	return under("/openapi") || under("/apis/"+core.GroupVersion.String()+"/logicalclusters") || under("/healthz") || under("/livez") || under("/readyz")
+// withoutUnavailable answers 503 to what is asked of workspaces, by their paths, that say
+// they cannot be served. By name they are reached, by whoever sees to that. It comes after
+// authorization, as withoutInactive does.
+func (s *Server) withoutUnavailable(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		p, ok := ctx.Value(pathKey{}).(cluster.Path)
+		if ok && s.tree.Unavailable(p) && !isHealth(req.URL.Path) && (!s.inactive.fresh(ctx) || s.tree.Unavailable(p)) {
+			http.Error(w, "Not available.", http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
 }
+
+// servedInactive reports whether what is at a path is served by clusters that are
+// offline.
+func servedInactive(path string) bool {
+	return isHealth(path) || under(path, "/openapi") || under(path, "/apis/"+core.GroupVersion.String()+"/logicalclusters")
+}
+
+// isHealth reports whether a path is one of the health of the process. It is open to
+// strangers, who would be told which clusters there are if it were not served by all.
+func isHealth(path string) bool {
+	return under(path, "/healthz") || under(path, "/livez") || under(path, "/readyz")
+}
+
+func under(path, prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -150,6 +151,7 @@ func TestTypesThatCannotBe(t *testing.T) {
 		"default without a path":  {"a", `{defaultChildWorkspaceType: {name: b}}`, "spec.defaultChildWorkspaceType.path must be set"},
 		"bindings":                {"a", `{defaultAPIBindings: [{export: e, path: root}]}`, "APIs cannot be shared"},
 		"a label that is none":    {"a", `{additionalWorkspaceLabels: {"a b": c}}`, "additionalWorkspaceLabels"},
+		"an initializer a":        {"a", `{initializer: true}`, "has at least 2 characters"},
 		"a label of the system":   {"a", `{additionalWorkspaceLabels: {tenancy.kcp.io/phase: Ready}}`, "repeats the phase"},
 	} {
 		_, err := c.any.Resource(workspaceTypes).Create(t.Context(), typed(t, say.name, say.spec), metav1.CreateOptions{})
@@ -157,6 +159,9 @@ func TestTypesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v, not %q", name, err, say.why)
 		}
 	}
+	made := typed(t, "", `{initializer: true}`)
+	made.SetGenerateName("a")
+	must(c.any.Resource(workspaceTypes).Create(t.Context(), made, metav1.CreateOptions{}))(t)
 }
 
 func TestTypeIsFoundWhereItIsAskedFor(t *testing.T) {
@@ -388,17 +393,41 @@ func TestTypeGoesWhileItsWorkspaceWaits(t *testing.T) {
 	c.nothingLeft(clusterOf(v))
 }
 
-// A workspace one of whose conditions is False is not available until it is True.
+// A workspace one of whose conditions is False is not available until it is True, by its
+// path: by its name it is, for those who see to that.
 func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	c.workspace("w")
+	w := c.workspace("w")
+	owner, below := w.owner(), w.workspace("below")
+	below.grant("owner", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "system:kcp:serviceaccount:" + string(w.name) + ":default:owner"})
+	answers := func(phase string) {
+		t.Helper()
+		inside := map[string]int{"Ready": http.StatusOK, "Unavailable": http.StatusServiceUnavailable}[phase]
+		path := "/clusters/" + string(c.name) + ":w"
+		for _, r := range []struct {
+			who  visitor
+			path string
+			code int
+		}{
+			{c.nobody(), path + "/api/v1/namespaces", http.StatusForbidden}, {c.anonymous(), path + "/healthz", http.StatusOK},
+			{owner, path + "/api/v1/namespaces", inside}, {owner, path + "/version", inside}, {owner, path + ":below/api/v1/namespaces", inside},
+			{owner, w.path("/api/v1/namespaces"), http.StatusOK}, {owner, w.path(":below/api/v1/namespaces"), http.StatusOK},
+		} {
+			got := r.who.send("GET", r.path, "")
+			if got.code != r.code || got.code == http.StatusServiceUnavailable && got.body != "Not available.\n" {
+				t.Errorf("%s: %s at %s: %d %q", phase, r.who.name, r.path, got.code, got.body)
+			}
+		}
+	}
+	answers("Ready")
 	for status, phase := range map[string]string{"False": "Unavailable", "True": "Ready"} {
 		patch := fmt.Sprintf(`[{"op":"add","path":"/status/conditions/-","value":{"type":"WorkspaceExample","status":%q,"lastTransitionTime":"2026-01-02T03:04:05Z"}}]`, status)
 		must(c.any.Resource(workspaces).Patch(t.Context(), "w", types.JSONPatchType, []byte(patch), metav1.PatchOptions{}, "status"))(t)
 		c.await(workspaces, "", "w", func(o *unstructured.Unstructured) bool {
 			return text(o, "status", "phase") == phase && o.GetLabels()["tenancy.kcp.io/phase"] == phase
 		})
+		answers(phase)
 		last := must(c.any.Resource(workspaces).Get(t.Context(), "w", metav1.GetOptions{}))(t)
 		all, _, _ := unstructured.NestedSlice(last.Object, "status", "conditions")
 		patch = fmt.Sprintf(`[{"op":"remove","path":"/status/conditions/%d"}]`, len(all)-1)

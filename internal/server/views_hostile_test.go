@@ -159,6 +159,15 @@ func TestWhatAViewRefuses(t *testing.T) {
 			t.Errorf("/services/%s: %d %s", name, got, text)
 		}
 	}
+	for name, why := range map[string]string{
+		"apiexport/root/x": "APIs cannot be shared", "apiresourceschema/root": "APIs cannot be shared", "replication/root/x": "APIs cannot be shared",
+		"migratingworkspaces": "a single shard", "cache/shards/root": "a single shard",
+	} { // whoever asks is told, instead of that he may not
+		other := &viewer{t, home.server, "/services/" + name + "/clusters/", as("mallory")}
+		if got, text := other.get("*/api"); got != 404 || !strings.Contains(text, why) {
+			t.Errorf("/services/%s: %d %s", name, got, text)
+		}
+	}
 	all := v.clusters("*")
 	for name, err := range map[string]error{
 		"delete": all.Delete(t.Context(), "cluster", metav1.DeleteOptions{}), "delete all": all.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}),

@@ -27,6 +27,8 @@ const (
 	// Export is the name of the export that Workspaces belong to.
 	Export      = "tenancy.kcp.io"
 	identityKey = "key"
+	// bootstrapper is who owns the root workspace.
+	bootstrapper = "system:kcp-bootstrapper"
 )
 
 // Identity returns the identity of the export that Workspaces belong to: the
@@ -146,6 +148,7 @@ func (w *Workspaces) rootCluster(b birth) *core.LogicalCluster {
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
 	l.Annotations = map[string]string{
 		core.PathAnnotation: string(cluster.Root), core.ShardAnnotation: ShardName, tenancyapi.TypeAnnotation: "root:root",
+		tenancyapi.OwnerAnnotation: `{"username":"` + bootstrapper + `"}`,
 	}
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(cluster.Root))

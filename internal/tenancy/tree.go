@@ -196,6 +196,23 @@ func (t *Tree) resolve(p cluster.Path) (n cluster.Name, missing string) {
 	return n, ""
 }
 
+// Unavailable reports whether a workspace that a path leads to, or through, says that it
+// cannot be served.
+func (t *Tree) Unavailable(p cluster.Path) bool {
+	n, words := p.Split()
+	for _, w := range words {
+		child, ok := t.Child(n, w)
+		switch {
+		case !ok:
+			return false
+		case child.Phase == core.PhaseUnavailable:
+			return true
+		}
+		n = child.Cluster
+	}
+	return false
+}
+
 // OnCluster has f called with every cluster whose LogicalCluster changes.
 func (t *Tree) OnCluster(f func(cluster.Name)) (unsubscribe func()) {
 	unsubscribe = t.clusters.Subscribe(func(k store.Key) { f(k.Cluster) })

@@ -7,6 +7,7 @@ package view
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -98,12 +99,22 @@ func From(ctx context.Context) (*Request, bool) {
 func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 	below, ok := strings.CutPrefix(path, Prefix)
 	name, rest, _ := strings.Cut(below, "/")
+	if why, known := missing()[name]; ok && known {
+		return nil, true, notFound(fmt.Sprintf("there is no virtual workspace %q: %s", name, why))
+	}
 	one, known := v.all[name]
 	if !ok || !known {
 		return nil, false, nil
 	}
 	r, err = one.parse(rest)
 	return r, true, err
+}
+
+// missing returns why there are not some of the views of the existing kcp, whose clients
+// would be told that they may not use them otherwise.
+func missing() map[string]string {
+	const shared, several = "APIs cannot be shared between workspaces yet", "there is a single shard"
+	return map[string]string{"apiexport": shared, "apiresourceschema": shared, "replication": shared, "cache": several, "migratingworkspaces": several}
 }
 
 func notFound(message string) error {

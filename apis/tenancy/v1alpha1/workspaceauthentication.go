@@ -167,8 +167,8 @@ type UserValidationRule struct {
 	Expression string `json:"expression"`
 
 	// What is wrong if the expression is false.
-	// +optional
-	Message string `json:"message,omitempty"`
+	// +required
+	Message string `json:"message"`
 }
 
 // WorkspaceAuthenticationConfigurationList is a list of WorkspaceAuthenticationConfigurations.
