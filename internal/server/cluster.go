@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
@@ -15,16 +16,21 @@ import (
 func (s *Server) InProcess(at string, u user.Info) *rest.Config {
 	return &rest.Config{
 		Host:      "http://kcp" + clustersPrefix + at,
-		Transport: &inProcess{handler: s.generic.Handler, user: u, stop: s.ctx, running: &s.requests},
+		Transport: s.transport(s.ctx, u),
 		QPS:       -1,
 	}
+}
+
+// transport returns one to the server from its own process, until stop ends.
+func (s *Server) transport(stop context.Context, u user.Info) http.RoundTripper {
+	return &inProcess{handler: s.generic.Handler, user: u, stop: stop, running: &s.requests, grace: s.config.Requests.ShutdownWatchTerminationGracePeriod}
 }
 
 // ownLoops returns a configuration for the server's own loops, for which a cluster is
 // never offline.
 func (s *Server) ownLoops(c cluster.Name) *rest.Config {
 	config := s.InProcess(string(c), System())
-	config.Transport = &inProcess{handler: s.generic.Handler, user: System(), stop: context.WithValue(s.ctx, ownLoopKey{}, true), running: &s.requests}
+	config.Transport = s.transport(context.WithValue(s.ctx, ownLoopKey{}, true), System())
 	return config
 }
 

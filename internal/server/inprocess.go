@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -20,9 +22,14 @@ type inProcess struct {
 	// stop ends all requests; running counts them.
 	stop    context.Context
 	running *sync.WaitGroup
+	// grace is how long the rest of an answer may wait to be read after its request has
+	// ended.
+	grace time.Duration
 }
 
 type inProcessUser struct{}
+
+var errUnread = errors.New("the request ended, and nobody read the rest of its answer")
 
 // fromInProcess authenticates requests that came through an [inProcess]: their
 // user is in the context, where no request from outside can put one.
@@ -51,10 +58,15 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 		in.Body = http.NoBody
 	}
 	reader, writer := io.Pipe()
+	// A handler sees that its request has ended, but not while it waits for a reader.
+	release := context.AfterFunc(ctx, func() {
+		time.AfterFunc(t.grace, func() { _ = writer.CloseWithError(errUnread) })
+	})
 	w := &pipeResponse{header: http.Header{}, body: writer, started: make(chan struct{})}
 	t.running.Go(func() {
 		defer cancel()
 		defer unlink()
+		defer release()
 		defer func() {
 			var err error
 			if r := recover(); r != nil {
@@ -78,7 +90,7 @@ func (t *inProcess) RoundTrip(req *http.Request) (*http.Response, error) {
 		<-w.started
 	}
 	return &http.Response{
-		Status: http.StatusText(w.status), StatusCode: w.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Status: fmt.Sprintf("%d %s", w.status, http.StatusText(w.status)), StatusCode: w.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: w.sent, Body: &pipeBody{reader, cancel}, ContentLength: -1, Request: req,
 	}, nil
 }

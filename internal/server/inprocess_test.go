@@ -45,3 +45,40 @@ func TestInProcessPanics(t *testing.T) {
 		})
 	}
 }
+
+// Nobody waits for ever for a request to end whose answer is not read: neither the
+// server that stops, nor what a caller holds up who has given up.
+func TestInProcessUnread(t *testing.T) {
+	for name, end := range map[string]func(stop, leave func()){
+		"the server stops":   func(stop, _ func()) { stop() },
+		"the caller gave up": func(_, leave func()) { leave() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			serving, stop := context.WithCancel(t.Context())
+			defer stop()
+			calling, leave := context.WithCancel(t.Context())
+			defer leave()
+			var running sync.WaitGroup
+			transport := &inProcess{stop: serving, running: &running, handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				for _, err := io.WriteString(w, "more"); err == nil; _, err = io.WriteString(w, "more") {
+				}
+			})}
+			req, err := http.NewRequestWithContext(calling, http.MethodGet, "http://kcp/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(stop, leave)
+			running.Wait()
+			if _, err := io.ReadAll(resp.Body); err == nil {
+				t.Error("half an answer looks whole")
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -371,7 +371,7 @@ func (s *Server) start(ctx context.Context) error {
 
 // waitReady waits until the API server calls itself ready.
 func (s *Server) waitReady(ctx context.Context) error {
-	client := &http.Client{Transport: &inProcess{handler: s.generic.Handler, user: System(), stop: s.ctx, running: &s.requests}}
+	client := &http.Client{Transport: s.transport(s.ctx, System())}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	for {
