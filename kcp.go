@@ -168,6 +168,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
 		Operation: s.Operation,
 	}
+	chosen := s.Kubeconfig
 	if listener != nil {
 		if s.Kubeconfig == "" {
 			s.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
@@ -181,7 +182,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		}
 	}
 	if s.inner, err = server.New(ctx, c); err != nil {
-		s.inner = nil
+		s.inner, s.Kubeconfig = nil, chosen // another try may be in another directory
 		if listener != nil {
 			err = errors.Join(err, ignoreClosed(listener.Close()))
 		}
@@ -241,8 +242,16 @@ func (s *Server) removeTemp() error {
 // URL is how clients reach the server, without a path.
 func (s *Server) URL() string { return s.url }
 
-// Failed returns a channel that gets the error if the server stops by itself.
-func (s *Server) Failed() <-chan error { return s.inner.Failed() }
+// Failed returns a channel that gets the error if the server stops by itself. It is
+// nil before Start.
+func (s *Server) Failed() <-chan error {
+	if s.inner == nil {
+		return nil
+	}
+	return s.inner.Failed()
+}
+
+var errNotStarted = errors.New("kcp: the server is not started; call Start first")
 
 // Cluster returns a configuration for clients of a logical cluster, which is made
 // if there is none of that name: 2 to 63 lower-case letters, digits and dashes.
@@ -250,8 +259,11 @@ func (s *Server) Failed() <-chan error { return s.inner.Failed() }
 // directly, without a socket.
 func (s *Server) Cluster(ctx context.Context, name string) (*rest.Config, error) {
 	n, err := cluster.ParseName(name)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case s.inner == nil:
+		return nil, errNotStarted
 	}
 	if err := s.inner.MakeCluster(ctx, n); err != nil {
 		return nil, fmt.Errorf("kcp: make logical cluster %s: %w", n, err)
@@ -264,8 +276,11 @@ func (s *Server) Cluster(ctx context.Context, name string) (*rest.Config, error)
 // of keeps it, which is an error that says so.
 func (s *Server) Remove(ctx context.Context, name string) error {
 	n, err := cluster.ParseName(name)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case s.inner == nil:
+		return errNotStarted
 	}
 	if err := s.inner.Remove(ctx, n); err != nil {
 		return fmt.Errorf("kcp: remove logical cluster %s: %w", n, err)
@@ -280,6 +295,9 @@ func (s *Server) As(at string, u user.Info) (*rest.Config, error) {
 		if _, err := cluster.ParsePath(at); err != nil {
 			return nil, err
 		}
+	}
+	if s.inner == nil {
+		return nil, errNotStarted
 	}
 	return s.inner.InProcess(at, u), nil
 }

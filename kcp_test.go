@@ -127,17 +127,24 @@ func TestReopen(t *testing.T) {
 }
 
 // A server that was closed has left nothing running, however often that is done,
-// even with watches that nobody ended.
+// even with watches that nobody ended, nor reads.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	var before string
 	for i := range 3 {
-		srv := &kcp.Server{NoSync: true}
+		srv := &kcp.Server{NoSync: true, Operation: kcp.DefaultOperation()}
+		srv.Operation.Requests.ShutdownWatchTerminationGracePeriod = time.Millisecond
 		if err := srv.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w, err := cluster(t, srv, "watched").CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{})
+		maps := cluster(t, srv, "watched").CoreV1().ConfigMaps("")
+		w, err := maps.Watch(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
+		}
+		for n := range 3 {
+			if _, err := cluster(t, srv, "watched").CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("unread-", n)}}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := srv.Close(); err != nil {
 			t.Fatal(err)
@@ -222,6 +229,24 @@ func TestAs(t *testing.T) {
 	}
 	if _, err := srv.Cluster(t.Context(), "system:admin"); err == nil {
 		t.Error("a cluster of the server's own can be made")
+	}
+}
+
+// A server that is not started says so.
+func TestNotStarted(t *testing.T) {
+	srv := &kcp.Server{}
+	_, made := srv.Cluster(t.Context(), "early")
+	_, as := srv.As("early", &user.DefaultInfo{})
+	for name, err := range map[string]error{"Cluster": made, "As": as, "Remove": srv.Remove(t.Context(), "early")} {
+		if err == nil || !strings.Contains(err.Error(), "call Start first") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if srv.Failed() != nil {
+		t.Error("a server that is not started may fail")
+	}
+	if err := srv.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

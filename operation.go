@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strconv"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
@@ -29,19 +28,18 @@ func listenAt(ctx context.Context, at string, o *options.SecureServingOptions) (
 	if o == nil || !o.PermitPortSharing && !o.PermitAddressSharing {
 		return new(net.ListenConfig).Listen(ctx, "tcp", at)
 	}
-	host, service, err := net.SplitHostPort(at)
+	addr, err := net.ResolveTCPAddr("tcp", at)
 	if err != nil {
 		return nil, err
 	}
-	port, err := strconv.Atoi(service)
-	if err != nil || port == 0 {
-		return nil, fmt.Errorf("%q is not a port that can be shared; give a number to --secure-port, or leave out --permit-port-sharing and --permit-address-sharing", service)
+	if addr.Port == 0 {
+		return nil, fmt.Errorf("%q has no port that can be shared; give a number to --secure-port, or leave out --permit-port-sharing and --permit-address-sharing", at)
 	}
 	// Only upstream's options set these on a socket.
 	shared := options.SecureServingOptions{
-		BindAddress: net.ParseIP(host), BindPort: port, PermitPortSharing: o.PermitPortSharing, PermitAddressSharing: o.PermitAddressSharing,
+		BindAddress: addr.IP, BindPort: addr.Port, PermitPortSharing: o.PermitPortSharing, PermitAddressSharing: o.PermitAddressSharing,
 	}
-	if shared.BindAddress == nil {
+	if shared.BindAddress == nil { // of all interfaces, as nothing was named
 		shared.BindAddress = net.IPv6unspecified
 	}
 	var info *genericapiserver.SecureServingInfo

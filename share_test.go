@@ -29,7 +29,13 @@ func TestSharedPort(t *testing.T) {
 		s.Operation.Serving.PermitPortSharing, s.Operation.Serving.PermitAddressSharing = port, address
 		return s
 	}
-	first, second := start(t, sharing(true, false)), start(t, sharing(true, false))
+	byName := sharing(true, false)
+	_, port, _ := net.SplitHostPort(at)
+	byName.Listen = net.JoinHostPort("localhost", port)
+	first, second := start(t, byName), start(t, sharing(true, false))
+	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", port)); err == nil { // of this machine, but not localhost
+		t.Errorf("a server that listens at %s is reached at %s: %v", byName.Listen, conn.RemoteAddr(), conn.Close())
+	}
 	alone := sharing(false, true)
 	if err := alone.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another") {
 		t.Errorf("one that does not share the port: %v", err)
