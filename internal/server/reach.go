@@ -64,7 +64,8 @@ func (s *Server) reachable(req *http.Request, u user.Info) (any, error) {
 		if found {
 			i++
 		}
-		places = places[min(i+at.Skip, len(places)):]
+		places = places[i:]
+		places = places[min(at.Skip, len(places)):] // of a sum a client could make an overflow
 	}
 	for i, p := range places {
 		if len(list.Items) == limit || i == reachTries {

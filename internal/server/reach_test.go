@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -239,6 +240,10 @@ func TestQuestionsThatAreNotAnswered(t *testing.T) {
 		if code, body := bob.get("/services/reachableworkspaces"+q, nil); code != 400 {
 			t.Errorf("%s: %d %s", q, code, body)
 		}
+	}
+	far := base64.RawURLEncoding.EncodeToString([]byte(`{"p":"zz","c":"zz","s":9223372036854775807}`))
+	if code, body := bob.get("/services/reachableworkspaces?continue="+far, nil); code != 200 {
+		t.Errorf("to go on far beyond the end: %d %s", code, body)
 	}
 	if code, body := bob.get("/services/somethingelse", nil); code != 403 && code != 404 {
 		t.Errorf("another service: %d %s", code, body)
