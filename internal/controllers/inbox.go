@@ -47,6 +47,14 @@ func (b *inbox) put(k control.Key) {
 	}
 }
 
+// full reports whether n keys, kept beside those in the inbox for the loop that takes
+// them up, are too many: while no loop runs nobody takes up any.
+func (b *inbox) full(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wake == nil && n >= maxWaiting
+}
+
 // source wakes the loop with what is put.
 func (b *inbox) source(ready <-chan struct{}) control.Source {
 	return control.Source{Ready: ready, Subscribe: func(wake func(control.Key)) (unsubscribe func()) {

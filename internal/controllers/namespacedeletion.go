@@ -174,7 +174,7 @@ func (f *endingNamespaces) content(k control.Key, e store.Event) {
 func (f *endingNamespaces) setLate(k control.Key) {
 	f.lateMu.Lock()
 	defer f.lateMu.Unlock()
-	if f.late == nil {
+	if f.late == nil || f.full(len(f.late)) { // the process whose loop runs knows them too
 		f.late = map[control.Key]bool{}
 	}
 	f.late[k] = true

@@ -185,3 +185,34 @@ func TestAnInboxLosesNothing(t *testing.T) {
 	run()
 	check("after a long time", all...)
 }
+
+// Followers run in every process, and loops in one: what the others keep for a loop
+// does not grow without end.
+func TestIdleFollowersForget(t *testing.T) {
+	none := func() []control.Key { return nil }
+	ending := &endingNamespaces{inbox: newInbox(none)}
+	tokens := newTokenSecrets()
+	tokens.Done()
+	for i := range 2 * maxWaiting {
+		k := control.Key{Cluster: "one", Namespace: "x", Name: fmt.Sprint(i)}
+		ending.setLate(k)
+		tokens.set(k, "account")
+		tokens.set(k, "") // it was deleted
+	}
+	if n := len(ending.late); n > maxWaiting {
+		t.Errorf("%d namespaces are kept", n)
+	}
+	if n := len(tokens.gone); n > maxWaiting {
+		t.Errorf("%d secrets are kept", n)
+	}
+	for _, b := range []*inbox{ending.inbox, tokens.inbox} {
+		b.source(nil).Subscribe(func(control.Key) {})
+	}
+	before := len(ending.late)
+	for i := range maxWaiting {
+		ending.setLate(control.Key{Cluster: "two", Name: fmt.Sprint(i)})
+	}
+	if n := len(ending.late); n != before+maxWaiting {
+		t.Errorf("the loop that runs is not told of %d of %d namespaces", before+maxWaiting-n, before+maxWaiting)
+	}
+}

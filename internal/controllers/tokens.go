@@ -210,6 +210,9 @@ func (t *tokenSecrets) set(k control.Key, account string) bool {
 		if t.of[at] = slices.DeleteFunc(t.of[at], func(s control.Key) bool { return s == k }); len(t.of[at]) == 0 {
 			delete(t.of, at)
 		}
+		if t.full(len(t.gone)) { // the process whose loop runs knows them too
+			clear(t.gone)
+		}
 		t.gone[k] = old
 	}
 	if account != "" {
