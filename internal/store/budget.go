@@ -62,3 +62,12 @@ func (b *budgets) sweep(now time.Time) {
 	}
 	b.sweepAt = max(1024, 2*len(b.buckets))
 }
+
+// drop forgets a cluster that is gone, and reports whether it was known.
+func (b *budgets) drop(c cluster.Name) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, had := b.buckets[c]
+	delete(b.buckets, c)
+	return had
+}

@@ -13,9 +13,9 @@ import (
 func (s *Store) Several() bool { return s.horizon != nil }
 
 // Common returns what all processes that serve the same data have in common under a
-// name. If there is nothing yet, make makes it; of several processes at once, one does
+// name. If there is nothing yet, create makes it; of several processes at once, one does
 // so for all.
-func (s *Store) Common(ctx context.Context, name string, make func() ([]byte, error)) ([]byte, error) {
+func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, error)) ([]byte, error) {
 	key := s.commonKey(name)
 	read, err := s.backend.client.Get(ctx, key)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Store) Common(ctx context.Context, name string, make func() ([]byte, er
 	if len(read.Kvs) > 0 {
 		return read.Kvs[0].Value, nil
 	}
-	made, err := make()
+	made, err := create()
 	if err != nil {
 		return nil, err
 	}

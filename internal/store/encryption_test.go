@@ -230,7 +230,7 @@ func (s *staleness) Apply(e Event) {
 	if e.Deleted() || e.Key.Root == System {
 		return
 	}
-	if _, stale, err := e.store.keyed(e.Key.groupResource()).open(context.Background(), e.value, belowPrefix(e.Key.full())); err == nil {
+	if _, stale, err := e.store.keyed(e.Key.GroupResource()).open(context.Background(), e.value, belowPrefix(e.Key.full())); err == nil {
 		s.stale[e.Key.Name] = stale
 	}
 }

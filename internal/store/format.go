@@ -52,7 +52,10 @@ func (s *Store) checkFormat(ctx context.Context, kubernetes string) (int64, erro
 		if len(read.Kvs) > 0 {
 			return 0, fmt.Errorf("the data under %s was not written by this program (it holds %q and no %q); choose an empty directory or another --etcd-prefix", s.prefix, read.Kvs[0].Key, key)
 		}
-		put, err := kv.Put(ctx, key, string(value))
+		put, err := kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, string(value))).Commit()
+		if err == nil && !put.Succeeded {
+			return s.checkFormat(ctx, kubernetes) // another program has begun at the same time
+		}
 		if err != nil {
 			return 0, err
 		}

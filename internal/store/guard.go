@@ -29,8 +29,11 @@ type guard struct {
 	budgets              *budgets
 	capacity             *capacity
 
-	latest    atomic.Int64 // newest revision that this process has seen
-	committed sync.Map     // prefix of a resource with a cache, to *atomic.Int64: newest revision committed there, by this process or, once the spine has applied it, by another
+	latest atomic.Int64 // newest revision that this process has seen
+	// committed has, by the prefix of each resource with a cache, as *atomic.Int64 the
+	// newest revision committed there: by this process or, once the spine has applied it,
+	// by another.
+	committed sync.Map
 }
 
 var _ kubernetes.Interface = (*guard)(nil)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -33,6 +35,11 @@ type Resource struct {
 	// Identity tells apart resources of one name that come from different
 	// exports; empty for those that come from none.
 	Identity string
+}
+
+// GroupResource returns the group and the name of the resource.
+func (r Resource) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
 }
 
 // A Key says where one object is stored.

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -121,4 +123,25 @@ func add(entries []entry, d entry) []entry {
 		return entries
 	}
 	return append(entries, d)
+}
+
+// Objects returns how many objects of a resource a cluster stores.
+func (l *Ledger) Objects(c cluster.Name, r Resource) int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, e := range l.now[c] {
+		if l.list[e.resource] == r {
+			return int64(e.objects)
+		}
+	}
+	return 0
+}
+
+// resources returns all that any cluster stores or stored.
+func (l *Ledger) resources() []Resource {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	all := slices.DeleteFunc(slices.Clone(l.list), func(r Resource) bool { return r.Root == System })
+	slices.SortFunc(all, func(a, b Resource) int { return cmp.Compare(a.prefix(), b.prefix()) })
+	return all
 }

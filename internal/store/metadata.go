@@ -95,7 +95,7 @@ func (s *Store) decrypted(ctx context.Context, k Key, value []byte) ([]byte, err
 	if k.Root == System {
 		return value, nil
 	}
-	value, _, err := s.keyed(k.groupResource()).open(ctx, value, belowPrefix(k.full()))
+	value, _, err := s.keyed(k.GroupResource()).open(ctx, value, belowPrefix(k.full()))
 	return value, err
 }
 

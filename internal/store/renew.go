@@ -2,14 +2,12 @@ package store
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -90,15 +88,6 @@ func (r *renewal) unsettled() bool {
 	return false
 }
 
-// resources returns all that any cluster stores or stored.
-func (l *Ledger) resources() []Resource {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	all := slices.DeleteFunc(slices.Clone(l.list), func(r Resource) bool { return r.Root == System })
-	slices.SortFunc(all, func(a, b Resource) int { return cmp.Compare(a.prefix(), b.prefix()) })
-	return all
-}
-
 // A renewal is one pass of [Store.Renew].
 type renewal struct {
 	store   *Store
@@ -137,7 +126,7 @@ func (r *renewal) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freshness)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), brief)
 	defer cancel()
 	key := r.store.mannersKey()
 	resp, err := r.store.backend.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", r.rev)).Then(clientv3.OpPut(key, string(text))).Commit()

@@ -47,3 +47,12 @@ func (s *stamps) sweep() {
 	maps.DeleteFunc(s.maps, func(c cluster.Name, _ map[string]string) bool { return !s.exists(c) })
 	s.sweepAt = max(1024, 2*len(s.maps))
 }
+
+// drop forgets the map of a cluster that is gone, and reports whether there was one.
+func (s *stamps) drop(c cluster.Name) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, had := s.maps[c]
+	delete(s.maps, c)
+	return had
+}

@@ -244,7 +244,7 @@ func (s *Store) client() *kubernetes.Client {
 func (s *Store) register(r Resource, codec tenantCodec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kinds[r.kindPrefix()] = kind{codec, s.keyed(r.groupResource())}
+	s.kinds[r.kindPrefix()] = kind{codec, s.keyed(r.GroupResource())}
 }
 
 func (s *Store) kind(r Resource) (kind, error) {
@@ -252,7 +252,7 @@ func (s *Store) kind(r Resource) (kind, error) {
 	defer s.mu.Unlock()
 	k, ok := s.kinds[r.kindPrefix()]
 	if !ok && r.Root == Custom {
-		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, s.keyed(r.groupResource())}, nil
+		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, s.keyed(r.GroupResource())}, nil
 	}
 	if !ok {
 		return kind{}, fmt.Errorf("resource %s is not served", r.kindPrefix())

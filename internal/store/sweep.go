@@ -62,18 +62,6 @@ func (s *Store) Remains(ctx context.Context, c cluster.Name) ([]Resource, error)
 	return all, nil
 }
 
-// Objects returns how many objects of a resource a cluster stores.
-func (l *Ledger) Objects(c cluster.Name, r Resource) int64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	for _, e := range l.now[c] {
-		if l.list[e.resource] == r {
-			return int64(e.objects)
-		}
-	}
-	return 0
-}
-
 // Sweep gives what a cluster stores of a resource, page by page, as it is in etcd.
 func (s *Store) Sweep(ctx context.Context, c cluster.Name, r Resource, f func([]Item) error) error {
 	start := s.prefix + r.prefix() + "/" + string(c) + "/"
@@ -260,25 +248,4 @@ func (s *Store) Forget(c cluster.Name) bool {
 	}
 	stamped, spent := s.stamps.drop(c), s.guard.budgets.drop(c)
 	return stamped || spent
-}
-
-func (s *stamps) drop(c cluster.Name) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, had := s.maps[c]
-	delete(s.maps, c)
-	return had
-}
-
-func (b *budgets) drop(c cluster.Name) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, had := b.buckets[c]
-	delete(b.buckets, c)
-	return had
-}
-
-// GroupResource returns the group and the name of the resource.
-func (r Resource) GroupResource() schema.GroupResource {
-	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
 }

@@ -31,10 +31,6 @@ func (s *Store) keyed(gr schema.GroupResource) keyed {
 	return k
 }
 
-func (r Resource) groupResource() schema.GroupResource {
-	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
-}
-
 type belowPrefix string
 
 func (k belowPrefix) AuthenticatedData() []byte { return []byte(k) } // a fresh copy each time: callers keep it
