@@ -57,8 +57,8 @@ func newHandlers() *handlers {
 	return &handlers{now: time.Now, byKey: map[handlerKey]*handler{}}
 }
 
-// of returns the handler of a key, which is for content c. It is built once, without holding up others.
-// Done must be called when the request has ended.
+// of returns the handler of a key, which is for content c. It is built once, without
+// holding up others. Done must be called when the request has ended.
 func (s *handlers) of(key handlerKey, c *Content, build func(*oneDefinition) (http.Handler, error)) (h http.Handler, done func(), err error) {
 	use := s.take(key, c)
 	use.once.Do(func() {

@@ -70,7 +70,6 @@ type Pool struct {
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	withoutTenantLabels()
 	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers()}
 }
 

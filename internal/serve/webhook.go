@@ -3,13 +3,11 @@ package serve
 import (
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
-	"k8s.io/component-base/metrics"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
@@ -21,17 +19,6 @@ const (
 	// webhookTime is how long kube-apiserver waits for a conversion.
 	webhookTime = 30 * time.Second
 )
-
-// withoutTenantLabels keeps what tenants choose out of the labels of the metric that
-// upstream's converter has for the whole process: there would be a series for each name
-// of a definition, for ever. All servers of a process share it.
-var withoutTenantLabels = sync.OnceFunc(func() {
-	allowed := map[string]string{}
-	for _, label := range []string{"crd_name", "from_version", "to_version"} {
-		allowed["apiserver_crd_conversion_webhook_duration_seconds,"+label] = ""
-	}
-	metrics.SetLabelAllowList(allowed)
-})
 
 // callsWebhook reports whether objects of a definition are converted by a webhook.
 func callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
