@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -38,7 +39,7 @@ func (f Finish) validate(r Request) error {
 	old, ok := r.GetOldObject().(*unstructured.Unstructured)
 	now, ok2 := r.GetObject().(*unstructured.Unstructured)
 	if !ok || !ok2 {
-		return r.Forbid(fmt.Errorf("a LogicalCluster can only be updated here"))
+		return r.Forbid(errors.New("a LogicalCluster can only be updated here"))
 	}
 	before, _, _ := unstructured.NestedStringSlice(old.Object, "status", f.Field)
 	after, _, err := unstructured.NestedStringSlice(now.Object, "status", f.Field)

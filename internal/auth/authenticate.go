@@ -63,8 +63,8 @@ type Authenticators struct {
 
 // NewAuthenticators returns Authenticators for o. They are asked in this order: the
 // administrators, proxies, client certificates, the token file, service accounts,
-// identity providers, the webhook, the identity providers of the workspace. A request is anonymous if it has no credentials
-// at all. Close ends them.
+// identity providers, the webhook, the identity providers of the workspace. A request is
+// anonymous if it has no credentials at all. Close ends them.
 func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	p, err := o.read()
 	if err != nil {

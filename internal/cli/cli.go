@@ -26,8 +26,8 @@ const completer = "kubectl_complete-"
 
 // Main runs the command that the program was called as, which the name in
 // os.Args[0] decides: kubectl-ws (or kubectl-workspace, kubectl-workspaces),
-// kubectl-create-workspace (or kubectl-create-ws), or else kubectl-kcp, which has them all. A name
-// that begins with kubectl_complete- instead completes the arguments of that
+// kubectl-create-workspace (or kubectl-create-ws), or else kubectl-kcp, which has them
+// all. A name that begins with kubectl_complete- instead completes the arguments of that
 // command. Main returns the exit code.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

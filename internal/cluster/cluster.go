@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -169,7 +170,7 @@ func From(ctx context.Context) (Name, bool) {
 func One(ctx context.Context) (Name, error) {
 	switch n, ok := From(ctx); {
 	case !ok:
-		return "", fmt.Errorf("no logical cluster in this request; use a server URL that ends in /clusters/<name or path>")
+		return "", errors.New("no logical cluster in this request; use a server URL that ends in /clusters/<name or path>")
 	case n == All:
 		return "", fmt.Errorf("this request is for one logical cluster, not for all of them (%q)", All)
 	default:

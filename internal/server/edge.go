@@ -52,7 +52,7 @@ func withCluster(next http.Handler, resolve resolver) http.Handler {
 			return
 		}
 		if at == string(cluster.All) {
-			next.ServeHTTP(w, at1(req, cluster.All, path))
+			next.ServeHTTP(w, inCluster(req, cluster.All, path))
 			return
 		}
 		p, err := parse(at)
@@ -68,7 +68,7 @@ func withCluster(next http.Handler, resolve resolver) http.Handler {
 		if _, direct := p.Name(); !direct && missing == "" {
 			req = req.WithContext(context.WithValue(req.Context(), pathKey{}, p))
 		}
-		next.ServeHTTP(w, at1(req, name, path))
+		next.ServeHTTP(w, inCluster(req, name, path))
 	})
 }
 
@@ -126,8 +126,8 @@ func withBrokenPaths(next http.Handler, a authorizer.Authorizer) http.Handler {
 	})
 }
 
-// at1 returns the request as one to path in cluster c.
-func at1(req *http.Request, c cluster.Name, path string) *http.Request {
+// inCluster returns the request as one to path in cluster c.
+func inCluster(req *http.Request, c cluster.Name, path string) *http.Request {
 	moved := req.WithContext(withAsked(cluster.With(req.Context(), c), req.URL))
 	u := *req.URL
 	u.Path, u.RawPath = path, "" // how the client wrote it counts for nothing
@@ -150,7 +150,7 @@ func withTokensCluster(req *http.Request) *http.Request {
 	if !ok {
 		return req
 	}
-	return at1(req, c, req.URL.Path)
+	return inCluster(req, c, req.URL.Path)
 }
 
 // withoutWildcardWrites refuses what can be done in one cluster only. A watch that

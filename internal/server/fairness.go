@@ -7,9 +7,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/serve"
 )
@@ -47,7 +47,7 @@ func (f *fairness) limit(next http.Handler, longRunning func(*http.Request, *req
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		c, ok := cluster.From(req.Context())
 		info, known := request.RequestInfoFrom(req.Context())
-		if u, _ := request.UserFrom(req.Context()); !ok || !known || isSystem(u) {
+		if u, _ := request.UserFrom(req.Context()); !ok || !known || u != nil && auth.IsPrivileged(u) {
 			next.ServeHTTP(w, req)
 			return
 		}
@@ -60,18 +60,6 @@ func (f *fairness) limit(next http.Handler, longRunning func(*http.Request, *req
 		defer func() { serve.WhenServed(req.Context(), leave) }()
 		next.ServeHTTP(w, req)
 	})
-}
-
-func isSystem(u user.Info) bool {
-	if u == nil {
-		return false
-	}
-	for _, g := range u.GetGroups() {
-		if g == user.SystemPrivilegedGroup {
-			return true
-		}
-	}
-	return false
 }
 
 // enter waits for a place in the lane of cluster c, which leave gives back.

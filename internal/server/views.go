@@ -43,7 +43,7 @@ func (s *Server) withViews(inside, others http.Handler) http.Handler {
 			refuse(w, req, err)
 			return
 		}
-		at := at1(req, r.Home, r.Path)
+		at := inCluster(req, r.Home, r.Path)
 		inside.ServeHTTP(w, at.WithContext(view.With(at.Context(), r)))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -183,9 +184,9 @@ func checkMountURL(text string) error {
 	case err != nil:
 		return err
 	case u.Scheme != "https" || u.Hostname() == "":
-		return fmt.Errorf("it must be like https://host/path")
+		return errors.New("it must be like https://host/path")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
-		return fmt.Errorf("it must have no user, query or fragment")
+		return errors.New("it must have no user, query or fragment")
 	}
 	return nil
 }
