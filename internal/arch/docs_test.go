@@ -60,3 +60,39 @@ func TestNamed(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// TestEvidenceNamesTests checks that every test that a page of evidence names is there.
+func TestEvidenceNamesTests(t *testing.T) {
+	root := os.DirFS("../..")
+	pages, err := fs.Glob(root, "docs/evidence/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal("no pages of evidence", err)
+	}
+	known := map[string]bool{}
+	defined := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	err = fs.WalkDir(root, ".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, path)
+		for _, m := range defined.FindAllStringSubmatch(string(text), -1) {
+			known[m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mention := regexp.MustCompile("`(?:[\\w/]+: )?((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`")
+	for _, page := range pages {
+		text, err := fs.ReadFile(root, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mention.FindAllStringSubmatch(string(text), -1) {
+			if !known[m[1]] {
+				t.Errorf("%s names %s, which is no test: correct the page", page, m[1])
+			}
+		}
+	}
+}
