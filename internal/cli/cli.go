@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -98,7 +99,20 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.workspaces(), a.quickstartCommand())
+	cmd.AddCommand(unserved("bind", "claims", "crd")...)
 	return a.program(cmd)
+}
+
+// unserved returns commands of the existing kcp which say why they do nothing, whatever
+// flags they are given.
+func unserved(names ...string) []*cobra.Command {
+	var all []*cobra.Command
+	for _, name := range names {
+		all = append(all, &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, _ []string) error {
+			return fmt.Errorf("%q needs APIs to be shared between workspaces, which this version does not do", cmd.CommandPath())
+		}})
+	}
+	return all
 }
 
 // readyWithin is how long a new workspace may take before the command that made it gives up.

@@ -32,6 +32,10 @@ func TestMistakes(t *testing.T) {
 		"kubectl-ws create":      "error: accepts 1 arg(s), received 0\n",
 		"kubectl-ws tree --nope": "error: unknown flag: --nope\nSee 'kubectl ws tree --help' for usage\n",
 		"kubectl-kcp nope":       "error: unknown command \"nope\" for \"kubectl kcp\"\n",
+
+		"kubectl-kcp bind apiexport root:a --timeout 1s": "error: \"kubectl kcp bind\" needs APIs to be shared between workspaces, which this version does not do\n",
+		"kubectl-kcp claims get apibinding":              "error: \"kubectl kcp claims\" needs APIs to be shared between workspaces, which this version does not do\n",
+		"kubectl-kcp crd snapshot -f -":                  "error: \"kubectl kcp crd\" needs APIs to be shared between workspaces, which this version does not do\n",
 	} {
 		if got := call(t, "", strings.Fields(line)...); got != (result{err: want, code: 1}) {
 			t.Errorf("%s: got %+v, want %q", line, got, want)
@@ -44,6 +48,9 @@ func TestMistakes(t *testing.T) {
 func TestEveryCommandIsExplained(t *testing.T) {
 	var check func(*cobra.Command)
 	check = func(cmd *cobra.Command) {
+		if cmd.Hidden {
+			return
+		}
 		name := cmd.Name()
 		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, name) {
 			t.Errorf("%s: short %q, long %q, example %q", cmd.CommandPath(), cmd.Short, cmd.Long, cmd.Example)
