@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,6 +20,9 @@ import (
 var (
 	workspaces      = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaces"}
 	logicalClusters = schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}
+
+	// filled are the fields in the spec of a Workspace that the system alone fills in.
+	filled = []string{"cluster", "URL"}
 )
 
 // Workspaces fills in the type and the owner of a new Workspace, and keeps for the
@@ -34,6 +38,7 @@ func Workspaces(types WorkspaceTypes) Rule {
 			if r.GetOperation() == admission.Update {
 				keepFinalizer(r, core.LogicalClusterFinalizer)
 				keepType(r, u)
+				keepFilled(r, u)
 				return nil
 			}
 			if r.GetOperation() != admission.Create || r.GetSubresource() != "" {
@@ -80,6 +85,40 @@ func keepFinalizer(r Request, name string) {
 		return
 	}
 	now.SetFinalizers(append(slices.Clone(now.GetFinalizers()), name))
+}
+
+// keepFilled puts back what the system has filled in and an update leaves out, as one
+// with the manifest that a workspace was made from does. To say something else is
+// refused, by validateChange.
+func keepFilled(r Request, u *unstructured.Unstructured) {
+	old, ok := r.GetOldObject().(*unstructured.Unstructured)
+	if !ok || r.Privileged() || r.GetSubresource() != "" {
+		return
+	}
+	for _, field := range filled {
+		before, _, _ := unstructured.NestedString(old.Object, "spec", field)
+		if _, found, err := unstructured.NestedFieldNoCopy(u.Object, "spec", field); before != "" && !found && err == nil {
+			_ = unstructured.SetNestedField(u.Object, before, "spec", field) // spec is an object, or missing
+		}
+	}
+	u.SetAnnotations(madeGood(old.GetAnnotations(), u.GetAnnotations(), tenancy.OwnerAnnotation, core.RequiredGroupsAnnotation))
+	u.SetLabels(madeGood(old.GetLabels(), u.GetLabels(), core.PhaseLabel))
+}
+
+// madeGood returns now with those keys of old that it lacks.
+func madeGood(old, now map[string]string, keys ...string) map[string]string {
+	next := maps.Clone(now)
+	for _, key := range keys {
+		value, was := old[key]
+		if _, is := next[key]; is || !was {
+			continue
+		}
+		if next == nil {
+			next = map[string]string{}
+		}
+		next[key] = value
+	}
+	return next
 }
 
 // mounted reports whether something else than this server is to serve a Workspace.
@@ -141,7 +180,7 @@ func validateChange(r Request) error {
 	if !ok || !ok2 {
 		return nil
 	}
-	for _, field := range []string{"cluster", "URL"} {
+	for _, field := range filled {
 		a, _, _ := unstructured.NestedString(old.Object, "spec", field)
 		b, _, _ := unstructured.NestedString(now.Object, "spec", field)
 		if a != b {

@@ -497,7 +497,8 @@ func TestNobodyForgesWhatAWorkspaceIs(t *testing.T) {
 			t.Errorf("%s: %v", refused, err)
 		}
 	}
-	for _, less := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"path":null}}}`} { // as manifests without it do
+	for _, less := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"path":null}}}`, `{"spec":null}`, `{"spec":{"cluster":null,"URL":null}}`, // as manifests without it do
+		`{"metadata":{"labels":null,"annotations":null,"finalizers":null}}`} {
 		if err := write(alice, workspaces, "w", less); err != nil {
 			t.Errorf("%s: %v", less, err)
 		}
