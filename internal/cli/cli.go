@@ -150,6 +150,7 @@ func (a *app) program(cmd *cobra.Command) *cobra.Command {
 	completeFlag(cmd, "workspace", a.completePath)
 	completeFlag(cmd, "context", a.completeContext)
 	withAdvice(cmd)
+	withUsage(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return errors.New(err.Error() + "\nSee '" + cmd.CommandPath() + " --help' for usage")
 	})

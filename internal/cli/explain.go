@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func (a *app) explainCommand() *cobra.Command {
 		ValidArgsFunction: a.complete,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 && len(args) != 3 {
-				return fmt.Errorf("give a workspace, or a workspace, a verb and a resource; received %d arguments", len(args))
+				return errors.New("neither a workspace alone nor with a verb and a resource")
 			}
 			return nil
 		},
@@ -56,6 +57,9 @@ func (a *app) explainCommand() *cobra.Command {
 			return err
 		}
 		e := facts.explain()
+		if facts.remark != "" {
+			a.print.note("%s", facts.remark)
+		}
 		if f != "" {
 			return a.print.result(f, e, e.Path)
 		}

@@ -30,6 +30,50 @@ func withAdvice(cmd *cobra.Command) {
 	}
 }
 
+// withUsage makes cmd and all below it say how they are used when they are given
+// arguments that they do not take.
+func withUsage(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if check(cmd, args) == nil {
+				return nil
+			}
+			return misused(cmd, args)
+		}
+	}
+	for _, below := range cmd.Commands() {
+		withUsage(below)
+	}
+}
+
+// typos is how many letters of a command may be wrong for it to be recognized.
+const typos = 2
+
+// misused returns the error of a command that does not take args.
+func misused(cmd *cobra.Command, args []string) error {
+	path := cmd.CommandPath()
+	said := ""
+	if cmd.HasAvailableSubCommands() && len(args) > 0 {
+		cmd.SuggestionsMinimumDistance = typos
+		said = fmt.Sprintf("there is no command %q", path+" "+args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			said += fmt.Sprintf("; did you mean %q?", path+" "+near[0])
+		}
+	} else {
+		usage := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+		said = fmt.Sprintf("it is used as %q, and was given %s", usage, counted(len(args), "argument"))
+	}
+	return fmt.Errorf("%s\nSee '%s --help' for usage", said, path)
+}
+
+// counted returns a number of things in words.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // advice returns what to do about an error that says only what went wrong: the
 // server cannot be reached, or does not know who asks. It is empty where the error
 // has said it, or where there is nothing to do but to read it.

@@ -76,7 +76,7 @@ It goes to standard output, or to a file that only you can read.`,
 			h.as, args = args[len(args)-1], args[:len(args)-1]
 		}
 		if len(args) > 1 {
-			return fmt.Errorf("accepts at most 1 workspace, received %d", len(args))
+			return misused(cmd, args)
 		}
 		if err := h.name(*a.flags.Namespace); err != nil {
 			return err

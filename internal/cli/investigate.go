@@ -10,11 +10,15 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/restmapper"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -32,6 +36,7 @@ type facts struct {
 	lookup  error                // why there is no object
 	reach   error                // why nothing in the workspace answers
 	rights  []string
+	remark  string // on what the user asks about
 }
 
 // investigate asks the server all that there is to know of its workspace. It fails if
@@ -39,6 +44,7 @@ type facts struct {
 func (s *server) investigate(ctx context.Context, q inquiry) (*facts, error) {
 	path := s.base.path
 	f := &facts{at: s.base}
+	q, f.remark = s.resolved(q)
 	var told tenancy.WorkspaceExplanation
 	if f.untold = s.ask(ctx, explainService, q.query(path), &told); f.untold == nil {
 		f.told = &told
@@ -102,6 +108,37 @@ func (q inquiry) query(path cluster.Path) url.Values {
 	set("name", name)
 	set("namespace", q.namespace)
 	return v
+}
+
+// resolved returns q with the resource as the API calls it, since users also say what
+// kubectl takes for one: a kind, its singular or its short name. It remarks on what the
+// workspace does not have; roles may name it all the same. Who may not look is told
+// nothing.
+func (s *server) resolved(q inquiry) (_ inquiry, remark string) {
+	if q.resource == "" || strings.HasPrefix(q.resource, "/") {
+		return q, ""
+	}
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.in(s.base.path), s.client)
+	if err != nil {
+		return q, ""
+	}
+	known := memory.NewMemCacheClient(client)
+	if groups, err := known.ServerGroups(); err != nil || len(groups.Groups) == 0 {
+		return q, ""
+	}
+	kind, name, named := strings.Cut(q.resource, "/")
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil)
+	of, err := mapper.ResourceFor(schema.ParseGroupResource(strings.ToLower(kind)).WithVersion(""))
+	if meta.IsNoMatchError(err) && kind != "*" {
+		return q, fmt.Sprintf("note: the workspace has no resource type %q", kind)
+	}
+	if err != nil {
+		return q, ""
+	}
+	if q.resource = of.GroupResource().String(); named {
+		q.resource += "/" + name
+	}
+	return q, ""
 }
 
 // whoami returns who the server takes the user for. It asks in the first cluster

@@ -2,8 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,7 +105,7 @@ func (s *session) choose(config *api.Config, flags *genericclioptions.ConfigFlag
 	s.context = config.CurrentContext
 	override(&s.context, flags.Context)
 	if s.context == "" {
-		return fmt.Errorf("no context is in use in %s; run: kubectl config use-context root, or set KUBECONFIG to the admin.kubeconfig of the server", s.access.GetDefaultFilename())
+		return s.noContext(config)
 	}
 	entry, ok := config.Contexts[s.context]
 	if !ok {
@@ -118,6 +123,23 @@ func (s *session) choose(config *api.Config, flags *genericclioptions.ConfigFlag
 	s.cluster = cluster.DeepCopy()
 	override(&s.cluster.Server, flags.APIServer)
 	return nil
+}
+
+// noContext returns why there is no context in use, and what to do about it.
+func (s *session) noContext(config *api.Config) error {
+	const fix = "set KUBECONFIG to one, as to the .kcp/admin.kubeconfig of the folder that the server was started in"
+	file := s.access.GetDefaultFilename()
+	if len(config.Contexts) > 0 {
+		name := slices.Min(slices.Collect(maps.Keys(config.Contexts)))
+		if _, ok := config.Contexts[string(cluster.Root)]; ok {
+			name = string(cluster.Root)
+		}
+		return fmt.Errorf("no context is in use in %s; run: kubectl config use-context %s", file, name)
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no kubeconfig %s; %s", file, fix)
+	}
+	return fmt.Errorf("there is no context in the kubeconfig %s; %s", file, fix)
 }
 
 func override(value, flag *string) {

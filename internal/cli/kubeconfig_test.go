@@ -138,7 +138,7 @@ func TestNotInAWorkspace(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := call(t, empty, "kubectl-ws", "."); got.code != 1 || !strings.Contains(got.err, "kubectl config use-context root") {
+	if got := call(t, empty, "kubectl-ws", "."); got.code != 1 || !strings.Contains(got.err, "set KUBECONFIG to one") {
 		t.Errorf("empty kubeconfig: %+v", got)
 	}
 }

@@ -61,10 +61,10 @@ It makes two ClusterRoleBindings whose names begin with "share:". To share again
 	}
 	sh.flags(cmd, &group, "role to give, by name: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace")
 	cmd.Flags().BoolVar(&sh.descendants, "descendants", false, "give the role in all workspaces below, too, now and later")
-	if err := cmd.MarkFlagRequired("role"); err != nil {
-		panic(err) // there is no such flag
-	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if sh.role == "" {
+			return fmt.Errorf("say what %s may do: --role %s, or a ClusterRole of the workspace", args[0], strings.Join(everywhere(), ", "))
+		}
 		sh.subject = subjectOf(args[0], group)
 		return a.share(cmd.Context(), sh)
 	}

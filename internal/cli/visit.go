@@ -113,12 +113,17 @@ func (s *server) home(ctx context.Context) (cluster.Path, error) {
 	case err != nil:
 		return "", fmt.Errorf("cannot find your home workspace: %w", err)
 	}
-	if at, ok := parsePlace(w.Spec.URL); ok {
-		return at.path, nil
-	}
 	path, err := cluster.ParsePath(w.Spec.Cluster)
+	if at, ok := parsePlace(w.Spec.URL); ok {
+		path, err = at.path, nil
+	}
 	if err != nil {
 		return "", fmt.Errorf("cannot find your home workspace: the server does not say where it is: %w", err)
+	}
+	if c, err := s.logicalCluster(ctx, path); err == nil { // people call it by its path
+		if own, err := cluster.ParsePath(pathOf(c.Annotations)); err == nil {
+			return own, nil
+		}
 	}
 	return path, nil
 }

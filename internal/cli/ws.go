@@ -63,7 +63,7 @@ The current workspace is kept in the context "` + currentContext + `" of your ku
 
 func (a *app) useCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "use <workspace>",
+		Use:     "use [workspace]",
 		Aliases: []string{"cd"},
 		Short:   "Go to a workspace",
 		Long:    "Go to a workspace. Does what \"kubectl ws <workspace>\" does, also for a workspace that is called like a command.\n\n" + pathHelp,
@@ -139,7 +139,8 @@ func (a *app) currentCommand() *cobra.Command {
 
   # The path, the URL and the context, for programs
   kubectl ws current -o json`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	short := shortFlag(cmd)
 	var f format
