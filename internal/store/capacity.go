@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -20,10 +24,20 @@ const (
 	// tenantsShare of the quota, in percent, is what clusters of tenants can fill:
 	// the rest lets the server, and whoever deletes, go on working.
 	tenantsShare = 80
+	// changesShare of it is where tenants cannot change anything any more, and
+	// deletionsShare where there is no room left for the marks of deletions either.
+	changesShare   = 90
+	deletionsShare = 95
 	// pressedAt of the quota, in percent, history is kept for a shorter time.
 	pressedAt      = 50
 	pressedHistory = time.Minute
 	lookEvery      = 10 * time.Second
+
+	// A spareRate-th of the quota is what tenants may change in a second above their share,
+	// a spareBurst-th at once, and minSpareBurst in any case.
+	spareRate     = 8 << 10
+	spareBurst    = 2 << 10
+	minSpareBurst = 64 << 10
 )
 
 // capacity knows how full the database is.
@@ -32,6 +46,10 @@ type capacity struct {
 	quota atomic.Int64 // bytes; 0 if it is not known
 	// full is true once etcd has raised the alarm: it takes no writes but deletions.
 	full atomic.Bool
+
+	mu      sync.Mutex
+	spare   *rate.Limiter // of what is changed above the share of tenants
+	spareOf int64         // the quota that it is made for
 }
 
 func newCapacity(used func() int64, quota int64) *capacity {
@@ -45,18 +63,45 @@ func (c *capacity) above(percent int64) bool {
 	return quota > 0 && c.used() > quota/100*percent
 }
 
-// refuse returns the answer to a write of cluster n when the share of tenants is
-// used up. Deleting is never refused.
-func (c *capacity) refuse(n cluster.Name) error {
+// refuse returns the answer to a write of n bytes in a cluster when the share of tenants
+// is used up. Deleting is never refused. What has finalizers, or something in it, is deleted
+// by changing it first: so who deletes may change objects, and so may everybody, slowly,
+// who may be about to take a finalizer off.
+func (c *capacity) refuse(ctx context.Context, n cluster.Name, bytes int, creates bool) error {
 	switch {
 	case n.System():
 		return nil
 	case c.full.Load():
 		return noSpace("full")
-	case c.above(tenantsShare):
+	case !c.above(tenantsShare), !creates && clearsUp(ctx) && !c.above(deletionsShare):
+		return nil
+	case creates || c.above(changesShare):
 		return noSpace(fmt.Sprintf("%d%% full", c.used()*100/c.quota.Load()))
+	case !c.spend(bytes):
+		return apierrors.NewTooManyRequests("the database of the server is nearly full, and objects are changed slowly for that; delete what is not needed, or try again", 1)
 	}
 	return nil
+}
+
+// spend takes bytes from what all tenants together may change while little space is left.
+func (c *capacity) spend(bytes int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if quota := c.quota.Load(); c.spareOf != quota {
+		c.spareOf = quota
+		c.spare = rate.NewLimiter(rate.Limit(quota/spareRate), int(max(quota/spareBurst, minSpareBurst)))
+	}
+	return c.spare.AllowN(time.Now(), bytes)
+}
+
+// clearsUp reports whether a write is a part of a deletion, or the server's own.
+func clearsUp(ctx context.Context) bool {
+	info, ok := request.RequestInfoFrom(ctx)
+	if !ok || info.Verb == "delete" || info.Verb == "deletecollection" {
+		return true
+	}
+	u, ok := request.UserFrom(ctx)
+	return ok && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
 // noSpace is the answer to a write that the database has no room for.

@@ -1,12 +1,20 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -41,6 +49,130 @@ func TestNearlyFull(t *testing.T) {
 	used = 10
 	if err := cm.Create(in("c1"), key("new"), configMap("default", "new", ""), nil, 0); err != nil {
 		t.Errorf("when there is room again: %v", err)
+	}
+}
+
+// What has to be changed in order to be deleted can be, when hardly anything else can, and
+// nobody uses up what is left for that by changing things.
+func TestChangesWhileNearlyFull(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	if err := cm.Create(in("c1"), cmRoot+"/default/it", configMap("default", "it", ""), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	as := func(verb string, groups ...string) context.Context {
+		ctx := request.WithUser(in("c1"), &user.DefaultInfo{Name: "alice", Groups: groups})
+		return request.WithRequestInfo(ctx, &request.RequestInfo{IsResourceRequest: true, Verb: verb})
+	}
+	change := func(ctx context.Context, value string) int32 {
+		err := cm.GuaranteedUpdate(ctx, cmRoot+"/default/it", &corev1.ConfigMap{}, false, nil, storage.SimpleUpdate(func(o runtime.Object) (runtime.Object, error) {
+			out := o.DeepCopyObject().(*corev1.ConfigMap)
+			out.Data = map[string]string{"value": value}
+			return out, nil
+		}), nil)
+		return status(err)
+	}
+	var used int64
+	s.guard.capacity = newCapacity(func() int64 { return used }, 100<<20)
+	large := strings.Repeat("x", 100<<10)
+	for _, tt := range []struct {
+		percent int64
+		ctx     context.Context
+		value   string
+		want    int32
+	}{
+		{79, as("update"), large, 0},
+		{81, as("update"), "a", 0},
+		{81, as("update"), large, 429},
+		{81, as("delete"), large + "b", 0},
+		{81, as("patch", "system:masters"), large + "c", 0}, // as loops do
+		{91, as("update"), "d", 507},
+		{91, as("deletecollection"), "e", 0},
+		{91, as("patch", "system:masters"), "f", 0},
+		{91, in("c1"), "g", 0}, // the server itself
+		{96, as("delete"), "h", 507},
+		{96, as("patch", "system:masters"), "h", 507},
+	} {
+		used = tt.percent << 20
+		if got := change(tt.ctx, tt.value); got != tt.want {
+			info, _ := request.RequestInfoFrom(tt.ctx)
+			t.Errorf("at %d%%, %d bytes by %+v: %d, want %d", tt.percent, len(tt.value), info, got, tt.want)
+		}
+	}
+}
+
+// An etcd in the process that has grown to its quota goes on by itself once enough of what
+// it holds is gone: while it runs, and when it is started again.
+func TestFullComesBack(t *testing.T) {
+	dir := t.TempDir()
+	start := func() *Store {
+		t.Helper()
+		s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true, Etcd: Etcd{QuotaBackendBytes: 16 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Spine().Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	large := strings.Repeat("x", 500_000)
+	fill := func(s *Store) {
+		t.Helper()
+		var err error
+		for i := 0; err == nil && i < 100; i++ {
+			_, err = s.RawClient().Put(t.Context(), fmt.Sprint("/elsewhere/", i), large)
+		}
+		if !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Fatalf("it gets full: %v", err)
+		}
+	}
+	empty := func(s *Store) (newest int64) {
+		t.Helper()
+		r, err := s.RawClient().Delete(t.Context(), "/elsewhere/", clientv3.WithPrefix())
+		if err != nil || r.Deleted == 0 {
+			t.Fatalf("deleting in a full database: %v, %v", r, err)
+		}
+		return r.Header.Revision
+	}
+	write := func(s *Store) error {
+		_, err := s.Commit(t.Context(), nil, Fence{Cluster: cluster.NewName(), State: Active})
+		return err
+	}
+	s := start()
+	fill(s)
+	if err := write(s); status(err) != 507 {
+		t.Errorf("when it is full: %v", err)
+	}
+	if _, err := s.RawClient().Compact(t.Context(), empty(s)); err != nil { // as a minute later
+		t.Fatal(err)
+	}
+	for err := write(s); err != nil; err = write(s) {
+		if status(err) != 507 {
+			t.Fatal(err)
+		}
+	}
+	fill(s)
+	empty(s)
+	s.Close()
+	s = start()
+	if err := write(s); err != nil {
+		t.Errorf("when it is started again: %v", err)
+	}
+	// One that is full of what is not deleted starts, so that it can be.
+	fill(s)
+	s.Close()
+	s = start()
+	if err := write(s); status(err) != 507 {
+		t.Errorf("when it is started and full: %v", err)
+	}
+	empty(s)
+	s.Close()
+	s = start()
+	defer s.Close()
+	if err := write(s); err != nil {
+		t.Errorf("when it was emptied: %v", err)
 	}
 }
 

@@ -196,7 +196,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)
 		}
-		if err := s.guard.afford(w.Cluster, len(value)); err != nil {
+		if err := s.guard.afford(ctx, w.Cluster, len(value), w.Expect == 0); err != nil {
 			return err
 		}
 		put := clientv3.OpPut(key, "")

@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -121,9 +122,14 @@ func startEtcd(ctx context.Context, settings Etcd, fsync bool) (*backend, error)
 	client := watches.client()
 	client.KV = told{client.KV}
 	full := newCapacity(func() int64 { return e.Server.Backend().SizeInUse() }, cfg.QuotaBackendBytes)
+	file := &room{e.Server, full}
+	if err := file.makeFirst(ctx, client); err != nil { // deletions may still be taken
+		klog.FromContext(ctx).Error(err, "The database is full")
+	}
 	compacting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	full.keepCompact(compacting, client, &wg)
+	file.keep(compacting, &wg)
 	return &backend{client: client, watcher: watches.client, capacity: full, close: func() {
 		stop()
 		wg.Wait()

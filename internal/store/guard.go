@@ -55,7 +55,7 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	if err := g.afford(k.Cluster, len(value)); err != nil {
+	if err := g.afford(ctx, k.Cluster, len(value), expected == 0); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
 	resp, kv, err := g.write(ctx, k, expected, clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID)))
@@ -78,8 +78,8 @@ func (g *guard) OptimisticDelete(ctx context.Context, key string, expected int64
 }
 
 // afford refuses a write of n bytes that a cluster must not make now.
-func (g *guard) afford(c cluster.Name, n int) error {
-	if err := g.capacity.refuse(c); err != nil {
+func (g *guard) afford(ctx context.Context, c cluster.Name, n int, creates bool) error {
+	if err := g.capacity.refuse(ctx, c, n, creates); err != nil {
 		return err
 	}
 	return g.budgets.spend(c, n)

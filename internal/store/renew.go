@@ -291,7 +291,7 @@ func (r *renewal) write(ctx context.Context, k Key, kv *mvccpb.KeyValue, value [
 		return false, err
 	}
 	g := r.store.guard
-	if err := g.capacity.refuse(k.Cluster); err != nil {
+	if err := g.capacity.refuse(ctx, k.Cluster, len(value), true); err != nil {
 		return false, err
 	}
 	resp, _, err := g.write(ctx, k, kv.ModRevision, clientv3.OpPut(string(kv.Key), string(value), clientv3.WithLease(clientv3.LeaseID(kv.Lease))))
