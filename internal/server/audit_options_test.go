@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,13 +22,14 @@ import (
 type batches struct {
 	mu     sync.Mutex
 	failed bool
+	down   bool // fails until it is told otherwise
 	all    [][]auditv1.Event
 }
 
 func (b *batches) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.failed {
+	if !b.failed || b.down {
 		b.failed = true
 		w.WriteHeader(http.StatusInternalServerError)
 		return
@@ -72,9 +74,7 @@ func TestAuditOptions(t *testing.T) {
 	log.Path, log.MaxSize, log.MaxBackups, log.MaxAge, log.Compress = filepath.Join(dir, "audit.log"), 1, 2, 1, true
 	ancient := filepath.Join(dir, "audit-2001-01-01T00-00-00.000.log")
 	write(t, ancient, nil)
-	webhook.ConfigFile, webhook.InitialBackoff = filepath.Join(dir, "webhook.kubeconfig"), 10*time.Millisecond
-	write(t, webhook.ConfigFile, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-		"clusters":[{"name":"c","cluster":{"server":"`+sink.URL+`"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`))
+	webhook.ConfigFile, webhook.InitialBackoff = hookFile(t, sink.URL), 10*time.Millisecond
 	webhook.BatchOptions.Mode = "batch"
 	webhook.BatchOptions.BatchConfig.MaxBatchSize, webhook.BatchOptions.BatchConfig.MaxBatchWait = 2, 50*time.Millisecond
 	webhook.TruncateOptions.Enabled, webhook.TruncateOptions.TruncateConfig.MaxEventSize = true, 100_000
@@ -107,5 +107,108 @@ func TestAuditOptions(t *testing.T) {
 	})
 	if _, cut, longest := hook.of("create"); cut < made || longest > 2 {
 		t.Errorf("%d of %d events are cut, and a batch has %d", cut, made, longest)
+	}
+}
+
+func hookFile(t *testing.T, url string) string {
+	return file(t, "webhook.kubeconfig", []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"clusters":[{"name":"c","cluster":{"server":"`+url+`"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`))
+}
+
+// recordedIn reads the events of creations in a file, once it is complete.
+func recordedIn(t *testing.T, path string) (made []auditv1.Event) {
+	t.Helper()
+	for line := range strings.Lines(string(must(os.ReadFile(path))(t))) {
+		var e auditv1.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Verb == "create" && e.ObjectRef.Resource == "configmaps" && strings.HasPrefix(e.ObjectRef.Name, "map-") {
+			made = append(made, e)
+		}
+	}
+	return made
+}
+
+// Events for the file wait until there are enough for a batch, or until the server stops,
+// and large ones lack their bodies there. Those for the webhook come as slowly as was
+// chosen, and what does not fit in between is dropped.
+func TestAuditBatches(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hook := &batches{failed: true}
+	sink := httptest.NewServer(hook)
+	t.Cleanup(sink.Close)
+	o := server.DefaultOperation()
+	log, webhook := &o.Audit.LogOptions, &o.Audit.WebhookOptions
+	o.Audit.PolicyFile, log.Path = file(t, "policy.yaml", []byte(auditPolicy)), filepath.Join(dir, "audit.log")
+	log.BatchOptions.Mode = "batch"
+	log.BatchOptions.BatchConfig.MaxBatchSize, log.BatchOptions.BatchConfig.MaxBatchWait = 1000, time.Hour
+	log.TruncateOptions.Enabled, log.TruncateOptions.TruncateConfig.MaxEventSize = true, 100_000
+	webhook.ConfigFile, webhook.BatchOptions.Mode = hookFile(t, sink.URL), "batch"
+	slow := &webhook.BatchOptions.BatchConfig
+	slow.BufferSize, slow.MaxBatchSize, slow.ThrottleEnable, slow.ThrottleQPS, slow.ThrottleBurst = 2, 1, true, 2, 1
+	s := operate(t, t.TempDir(), o)
+	maps := s.client(t, "root", "").CoreV1().ConfigMaps("default")
+	const made = 40
+	for i := range made {
+		cm := named(fmt.Sprint("map-", i))
+		cm.Data = map[string]string{"x": strings.Repeat("x", 100_000*(i%2))}
+		must(maps.Create(t.Context(), cm, metav1.CreateOptions{}))(t)
+	}
+	if early, err := os.ReadFile(log.Path); err == nil && len(early) > 0 {
+		t.Errorf("%d bytes are written before there are enough", len(early))
+	}
+	s.Close()
+	all := recordedIn(t, log.Path)
+	if len(all) != made {
+		t.Errorf("%d of %d events are in the file", len(all), made)
+	}
+	for i, e := range all {
+		if cut := e.Annotations["audit.k8s.io/truncated"] == "true" && e.RequestObject == nil; cut != (i%2 == 1) || e.APIVersion != "audit.k8s.io/v1" {
+			t.Errorf("event %d is of %s, and cut: %v", i, e.APIVersion, cut)
+		}
+	}
+	if events, _, longest := hook.of("create"); events == 0 || events > made/2 || longest != 1 {
+		t.Errorf("the webhook got %d of %d events, in batches of %d", events, made, longest)
+	}
+}
+
+// A webhook that fails costs nobody's request its answer, unless that was chosen; then
+// nothing is done that is not recorded first.
+func TestAuditBlocks(t *testing.T) {
+	t.Parallel()
+	for mode, strict := range map[string]bool{"blocking": false, "blocking-strict": true} {
+		hook := &batches{}
+		sink := httptest.NewServer(hook)
+		t.Cleanup(sink.Close)
+		o := server.DefaultOperation()
+		o.Audit.PolicyFile = file(t, "policy.yaml", []byte(strings.ReplaceAll(auditPolicy, "omitStages: [RequestReceived]", "")))
+		webhook := &o.Audit.WebhookOptions
+		webhook.ConfigFile, webhook.InitialBackoff, webhook.BatchOptions.Mode = hookFile(t, sink.URL), time.Millisecond, mode
+		s := operate(t, t.TempDir(), o)
+		maps := s.client(t, "root", "").CoreV1().ConfigMaps("default")
+		create := func(name string, down bool) error {
+			hook.mu.Lock()
+			hook.down = down
+			hook.mu.Unlock()
+			_, err := maps.Create(t.Context(), named(name), metav1.CreateOptions{})
+			return err
+		}
+		if err := create("a", false); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if events, _, _ := hook.of("create"); events == 0 {
+			t.Errorf("%s: a request is answered that is not recorded", mode)
+		}
+		if err := create("b", true); (err != nil) != strict {
+			t.Errorf("%s, while the webhook fails: %v", mode, err)
+		}
+		if _, err := maps.Get(t.Context(), "b", metav1.GetOptions{}); !strict && err != nil {
+			t.Errorf("%s: what was made is %v", mode, err)
+		}
+		if err := create("c", false); err != nil {
+			t.Errorf("%s, when the webhook is back: %v", mode, err)
+		}
 	}
 }
