@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
+	"time"
 )
 
 // How much garbage may gather. With little in memory, collecting often would cost
@@ -14,9 +17,10 @@ const (
 	leastPercent = 60        // of garbage beside what is live, however much that is
 )
 
-// tuneCollector has the garbage collector keep to that. It does nothing if the user
+// tuneCollector has the garbage collector keep to that, and gives memory back to the
+// operating system while the server rests, until ctx ends. It does nothing if the user
 // has set GOGC.
-func tuneCollector() {
+func tuneCollector(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -25,6 +29,7 @@ func tuneCollector() {
 		runtime.ReadMemStats(&m)
 		debug.SetGCPercent(percent(m.HeapAlloc))
 	})
+	go giveBack(ctx)
 }
 
 // percent returns the GOGC for a heap of which so many bytes are live.
@@ -45,4 +50,66 @@ func afterCollection(f func()) {
 		runtime.SetFinalizer(&sentinel{}, arm)
 	}
 	runtime.SetFinalizer(&sentinel{}, arm)
+}
+
+// When memory is given back. The runtime does that by itself only as far as it does
+// not expect to need it again, and expects to need what it once did.
+const (
+	lookEvery  = 15 * time.Second
+	restedLook = 2  // looks at a server at rest, after which memory is given back first
+	lastLook   = 32 // and last; in between the time doubles, as caches go minutes later
+	fewBytes   = 8 << 20
+	spareBytes = 32 << 20 // beside half of what is live, that may be held at rest
+)
+
+// heap is what the runtime says of it.
+type heap struct {
+	allocated uint64 // ever
+	live      uint64 // as of the last collection
+	held      uint64 // of the operating system
+}
+
+// An idleness is how long a server has been at rest.
+type idleness struct {
+	last  uint64 // allocated at the last look
+	looks int    // that found it at rest
+}
+
+// look reports whether it is time to give memory back.
+func (r *idleness) look(h heap) bool {
+	recent := h.allocated - r.last
+	r.last = h.allocated
+	if recent > fewBytes+h.live/4 {
+		r.looks = 0
+		return false
+	}
+	r.looks = min(r.looks+1, lastLook+1)
+	due := r.looks >= restedLook && r.looks <= lastLook && r.looks&(r.looks-1) == 0
+	return due && h.held > h.live+h.live/2+spareBytes
+}
+
+// giveBack looks at the heap from time to time, until ctx ends.
+func giveBack(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var r idleness
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if r.look(readHeap()) {
+				debug.FreeOSMemory()
+			}
+		}
+	}
+}
+
+func readHeap() heap {
+	s := []metrics.Sample{
+		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(s)
+	return heap{s[0].Value.Uint64(), s[1].Value.Uint64(), s[2].Value.Uint64() + s[3].Value.Uint64() + s[4].Value.Uint64()}
 }

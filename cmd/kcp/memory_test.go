@@ -3,6 +3,8 @@ package main
 import (
 	"runtime"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestPercent(t *testing.T) {
@@ -29,5 +31,45 @@ func TestAfterCollection(t *testing.T) {
 	for range 3 { // it is called again and again
 		runtime.GC()
 		<-calls
+	}
+}
+
+// Memory is given back when a server has come to rest, and holds far more than it needs.
+func TestIdleness(t *testing.T) {
+	const mib = 1 << 20
+	busy, idle := uint64(100*mib), uint64(mib)
+	for name, c := range map[string]struct {
+		allocated func(look int) uint64
+		held      uint64
+		want      []int // looks that give memory back
+	}{
+		"at rest":            {func(int) uint64 { return idle }, 300 * mib, []int{2, 4, 8, 16, 32}},
+		"it holds little":    {func(int) uint64 { return idle }, 100 * mib, nil},
+		"always busy":        {func(int) uint64 { return busy }, 300 * mib, nil},
+		"busy for a while":   {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look <= 10] }, 300 * mib, []int{12, 14, 18, 26, 42}},
+		"busy now and again": {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look%20 == 0] }, 300 * mib, []int{2, 4, 8, 16, 22, 24, 28, 36, 42, 44, 48, 56}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r idleness
+			var got []int
+			h := heap{live: 50 * mib, held: c.held}
+			for look := 1; look < 60; look++ {
+				h.allocated += c.allocated(look)
+				if r.look(h) {
+					got = append(got, look)
+				}
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("looks that give memory back (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// What the runtime is asked exists: it would say nothing at all of what does not.
+func TestReadHeap(t *testing.T) {
+	runtime.GC()
+	if h := readHeap(); h.live == 0 || h.held < h.live || h.allocated == 0 {
+		t.Errorf("got %+v", h)
 	}
 }

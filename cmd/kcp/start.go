@@ -152,7 +152,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	}
 	defer klog.Flush()
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
-	tuneCollector()
+	tuneCollector(ctx)
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

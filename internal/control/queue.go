@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // A queue decides which key a loop works on next. It only decides: it has no
@@ -16,10 +17,10 @@ import (
 // waits again afterwards. Memory is held for the keys in the queue alone.
 type queue struct {
 	share   int // the most keys of one cluster that are worked on at once
-	items   table[Key, *item]
-	lanes   table[cluster.Name, *lane] // of clusters with keys that wait or are worked on
-	next    *lane                      // whose turn it is
-	last    *lane                      // whose turn comes last
+	items   shrink.Map[Key, *item]
+	lanes   shrink.Map[cluster.Name, *lane] // of clusters with keys that wait or are worked on
+	next    *lane                           // whose turn it is
+	last    *lane                           // whose turn comes last
 	later   delayed
 	added   uint64 // counts items delayed, to keep those of one time in order
 	waiting int
@@ -59,11 +60,11 @@ type lane struct {
 // add puts k into the queue, at once even if it rests. It reports whether that
 // made work, rather than being merged with an earlier call.
 func (q *queue) add(k Key) bool {
-	it, ok := q.items.get(k)
+	it, ok := q.items.Get(k)
 	switch {
 	case !ok:
 		it = &item{key: k}
-		q.items.put(k, it)
+		q.items.Put(k, it)
 	case it.state == waiting:
 		return false
 	case it.state == running:
@@ -115,10 +116,10 @@ func (q *queue) done(it *item, until time.Time) {
 		it.state, it.at, it.order = resting, until, q.added
 		heap.Push(&q.later, it)
 	default:
-		q.items.drop(it.key)
+		q.items.Drop(it.key)
 	}
 	if l.running == 0 && l.first == nil {
-		q.lanes.drop(l.cluster)
+		q.lanes.Drop(l.cluster)
 		return
 	}
 	q.list(l)
@@ -140,10 +141,10 @@ func (q *queue) nextWake() (time.Time, bool) {
 }
 
 func (q *queue) wait(it *item) {
-	l, ok := q.lanes.get(it.key.Cluster)
+	l, ok := q.lanes.Get(it.key.Cluster)
 	if !ok {
 		l = &lane{cluster: it.key.Cluster}
-		q.lanes.put(l.cluster, l)
+		q.lanes.Put(l.cluster, l)
 	}
 	it.state, it.lane = waiting, l
 	if l.last == nil {
@@ -198,7 +199,7 @@ func (d *delayed) Pop() any {
 	it := old[len(old)-1]
 	old[len(old)-1] = nil
 	*d = old[:len(old)-1]
-	if cap(old) > smallTable && len(*d) < cap(old)/4 {
+	if cap(old) > shrink.Small && len(*d) < cap(old)/4 {
 		*d = append(make(delayed, 0, 2*len(*d)), *d...)
 	}
 	return it

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 func key(c, name string) Key { return Key{Cluster: cluster.Name(c), Name: name} }
@@ -161,11 +162,11 @@ func drain(t *testing.T, q *queue, running []*item) {
 		}
 		running = []*item{it}
 	}
-	if q.items.size()+q.lanes.size()+len(q.later)+q.waiting > 0 || q.next != nil || q.last != nil {
-		t.Fatalf("an empty queue holds %d items, %d lanes, %d resting, %d waiting", q.items.size(), q.lanes.size(), len(q.later), q.waiting)
+	if q.items.Len()+q.lanes.Len()+len(q.later)+q.waiting > 0 || q.next != nil || q.last != nil {
+		t.Fatalf("an empty queue holds %d items, %d lanes, %d resting, %d waiting", q.items.Len(), q.lanes.Len(), len(q.later), q.waiting)
 	}
-	if q.items.peak > smallTable || q.lanes.peak > smallTable || cap(q.later) > smallTable {
-		t.Fatalf("an empty queue has room for %d items, %d lanes, %d resting", q.items.peak, q.lanes.peak, cap(q.later))
+	if cap(q.later) > shrink.Small {
+		t.Fatalf("an empty queue has room for %d resting", cap(q.later))
 	}
 }
 
@@ -199,8 +200,8 @@ func TestQueueForgetsTenantsThatAreDone(t *testing.T) {
 	for _, it := range running {
 		q.done(it, time.Unix(1, 0))
 	}
-	if q.lanes.size() != 0 || len(q.later) != 10_000 {
-		t.Fatalf("%d lanes and %d resting, want 0 and 10000: a key that rests needs no lane", q.lanes.size(), len(q.later))
+	if q.lanes.Len() != 0 || len(q.later) != 10_000 {
+		t.Fatalf("%d lanes and %d resting, want 0 and 10000: a key that rests needs no lane", q.lanes.Len(), len(q.later))
 	}
 	drain(t, q, nil)
 }

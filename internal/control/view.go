@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // byCluster is the index that every view has. Others are numbered from 1.
@@ -19,14 +20,14 @@ const byCluster = 0
 // pointers, and some have all there are, so that removal must not search.
 type view[T Object] struct {
 	mu      sync.RWMutex // guards all below, and what it leads to
-	entries table[Key, *entry[T]]
+	entries shrink.Map[Key, *entry[T]]
 	indexes []*index[T]
 }
 
 type index[T Object] struct {
 	name   string
 	values func(Key, T) []string
-	heads  table[string, *link[T]]
+	heads  shrink.Map[string, *link[T]]
 }
 
 type entry[T Object] struct {
@@ -59,7 +60,7 @@ func (v *view[T]) addIndex(name string, values func(Key, T) []string) error {
 		return fmt.Errorf("index %q exists already; give this one another name", name)
 	}
 	v.indexes = append(v.indexes, &index[T]{name: name, values: values})
-	for _, e := range v.entries.m {
+	for _, e := range v.entries.All() {
 		v.file(e, len(v.indexes)-1)
 	}
 	return nil
@@ -72,7 +73,7 @@ func (v *view[T]) index(name string) int {
 func (v *view[T]) get(k Key) (found T, ok bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	e, ok := v.entries.get(k)
+	e, ok := v.entries.Get(k)
 	if ok {
 		found = e.object
 	}
@@ -84,14 +85,14 @@ func (v *view[T]) list(c cluster.Name) []T {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	if c == cluster.All {
-		all := make([]T, 0, v.entries.size())
-		for _, e := range v.entries.m {
+		all := make([]T, 0, v.entries.Len())
+		for _, e := range v.entries.All() {
 			all = append(all, e.object)
 		}
 		return all
 	}
 	var some []T
-	first, _ := v.indexes[byCluster].heads.get(string(c))
+	first, _ := v.indexes[byCluster].heads.Get(string(c))
 	for l := first; l != nil; l = l.next {
 		some = append(some, l.entry.object)
 	}
@@ -107,7 +108,7 @@ func (v *view[T]) by(name, value string) []Key {
 		panic(fmt.Sprintf("control: no index %q; add it before it is used", name)) // a bug, found on first use
 	}
 	var keys []Key
-	first, _ := v.indexes[i].heads.get(value)
+	first, _ := v.indexes[i].heads.Get(value)
 	for l := first; l != nil; l = l.next {
 		keys = append(keys, l.entry.key)
 	}
@@ -118,12 +119,12 @@ func (v *view[T]) by(name, value string) []Key {
 func (v *view[T]) put(k Key, o T) (old T, replaced bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	e, replaced := v.entries.get(k)
+	e, replaced := v.entries.Get(k)
 	if replaced {
 		old = e.object
 	} else {
 		e = &entry[T]{key: k}
-		v.entries.put(k, e)
+		v.entries.Put(k, e)
 	}
 	e.object = o
 	for i := range v.indexes {
@@ -136,14 +137,14 @@ func (v *view[T]) put(k Key, o T) (old T, replaced bool) {
 func (v *view[T]) drop(k Key) (old T, dropped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	e, dropped := v.entries.get(k)
+	e, dropped := v.entries.Get(k)
 	if !dropped {
 		return old, false
 	}
 	for i := range e.links {
 		v.indexes[i].unlink(e.links[i])
 	}
-	v.entries.drop(k)
+	v.entries.Drop(k)
 	return e.object, true
 }
 
@@ -152,7 +153,7 @@ func (v *view[T]) except(keep map[Key]T) []Key {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	var rest []Key
-	for k := range v.entries.m {
+	for k := range v.entries.All() {
 		if _, ok := keep[k]; !ok {
 			rest = append(rest, k)
 		}
@@ -182,10 +183,10 @@ func (ix *index[T]) link(e *entry[T], values []string) []link[T] {
 	for i, value := range values {
 		l := &links[i]
 		l.value, l.entry = value, e
-		if l.next, _ = ix.heads.get(value); l.next != nil {
+		if l.next, _ = ix.heads.Get(value); l.next != nil {
 			l.next.prev = l
 		}
-		ix.heads.put(value, l)
+		ix.heads.Put(value, l)
 	}
 	return links
 }
@@ -199,9 +200,9 @@ func (ix *index[T]) unlink(links []link[T]) {
 		case l.prev != nil:
 			l.prev.next = l.next
 		case l.next != nil:
-			ix.heads.put(l.value, l.next)
+			ix.heads.Put(l.value, l.next)
 		default:
-			ix.heads.drop(l.value)
+			ix.heads.Drop(l.value)
 		}
 	}
 }

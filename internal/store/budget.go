@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // How much a cluster may write. History, not content, fills etcd: without this a
@@ -23,12 +24,12 @@ const (
 // written lately costs nothing: its bucket is full, and dropped.
 type budgets struct {
 	mu      sync.Mutex
-	buckets map[cluster.Name]*rate.Limiter
+	buckets shrink.Map[cluster.Name, *rate.Limiter]
 	sweepAt int
 }
 
 func newBudgets() *budgets {
-	return &budgets{buckets: map[cluster.Name]*rate.Limiter{}, sweepAt: 1024}
+	return &budgets{sweepAt: 1024}
 }
 
 // spend takes n bytes from the budget of c, or answers 429.
@@ -40,13 +41,13 @@ func (b *budgets) spendAt(now time.Time, c cluster.Name, n int) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bucket := b.buckets[c]
+	bucket, _ := b.buckets.Get(c)
 	if bucket == nil {
-		if len(b.buckets) >= b.sweepAt {
+		if b.buckets.Len() >= b.sweepAt {
 			b.sweep(now)
 		}
 		bucket = rate.NewLimiter(writeRate, writeBurst)
-		b.buckets[c] = bucket
+		b.buckets.Put(c, bucket)
 	}
 	if bucket.AllowN(now, n) {
 		return nil
@@ -55,19 +56,13 @@ func (b *budgets) spendAt(now time.Time, c cluster.Name, n int) error {
 }
 
 func (b *budgets) sweep(now time.Time) {
-	for c, bucket := range b.buckets {
-		if bucket.TokensAt(now) >= writeBurst {
-			delete(b.buckets, c)
-		}
-	}
-	b.sweepAt = max(1024, 2*len(b.buckets))
+	b.buckets.DropFunc(func(_ cluster.Name, bucket *rate.Limiter) bool { return bucket.TokensAt(now) >= writeBurst })
+	b.sweepAt = max(1024, 2*b.buckets.Len())
 }
 
 // drop forgets a cluster that is gone, and reports whether it was known.
 func (b *budgets) drop(c cluster.Name) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, had := b.buckets[c]
-	delete(b.buckets, c)
-	return had
+	return b.buckets.Drop(c)
 }

@@ -9,13 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -28,9 +26,6 @@ const (
 	// deletionsShare where there is no room left for the marks of deletions either.
 	changesShare   = 90
 	deletionsShare = 95
-	// pressedAt of the quota, in percent, history is kept for a shorter time.
-	pressedAt      = 50
-	pressedHistory = time.Minute
 	lookEvery      = 10 * time.Second
 
 	// A spareRate-th of the quota is what tenants may change in a second above their share,
@@ -46,6 +41,8 @@ type capacity struct {
 	quota atomic.Int64 // bytes; 0 if it is not known
 	// full is true once etcd has raised the alarm: it takes no writes but deletions.
 	full atomic.Bool
+	// gone counts the keys that were deleted.
+	gone atomic.Int64
 
 	mu      sync.Mutex
 	spare   *rate.Limiter // of what is changed above the share of tenants
@@ -108,50 +105,4 @@ func clearsUp(ctx context.Context) bool {
 func noSpace(how string) error {
 	return apierrors.NewGenericServerResponse(http.StatusInsufficientStorage, "write", schema.GroupResource{}, "",
 		fmt.Sprintf("the database of the server is %s; delete what is not needed, in this or other logical clusters", how), 0, true)
-}
-
-// A point is a revision and when it was the newest.
-type point struct {
-	at  time.Time
-	rev int64
-}
-
-// due returns the revision to compact to, 0 for none: the newest that is older than
-// history may be, and those of the points that are still of use.
-func due(points []point, now time.Time) (rev int64, rest []point) {
-	rest = points
-	for len(rest) > 0 && now.Sub(rest[0].at) >= pressedHistory {
-		rev, rest = rest[0].rev, rest[1:]
-	}
-	return rev, rest
-}
-
-// keepCompact compacts history by growth, where compacting it by time alone would
-// let the database fill up, until ctx ends.
-func (c *capacity) keepCompact(ctx context.Context, client *clientv3.Client, wg *sync.WaitGroup) {
-	wg.Go(func() {
-		tick := time.NewTicker(lookEvery)
-		defer tick.Stop()
-		var points []point
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case now := <-tick.C:
-				if !c.above(pressedAt) {
-					points = nil
-					continue
-				}
-				var rev int64
-				if rev, points = due(points, now); rev > 0 {
-					if _, err := client.Compact(ctx, rev); err != nil && ctx.Err() == nil {
-						klog.FromContext(ctx).Error(err, "History not compacted", "revision", rev)
-					}
-				}
-				if resp, err := client.Get(ctx, "\x00", clientv3.WithSerializable()); err == nil {
-					points = append(points, point{now, resp.Header.Revision})
-				}
-			}
-		}
-	})
 }

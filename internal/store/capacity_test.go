@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -202,16 +201,5 @@ func TestUsed(t *testing.T) {
 		if _, err := s.RawClient().Get(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestDue(t *testing.T) {
-	now := time.Unix(1000, 0)
-	points := []point{{now.Add(-2 * time.Minute), 5}, {now.Add(-61 * time.Second), 7}, {now.Add(-59 * time.Second), 9}}
-	if rev, rest := due(points, now); rev != 7 || len(rest) != 1 || rest[0].rev != 9 {
-		t.Errorf("due %d, rest %v", rev, rest)
-	}
-	if rev, rest := due(nil, now); rev != 0 || len(rest) != 0 {
-		t.Errorf("due %d, rest %v of nothing", rev, rest)
 	}
 }

@@ -22,12 +22,7 @@ import (
 
 // forgets makes the relay of a store remember nothing, so that what happened before
 // a watch began comes from etcd's history.
-func (w *world) forgets() {
-	r := w.store.spine.relay
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.recent, r.bytes, r.floor = nil, 0, r.seen
-}
+func (w *world) forgets() { w.store.spine.relay.forget(w.store.guard.latest.Load()) }
 
 func (w *world) remove(at object) int64 {
 	w.Helper()
@@ -59,10 +54,13 @@ func TestResumeCustomWatch(t *testing.T) {
 	}
 	revs, want = append(revs, w.remove(object{"ns", "o0"})), append(want, "DELETED c1/o0")
 	caughtUp(t, w.store)
-	for _, from := range []string{"memory", "history"} {
+	for _, from := range []string{"memory", "both", "history"} {
 		var open []watch.Interface
-		for _, rev := range revs {
-			if from == "history" {
+		for i, rev := range revs {
+			switch from {
+			case "both":
+				w.store.spine.relay.forget(revs[i/2])
+			case "history":
 				w.forgets()
 			}
 			open = append(open, w.open_("c1", everything(fmt.Sprint(rev))))

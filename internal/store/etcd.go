@@ -107,9 +107,6 @@ func startEtcd(ctx context.Context, settings Etcd, fsync bool) (*backend, error)
 		wal.SegmentSizeBytes = settings.WALSizeBytes // of all members in this process
 	}
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
-	if kept := settings.history(); kept > 0 {
-		cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", kept.String()
-	}
 	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.MaxTxnOps, cfg.MaxRequestBytes = maxTxnOps, maxRequestSize
 	cfg.TickMs, cfg.ElectionMs = 10, 100 // one member: nobody to wait for at start
@@ -128,7 +125,8 @@ func startEtcd(ctx context.Context, settings Etcd, fsync bool) (*backend, error)
 	}
 	compacting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	full.keepCompact(compacting, client, &wg)
+	history := &compactor{kept: settings.history(), pressed: func() bool { return full.above(pressedAt) }}
+	wg.Go(func() { history.run(compacting, client, full.gone.Load) })
 	file.keep(compacting, &wg)
 	return &backend{client: client, watcher: watches.client, capacity: full, close: func() {
 		stop()

@@ -2,10 +2,10 @@ package store
 
 import (
 	"context"
-	"maps"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // A State says what may be written in a cluster. It is the value of the
@@ -48,19 +48,18 @@ func (f fence) allows(creates bool) bool {
 // a write based on it fails its compare then, and brings it up to date.
 type fences struct {
 	mu    sync.RWMutex
-	known map[cluster.Name]fence
+	known shrink.Map[cluster.Name, fence]
 	// floor is the newest revision at which a cluster was seen to be gone. Of a
 	// cluster that is not known, older news may be from before its end.
 	floor int64
 }
 
-func newFences() *fences { return &fences{known: map[cluster.Name]fence{}} }
+func newFences() *fences { return &fences{} }
 
 func (f *fences) get(c cluster.Name) (fence, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	known, ok := f.known[c]
-	return known, ok
+	return f.known.Get(c)
 }
 
 // learn records that at revision at the fence of c was as given. Older news
@@ -69,14 +68,14 @@ func (f *fences) get(c cluster.Name) (fence, bool) {
 func (f *fences) learn(c cluster.Name, now fence, at int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	old, ok := f.known[c]
+	old, ok := f.known.Get(c)
 	switch {
 	case ok && old.rev > at || !ok && f.floor > at:
 	case now.state == Gone:
-		delete(f.known, c)
+		f.known.Drop(c)
 		f.floor = max(f.floor, at)
 	default:
-		f.known[c] = now
+		f.known.Put(c, now)
 	}
 }
 
@@ -85,7 +84,7 @@ func (f *fences) learn(c cluster.Name, now fence, at int64) {
 func (f *fences) forget(rev int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.known, func(_ cluster.Name, known fence) bool { return known.rev <= rev })
+	f.known.DropFunc(func(_ cluster.Name, known fence) bool { return known.rev <= rev })
 	f.floor = max(f.floor, rev)
 }
 

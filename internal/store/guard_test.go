@@ -356,7 +356,7 @@ func TestBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(b.buckets); n > 2048 {
+	if n := b.buckets.Len(); n > 2048 {
 		t.Errorf("%d clusters are remembered", n)
 	}
 }

@@ -83,9 +83,10 @@ func (h *histories) look() {
 }
 
 // sweep replaces the caches that hold more of the past than of the present, now that
-// little changes any more.
+// little changes any more, and lets go of what else is remembered from before.
 func (h *histories) sweep(ctx context.Context) {
 	swollen, from := h.swollen()
+	h.store.spine.relay.forget(from)
 	for r, caches := range swollen {
 		for _, n := range caches {
 			if err := n.renew(ctx, from); err != nil && ctx.Err() == nil {

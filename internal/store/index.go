@@ -62,8 +62,8 @@ func (t *Table[T]) By(value string, c cluster.Name) []T {
 		if e.value != value || e.cluster != c {
 			return false
 		}
-		if i, ok := search(t.rows[c], e.object); ok {
-			all = append(all, t.rows[c][i].value)
+		if i, ok := search(t.rows.of(c), e.object); ok {
+			all = append(all, t.rows.of(c)[i].value)
 		}
 		return true
 	})

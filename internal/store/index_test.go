@@ -15,7 +15,7 @@ import (
 // would.
 func TestIndex(t *testing.T) {
 	resource := NativeResource(configMaps)
-	table := &Table[[]string]{resource: resource, rows: map[cluster.Name][]tableRow[[]string]{}, watchers: map[int]func(Key){}}
+	table := &Table[[]string]{resource: resource, rows: &tableRows[[]string]{}, watchers: map[int]func(Key){}}
 	var next []string
 	table.convert = func(Event) ([]string, error) { return next, nil }
 	table.IndexBy(func(values []string) []string { return values })
@@ -35,9 +35,9 @@ func TestIndex(t *testing.T) {
 		case 0: // read again, with one row more or less
 			before := table.rows
 			table.Reset()
-			for c, rows := range before {
+			for c, rows := range before.All() {
 				for _, row := range rows {
-					put(table.building, c, row, true)
+					table.building.put(c, row, true)
 				}
 			}
 			table.Apply(e)
@@ -65,5 +65,29 @@ func TestIndex(t *testing.T) {
 				t.Fatalf("clusters of %s: %s", v, diff)
 			}
 		}
+	}
+}
+
+// A table keeps no room for the rows that it had.
+func TestTableGivesMemoryBack(t *testing.T) {
+	const many = 1000
+	table := &Table[int]{rows: &tableRows[int]{}, convert: func(Event) (int, error) { return 0, nil }}
+	change := func(n int, value []byte) {
+		table.Apply(Event{Key: Key{Cluster: "c1", Name: fmt.Sprint("n", n)}, Revision: 1, value: value})
+	}
+	for n := range many {
+		change(n, []byte("x"))
+	}
+	for n := range many - 3 {
+		change(n, nil)
+	}
+	if rows := table.rows.of("c1"); len(rows) != 3 || cap(rows) > 64 {
+		t.Errorf("%d rows, and room for %d", len(rows), cap(rows))
+	}
+	for n := range 3 {
+		change(many-1-n, nil)
+	}
+	if n := table.rows.Len(); n > 0 {
+		t.Errorf("%d clusters have rows", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // Usage is how much of a resource a cluster stores.
@@ -17,9 +18,9 @@ type Usage struct {
 // The Ledger holds exact counts of the objects and bytes of every cluster.
 type Ledger struct {
 	mu       sync.RWMutex
-	now      map[cluster.Name][]entry
-	building map[cluster.Name][]entry // during a rebuild, else nil
-	names    map[Resource]int32       // index of a resource in list
+	now      *shrink.Map[cluster.Name, []entry]
+	building *shrink.Map[cluster.Name, []entry] // during a rebuild, else nil
+	names    map[Resource]int32                 // index of a resource in list
 	list     []Resource
 }
 
@@ -32,15 +33,16 @@ type entry struct {
 }
 
 func newLedger() *Ledger {
-	return &Ledger{now: map[cluster.Name][]entry{}, names: map[Resource]int32{}}
+	return &Ledger{now: &shrink.Map[cluster.Name, []entry]{}, names: map[Resource]int32{}}
 }
 
 // Of returns what a cluster stores, by resource.
 func (l *Ledger) Of(c cluster.Name) map[Resource]Usage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	all := make(map[Resource]Usage, len(l.now[c]))
-	for _, e := range l.now[c] {
+	entries, _ := l.now.Get(c)
+	all := make(map[Resource]Usage, len(entries))
+	for _, e := range entries {
 		all[l.list[e.resource]] = Usage{Objects: int64(e.objects), Bytes: e.bytes}
 	}
 	return all
@@ -52,7 +54,7 @@ func (l *Ledger) bytes(r Resource) int64 {
 	defer l.mu.RUnlock()
 	var sum int64
 	if i, ok := l.names[r]; ok {
-		for _, entries := range l.now {
+		for _, entries := range l.now.All() {
 			for _, e := range entries {
 				if e.resource == i {
 					sum += e.bytes
@@ -67,13 +69,13 @@ func (l *Ledger) bytes(r Resource) int64 {
 func (l *Ledger) Clusters() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return len(l.now)
+	return l.now.Len()
 }
 
 func (l *Ledger) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.building = map[cluster.Name][]entry{}
+	l.building = &shrink.Map[cluster.Name, []entry]{}
 }
 
 func (l *Ledger) swap() {
@@ -102,10 +104,13 @@ func (l *Ledger) apply(e Event) {
 		l.names[e.Key.Resource] = i
 		l.list = append(l.list, e.Key.Resource)
 	}
-	to[e.Key.Cluster] = add(to[e.Key.Cluster], entry{i, objects, int64(len(e.value) - len(e.previous))})
-	if len(to[e.Key.Cluster]) == 0 {
-		delete(to, e.Key.Cluster)
+	was, _ := to.Get(e.Key.Cluster)
+	is := add(was, entry{i, objects, int64(len(e.value) - len(e.previous))})
+	if len(is) == 0 {
+		to.Drop(e.Key.Cluster)
+		return
 	}
+	to.Put(e.Key.Cluster, is)
 }
 
 // add adds the difference d to entries, and drops the entry when nothing is left.
@@ -129,7 +134,8 @@ func add(entries []entry, d entry) []entry {
 func (l *Ledger) Objects(c cluster.Name, r Resource) int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for _, e := range l.now[c] {
+	entries, _ := l.now.Get(c)
+	for _, e := range entries {
 		if l.list[e.resource] == r {
 			return int64(e.objects)
 		}

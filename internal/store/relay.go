@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -102,6 +103,22 @@ func (r *relay) remember(e Event) {
 		r.recent[0] = Event{}
 		r.recent = r.recent[1:]
 	}
+}
+
+// forget lets go of the changes up to a revision, after which most who listed have long
+// begun to watch.
+func (r *relay) forget(rev int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.recent, rev+1, func(e Event, rev int64) int { return cmp.Compare(e.Revision, rev) })
+	if i == 0 {
+		return
+	}
+	for _, e := range r.recent[:i] {
+		r.bytes -= len(e.value) + len(e.previous)
+	}
+	r.floor = r.recent[i-1].Revision
+	r.recent = slices.Clone(r.recent[i:])
 }
 
 // subscribe begins to give s the changes after a revision. What is older than what

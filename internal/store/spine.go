@@ -326,6 +326,9 @@ func (p *Spine) apply(e *clientv3.Event, at int64) {
 	if e.PrevKv != nil {
 		ev.previous = present(e.PrevKv.Value)
 	}
+	if ev.Deleted() {
+		p.store.backend.capacity.gone.Add(1)
+	}
 	if c, ok := fenceOf(k); ok {
 		p.applyFence(c, ev, at)
 	} else {

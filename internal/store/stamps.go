@@ -1,10 +1,10 @@
 package store
 
 import (
-	"maps"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // stamps shares one annotations map among all cached objects of a cluster that
@@ -14,29 +14,29 @@ type stamps struct {
 	exists func(cluster.Name) bool // as far as is known
 
 	mu      sync.RWMutex
-	maps    map[cluster.Name]map[string]string
+	maps    shrink.Map[cluster.Name, map[string]string]
 	sweepAt int
 }
 
 func newStamps(exists func(cluster.Name) bool) *stamps {
-	return &stamps{exists: exists, maps: map[cluster.Name]map[string]string{}, sweepAt: 1024}
+	return &stamps{exists: exists, sweepAt: 1024}
 }
 
 func (s *stamps) only(c cluster.Name) map[string]string {
 	s.mu.RLock()
-	m := s.maps[c]
+	m, _ := s.maps.Get(c)
 	s.mu.RUnlock()
 	if m != nil {
 		return m
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m = s.maps[c]; m == nil {
-		if len(s.maps) >= s.sweepAt {
+	if m, _ = s.maps.Get(c); m == nil {
+		if s.maps.Len() >= s.sweepAt {
 			s.sweep()
 		}
 		m = map[string]string{cluster.Annotation: string(c)}
-		s.maps[c] = m
+		s.maps.Put(c, m)
 	}
 	return m
 }
@@ -44,15 +44,13 @@ func (s *stamps) only(c cluster.Name) map[string]string {
 // sweep drops the maps of clusters that are gone. A cache may have asked for one
 // after the end of its cluster, to tell its watchers.
 func (s *stamps) sweep() {
-	maps.DeleteFunc(s.maps, func(c cluster.Name, _ map[string]string) bool { return !s.exists(c) })
-	s.sweepAt = max(1024, 2*len(s.maps))
+	s.maps.DropFunc(func(c cluster.Name, _ map[string]string) bool { return !s.exists(c) })
+	s.sweepAt = max(1024, 2*s.maps.Len())
 }
 
 // drop forgets the map of a cluster that is gone, and reports whether there was one.
 func (s *stamps) drop(c cluster.Name) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, had := s.maps[c]
-	delete(s.maps, c)
-	return had
+	return s.maps.Drop(c)
 }

@@ -70,8 +70,8 @@ func TestAPurgedClusterLeavesNothing(t *testing.T) {
 	for s.Forget("dying") {
 	}
 	s.Spine().Fresh(t.Context())
-	_, stamped := s.stamps.maps["dying"]
-	_, spent := s.guard.budgets.buckets["dying"]
+	_, stamped := s.stamps.maps.Get("dying")
+	_, spent := s.guard.budgets.buckets.Get("dying")
 	_, fenced := s.guard.fences.get("dying")
 	if counted := s.spine.ledger.Of("dying"); stamped || spent || fenced || len(counted) > 0 {
 		t.Errorf("remembered: stamp %v, budget %v, fence %v, counts %v", stamped, spent, fenced, counted)

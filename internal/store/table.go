@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/shrink"
 )
 
 // A Table holds one resource of all clusters in memory, in the form that its user
@@ -22,8 +23,8 @@ type Table[T any] struct {
 	convert  func(Event) (T, error)
 
 	mu       sync.RWMutex
-	rows     map[cluster.Name][]tableRow[T] // sorted by object
-	building map[cluster.Name][]tableRow[T] // during a rebuild, else nil
+	rows     *tableRows[T]
+	building *tableRows[T] // during a rebuild, else nil
 	watchers map[int]func(Key)
 	next     int
 	index    *index[T] // of rows, nil for none
@@ -41,6 +42,17 @@ func (o object) compare(other object) int {
 type tableRow[T any] struct {
 	object
 	value T
+}
+
+// tableRows are the rows of each cluster, sorted by object.
+type tableRows[T any] struct {
+	shrink.Map[cluster.Name, []tableRow[T]]
+}
+
+// of returns the rows of a cluster.
+func (t *tableRows[T]) of(c cluster.Name) []tableRow[T] {
+	rows, _ := t.Get(c)
+	return rows
 }
 
 func search[T any](rows []tableRow[T], o object) (int, bool) {
@@ -74,7 +86,7 @@ func NewCustomTable[T, O any](s *Store, r Resource, convert func(*O) (T, error))
 }
 
 func newTable[T any](s *Store, r Resource, convert func(Event) (T, error)) *Table[T] {
-	t := &Table[T]{resource: r, convert: convert, rows: map[cluster.Name][]tableRow[T]{}, watchers: map[int]func(Key){}}
+	t := &Table[T]{resource: r, convert: convert, rows: &tableRows[T]{}, watchers: map[int]func(Key){}}
 	s.spine.Follow(t)
 	return t
 }
@@ -83,7 +95,7 @@ func newTable[T any](s *Store, r Resource, convert func(Event) (T, error)) *Tabl
 func (t *Table[T]) Get(c cluster.Name, namespace, name string) (T, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	rows := t.rows[c]
+	rows := t.rows.of(c)
 	i, ok := search(rows, object{namespace, name})
 	if !ok {
 		var none T
@@ -98,7 +110,7 @@ func (t *Table[T]) List(c cluster.Name, namespace string) []T {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var all []T
-	for _, r := range t.rows[c] {
+	for _, r := range t.rows.of(c) {
 		if namespace == "" || r.namespace == namespace {
 			all = append(all, r.value)
 		}
@@ -111,7 +123,7 @@ func (t *Table[T]) Keys() []Key {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var all []Key
-	for c, rows := range t.rows {
+	for c, rows := range t.rows.All() {
 		for _, r := range rows {
 			all = append(all, Key{t.resource, c, r.namespace, r.name})
 		}
@@ -138,7 +150,7 @@ func (t *Table[T]) Subscribe(f func(Key)) (unsubscribe func()) {
 func (t *Table[T]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.building = map[cluster.Name][]tableRow[T]{}
+	t.building = &tableRows[T]{}
 }
 
 // Apply implements [Follower].
@@ -151,11 +163,11 @@ func (t *Table[T]) Apply(e Event) {
 	defer t.mu.Unlock()
 	r := tableRow[T]{object{e.Key.Namespace, e.Key.Name}, value}
 	if t.building != nil { // Done tells of it, once it can be seen
-		put(t.building, e.Key.Cluster, r, ok)
+		t.building.put(e.Key.Cluster, r, ok)
 		return
 	}
 	if t.index != nil {
-		rows := t.rows[e.Key.Cluster]
+		rows := t.rows.of(e.Key.Cluster)
 		if i, found := search(rows, r.object); found {
 			t.index.drop(e.Key.Cluster, rows[i])
 		}
@@ -163,23 +175,26 @@ func (t *Table[T]) Apply(e Event) {
 			t.index.add(e.Key.Cluster, r)
 		}
 	}
-	put(t.rows, e.Key.Cluster, r, ok)
+	t.rows.put(e.Key.Cluster, r, ok)
 	t.tell(e.Key)
 }
 
 // put sets a row of cluster c, or removes it.
-func put[T any](to map[cluster.Name][]tableRow[T], c cluster.Name, r tableRow[T], exists bool) {
-	rows := to[c]
+func (t *tableRows[T]) put(c cluster.Name, r tableRow[T], exists bool) {
+	rows := t.of(c)
 	i, found := search(rows, r.object)
 	switch {
 	case exists && found:
 		rows[i] = r
 	case exists:
-		to[c] = slices.Insert(rows, i, r)
+		t.Put(c, slices.Insert(rows, i, r))
 	case found && len(rows) == 1:
-		delete(to, c)
+		t.Drop(c)
 	case found:
-		to[c] = slices.Delete(rows, i, i+1)
+		if rows = slices.Delete(rows, i, i+1); cap(rows) > shrink.Small && len(rows) < cap(rows)/4 {
+			rows = slices.Clone(rows) // of its size
+		}
+		t.Put(c, rows)
 	}
 }
 
@@ -214,15 +229,15 @@ func (t *Table[T]) Done() {
 	t.rows, t.building = t.building, nil
 	if t.index != nil {
 		t.index.reset()
-		for c, rows := range t.rows {
+		for c, rows := range t.rows.All() {
 			for _, r := range rows {
 				t.index.add(c, r)
 			}
 		}
 	}
-	for c, rows := range old {
+	for c, rows := range old.All() {
 		for _, r := range rows {
-			if _, still := search(t.rows[c], r.object); !still {
+			if _, still := search(t.rows.of(c), r.object); !still {
 				t.tell(Key{t.resource, c, r.namespace, r.name})
 			}
 		}
@@ -230,7 +245,7 @@ func (t *Table[T]) Done() {
 	if len(t.watchers) == 0 {
 		return
 	}
-	for c, rows := range t.rows { // which of them changed is not known
+	for c, rows := range t.rows.All() { // which of them changed is not known
 		for _, r := range rows {
 			t.tell(Key{t.resource, c, r.namespace, r.name})
 		}

@@ -48,6 +48,7 @@ func cases() []benchCase {
 		{"watches", watches},
 		{"footprint", footprints},
 		{"trees", trees},
+		{"crowd", crowds},
 	}
 }
 

@@ -18,6 +18,8 @@
 //     but its index does.
 //   - Both serve TLS and HTTP/2 to the same client with bearer tokens, to a user
 //     whom RBAC has granted everything, and both sync to disk.
+//   - Memory of a server at rest is that after -settle, a minute; what is left of a
+//     tree of workspaces, after five times that.
 //   - A workspace is usable when a config map was written in it; a namespace,
 //     when its default service account exists and a config map was written.
 //
@@ -79,6 +81,8 @@ type plan struct {
 	definitions int           // of custom resources, made one after the other
 	watches     int           // each in a workspace of its own
 	tree        int           // workspaces in a tree
+	children    int           // below each workspace of a tree, but below its leaves
+	crowd       int           // workspaces below root
 	footprints  string        // numbers of workspaces at which memory is measured
 	settle      time.Duration // between the last write and the measurement
 }
@@ -94,7 +98,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.short, "short", false, "every case with tiny counts: it shows that everything works, its figures mean little")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	f.StringVar(&o.dir, "dir", os.TempDir(), "where the servers keep their data: a disk, not tmpfs")
-	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this time")
+	f.DurationVar(&o.timeout, "timeout", 2*time.Hour, "give up after this time")
 	f.StringVar(&o.encoding, "encoding", "json", "of config maps: json or protobuf")
 	p := &o.plan
 	f.IntVar(&p.starts, "starts", 5, "fresh starts")
@@ -108,7 +112,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.many, "workspaces", 1600, "workspaces made by all clients")
 	f.IntVar(&p.definitions, "definitions", 100, "definitions of custom resources made one after the other")
 	f.IntVar(&p.watches, "watches", 5000, "watches, each in a workspace of its own")
-	f.IntVar(&p.tree, "tree", 10000, "workspaces in a tree")
+	f.IntVar(&p.tree, "tree", 10000, "workspaces in a tree that is made and deleted")
+	f.IntVar(&p.children, "children", 10, "workspaces below each in a tree; as many as there are make it flat")
+	f.IntVar(&p.crowd, "crowd", 100000, "workspaces of a server that is then started again; they need about 2 GB on disk, and 4 minutes or more")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
@@ -119,13 +125,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }
 
 func (p *plan) check() error {
-	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree} {
+	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree, "children": p.children, "crowd": p.crowd} {
 		if n < 1 {
 			return fmt.Errorf("-%s is %d, want at least 1", name, n)
 		}

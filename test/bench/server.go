@@ -135,6 +135,31 @@ func (s *server) footprint(ctx context.Context) (footprint, error) {
 	return f, err
 }
 
+// watchMemory looks at the memory of the measured processes until the function
+// returned is called, which tells the most that it saw.
+func (s *server) watchMemory(ctx context.Context) (highest func() (float64, error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var most float64
+	var failed error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for failed == nil && pause(ctx, 100*time.Millisecond) == nil {
+			var sum float64
+			for _, p := range s.measured {
+				m, err := p.Memory()
+				sum, failed = sum+m, errors.Join(failed, err)
+			}
+			most = max(most, sum)
+		}
+	}()
+	return func() (float64, error) {
+		cancel()
+		<-done
+		return most, failed
+	}
+}
+
 // parseMetrics returns the metrics that have no labels, and the number of
 // series.
 func parseMetrics(b []byte) (map[string]float64, int) {

@@ -10,9 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// children is how many workspaces are below each in a tree, but below its leaves.
-const children = 10
-
 // trees measures how a tree of workspaces is made and deleted, and what is left of it
 // in memory. A stock server has no such thing.
 func trees(ctx context.Context, b *bench) error {
@@ -46,7 +43,7 @@ func (b *bench) tree(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	of := fmt.Sprintf("tree of %d workspaces", b.plan.tree)
+	of := fmt.Sprintf("tree of %d workspaces, %d below each", b.plan.tree, b.plan.children)
 	made, err := b.plant(ctx, s, clients)
 	if err != nil {
 		return err
@@ -61,10 +58,13 @@ func (b *bench) tree(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
+	highest := s.watchMemory(ctx)
 	gone, err := s.load(ctx, clients[:1], 1, func(ctx context.Context, c *client, _ int) error { return fell(ctx, c, workspaces+"/"+treeName(0)) })
-	if err != nil {
+	most, err2 := highest()
+	if err = errors.Join(err, err2); err != nil {
 		return err
 	}
+	b.report.add(s.subject, of, "most memory while it was deleted", bytesUnit, most)
 	b.report.addTime(s.subject, of, "deleted: all of it", gone.wall)
 	b.report.addTime(s.subject, of, "deleted: server CPU each", gone.server/time.Duration(b.plan.tree))
 	if err := pause(ctx, 5*b.plan.settle); err != nil {
@@ -91,12 +91,12 @@ func treeName(i int) string { return fmt.Sprint("tree-", i) }
 func (b *bench) plant(ctx context.Context, s *server, clients []*client) (sample, error) {
 	var all sample
 	at := make([]string, b.plan.tree) // the collection of workspaces in each
-	for from, to := 0, 1; from < len(at); from, to = to, min(len(at), to*children+1) {
+	for from, to := 0, 1; from < len(at); from, to = to, min(len(at), to*b.plan.children+1) {
 		level, err := s.load(ctx, clients, to-from, func(ctx context.Context, c *client, i int) error {
 			i += from
 			parent := workspaces
 			if i > 0 {
-				parent = at[(i-1)/children]
+				parent = at[(i-1)/b.plan.children]
 			}
 			path, err := makeWorkspace(ctx, c, parent, treeName(i))
 			at[i] = path + workspacesPath
