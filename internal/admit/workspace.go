@@ -161,7 +161,8 @@ func validateNew(r Request) error {
 		{"cluster", "it is chosen by the system"},
 		{"URL", "it is set by the system"},
 	} {
-		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", field.name); found {
+		// What is no text is refused when it is compared with the schema.
+		if value, _, _ := unstructured.NestedString(u.Object, "spec", field.name); value != "" {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
 		}
 	}
