@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"github.com/unforked/kcp"
 )
 
@@ -43,6 +45,31 @@ lease-reuse-duration-seconds watch-cache watch-cache-sizes default-watch-cache-s
 enable-admission-plugins disable-admission-plugins admission-control-config-file runtime-config emulated-version tracing-config-file
 logging-format log-flush-frequency log-json-info-buffer-size log-json-split-stream log-text-info-buffer-size log-text-split-stream v vmodule
 proxy-client-cert-file proxy-client-key-file egress-selector-config-file advertise-address`
+
+// Every flag is in the help, once.
+func TestEveryFlagIsExplained(t *testing.T) {
+	_, f, err := parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, s := range inSections(f) {
+		if !s.HasFlags() && s.Name() != "Help" {
+			t.Errorf("there is nothing in %q", s.Name())
+		}
+		s.VisitAll(func(flag *pflag.Flag) {
+			if shown[flag.Name] || flag.Usage == "" {
+				t.Errorf("--%s is shown twice, or without a word", flag.Name)
+			}
+			shown[flag.Name] = true
+		})
+	}
+	f.VisitAll(func(flag *pflag.Flag) {
+		if !shown[flag.Name] {
+			t.Errorf("--%s is in no section", flag.Name)
+		}
+	})
+}
 
 // Every flag that people know is served, or refused with the reason.
 func TestEveryKnownFlagIsServedOrRefused(t *testing.T) {

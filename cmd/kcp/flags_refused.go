@@ -60,8 +60,9 @@ func explain(f *pflag.FlagSet, err error) error {
 		if near := nearest(f, name); near != "" {
 			return fmt.Errorf("%w; did you mean --%s? See which there are: %s start --help", err, near, self())
 		}
+		return fmt.Errorf("%w; see which there are: %s start --help", err, self())
 	}
-	return fmt.Errorf("%w; see which there are: %s start --help", err, self())
+	return fmt.Errorf("%w; see %s start --help", err, self())
 }
 
 func (r refusal) about(name string) bool {
@@ -73,13 +74,16 @@ func (r refusal) about(name string) bool {
 	return false
 }
 
+// beginning is how many letters a flag is recognized by.
+const beginning = 4
+
 // nearest returns the flag whose name is most like name, or begins with it, or none
 // if none is like it.
 func nearest(f *pflag.FlagSet, name string) string {
 	best, least := "", len(name)/3+1
 	f.VisitAll(func(flag *pflag.Flag) {
 		d := distance(name, flag.Name)
-		if strings.HasPrefix(flag.Name, name+"-") {
+		if strings.HasPrefix(flag.Name, name+"-") || len(name) >= beginning && strings.HasPrefix(flag.Name, name) {
 			d = min(d, least-1)
 		}
 		if d < least {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/cli/kubectl"
 )
 
 const (
@@ -45,26 +46,30 @@ ordinary Kubernetes API, from one process.`,
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
-	root.AddCommand(start(), builtinKubectl())
+	start := start()
+	root.AddCommand(start, optionsCommand(start), builtinKubectl())
+	root.SetFlagErrorFunc(misplaced(start))
 	return root
 }
 
-// builtinKubectl only documents the command: main runs it before flags are read.
+// builtinKubectl documents the command: main runs it before flags are read.
 func builtinKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl [command]",
 		Short:              "Run the built-in kubectl, with the ws and kcp plugins",
 		Example:            "  kcp kubectl ws tree\n  kcp kubectl get configmaps",
 		DisableFlagParsing: true,
+		Run:                func(_ *cobra.Command, args []string) { os.Exit(kubectl.Main(args, kcp.KubernetesVersion)) },
 	}
 }
 
+// version says which kcp this is, and which Kubernetes it serves.
 func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	own := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		own = info.Main.Version
 	}
-	return info.Main.Version
+	return own + ", Kubernetes " + kcp.KubernetesVersion
 }
 
 // options are the flags of start.
@@ -93,7 +98,7 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 
   # Reachable from other machines
   kcp start --bind-address=0.0.0.0 --shard-external-url=https://kcp.example.com:6443`,
-		Args: cobra.NoArgs,
+		Args: flagsAlone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -104,6 +109,8 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 		},
 	}
 	o.flags(cmd.Flags())
+	complete(cmd)
+	cmd.SetUsageFunc(usage)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return explain(cmd.Flags(), err) })
 	return cmd
 }
