@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 
@@ -63,7 +64,7 @@ func inSections(f *pflag.FlagSet) []*pflag.FlagSet {
 
 // printFlags prints the flags of start by section, in lines as long as the terminal has.
 func printFlags(out io.Writer, f *pflag.FlagSet) error {
-	width, _, err := term.TerminalSize(out)
+	width, _, err := term.TerminalSize(os.Stdout) // out may be a buffer for it
 	if err != nil {
 		width = 0 // not a terminal: lines have no end
 	}
