@@ -117,6 +117,7 @@ func TestForceNewCluster(t *testing.T) {
 // Without a leader nothing can be written or listed, but nothing is lost either, and all
 // of it goes on by itself when there is one.
 func TestLeaderless(t *testing.T) {
+	t.Parallel() // it mostly waits
 	etcd, all := several(t, 1, etcdtest.Options{Members: 3})
 	s := all[0]
 	cm := configMapsOf(t, s)

@@ -38,6 +38,7 @@ func TestServerHangs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for what takes a while: connections that hang")
 	}
+	t.Parallel()
 	etcd, all := several(t, 1, etcdtest.Options{Members: 3})
 	s := all[0]
 	cm := configMapsOf(t, s)

@@ -40,6 +40,7 @@ func TestAllOutside(t *testing.T) {
 	if os.Getenv(outsideServers) != "" || testing.Short() {
 		t.Skip("run by the long tests, once")
 	}
+	t.Parallel() // the members have processes of their own
 	etcd := etcdtest.Start(t, etcdtest.Options{Members: 3, Steady: true})
 	const files = "Outside|UnusableEtcd|ServerHangs|EtcdAway|TestFull|LostLease|Restored|Secured|Several|Killed|Writer|DamagedFiles|Directory|Format|OpenCalledOff|FirstStart|Used|FailedOpen|CompactionInterval|Prefixes|ForceNew|Leaderless"
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.skip="+files, "-test.v", "-test.timeout="+left(t).String())
