@@ -3,9 +3,9 @@
 TOOLS := bin/lint
 # Where generated files are; whoever adds a generator widens this.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
-# What compiles with the race detector on compiles only once: go test, the
-# linters, and the programs that tests build all take it from here.
-RACE = GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
+# What compiles with the race detector on compiles only once: go test, linters and
+# programs of tests take it from here. They would sleep for a second at their end.
+RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 
 # The pinned programs of tests, and the packages with benchmarks.
 STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'

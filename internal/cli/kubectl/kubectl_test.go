@@ -55,7 +55,7 @@ func kubectl(t *testing.T, dir string, args ...string) (string, bool) {
 	}
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Dir = dir
-	cmd.Env = []string{asKubectl + "=1", "HOME=" + dir, "PATH=" + filepath.Join(dir, "bin")}
+	cmd.Env = []string{asKubectl + "=1", "HOME=" + dir, "PATH=" + filepath.Join(dir, "bin"), "GORACE=atexit_sleep_ms=0"}
 	out, err := cmd.CombinedOutput()
 	var lines []string
 	for line := range strings.Lines(string(out)) {
