@@ -41,6 +41,9 @@ func (s *Server) explain(req *http.Request, u user.Info) (any, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: tenancyapi.GroupVersion.String(), Kind: "WorkspaceExplanation"},
 		Path:     string(path), Cluster: string(c), URL: s.urlOf(path), Phase: root.Phase, Deleting: root.Ending,
 	}
+	if e.Phase == core.PhaseReady && s.tree.Unavailable(path) {
+		e.Phase = core.PhaseUnavailable // as it is answered
+	}
 	if s.seesWorkspace(ctx, root, u) || s.authz.Allows(ctx, c, ofLogicalCluster(u)) {
 		if e.Obstacles, err = s.obstacles(ctx, c, root); err != nil {
 			return nil, err

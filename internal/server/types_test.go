@@ -419,6 +419,11 @@ func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 				t.Errorf("%s: %s at %s: %d %q", phase, r.who.name, r.path, got.code, got.body)
 			}
 		}
+		for _, at := range []string{":w", ":w:below"} {
+			if e, _, body := c.masters().explained(string(c.name) + at); string(e.Phase) != phase {
+				t.Errorf("%s: %s is explained as %s", phase, at, body)
+			}
+		}
 	}
 	answers("Ready")
 	for status, phase := range map[string]string{"False": "Unavailable", "True": "Ready"} {
