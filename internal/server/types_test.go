@@ -109,6 +109,8 @@ func TestTypeTellsOfItsViewsWhenItIsMade(t *testing.T) {
 	forged.SetAnnotations(map[string]string{"kcp.io/path": "root:elsewhere"})
 	forged.Object["status"] = map[string]any{"virtualWorkspaces": []any{map[string]any{"url": "https://evil", "type": "initializing"}}}
 	alice := c.allow("alice")
+	dry := must(alice.any.Resource(workspaceTypes).Create(t.Context(), forged.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}))(t)
+	dryApplied := must(alice.any.Resource(workspaceTypes).Apply(t.Context(), "web", typed(t, "web", `{initializer: true}`), metav1.ApplyOptions{FieldManager: "x", DryRun: []string{metav1.DryRunAll}}))(t)
 	typ := must(alice.any.Resource(workspaceTypes).Create(t.Context(), forged, metav1.CreateOptions{}))(t)
 	check := func(typ *unstructured.Unstructured) {
 		t.Helper()
@@ -125,6 +127,8 @@ func TestTypeTellsOfItsViewsWhenItIsMade(t *testing.T) {
 		}
 	}
 	check(typ)
+	check(dry)
+	check(dryApplied)
 	for _, patch := range []string{
 		`{"metadata":{"annotations":{"kcp.io/path":"root:other"}}}`, `{"metadata":{"annotations":{"kcp.io/path":null}}}`,
 		`{"status":{"virtualWorkspaces":[{"url":"https://evil"}],"conditions":[]}}`,

@@ -117,6 +117,26 @@ func placed(obj runtime.Object, got *schema.GroupVersionKind, c cluster.Name, na
 	return obj, got, nil
 }
 
+// derivingCodec is a tenantCodec for custom resources. Of a dry run nothing but the codec
+// sees the object: so that it is answered as what it tries would be, the codec completes
+// new objects too.
+type derivingCodec struct {
+	tenantCodec
+	store *Store
+	of    schema.GroupResource
+}
+
+func (c derivingCodec) Encode(obj runtime.Object, w io.Writer) error {
+	if u, ok := obj.(*unstructured.Unstructured); ok && u.GetResourceVersion() == "" {
+		if hook := c.store.derivedIn(c.of); hook != nil {
+			u = u.DeepCopy()
+			hook(u)
+			obj = u
+		}
+	}
+	return c.tenantCodec.Encode(obj, w)
+}
+
 // feedCodec is a tenantCodec for what feeds a cache of all clusters: it never
 // fails to decode, as one tenant's bad value would otherwise stop everybody's.
 type feedCodec struct {

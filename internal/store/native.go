@@ -65,6 +65,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	cfg.Codec = codec
 	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: g.store.deleters}
 	if g.custom {
+		cfg.Codec = derivingCodec{codec, g.store, gr}
 		r := CustomResource(gr, "")
 		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r, g.metadataOnly)
 	} else {

@@ -75,7 +75,7 @@ type Store struct {
 	mu      sync.Mutex
 	kinds   map[string]kind // by [Resource.kindPrefix]
 	hooks   map[string]CreateHook
-	derive  map[string]WriteHook
+	derive  map[Resource]WriteHook
 	closers []func()
 
 	feedsMu  sync.Mutex
@@ -122,7 +122,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		kinds:      map[string]kind{},
 		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
-		derive:     map[string]WriteHook{},
+		derive:     map[Resource]WriteHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
 		lost:       make(chan error, 1),
@@ -382,7 +382,7 @@ type WriteHook func(obj *unstructured.Unstructured)
 func (s *Store) OnWrite(r Resource, hook WriteHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.derive[r.prefix()] = hook
+	s.derive[r] = hook
 }
 
 // complete has the hook of its resource complete an object.
@@ -391,11 +391,23 @@ func (s *Store) complete(r Resource, o runtime.Object) {
 		return
 	}
 	s.mu.Lock()
-	hook := s.derive[r.prefix()]
+	hook := s.derive[r]
 	s.mu.Unlock()
 	if u, ok := o.(*unstructured.Unstructured); ok && hook != nil {
 		hook(u)
 	}
+}
+
+// derivedIn returns what completes the objects of a custom resource, whoever exports it.
+func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r, hook := range s.derive {
+		if r.GroupResource() == gr {
+			return hook
+		}
+	}
+	return nil
 }
 
 // RawClient is the plain etcd client, for tests that write what no server would.
