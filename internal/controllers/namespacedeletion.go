@@ -26,7 +26,7 @@ import (
 // gone, are noticed and deleted.
 func NamespaceDeletion(d Deps) control.Loop {
 	all := func() []control.Key { return keys(d.Namespaces.Keys()) }
-	ending := &endingNamespaces{inbox: newInbox(all), all: all, get: d.namespace, ended: map[control.Key]bool{}}
+	ending := &endingNamespaces{inbox: newInbox(all), all: all, get: d.namespace}
 	d.Store.Spine().Follow(ending)
 	return control.Loop{
 		Name: "namespace-deletion",
@@ -114,6 +114,10 @@ func (c *contentClients) deleteAll(ctx context.Context, namespace string) error 
 	return errors.Join(errs...)
 }
 
+// maxEnded is how many namespaces that are gone are remembered, and the same number of
+// older ones. What comes late into one comes soon.
+const maxEnded = 1000
+
 // endingNamespaces finds the namespaces that are being deleted, those of them from
 // which something goes, and those into which something comes late.
 type endingNamespaces struct {
@@ -123,8 +127,8 @@ type endingNamespaces struct {
 	get func(control.Key) (deleted *metav1.Time, exists bool)
 
 	reading bool
-	// ended are namespaces that are gone, the newest few thousand.
-	ended map[control.Key]bool
+	// ended are namespaces that are gone, the newest thousand at least.
+	ended [2]map[control.Key]bool
 
 	lateMu sync.Mutex
 	late   map[control.Key]bool // namespaces into which something came
@@ -146,22 +150,23 @@ func (f *endingNamespaces) Apply(e store.Event) {
 
 func (f *endingNamespaces) namespace(k control.Key, gone bool) {
 	if !gone {
-		delete(f.ended, k)
+		delete(f.ended[0], k)
+		delete(f.ended[1], k)
 		if deleted, _ := f.get(k); deleted != nil {
 			f.put(k)
 		}
 		return
 	}
-	if len(f.ended) >= maxWaiting {
-		clear(f.ended)
+	if f.ended[0] == nil || len(f.ended[0]) >= maxEnded {
+		f.ended = [...]map[control.Key]bool{{}, f.ended[0]}
 	}
-	f.ended[k] = true
+	f.ended[0][k] = true
 }
 
 // content takes in a change of what is in a namespace.
 func (f *endingNamespaces) content(k control.Key, e store.Event) {
 	deleted, exists := f.get(k)
-	if exists && deleted == nil || !exists && (!f.ended[k] || e.Deleted()) {
+	if exists && deleted == nil || !exists && (!f.ended[0][k] && !f.ended[1][k] || e.Deleted()) {
 		return
 	}
 	// What every namespace has is written before the namespace, if together with it.

@@ -205,6 +205,13 @@ func TestIdleFollowersForget(t *testing.T) {
 	if n := len(tokens.gone); n > maxWaiting {
 		t.Errorf("%d secrets are kept", n)
 	}
+	for i := range 3*maxEnded + 1 {
+		k := control.Key{Cluster: "three", Name: fmt.Sprint(i)}
+		ending.namespace(k, true)
+		if n := len(ending.ended[0]) + len(ending.ended[1]); n < min(i, maxEnded) || n > 2*maxEnded || !ending.ended[0][k] {
+			t.Fatalf("%d of %d namespaces that ended are kept, the last: %v", n, i+1, ending.ended[0][k])
+		}
+	}
 	for _, b := range []*inbox{ending.inbox, tokens.inbox} {
 		b.source(nil).Subscribe(func(control.Key) {})
 	}

@@ -11,6 +11,14 @@ import (
 // changeCost is about what a cache needs to remember a change, beside the values.
 const changeCost = 1 << 10 // bytes
 
+const (
+	// calm is how many times less changes than did before, when a burst is over: a new
+	// cache takes in the changes of the last minutes, too.
+	calm = 32
+	// calmSweeps is how many sweeps it may take to get so calm.
+	calmSweeps = 2
+)
+
 // histories know how much the caches of native resources remember of the past, and
 // have those replaced that a burst of changes, such as the deletion of many
 // workspaces, left full of it.
@@ -29,6 +37,7 @@ type history struct {
 	caches    []*nativeCache
 	now, last int64 // since the last sweep, and between that and the one before
 	most      int64 // between three sweeps, while the cache is there: it has room for that
+	waited    int   // sweeps since little changes, but not as little as could be
 }
 
 func newHistories(s *Store) *histories {
@@ -105,8 +114,12 @@ func (h *histories) swollen() (map[Resource][]*nativeCache, int64) {
 	for r, of := range h.of {
 		recent := of.now + of.last
 		of.now, of.last, of.most = 0, of.now, max(of.most, recent)
-		if from > 0 && of.most > h.limit && of.most > outweighs*recent && of.most > h.store.spine.ledger.bytes(r) {
-			swollen[r], of.most = of.caches, recent
+		if from == 0 || of.most <= h.limit || of.most <= outweighs*recent || of.most <= h.store.spine.ledger.bytes(r) {
+			of.waited = 0
+			continue
+		}
+		if of.waited++; of.most > calm*recent || of.waited > calmSweeps {
+			swollen[r], of.most, of.waited = of.caches, recent, 0
 		}
 	}
 	h.at[1], h.at[0] = h.at[0], h.store.guard.latest.Load()

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// fill makes n config maps in c1 and removes all but one in ten.
-func fill(t *testing.T, cm storage.Interface, n int) {
+// fill makes n config maps in a namespace of c1 and removes all but one in ten.
+func fill(t *testing.T, cm storage.Interface, namespace string, n int) {
 	t.Helper()
 	for i := range n {
-		at := fmt.Sprintf("%s/ns/x%d", cmRoot, i)
-		if err := cm.Create(in("c1"), at, configMap("ns", fmt.Sprint("x", i), strings.Repeat("x", 1000)), &corev1.ConfigMap{}, 0); err != nil {
+		at := fmt.Sprintf("%s/%s/x%d", cmRoot, namespace, i)
+		if err := cm.Create(in("c1"), at, configMap(namespace, fmt.Sprint("x", i), strings.Repeat("x", 1000)), &corev1.ConfigMap{}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if i%10 == 0 {
@@ -55,7 +55,9 @@ func TestHistoryGoes(t *testing.T) {
 	}
 	sweep()
 	first := generationOf(cm)
-	fill(t, cm, 50)
+	fill(t, cm, "ns", 50)
+	sweep()
+	fill(t, cm, "tail", 10) // little, but the next cache would have it
 	for range 2 {
 		if sweep(); generationOf(cm) != first {
 			t.Fatal("a cache went whose changes are recent")
@@ -100,6 +102,26 @@ func TestHistoryGoes(t *testing.T) {
 	}
 }
 
+// It goes, too, if it never gets as calm as it could.
+func TestHistoryGoesBesideOtherChanges(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	create(t, s, "c1")
+	s.histories.mu.Lock()
+	s.histories.limit = 10 << 10
+	s.histories.mu.Unlock()
+	first := generationOf(cm)
+	fill(t, cm, "ns", 100)
+	for i := range 10 {
+		caughtUp(t, s)
+		if s.histories.sweep(t.Context()); generationOf(cm) != first {
+			return
+		}
+		fill(t, cm, fmt.Sprint("other", i), 5)
+	}
+	t.Error("the cache was kept")
+}
+
 // A cache with more of the present than of the past stays.
 func TestLiveOutweighsHistory(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
@@ -119,7 +141,7 @@ func TestLiveOutweighsHistory(t *testing.T) {
 	s.histories.of[NativeResource(configMaps)].most = 0 // forget the creation
 	s.histories.mu.Unlock()
 	first := generationOf(cm)
-	fill(t, cm, 20)
+	fill(t, cm, "ns", 20)
 	for range 4 {
 		caughtUp(t, s)
 		s.histories.sweep(t.Context())
