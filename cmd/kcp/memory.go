@@ -59,7 +59,8 @@ const (
 	restedLook = 2  // looks at a server at rest, after which memory is given back first
 	lastLook   = 32 // and last; in between the time doubles, as caches go minutes later
 	fewBytes   = 8 << 20
-	spareBytes = 32 << 20 // beside half of what is live, that may be held at rest
+	spareBytes = 32 << 20        // beside half of what is live, that may be held at rest
+	leastBytes = restingHeap / 2 // that may be held in any case
 )
 
 // heap is what the runtime says of it.
@@ -85,7 +86,7 @@ func (r *idleness) look(h heap) bool {
 	}
 	r.looks = min(r.looks+1, lastLook+1)
 	due := r.looks >= restedLook && r.looks <= lastLook && r.looks&(r.looks-1) == 0
-	return due && h.held > h.live+h.live/2+spareBytes
+	return due && h.held > max(h.live+h.live/2+spareBytes, leastBytes)
 }
 
 // giveBack looks at the heap from time to time, until ctx ends.

@@ -40,19 +40,21 @@ func TestIdleness(t *testing.T) {
 	busy, idle := uint64(100*mib), uint64(mib)
 	for name, c := range map[string]struct {
 		allocated func(look int) uint64
+		live      uint64
 		held      uint64
 		want      []int // looks that give memory back
 	}{
-		"at rest":            {func(int) uint64 { return idle }, 300 * mib, []int{2, 4, 8, 16, 32}},
-		"it holds little":    {func(int) uint64 { return idle }, 100 * mib, nil},
-		"always busy":        {func(int) uint64 { return busy }, 300 * mib, nil},
-		"busy for a while":   {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look <= 10] }, 300 * mib, []int{12, 14, 18, 26, 42}},
-		"busy now and again": {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look%20 == 0] }, 300 * mib, []int{2, 4, 8, 16, 22, 24, 28, 36, 42, 44, 48, 56}},
+		"at rest":            {func(int) uint64 { return idle }, 50 * mib, 300 * mib, []int{2, 4, 8, 16, 32}},
+		"it has little":      {func(int) uint64 { return idle }, 10 * mib, 70 * mib, nil},
+		"it holds little":    {func(int) uint64 { return idle }, 50 * mib, 100 * mib, nil},
+		"always busy":        {func(int) uint64 { return busy }, 50 * mib, 300 * mib, nil},
+		"busy for a while":   {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look <= 10] }, 50 * mib, 300 * mib, []int{12, 14, 18, 26, 42}},
+		"busy now and again": {func(look int) uint64 { return map[bool]uint64{true: busy, false: idle}[look%20 == 0] }, 50 * mib, 300 * mib, []int{2, 4, 8, 16, 22, 24, 28, 36, 42, 44, 48, 56}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r idleness
 			var got []int
-			h := heap{live: 50 * mib, held: c.held}
+			h := heap{live: c.live, held: c.held}
 			for look := 1; look < 60; look++ {
 				h.allocated += c.allocated(look)
 				if r.look(h) {
