@@ -135,10 +135,11 @@ func hashesOf(service *handler3.OpenAPIService) (map[string]string, error) {
 }
 
 // moved returns what answers a request for a native document with the hash of
-// another one, or nil if r is no such request.
+// another one, or for a document that there is not, which the library answers with an
+// empty one. It is nil for all other requests.
 func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
 	path, within := strings.CutPrefix(r.URL.Path, "/openapi/v3/")
-	if !within || r.URL.RawQuery == "" || d.base.OpenAPIV3VersionedService == nil {
+	if !within || d.base.OpenAPIV3VersionedService == nil {
 		return nil, nil
 	}
 	hashes, err := hashesOf(d.base.OpenAPIV3VersionedService)
@@ -148,7 +149,7 @@ func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
 	if hash, found := hashes["/"+path]; found {
 		return redirect(r, hash), nil
 	}
-	return nil, nil
+	return http.NotFoundHandler(), nil
 }
 
 // redirect returns a handler that sends clients which ask for another hash to

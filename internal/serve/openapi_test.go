@@ -261,6 +261,20 @@ func TestOldHashLeadsToTheSameCluster(t *testing.T) {
 	}
 }
 
+// A document that there is not is not found, wherever it is asked for.
+func TestNoDocument(t *testing.T) {
+	t.Parallel()
+	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(own(t)...)})
+	for _, name := range []cluster.Name{"a", "plain"} {
+		for path, want := range map[string]int{
+			"api/v1": http.StatusOK, "api/v2": http.StatusNotFound, "apis/none.example.com/v1": http.StatusNotFound,
+			"apis/tenancy.kcp.io/v9": http.StatusNotFound, "apis/tenancy.kcp.io/v9?hash=OLD": http.StatusNotFound, "": http.StatusNotFound,
+		} {
+			equal(t, string(name)+" "+path, w.get(t, name, "/openapi/v3/"+path).Code, want)
+		}
+	}
+}
+
 // What cannot be described is said where it is asked for, and nowhere else.
 func TestShapeThatCannotBeDescribed(t *testing.T) {
 	t.Parallel()
