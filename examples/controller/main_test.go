@@ -42,3 +42,24 @@ func TestCounter(t *testing.T) {
 		})
 	}
 }
+
+// A definition is served when it has been applied, in the cluster of the test alone.
+func TestDefinition(t *testing.T) {
+	t.Parallel()
+	c := kcptest.New(t)
+	hat := c.Apply(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: hats.example.com}
+spec:
+  group: example.com
+  names: {plural: hats, kind: Hat}
+  scope: Namespaced
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {size: {type: integer, default: 7}}}}}
+---
+{apiVersion: example.com/v1, kind: Hat, metadata: {name: bowler}}`)
+	if hat.Object["size"] != int64(7) {
+		t.Errorf("it is %v", hat.Object)
+	}
+}
