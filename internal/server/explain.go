@@ -39,10 +39,7 @@ func (s *Server) explain(req *http.Request, u user.Info) (any, error) {
 	path := s.tree.PathOf(c)
 	e := &tenancyapi.WorkspaceExplanation{
 		TypeMeta: metav1.TypeMeta{APIVersion: tenancyapi.GroupVersion.String(), Kind: "WorkspaceExplanation"},
-		Path:     string(path), Cluster: string(c), URL: s.urlOf(path), Phase: root.Phase, Deleting: root.Ending,
-	}
-	if e.Phase == core.PhaseReady && s.tree.Unavailable(path) {
-		e.Phase = core.PhaseUnavailable // as it is answered
+		Path:     string(path), Cluster: string(c), URL: s.urlOf(path), Phase: s.phaseAt(path, root), Deleting: root.Ending,
 	}
 	if s.seesWorkspace(ctx, root, u) || s.authz.Allows(ctx, c, ofLogicalCluster(u)) {
 		if e.Obstacles, err = s.obstacles(ctx, c, root); err != nil {

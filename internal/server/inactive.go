@@ -160,6 +160,15 @@ func (s *Server) withoutUnavailable(next http.Handler) http.Handler {
 	})
 }
 
+// phaseAt returns how far the life of the cluster at a path has come: that is Ready only if
+// it is available there.
+func (s *Server) phaseAt(p cluster.Path, root tenancy.Root) core.Phase {
+	if root.Phase == core.PhaseReady && s.tree.Unavailable(p) {
+		return core.PhaseUnavailable
+	}
+	return root.Phase
+}
+
 // servedInactive reports whether what is at a path is served by clusters that are
 // offline.
 func servedInactive(path string) bool {

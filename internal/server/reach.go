@@ -89,7 +89,7 @@ func (s *Server) reachable(req *http.Request, u user.Info) (any, error) {
 		w.CreationTimestamp = metav1.NewTime(root.Begun)
 		w.Annotations = map[string]string{core.PathAnnotation: string(p.path)}
 		w.Spec.Cluster, w.Spec.URL = string(p.name), s.urlOf(p.path)
-		w.Status.Phase = root.Phase
+		w.Status.Phase = s.phaseAt(p.path, root)
 		list.Items = append(list.Items, w)
 	}
 	return list, nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -403,7 +406,8 @@ func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	w := c.workspace("w")
-	owner, below := w.owner(), w.workspace("below")
+	owner, below, guest := w.owner(), w.workspace("below"), w.person("guest")
+	w.bind("guest", auth.WorkspaceAccessRole, guest.subject())
 	below.grant("owner", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "system:kcp:serviceaccount:" + string(w.name) + ":default:owner"})
 	answers := func(phase string) {
 		t.Helper()
@@ -427,6 +431,12 @@ func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 			if e, _, body := c.masters().explained(string(c.name) + at); string(e.Phase) != phase {
 				t.Errorf("%s: %s is explained as %s", phase, at, body)
 			}
+		}
+		var reached tenancyapi.WorkspaceList
+		if code, body := guest.get("/services/reachableworkspaces", &reached); code != http.StatusOK || !slices.ContainsFunc(reached.Items, func(ws tenancyapi.Workspace) bool {
+			return ws.Spec.Cluster == string(w.name) && string(ws.Status.Phase) == phase
+		}) {
+			t.Errorf("%s: the guest reaches %s", phase, body)
 		}
 	}
 	answers("Ready")
