@@ -177,8 +177,12 @@ func (p *Pool) build(d *oneDefinition, from generic.RESTOptionsGetter, calls web
 	if d.crd.Spec.Group == "" {
 		return p.buildCore(d, from)
 	}
-	return apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
+	upstream, err := apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
 		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.MinRequestTimeout, p.models(), o.MaxBody)
+	if err != nil {
+		return nil, err
+	}
+	return withPlainReads(upstream, d.crd), nil
 }
 
 // Handlers returns how many handlers there are.

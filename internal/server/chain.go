@@ -52,7 +52,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}, h)
 	h = genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
 	h = genericapifilters.WithWarningRecorder(h)
-	h = genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+	h = genericfilters.WithTimeoutForNonLongRunningRequests(withRoom(h), c.LongRunningFunc)
 	h = genericapifilters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 	if recorded {
 		h = audited(h)

@@ -4,28 +4,28 @@ import (
 	"container/list"
 	"hash/maphash"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 const (
-	// memoSize is how much of what was decoded last is kept, in bytes of what it was
+	// decodedSize is how much of what was decoded last is kept, in bytes of what it was
 	// decoded from. Decoded it is some twenty times as large.
-	memoSize = 4 << 20
-	// memoLargest is from which size on an object is decoded each time.
-	memoLargest = 64 << 10
+	decodedSize = 1 << 20
+	// encodedSize is how much is kept of what was encoded last. It costs what it says,
+	// and the garbage collector does not look into it.
+	encodedSize = 16 << 20
 )
 
-// A memo keeps custom resources as they were decoded last, so that a list or an event
-// that many want is decoded once. What it gives is shared, and must not be changed:
-// what reads lists and events of Kubernetes' own caches does not do that either.
-type memo struct {
-	size int // most bytes
-	seed maphash.Seed
+// A memo keeps what was made of custom resources last, so that what many want is made
+// once: decoded objects for watches and tables, and their JSON for everybody else. What
+// it gives is shared, and must not be changed: what reads lists and events of
+// Kubernetes' own caches does not do that either.
+type memo[V any] struct {
+	size, largest int // most bytes, of all and of one
+	seed          maphash.Seed
 
 	mu      sync.Mutex
 	entries map[memoKey]*list.Element
-	order   list.List // of *memoEntry, the last used first
+	order   list.List // of *memoEntry[V], the last used first
 	bytes   int       // of all entries
 }
 
@@ -38,56 +38,50 @@ type memoKey struct {
 	value    uint64 // hash of the value, which begins with the name
 }
 
-func (m *memo) key(by *custom, r *Raw) memoKey {
-	return memoKey{by, r.ResourceVersion, maphash.Bytes(m.seed, r.framed)}
+func (m *memo[V]) key(by *custom, revision string, framed []byte) memoKey {
+	return memoKey{by, revision, maphash.Bytes(m.seed, framed)}
 }
 
-type memoEntry struct {
-	key    memoKey
-	object *unstructured.Unstructured
-	bytes  int
+type memoEntry[V any] struct {
+	key   memoKey
+	value V
+	bytes int
 }
 
-func newMemo(size int) *memo {
-	return &memo{size: size, seed: maphash.MakeSeed(), entries: map[memoKey]*list.Element{}}
+func newMemo[V any](size int) *memo[V] {
+	return &memo[V]{size: size, largest: size / 64, seed: maphash.MakeSeed(), entries: map[memoKey]*list.Element{}}
 }
 
-// get returns the object of a key, which decode makes if it is not kept.
-func (m *memo) get(key memoKey, bytes int, decode func() (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
-	if bytes > memoLargest {
-		return decode()
-	}
-	if o := m.find(key); o != nil {
-		return o, nil
-	}
-	o, err := decode()
-	if err == nil {
-		m.put(&memoEntry{key, o, bytes})
-	}
-	return o, err
-}
-
-func (m *memo) find(key memoKey) *unstructured.Unstructured {
+func (m *memo[V]) find(key memoKey) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, ok := m.entries[key]
 	if !ok {
-		return nil
+		return value, false
 	}
 	m.order.MoveToFront(at)
-	return at.Value.(*memoEntry).object
+	return at.Value.(*memoEntry[V]).value, true
 }
 
-func (m *memo) put(e *memoEntry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, others := m.entries[e.key]; others {
+// put keeps a value in the place of any other of its key.
+func (m *memo[V]) put(key memoKey, value V, bytes int) {
+	if bytes > m.largest {
 		return
 	}
-	m.entries[e.key] = m.order.PushFront(e)
-	for m.bytes += e.bytes; m.bytes > m.size; {
-		last := m.order.Remove(m.order.Back()).(*memoEntry)
-		delete(m.entries, last.key)
-		m.bytes -= last.bytes
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old, ok := m.entries[key]; ok {
+		m.drop(old)
 	}
+	m.entries[key] = m.order.PushFront(&memoEntry[V]{key, value, bytes})
+	for m.bytes += bytes; m.bytes > m.size; {
+		m.drop(m.order.Back())
+	}
+}
+
+// drop lets go of an entry. Called locked.
+func (m *memo[V]) drop(at *list.Element) {
+	old := m.order.Remove(at).(*memoEntry[V])
+	delete(m.entries, old.key)
+	m.bytes -= old.bytes
 }

@@ -1,57 +1,43 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// What was decoded is not decoded again while it is among what was used last, each
-// schema has its own, failures are not kept, and neither is what is large.
+// What was made is found while it is among what was used last, each schema has its own,
+// what comes later takes its place, and what is large is not kept.
 func TestMemo(t *testing.T) {
-	m := newMemo(1000)
-	decoded := 0
-	get := func(by *custom, name string, bytes int) *unstructured.Unstructured {
-		t.Helper()
-		o, err := m.get(m.key(by, &Raw{framed: []byte(name)}), bytes, func() (*unstructured.Unstructured, error) {
-			decoded++
-			return &unstructured.Unstructured{Object: map[string]any{"name": name}}, nil
-		})
-		if err != nil || o.Object["name"] != name {
-			t.Fatalf("got %v, %v", o, err)
-		}
-		return o
-	}
+	m := newMemo[string](64_000)
 	one, other := &custom{}, &custom{}
-	first := get(one, "a", 100)
-	if get(one, "a", 100) != first || decoded != 1 {
-		t.Errorf("decoded %d times", decoded)
+	find := func(by *custom, name string) string {
+		v, _ := m.find(m.key(by, "", []byte(name)))
+		return v
 	}
-	if get(other, "a", 100) == first || decoded != 2 {
-		t.Error("two schemas read the same")
+	put := func(by *custom, name, value string, bytes int) { m.put(m.key(by, "", []byte(name)), value, bytes) }
+	put(one, "a", "first", 1000)
+	if got := find(one, "a"); got != "first" {
+		t.Errorf("got %q", got)
 	}
-	for i := range 8 {
-		get(one, fmt.Sprint("filler", i), 100)
-		get(one, "a", 100)
+	if got := find(other, "a"); got != "" {
+		t.Errorf("another schema reads %q", got)
 	}
-	before := decoded
-	if get(one, "a", 100); decoded != before {
-		t.Error("what is used all the time has gone")
+	if got, ok := m.find(m.key(one, "2", []byte("a"))); ok {
+		t.Errorf("another revision is %q", got)
 	}
-	if get(one, "b", 600); len(m.entries) != 5 || m.bytes > 1000 {
+	if put(one, "a", "second", 900); find(one, "a") != "second" || m.bytes != 900 {
+		t.Errorf("got %q, and %d bytes are kept", find(one, "a"), m.bytes)
+	}
+	for i := range 100 {
+		put(one, fmt.Sprint("filler", i), "filler", 1000)
+		if find(one, "a") != "second" {
+			t.Fatalf("what is used all the time has gone after %d others", i)
+		}
+	}
+	if find(one, "filler0") != "" || find(one, "filler99") != "filler" || m.bytes > m.size || len(m.entries) != m.order.Len() {
 		t.Errorf("%d objects of %d bytes are kept", len(m.entries), m.bytes)
 	}
-	before = decoded
-	get(one, "large", memoLargest+1)
-	if get(one, "large", memoLargest+1); decoded != before+2 {
+	if put(one, "large", "large", m.largest+1); find(one, "large") != "" {
 		t.Error("a large object is kept")
-	}
-	broken := errors.New("broken")
-	for range 2 {
-		if _, err := m.get(m.key(one, &Raw{framed: []byte("broken")}), 1, func() (*unstructured.Unstructured, error) { return nil, broken }); !errors.Is(err, broken) {
-			t.Errorf("got %v", err)
-		}
 	}
 }

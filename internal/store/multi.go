@@ -205,8 +205,9 @@ func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, 
 	if err := m.reader(ctx).GetList(ctx, k, o, list); err != nil {
 		return err
 	}
+	_, encoded := list.(*EncodedList) // which no cache has filled
 	switch {
-	case !m.store.odd.Load():
+	case encoded || !m.store.odd.Load():
 		return nil
 	case isWildcard(ctx):
 		return m.withoutStandIns(list)

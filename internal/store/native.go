@@ -138,7 +138,7 @@ type objects struct {
 
 // etcd3 makes upstream's storage, for requests of clients.
 func (s *Store) etcd3(c *kubernetes.Client, o objects) (etcd3Storage, error) {
-	return s.storage(c, o, s.keyed(o.cfg.GroupResource))
+	return s.storage(c, o, s.keyed(o.cfg.GroupResource), plainly)
 }
 
 // lenient makes upstream's storage, for reads that must not fail on a value. The
@@ -146,13 +146,15 @@ func (s *Store) etcd3(c *kubernetes.Client, o objects) (etcd3Storage, error) {
 func (s *Store) lenient(c *kubernetes.Client, o objects) (etcd3Storage, error) {
 	t := s.keyed(o.cfg.GroupResource)
 	t.lenient = true
-	return s.storage(c, o, t)
+	return s.storage(c, o, t, plainly)
 }
 
-func (s *Store) storage(c *kubernetes.Client, o objects, t keyed) (etcd3Storage, error) {
+func plainly(d etcd3.Decoder) etcd3.Decoder { return d }
+
+func (s *Store) storage(c *kubernetes.Client, o objects, t keyed, decoder func(etcd3.Decoder) etcd3.Decoder) (etcd3Storage, error) {
 	v := storage.APIObjectVersioner{}
 	return etcd3.New(c, nil, o.codec, o.newFunc, o.newList, s.prefix, o.root, o.cfg.GroupResource,
-		t, o.cfg.LeaseManagerConfig, etcd3.NewDefaultDecoder(o.codec, v), v)
+		t, o.cfg.LeaseManagerConfig, decoder(etcd3.NewDefaultDecoder(o.codec, v)), v)
 }
 
 // feed makes the storage that fills a cache: it has a watch stream of its own,

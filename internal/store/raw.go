@@ -127,21 +127,20 @@ func (s *Store) customStorage(kind Resource, metadataOnly bool) generic.StorageD
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
-		direct, err := s.etcd3(s.direct, objects{cfg, root, cfg.Codec, newFunc, newList})
+		c := &custom{multi: &multi{store: s, kind: kind, root: root}, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), metadataOnly: metadataOnly}
+		c.multi.Interface, c.unconverted = c, unconverted(newFunc())
+		direct, err := s.storage(s.direct, objects{cfg, root, cfg.Codec, newFunc, newList}, s.keyed(cfg.GroupResource), c.remembers)
 		if err != nil {
 			return nil, nil, err
 		}
-		lenient, err := s.lenient(s.direct, objects{cfg, root, feedCodec{Codec: cfg.Codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList})
-		if err != nil {
+		c.Interface = direct
+		if c.lenient, err = s.lenient(s.direct, objects{cfg, root, feedCodec{Codec: cfg.Codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList}); err != nil {
 			return nil, nil, err
 		}
-		cold, err := s.lenient(s.direct, objects{cfg, root, rawCodec{s.stamps}, newRaw, newRawList})
-		if err != nil {
+		if c.cold, err = s.lenient(s.direct, objects{cfg, root, rawCodec{s.stamps}, newRaw, newRawList}); err != nil {
 			return nil, nil, err
 		}
-		m := &multi{store: s, kind: kind, root: root}
-		m.Interface = &custom{Interface: direct, multi: m, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), lenient: lenient, cold: cold, metadataOnly: metadataOnly}
-		return m, sync.OnceFunc(direct.Close), nil
+		return c.multi, sync.OnceFunc(direct.Close), nil
 	}
 }
 
@@ -155,6 +154,7 @@ type custom struct {
 	lenient           storage.Interface // etcd, for wildcards
 	cold              storage.Interface // etcd, of [Raw]
 	metadataOnly      bool              // whatever version an object is stored in
+	unconverted       []byte            // begins what is stored in the version of the schema
 }
 
 // uncached returns what serves selectors of fields that only a schema knows.
@@ -180,7 +180,11 @@ func cachedFields(s fields.Selector) bool {
 	return true
 }
 
+// GetList implements [storage.Interface].
 func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if into, ok := list.(*EncodedList); ok {
+		return c.encodedList(ctx, key, o, into)
+	}
 	if !cachedFields(o.Predicate.Field) {
 		o.Predicate.GetAttrs = c.attrs
 		return c.uncached(ctx).GetList(ctx, key, o, list)
@@ -194,20 +198,33 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		return err
 	}
 	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
-	for i := range raws.Items {
-		u, err := c.decode(&raws.Items[i])
+	if err := each(ctx, &raws, c.decode, func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
+		return err
+	}
+	raws.tell(into)
+	return nil
+}
+
+// each makes something of every object of a list.
+func each[V any](ctx context.Context, l *RawList, of func(*Raw) (V, error), take func(V)) error {
+	for i := range l.Items {
+		v, err := of(&l.Items[i])
 		if err != nil {
 			if isWildcard(ctx) && ctx.Err() == nil { // each may have taken its time
 				continue // one tenant's bad value is not everybody's
 			}
 			return err
 		}
-		into.Items = append(into.Items, *u)
+		take(v)
 	}
-	into.SetResourceVersion(raws.ResourceVersion)
-	into.SetContinue(raws.Continue)
-	into.SetRemainingItemCount(raws.RemainingItemCount)
 	return nil
+}
+
+// tell has another list say what a client is told of this one.
+func (l *RawList) tell(to *unstructured.UnstructuredList) {
+	to.SetResourceVersion(l.ResourceVersion)
+	to.SetContinue(l.Continue)
+	to.SetRemainingItemCount(l.RemainingItemCount)
 }
 
 // decode returns an object as its schema reads it. It is shared.
@@ -215,8 +232,16 @@ func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 	if c.metadataOnly {
 		return c.decodeMetadata(r)
 	}
-	kept := c.multi.store.memo
-	return kept.get(kept.key(c, r), len(r.framed), func() (*unstructured.Unstructured, error) { return c.decoded(r) })
+	kept := c.multi.store.decoded
+	key := kept.key(c, r.ResourceVersion, r.framed)
+	if u, ok := kept.find(key); ok {
+		return u, nil
+	}
+	u, err := c.decoded(r)
+	if err == nil && c.keeps(r.framed) {
+		kept.put(key, u, len(r.framed))
+	}
+	return u, err
 }
 
 func (c *custom) decoded(r *Raw) (*unstructured.Unstructured, error) {

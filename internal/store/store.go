@@ -63,7 +63,8 @@ type Store struct {
 	// horizon is nil if nobody else writes to etcd.
 	horizon *horizon
 	stamps  *stamps
-	memo    *memo
+	decoded *memo[*unstructured.Unstructured]
+	encoded *memo[reading]
 	// odd is set once a value was met that cannot be decoded: only then are lists
 	// searched for their stand-ins.
 	odd atomic.Bool
@@ -118,7 +119,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		deleters:   max(1, o.DeleteCollectionWorkers),
 		backend:    b,
 		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
-		memo:       newMemo(memoSize),
+		decoded:    newMemo[*unstructured.Unstructured](decodedSize),
+		encoded:    newMemo[reading](encodedSize),
 		kinds:      map[string]kind{},
 		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
