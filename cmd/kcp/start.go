@@ -105,7 +105,7 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 			if err := o.checkAccess(cmd.Flags()); err != nil {
 				return err
 			}
-			return o.run(ctx, cmd.ErrOrStderr())
+			return o.run(ctx, stop, cmd.ErrOrStderr())
 		},
 	}
 	o.flags(cmd.Flags())
@@ -131,7 +131,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.logging.add(f)
 }
 
-func (o *options) run(ctx context.Context, out io.Writer) error {
+// run serves until ctx ends. Then it calls stop, so that a second signal is not waited out.
+func (o *options) run(ctx context.Context, stop func(), out io.Writer) error {
 	if net.ParseIP(o.bind) == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
 	}
@@ -169,7 +170,8 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	o.greet(out, time.Since(begun))
 	select {
 	case <-ctx.Done():
-		_, _ = fmt.Fprintln(out, "Stopping: letting requests finish.")
+		stop()
+		_, _ = fmt.Fprintln(out, "Stopping: letting requests finish. A second signal ends it at once.")
 	case err := <-o.server.Failed():
 		return fmt.Errorf("the server stopped: %w", err)
 	}
