@@ -88,6 +88,8 @@ func advice(err error) string {
 		return "your credentials are missing, wrong or have ended: log in again, or see what is sent with kubectl config view --minify"
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `"`+anonymous+`"`):
 		return "you are not logged in: the context in use has no credentials; see kubectl config view --minify"
+	case apierrors.IsForbidden(err) && strings.HasSuffix(err.Error(), "access denied"):
+		return "find out why, and what it takes: kubectl ws explain <workspace>"
 	case errors.As(err, &unknown):
 		return "the certificate of the server is not from the authority in the kubeconfig; if the server was set up anew, get its kubeconfig again"
 	case errors.As(err, &host):

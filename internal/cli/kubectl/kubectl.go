@@ -4,6 +4,7 @@
 package kubectl
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,7 @@ func Main(args []string, release string) int {
 	if file := kubeconfig(args, os.Getenv(clientcmd.RecommendedConfigPathEnvVar), clientcmd.RecommendedHomeFile); file != "" {
 		util.CheckErr(os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file))
 	}
+	util.BehaviorOnFatal(fatal)
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(args)) // for what kubectl logs before it parses flags
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	kubectl := command(args, streams, release)
@@ -65,6 +67,26 @@ func kubeconfig(args []string, env, homeFile string) string {
 		return ""
 	}
 	return admin
+}
+
+// fatal ends the process as kubectl does, and says what to do where kubectl only says
+// that nobody answers at its default.
+func fatal(msg string, code int) {
+	if todo := advice(msg); todo != "" {
+		msg = strings.TrimSuffix(msg, "\n") + "\n" + todo
+	}
+	if msg != "" {
+		_, _ = fmt.Fprintln(os.Stderr, strings.TrimSuffix(msg, "\n"))
+	}
+	os.Exit(code)
+}
+
+// advice returns what to do about an error of kubectl that comes from having no kubeconfig.
+func advice(msg string) string {
+	if !strings.Contains(msg, "localhost:8080") || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" || exists(clientcmd.RecommendedHomeFile) {
+		return ""
+	}
+	return "There is no kubeconfig. Set KUBECONFIG to that of your server, or call kcp in the folder in which the server was started: it is " + adminKubeconfig + " there."
 }
 
 func exists(file string) bool {

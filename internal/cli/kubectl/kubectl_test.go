@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // asKubectl makes the test binary play kubectl.
@@ -134,6 +136,22 @@ func TestWritesTheKubeconfigInUse(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".kube", "config")); err == nil {
 		t.Error("there is a second kubeconfig now")
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	const refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?"
+	t.Setenv("KUBECONFIG", "")
+	home := exists(clientcmd.RecommendedHomeFile)
+	if got := advice(refused); (got == "") != home {
+		t.Errorf("without a kubeconfig: got %q", got)
+	}
+	if got := advice("The connection to the server 127.0.0.1:6443 was refused"); got != "" {
+		t.Errorf("of a server that was chosen: got %q", got)
+	}
+	t.Setenv("KUBECONFIG", "mine")
+	if got := advice(refused); got != "" {
+		t.Errorf("with a kubeconfig: got %q", got)
 	}
 }
 
