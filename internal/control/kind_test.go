@@ -376,7 +376,7 @@ func TestALoopConverges(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			RunAll(ctx, Loop{Name: "assign", On: []Source{k.Changed()}, Do: func(ctx context.Context, key Key) error {
+			Runner{}.Run(ctx, Loop{Name: "assign", On: []Source{k.Changed()}, Do: func(ctx context.Context, key Key) error {
 				p := k.Get(key)
 				if p == nil {
 					return nil

@@ -71,9 +71,6 @@ type Runner struct {
 	Lead func(ctx context.Context, run func(context.Context))
 }
 
-// RunAll runs loops until ctx ends, and returns when all of them have stopped.
-func RunAll(ctx context.Context, loops ...Loop) { Runner{}.Run(ctx, loops...) }
-
 // Run runs loops until ctx ends, and returns when all of them have stopped.
 func (r Runner) Run(ctx context.Context, loops ...Loop) {
 	run := func(ctx context.Context) {

@@ -64,7 +64,7 @@ func start(t *testing.T, loops ...Loop) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		RunAll(ctx, loops...)
+		Runner{}.Run(ctx, loops...)
 	}()
 	stop = func() { cancel(); <-ended }
 	t.Cleanup(stop)

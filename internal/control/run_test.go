@@ -55,7 +55,7 @@ func TestRunAllReturnsWhenAllWorkHasEnded(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			RunAll(ctx,
+			Runner{}.Run(ctx,
 				Loop{Name: "a", On: []Source{b.source()}, Do: do},
 				Loop{Name: "b", On: []Source{b.source()}, Do: do},
 				Loop{Name: "unready", On: []Source{b.source(), never.source()}, Do: do})
@@ -106,7 +106,7 @@ func TestContextOfDo(t *testing.T) {
 		log := &lines{}
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(log)))
 		defer cancel()
-		go RunAll(ctx, Loop{Name: "l", On: []Source{b.source()}, Do: func(ctx context.Context, k Key) error {
+		go Runner{}.Run(ctx, Loop{Name: "l", On: []Source{b.source()}, Do: func(ctx context.Context, k Key) error {
 			if c, ok := cluster.From(ctx); !ok || c != k.Cluster {
 				t.Errorf("cluster %q in the context for %s", c, k)
 			}

@@ -80,7 +80,7 @@ func runObserved(t *testing.T, d Deps) <-chan worked {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { control.RunAll(ctx, loop) })
+	running.Go(func() { control.Runner{}.Run(ctx, loop) })
 	t.Cleanup(func() { stop(); running.Wait() })
 	return done
 }

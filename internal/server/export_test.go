@@ -6,6 +6,8 @@ import (
 	"crypto/x509/pkix"
 	"net"
 	"time"
+
+	"github.com/unforked/kcp/internal/store"
 )
 
 // IssueForTest returns a certificate for a host, and its key, in PEM, and its
@@ -33,3 +35,9 @@ func IssueForTest(name string, authority *tls.Certificate) (cert, key []byte, by
 	cert, key, err = issue(template, authority)
 	return append(cert, encodeCertificate(authority.Certificate[0])...), key, authority, err
 }
+
+// Handlers returns how many handlers of custom resources there are.
+func (s *Server) Handlers() int { return s.pool.Handlers() }
+
+// Store returns the server's store.
+func (s *Server) Store() *store.Store { return s.store }

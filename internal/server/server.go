@@ -221,12 +221,6 @@ func (s *Server) endWatches() {
 // Failed returns a channel that gets the error that ends serving.
 func (s *Server) Failed() <-chan error { return s.fatal }
 
-// Handlers returns how many handlers of custom resources there are.
-func (s *Server) Handlers() int { return s.pool.Handlers() }
-
-// Store returns the server's store.
-func (s *Server) Store() *store.Store { return s.store }
-
 func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
 	state, err := s.store.State(ctx, c)
 	return err == nil && state != store.Gone

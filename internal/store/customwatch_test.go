@@ -342,3 +342,14 @@ func TestListsColdAndWarm(t *testing.T) {
 		t.Errorf("list of what is compacted: %v", err)
 	}
 }
+
+// subscriptions counts those who watch.
+func (r *relay) subscriptions() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, all := range r.watching {
+		n += len(all)
+	}
+	return n
+}

@@ -178,17 +178,6 @@ func (r *relay) unsubscribe(s *subscription) {
 	}
 }
 
-// subscriptions counts those who watch.
-func (r *relay) subscriptions() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for _, all := range r.watching {
-		n += len(all)
-	}
-	return n
-}
-
 // A subscription holds the changes that a watch has not taken yet. One that falls
 // behind by more than maxPending ends, so that it holds up nobody.
 type subscription struct {
