@@ -218,6 +218,7 @@ func TestLoopsOfSeveralServers(t *testing.T) {
 // Without etcd requests are answered 503, to be tried again, and never refused; the
 // server is not ready, but alive, and goes on by itself when etcd is back.
 func TestServerWithoutEtcd(t *testing.T) {
+	t.Parallel() // it mostly waits
 	e := startEquals(t, 1, etcdtest.Options{})
 	s := e.all[0]
 	c := string(e.workspace(s, "root", "w"))
