@@ -15,8 +15,8 @@ import (
 type egress struct{ allow, deny []string }
 
 func (e *egress) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&e.allow, dial.AllowFlag, nil, "CIDRs of addresses that webhooks of logical clusters may be at although they are private or on this machine. The narrowest range decides.")
-	f.StringSliceVar(&e.deny, dial.DenyFlag, nil, "CIDRs of addresses that webhooks of logical clusters may not be at. The narrowest range decides.")
+	f.StringSliceVar(&e.allow, dial.AllowFlag, nil, "CIDRs of addresses that webhooks, identity providers and mounts of logical clusters may be at although they are private or on this machine. The narrowest range decides.")
+	f.StringSliceVar(&e.deny, dial.DenyFlag, nil, "CIDRs of addresses that webhooks, identity providers and mounts of logical clusters may not be at. The narrowest range decides.")
 }
 
 // apply gives the server what the flags say.

@@ -115,16 +115,22 @@ func (s *server) bindings(path cluster.Path) (rbacclient.RbacV1Interface, error)
 	return rbacclient.NewForConfigAndClient(s.in(path), s.client)
 }
 
-func (a *app) share(ctx context.Context, sh share) error {
+// openBindings is open for who works on the bindings of the workspace.
+func (a *app) openBindings(ctx context.Context) (*server, rbacclient.RbacV1Interface, error) {
 	_, srv, err := a.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	rbac, err := srv.bindings(srv.base.path)
+	return srv, rbac, err
+}
+
+func (a *app) share(ctx context.Context, sh share) error {
+	srv, rbac, err := a.openBindings(ctx)
 	if err != nil {
 		return err
 	}
 	at := srv.base.path
-	rbac, err := srv.bindings(at)
-	if err != nil {
-		return err
-	}
 	fail := func(err error) error {
 		return fmt.Errorf("cannot share workspace %q with %s: %w", at, called(sh.subject), err)
 	}
@@ -235,15 +241,11 @@ func bind(ctx context.Context, bindings rbacclient.ClusterRoleBindingInterface, 
 }
 
 func (a *app) unshare(ctx context.Context, sh share) error {
-	_, srv, err := a.open(ctx)
+	srv, rbac, err := a.openBindings(ctx)
 	if err != nil {
 		return err
 	}
 	at := srv.base.path
-	rbac, err := srv.bindings(at)
-	if err != nil {
-		return err
-	}
 	fail := func(err error) error {
 		return fmt.Errorf("cannot take workspace %q from %s: %w", at, called(sh.subject), err)
 	}
