@@ -220,6 +220,7 @@ func TestRenewUnderLoad(t *testing.T) {
 			}
 		}
 	}
+	interrupted() // if the test has failed
 	writers.Wait()
 	close(done)
 	renewer.Wait()
