@@ -93,7 +93,7 @@ func (c *compactor) take(now time.Time, age time.Duration) int64 {
 func (c *compactor) run(ctx context.Context, client *clientv3.Client, gone func() int64) {
 	every := lookEvery
 	if c.kept > 0 {
-		every = min(every, c.kept/10)
+		every = min(every, max(c.kept/10, time.Millisecond))
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -20,6 +20,7 @@ func TestCompactionInterval(t *testing.T) {
 	interval := 300 * time.Millisecond // rather than five minutes
 	for name, e := range map[string]Etcd{
 		"in the process": {CompactionInterval: interval},
+		"the shortest":   {CompactionInterval: 1},
 		"outside":        {CompactionInterval: interval, Servers: etcdtest.Start(t, etcdtest.Options{}).Servers()},
 	} {
 		t.Run(name, func(t *testing.T) {
