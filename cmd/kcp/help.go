@@ -1,11 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -114,8 +114,8 @@ func flagsAlone(_ *cobra.Command, args []string) error {
 // misplaced explains an error in flags without a command.
 func misplaced(start *cobra.Command) func(*cobra.Command, error) error {
 	return func(_ *cobra.Command, err error) error {
-		name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "unknown flag: --"), " ")
-		if start.Flags().Lookup(name) != nil {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) && start.Flags().Lookup(unknown.GetSpecifiedName()) != nil {
 			return fmt.Errorf("%w; it is a flag of %s start", err, self())
 		}
 		return fmt.Errorf("%w; see %s --help", err, self())

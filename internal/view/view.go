@@ -99,22 +99,29 @@ func From(ctx context.Context) (*Request, bool) {
 func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 	below, ok := strings.CutPrefix(path, Prefix)
 	name, rest, _ := strings.Cut(below, "/")
-	if why, known := missing()[name]; ok && known {
-		return nil, true, notFound(fmt.Sprintf("there is no virtual workspace %q: %s", name, why))
-	}
-	one, known := v.all[name]
-	if !ok || !known {
+	if !ok {
 		return nil, false, nil
 	}
-	r, err = one.parse(rest)
-	return r, true, err
+	if one, known := v.all[name]; known {
+		r, err = one.parse(rest)
+		return r, true, err
+	}
+	if why := missing(name); why != "" {
+		return nil, true, notFound(fmt.Sprintf("there is no virtual workspace %q: %s", name, why))
+	}
+	return nil, false, nil
 }
 
-// missing returns why there are not some of the views of the existing kcp, whose clients
-// would be told that they may not use them otherwise.
-func missing() map[string]string {
-	const shared, several = "APIs cannot be shared between workspaces yet", "there is a single shard"
-	return map[string]string{"apiexport": shared, "apiresourceschema": shared, "replication": shared, "cache": several, "migratingworkspaces": several}
+// missing returns why there is not a view of the existing kcp, and nothing for other names.
+// Clients of such views would be told that they may not use them otherwise.
+func missing(name string) string {
+	switch name {
+	case "apiexport", "apiresourceschema", "replication":
+		return "APIs cannot be shared between workspaces yet"
+	case "cache", "migratingworkspaces":
+		return "there is a single shard"
+	}
+	return ""
 }
 
 func notFound(message string) error {
