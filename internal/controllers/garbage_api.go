@@ -145,7 +145,8 @@ func (o object) unblock(ctx context.Context) error {
 }
 
 // reportMisplaced tells whoever looks at an object that owners of it are in another
-// namespace, where they count for nothing. It is tried again unless it cannot be told.
+// namespace, where they count for nothing. That is tried again, as a busy server may not
+// take it, until the object is gone.
 func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
 	id := objectID{o.key.Cluster, o.uid}
 	g.mu.Lock()
@@ -154,7 +155,7 @@ func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
 	var errs []error
 	for _, r := range misplaced {
 		err := o.report(ctx, r)
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // where it belongs is ending
+		if apierrors.IsInvalid(err) {
 			klog.FromContext(ctx).Error(err, "owner in another namespace not reported", "resource", o.kind.GroupVersionResource(), "name", o.key.Name)
 			err = nil
 		}

@@ -2,6 +2,10 @@ package controllers
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -60,6 +65,65 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	}
 }
 
+// busy answers that it has no time, and takes an event when it is asked again.
+type busy struct {
+	asked atomic.Int32
+	told  chan struct{}
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (b *busy) RoundTrip(req *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	if b.asked.Add(1) == 1 {
+		w.WriteHeader(http.StatusGatewayTimeout)
+	} else if strings.HasSuffix(req.URL.Path, "/events") {
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Event"}`)
+		b.told <- struct{}{}
+	}
+	return w.Result(), nil
+}
+
+// That an owner is in another namespace is told although the first try fails, and once.
+func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
+	t.Parallel()
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	if _, err := st.Commit(t.Context(), nil, store.Fence{Cluster: "c1", State: store.Active}); err != nil {
+		t.Fatal(err)
+	}
+	shape := serve.NewShape(things(t, "Dependent"), scopedThings(t, "Owner", apiextensionsv1.NamespaceScoped))
+	server := &busy{told: make(chan struct{}, 10)}
+	done := runObserved(t, Deps{
+		Store: st, Kinds: serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape }),
+		Client: func(cluster.Name) *rest.Config { return &rest.Config{Host: "http://kcp", Transport: server} },
+	})
+	for _, o := range []*unstructured.Unstructured{
+		{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "metadata": map[string]any{"namespace": "ns", "name": "top", "uid": "top"}}},
+		{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Dependent", "metadata": map[string]any{"name": "child", "uid": "child", "ownerReferences": []any{
+			map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "name": "top", "uid": "top"},
+		}}}},
+	} {
+		r := store.CustomResource(schema.GroupResource{Group: "example.com", Resource: strings.ToLower(o.GetKind()) + "s"}, "")
+		if _, err := st.Commit(t.Context(), []store.Write{{Resource: r, Cluster: "c1", Object: o}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := false
+	for w := range done {
+		failed = failed || w.key.Name == "child" && w.err != nil
+		if w.key.Name == "child" && w.err == nil {
+			break
+		}
+	}
+	if len(server.told) != 1 || !failed {
+		t.Errorf("told %d times; a try failed: %v", len(server.told), failed)
+	}
+}
+
 type worked struct {
 	key control.Key
 	err error
@@ -88,11 +152,16 @@ func runObserved(t *testing.T, d Deps) <-chan worked {
 // things is what a cluster serves of a kind without namespaces.
 func things(t *testing.T, kind string) serve.Served {
 	t.Helper()
+	return scopedThings(t, kind, apiextensionsv1.ClusterScoped)
+}
+
+func scopedThings(t *testing.T, kind string, scope apiextensionsv1.ResourceScope) serve.Served {
+	t.Helper()
 	plural := map[string]string{"Owner": "owners", "Dependent": "dependents"}[kind]
 	content, err := serve.NewContent(&apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
+			Group: "example.com", Scope: scope,
 			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true}},
 		},

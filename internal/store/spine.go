@@ -76,6 +76,10 @@ const (
 	// freshness is how long a refusal may wait for evidence as new as the newest
 	// revision that this process has seen.
 	freshness = time.Second
+	// freshnessHere is as freshness where etcd is in this process: what there is to wait
+	// for comes for sure, however busy the machine is, and nobody says then that a refusal
+	// was for want of evidence.
+	freshnessHere = 5 * time.Second
 	// firstAsk is how long to wait for the answer to how far the watch is before it is
 	// asked again. The server it runs on may not be as far as another one.
 	firstAsk = 2 * time.Millisecond
@@ -116,7 +120,7 @@ func (p *Spine) Ready() <-chan struct{} { return p.ready }
 // Ledger returns the exact counts of what is stored.
 func (p *Spine) Ledger() *Ledger { return p.ledger }
 
-// Fresh waits, for a second at most, until everything is applied that this process
+// Fresh waits, for a moment at most, until everything is applied that this process
 // knows to be committed or, where others write too, that is. It reports whether there
 // may have been anything to wait for: if not, a decision made before stands. If etcd
 // does not answer, that is noted in the context, see [WithOutage].
@@ -126,7 +130,7 @@ func (p *Spine) Fresh(ctx context.Context) bool {
 		if p.reached(want) {
 			return false
 		}
-		ctx, cancel := context.WithTimeout(ctx, freshness)
+		ctx, cancel := context.WithTimeout(ctx, freshnessHere)
 		defer cancel()
 		return p.WaitFor(ctx, want) == nil
 	}
