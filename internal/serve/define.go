@@ -27,10 +27,11 @@ import (
 const attempts = 10
 
 // APIGroup returns the group of definitions, stored in what g gives. It is
-// upstream's but for two things: their status is settled with every write, and what
-// was written is served when the answer comes.
+// upstream's but for a few things: their status is settled with every write, what was
+// written is served when the answer comes, and what would take the process down is refused.
 func (d *Definitions) APIGroup(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme, metav1.ParameterCodec, apiextensionsserver.Codecs)
+	info.NegotiatedSerializer = shallow{info.NegotiatedSerializer}
 	inner, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, g)
 	if err != nil {
 		return info, err

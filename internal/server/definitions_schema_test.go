@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,7 +131,34 @@ func TestLargeSchemas(t *testing.T) {
 			}
 		}
 	}
+	// In protobuf a level takes so few bytes that decoding it would be the end of the process.
+	if a := v.send("POST", c.path(definitionsPath), deepDefinition(300_000), "Content-Type", "application/vnd.kubernetes.protobuf"); a.code != 400 || !strings.Contains(a.body, "nested deeper than 10000 levels") {
+		t.Errorf("deep in protobuf: %d %.300s", a.code, a.body)
+	}
+	if a := v.send("DELETE", c.path(definitionsPath+"/none"), deepDefinition(300_000), "Content-Type", "application/vnd.kubernetes.protobuf"); a.code != 400 {
+		t.Errorf("deep in protobuf as options: %d %.300s", a.code, a.body)
+	}
 	alive(t, beside, beside.owner(), "beside")
+}
+
+// deepDefinition is a definition in protobuf whose schema is nested n levels deep.
+func deepDefinition(n int) string {
+	sizes := make([]int, n+1)
+	for i := range n {
+		sizes[i+1] = sizes[i] + 2 + len(binary.AppendUvarint(nil, uint64(sizes[i])))
+	}
+	var schema []byte
+	for i := n - 1; i >= 0; i-- {
+		schema = binary.AppendUvarint(append(schema, 0xe2, 0x01), uint64(sizes[i])) // "not", field 28
+	}
+	field := func(number byte, values ...[]byte) []byte {
+		value := slices.Concat(values...)
+		return append(binary.AppendUvarint([]byte{number<<3 | 2}, uint64(len(value))), value...)
+	}
+	version := field(7, field(1, []byte("v1")), field(4, field(1, schema)))
+	object := slices.Concat(field(1, field(1, []byte("deeps.example.com"))), field(2, field(1, []byte("example.com")), version))
+	kind := field(1, field(1, []byte("apiextensions.k8s.io/v1")), field(2, []byte("CustomResourceDefinition")))
+	return "k8s\x00" + string(slices.Concat(kind, field(2, object)))
 }
 
 // Fields have managers, in objects of a definition and in definitions.
