@@ -129,6 +129,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 		return apierrors.NewBadRequest(err.Error())
 	}
 	claims := store.SystemKey(c, "names", claimsOf(group))
+	defer forgetPatterns()
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
 		if err != nil {
@@ -160,6 +161,11 @@ type creating struct{ rest.RESTCreateStrategy }
 
 func (s creating) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
+	if ok {
+		if err := checkPatterns(crd); err != nil {
+			return field.ErrorList{err}
+		}
+	}
 	if !ok || crd.Spec.Group != "" {
 		return settled(ctx, obj, s.RESTCreateStrategy.Validate(ctx, obj))
 	}
@@ -173,6 +179,11 @@ type updating struct{ rest.RESTUpdateStrategy }
 func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	before, was := old.(*apiextensions.CustomResourceDefinition)
+	if ok {
+		if err := checkPatterns(crd); err != nil {
+			return field.ErrorList{err}
+		}
+	}
 	if !ok || !was || crd.Spec.Group != "" || before.Spec.Group != "" { // what goes to another group is refused
 		return settled(ctx, obj, s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
 	}

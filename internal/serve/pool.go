@@ -149,6 +149,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		return
 	}
 	defer func() { WhenServed(req.Context(), done) }()
+	defer forgetPatterns()
 	if isWellKnown(kind) {
 		h = wellKnown{h, kind, p.config.MaxBody}
 	}

@@ -68,6 +68,15 @@ func TestExpensiveSchemas(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, schema := range map[string]string{
+		"a pattern": `{type: object, properties: {spec: {type: string, pattern: "` + strings.Repeat(".{1000}", 3000) + `"}}}`,
+		"a rule":    `{type: object, properties: {spec: {type: string, maxLength: 5, x-kubernetes-validations: [{rule: "self.matches('` + strings.Repeat(".{1000}", 3000) + `')"}]}}}`,
+	} {
+		d := crd(t, "widgets", schemaOf(schema))
+		if _, err := c.crds().Create(t.Context(), d, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "repeats too much") {
+			t.Errorf("%s that compiles to 128 MiB: %.300v", name, err)
+		}
+	}
 	d := c.newKind(crd(t, "widgets", schemaOf(`{type: object, properties: {spec: {type: object, properties: {a: {type: array, maxItems: 1000, items: {type: integer}}, s: {type: string, pattern: "^(a+)+$"}}, x-kubernetes-validations: [{rule: "!has(self.a) || self.a.all(x, self.a.exists(e, e == x))"}]}}}`)))
 	c.instance(d, "cheap", "spec: {a: [1, 2, 3]}")
 	if _, err := c.of(d).Create(t.Context(), instance(d, "s", "spec: {s: "+strings.Repeat("a", 100000)+"b}"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {

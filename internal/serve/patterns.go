@@ -1,0 +1,188 @@
+package serve
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"sync"
+	"sync/atomic"
+	_ "unsafe" // for go:linkname
+
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
+	celparser "github.com/google/cel-go/parser"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Bounds of the regular expressions in a definition. One that repeats something is written
+// in a few bytes, and compiled it can take 128 MiB. These bounds are many times what the
+// largest known definitions have.
+const (
+	maxPatterns    = 500     // different ones
+	maxPatternSize = 10_000  // instructions of one
+	maxPatternsSum = 100_000 // and of all of them
+	// maxKept bounds those that upstream keeps, see forgetPatterns.
+	maxKept = 1000
+)
+
+// patterns counts the regular expressions of a definition.
+type patterns struct {
+	seen  map[string]bool
+	size  int
+	rules *celparser.Parser
+	err   *field.Error
+}
+
+// checkPatterns refuses a definition whose regular expressions are too large. It comes
+// before anything compiles them.
+func checkPatterns(crd *apiextensions.CustomResourceDefinition) *field.Error {
+	rules, err := celparser.NewParser(celparser.Macros(celparser.AllMacros...))
+	if err != nil {
+		return field.InternalError(field.NewPath("spec"), err)
+	}
+	p := patterns{seen: map[string]bool{}, rules: rules}
+	p.validation(crd.Spec.Validation, field.NewPath("spec", "validation"))
+	for i := range crd.Spec.Versions {
+		p.validation(crd.Spec.Versions[i].Schema, field.NewPath("spec", "versions").Index(i).Child("schema"))
+	}
+	return p.err
+}
+
+func (p *patterns) validation(v *apiextensions.CustomResourceValidation, at *field.Path) {
+	if v != nil {
+		p.schema(v.OpenAPIV3Schema, at.Child("openAPIV3Schema"))
+	}
+}
+
+// schema takes in a schema and all that it is made of. All that is wrong is told to be
+// at the top, as the path of what is deep inside would be long.
+func (p *patterns) schema(s *apiextensions.JSONSchemaProps, at *field.Path) {
+	if s == nil || p.err != nil {
+		return
+	}
+	p.add(s.Pattern, at)
+	for _, rule := range s.XValidations {
+		p.rule(rule.Rule, at)
+		p.rule(rule.MessageExpression, at)
+	}
+	for _, all := range [][]apiextensions.JSONSchemaProps{s.AllOf, s.AnyOf, s.OneOf} {
+		for i := range all {
+			p.schema(&all[i], at)
+		}
+	}
+	for _, all := range []map[string]apiextensions.JSONSchemaProps{s.Properties, s.PatternProperties, s.Definitions} {
+		for _, one := range all {
+			p.schema(&one, at)
+		}
+	}
+	for pattern := range s.PatternProperties {
+		p.add(pattern, at)
+	}
+	for _, dependency := range s.Dependencies {
+		p.schema(dependency.Schema, at)
+	}
+	if s.Items != nil {
+		p.schema(s.Items.Schema, at)
+		for i := range s.Items.JSONSchemas {
+			p.schema(&s.Items.JSONSchemas[i], at)
+		}
+	}
+	if s.AdditionalProperties != nil {
+		p.schema(s.AdditionalProperties.Schema, at)
+	}
+	if s.AdditionalItems != nil {
+		p.schema(s.AdditionalItems.Schema, at)
+	}
+	p.schema(s.Not, at)
+}
+
+// rule takes in what may be a regular expression in a rule: upstream compiles those that
+// are written out together with the rule.
+func (p *patterns) rule(text string, at *field.Path) {
+	if !strings.Contains(text, "matches") && !strings.Contains(text, "find") {
+		return
+	}
+	rule, errs := p.rules.Parse(common.NewTextSource(text))
+	if len(errs.GetErrors()) > 0 {
+		return // which is told by others
+	}
+	ast.PostOrderVisit(rule.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.LiteralKind {
+			if literal, ok := e.AsLiteral().Value().(string); ok {
+				p.add(literal, at)
+			}
+		}
+	}))
+}
+
+func (p *patterns) add(pattern string, at *field.Path) {
+	if pattern == "" || p.seen[pattern] || p.err != nil {
+		return
+	}
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return // which is told by others
+	}
+	p.seen[pattern] = true
+	size := instructions(parsed)
+	p.size += size
+	switch {
+	case size > maxPatternSize:
+		p.err = field.Invalid(at, shortened(pattern), fmt.Sprintf("a regular expression repeats too much: it would be compiled to some %d instructions, and may have %d", size, maxPatternSize))
+	case p.size > maxPatternsSum:
+		p.err = field.Forbidden(at, fmt.Sprintf("the regular expressions are too large: they may be compiled to %d instructions together", maxPatternsSum))
+	case len(p.seen) > maxPatterns:
+		p.err = field.TooMany(at.Child("pattern"), len(p.seen), maxPatterns)
+	}
+}
+
+func shortened(pattern string) string {
+	const enough = 64
+	if len(pattern) > enough {
+		return pattern[:enough] + "..."
+	}
+	return pattern
+}
+
+// instructions estimates to how many a regular expression is compiled, without doing it.
+func instructions(re *syntax.Regexp) int {
+	sum := 1
+	if re.Op == syntax.OpLiteral {
+		sum = len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		sum += instructions(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		sum *= max(re.Min, re.Max, 1)
+	}
+	return min(sum, 1<<30)
+}
+
+// upstreamPatterns is where upstream's validation keeps, for the whole process and for
+// ever, each pattern of a schema that it has met, and upstreamPatternsMu guards it. There
+// is no other way to have it let go of what tenants made up.
+//
+//go:linkname upstreamPatterns k8s.io/kube-openapi/pkg/validation/validate.reDict
+var upstreamPatterns atomic.Value
+
+//go:linkname upstreamPatternsMu k8s.io/kube-openapi/pkg/validation/validate.cacheMutex
+var upstreamPatternsMu *sync.Mutex
+
+// forgetPatterns has upstream forget the patterns that it keeps if those are many. It
+// compiles again what it meets again.
+func forgetPatterns() {
+	if keptPatterns() <= maxKept {
+		return
+	}
+	upstreamPatternsMu.Lock()
+	defer upstreamPatternsMu.Unlock()
+	upstreamPatterns.Store(map[string]*regexp.Regexp{})
+}
+
+func keptPatterns() int {
+	kept, _ := upstreamPatterns.Load().(map[string]*regexp.Regexp)
+	return len(kept)
+}

@@ -1,0 +1,96 @@
+package serve
+
+import (
+	"fmt"
+	"regexp/syntax"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/kube-openapi/pkg/validation/validate"
+)
+
+// The size of what a regular expression is compiled to is known before it is.
+func TestInstructions(t *testing.T) {
+	for _, pattern := range []string{"", "a", "^[a-z0-9]([-a-z0-9]{0,251}[a-z0-9])?$", "(a|b){10,20}", "((a{3}){4}){5}", "x{1000}", "x{0,1000}", "(?i)stra(ss|ß)e", `\pL+\d*[^\x00-\x{10FFFF}]?`, "a*b+c?(?:d{2,})"} {
+		parsed, err := syntax.Parse(pattern, syntax.Perl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		estimate := instructions(parsed)
+		compiled, err := syntax.Compile(parsed.Simplify())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(compiled.Inst); n > 2*estimate+10 || estimate > 3*n+100 {
+			t.Errorf("%q: %d instructions, estimated as %d", pattern, n, estimate)
+		}
+	}
+}
+
+func withSchema(s apiextensions.JSONSchemaProps) *apiextensions.CustomResourceDefinition {
+	return &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{
+		Versions: []apiextensions.CustomResourceDefinitionVersion{{Schema: &apiextensions.CustomResourceValidation{OpenAPIV3Schema: &s}}},
+	}}
+}
+
+// Regular expressions are bounded, wherever in a schema they are.
+func TestPatterns(t *testing.T) {
+	many := map[string]apiextensions.JSONSchemaProps{}
+	for i := range maxPatterns + 1 {
+		many[fmt.Sprint("p", i)] = apiextensions.JSONSchemaProps{Pattern: fmt.Sprintf("^%d$", i)}
+	}
+	large := map[string]apiextensions.JSONSchemaProps{}
+	for i := range 110 {
+		large[fmt.Sprint("p", i)] = apiextensions.JSONSchemaProps{Pattern: fmt.Sprintf("%dx{950}", i)}
+	}
+	bomb := strings.Repeat(".{1000}", 20)
+	same := map[string]apiextensions.JSONSchemaProps{}
+	for i := range 2 * maxPatterns {
+		same[fmt.Sprint("p", i)] = apiextensions.JSONSchemaProps{Pattern: "^[a-z]{1,63}$"}
+	}
+	rule := func(text string) apiextensions.JSONSchemaProps {
+		return apiextensions.JSONSchemaProps{XValidations: apiextensions.ValidationRules{{Rule: text}}}
+	}
+	for name, tc := range map[string]struct {
+		schema apiextensions.JSONSchemaProps
+		want   string // part of the refusal; empty for none
+	}{
+		"none":          {apiextensions.JSONSchemaProps{}, ""},
+		"the same":      {apiextensions.JSONSchemaProps{Properties: same}, ""},
+		"many":          {apiextensions.JSONSchemaProps{Properties: many}, "Too many"},
+		"large":         {apiextensions.JSONSchemaProps{Properties: large}, "too large"},
+		"one":           {apiextensions.JSONSchemaProps{Pattern: bomb}, "repeats too much"},
+		"deep inside":   {apiextensions.JSONSchemaProps{Items: &apiextensions.JSONSchemaPropsOrArray{Schema: &apiextensions.JSONSchemaProps{AnyOf: []apiextensions.JSONSchemaProps{{Not: &apiextensions.JSONSchemaProps{Pattern: bomb}}}}}}, "repeats too much"},
+		"of names":      {apiextensions.JSONSchemaProps{PatternProperties: map[string]apiextensions.JSONSchemaProps{bomb: {}}}, "repeats too much"},
+		"in a rule":     {rule("self.matches('" + bomb + "')"), "repeats too much"},
+		"escaped":       {rule(`self.all(x, x.find("` + strings.Repeat(`.\x7b1000}`, 20) + `") == "")`), "repeats too much"},
+		"a usual rule":  {rule(`self.matches("^[a-z]{1,63}$") && size(self) < 5000`), ""},
+		"a broken rule": {rule(`self.matches("`), ""},
+		"not a pattern": {apiextensions.JSONSchemaProps{Pattern: "("}, ""},
+	} {
+		err := checkPatterns(withSchema(tc.schema))
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What upstream keeps of the patterns of tenants is let go of.
+func TestForgottenPatterns(t *testing.T) {
+	for i := range maxKept + 1 {
+		if err := validate.Pattern("", "", "7", fmt.Sprintf("^(7|%d)$", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keptPatterns() <= maxKept {
+		t.Fatalf("upstream keeps %d patterns", keptPatterns())
+	}
+	forgetPatterns()
+	if n := keptPatterns(); n != 0 {
+		t.Errorf("upstream still keeps %d patterns", n)
+	}
+	if err := validate.Pattern("", "", "8", "^(7|1)$"); err == nil {
+		t.Error("a pattern that was forgotten matches anything")
+	}
+}
