@@ -26,16 +26,18 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
 	authz := c.Authorization.Authorizer
-	h := genericfilters.WithMaxInFlightLimit(s.views.Enter(api), c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
-	h = newFairness().limit(h, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
-	inside := s.withoutInactive(s.withoutUnavailable(h), c.LongRunningFunc)
+	fair := newFairness(c.MaxRequestBodyBytes, kinds[int]{c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight})
+	h := s.views.Enter(api)
+	limited := genericfilters.WithMaxInFlightLimit(h, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	h = fair.limit(h, limited, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
+	inside := fair.asked(s.withoutInactive(s.withoutUnavailable(h), c.LongRunningFunc))
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)
 	}, inside)
 	h = auth.WithScopes(s.views.WithAuthorization(auth.WithDeepReviews(s.withHomes(withBrokenPaths(h, authz), authz)), inside))
-	h = s.withMounts(track("impersonation", func(h http.Handler) http.Handler {
+	h = s.withMounts(fair.ask(track("impersonation", func(h http.Handler) http.Handler {
 		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
-	}, h))
+	}, h)))
 	if recorded {
 		h = inAudit(h)
 	}
@@ -78,7 +80,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}
 	h = genericapifilters.WithAuditInit(h)
 	h = withoutWildcardWrites(s.withMountAt(h))
-	return s.outages(s.withViews(h, withCluster(h, s.resolve)))
+	return withoutUselessBodies(s.outages(s.withViews(h, withCluster(h, s.resolve))))
 }
 
 func (s *Server) resolve(ctx context.Context, p cluster.Path) (cluster.Name, string) {

@@ -60,7 +60,7 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 		if err != nil {
 			return 0, err
 		}
-		resp, err := s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...).Commit()
+		resp, err := committed(ctx, s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...))
 		if err != nil {
 			return 0, err
 		}

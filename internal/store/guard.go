@@ -115,7 +115,8 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 				ops = append(ops, on.advance(g.prefix))
 			}
 		}
-		resp, err := g.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(reads...)...).Commit()
+		txn := g.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(reads...)...)
+		resp, err := committed(ctx, txn)
 		if err != nil {
 			return nil, nil, err
 		}
