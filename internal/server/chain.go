@@ -27,9 +27,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
 	authz := c.Authorization.Authorizer
 	fair := newFairness(c.MaxRequestBodyBytes, kinds[int]{c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight})
-	h := s.views.Enter(api)
-	limited := genericfilters.WithMaxInFlightLimit(h, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
-	h = fair.limit(h, limited, c.LongRunningFunc) // inside authorization: a stranger takes nobody's share
+	h := fair.within(s.views.Enter(api), c) // inside authorization: a stranger takes nobody's share
 	inside := fair.asked(s.withoutInactive(s.withoutUnavailable(h), c.LongRunningFunc))
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, decisive(authz), c.Serializer)

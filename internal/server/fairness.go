@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -81,6 +83,12 @@ func newFairness(maxBody int64, most kinds[int]) *fairness {
 		maxBody:   maxBody, most: most,
 		watching: map[cluster.Name]int{}, own: map[cluster.Name]kinds[int]{},
 	}
+}
+
+// within lets requests pass as their cluster's share and the limits of the server allow.
+func (f *fairness) within(next http.Handler, c *genericapiserver.Config) http.Handler {
+	limited := genericfilters.WithMaxInFlightLimit(next, c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight, c.LongRunningFunc)
+	return f.limit(next, limited, c.LongRunningFunc)
 }
 
 // limit lets requests pass as their cluster's share allows, through limited unless all

@@ -11,6 +11,10 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
 )
 
 // alive fails the test if what another tenant asks for is not answered.
@@ -57,6 +61,58 @@ func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 	}
 	begun.Wait()
 	alive(t, b, other, "beside")
+	cancel()
+	open.Wait()
+}
+
+// Nor do those in many workspaces of one owner, together more than the server answers at
+// a time.
+func TestManyWorkspacesHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.MaxMutatingRequestsInFlight = 20
+	s := operate(t, t.TempDir(), o)
+	client := must(rest.HTTPClientFor(s.admin))(t)
+	t.Cleanup(client.CloseIdleConnections)
+	post := func(ctx context.Context, at cluster.Name, body io.Reader) (*http.Response, error) {
+		target := "https://" + s.at + "/clusters/" + string(at) + "/api/v1/namespaces/default/configmaps"
+		req := must(http.NewRequestWithContext(ctx, http.MethodPost, target, body))(t)
+		req.Header.Set("Content-Type", "application/json")
+		return client.Do(req)
+	}
+	quiet := s.workspace(t, "quiet")
+	ctx, cancel := context.WithCancel(t.Context())
+	var open, begun sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		greedy := s.workspace(t, name)
+		for range 30 {
+			reader, writer := io.Pipe()
+			begun.Add(1)
+			open.Go(func() {
+				defer writer.Close()
+				_, _ = io.WriteString(writer, `{"metadata":`) // as soon as it is asked for
+				begun.Done()
+				<-ctx.Done()
+			})
+			open.Go(func() {
+				resp, err := post(ctx, greedy, reader)
+				_ = reader.Close()
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+			})
+		}
+	}
+	begun.Wait()
+	for i := range 20 {
+		resp, err := post(t.Context(), quiet, strings.NewReader(fmt.Sprintf(`{"metadata":{"name":"m%d"}}`, i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusCreated {
+			t.Errorf("beside: %s", resp.Status)
+		}
+	}
 	cancel()
 	open.Wait()
 }
