@@ -55,6 +55,7 @@ type fairness struct {
 	answered  *turns // by cluster: those that are let in
 	computing *turns // by cluster: those of them that wait for nobody
 	asking    *turns // by who asks: those that it is not known of yet whether they are allowed
+	loads     *loads
 	maxBody   int64
 	most      kinds[int] // answered at once of all clusters
 
@@ -80,6 +81,7 @@ func newFairness(maxBody int64, most kinds[int]) *fairness {
 		answered:  newTurns(clusterRequests, clusterQueue),
 		computing: newTurns(max(computingMin, computingEach*procs), clusterRequests+clusterWatches),
 		asking:    newTurns(max(askingMin, askingEach*procs), clusterRequests+clusterQueue),
+		loads:     newLoads(),
 		maxBody:   maxBody, most: most,
 		watching: map[cluster.Name]int{}, own: map[cluster.Name]kinds[int]{},
 	}
@@ -180,8 +182,9 @@ func (f *fairness) watch(w http.ResponseWriter, req *http.Request, c cluster.Nam
 	}
 	timer := time.AfterFunc(watchBegins, working.end)
 	begun := func() { timer.Stop(); working.end() }
-	req = req.WithContext(flowcontrol.WithInitializationSignal(req.Context(), signal(begun)))
-	return w, req, func() { begun(); leave() }, nil
+	grow, let := f.loads.request(c)
+	req = req.WithContext(store.WithLoad(flowcontrol.WithInitializationSignal(req.Context(), signal(begun)), grow))
+	return w, req, func() { begun(); let(); leave() }, nil
 }
 
 // signal is called when a watch has begun.
@@ -212,12 +215,18 @@ func (f *fairness) answer(w http.ResponseWriter, req *http.Request, c cluster.Na
 		leave()
 		return w, req, nil, apierrors.NewTooManyRequests("this logical cluster has too many requests that take long; send fewer", 1)
 	}
-	req = req.WithContext(store.WithPause(ctx, func() (back func()) {
+	grow, let := f.loads.request(c)
+	req = req.WithContext(store.WithLoad(store.WithPause(ctx, func() (back func()) {
 		if !working.rest() {
 			return func() {}
 		}
 		return working.force
-	}))
+	}), grow))
+	leave = func() {
+		let()
+		working.end()
+		f.answered.give(string(c))
+	}
 	return responsewriter.WrapForHTTP1Or2(&restingWriter{w, ctx, working}), req, leave, nil
 }
 

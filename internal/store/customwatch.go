@@ -135,10 +135,12 @@ func (w *customWatch) replay() bool {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
 	w.cursor = 0
+	ctx, done := paged(w.ctx)
 	for {
 		var page RawList
+		done() // with the page before
 		o.Predicate.Limit = replayPage
-		if err := w.of.raws(w.ctx, w.key, o, &page); err != nil {
+		if err := w.of.raws(ctx, w.key, o, &page); err != nil {
 			return w.fail(err)
 		}
 		if w.cursor == 0 {
@@ -159,6 +161,7 @@ func (w *customWatch) replay() bool {
 			}
 		}
 		if page.Continue == "" {
+			done()
 			break
 		}
 		o.ResourceVersion, o.ResourceVersionMatch, o.Predicate.Continue = "", "", page.Continue
@@ -167,6 +170,23 @@ func (w *customWatch) replay() bool {
 		return true
 	}
 	return w.bookmark(w.cursor, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+}
+
+// paged returns a context for what reads one page after the other. The function returned
+// lets go of what was read.
+func paged(ctx context.Context) (context.Context, func()) {
+	held := int64(0)
+	counted := WithLoad(ctx, func(bytes int64) error {
+		err := grow(ctx, bytes)
+		if err == nil {
+			held += bytes
+		}
+		return err
+	})
+	return counted, func() {
+		_ = grow(ctx, -held) // which is always possible
+		held = 0
+	}
 }
 
 // catchUp delivers changes out of etcd's history, until it has those that the relay

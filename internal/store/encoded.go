@@ -137,7 +137,14 @@ func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOpti
 		return err
 	}
 	into.lines = make([][]byte, 0, len(raws.Items))
-	if err := each(ctx, &raws, c.encoded, func(line []byte) { into.lines = append(into.lines, line) }); err != nil {
+	encoded := func(r *Raw) ([]byte, error) {
+		line, err := c.encoded(r)
+		if err == nil {
+			err = grow(ctx, int64(len(line)))
+		}
+		return line, err
+	}
+	if err := each(ctx, &raws, encoded, func(line []byte) { into.lines = append(into.lines, line) }); err != nil {
 		return err
 	}
 	raws.tell(&into.about)

@@ -48,6 +48,21 @@ func (l *Ledger) Of(c cluster.Name) map[Resource]Usage {
 	return all
 }
 
+// of returns what a cluster stores of a resource.
+func (l *Ledger) of(c cluster.Name, r Resource) Usage {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if i, ok := l.names[r]; ok {
+		entries, _ := l.now.Get(c)
+		for _, e := range entries {
+			if e.resource == i {
+				return Usage{Objects: int64(e.objects), Bytes: e.bytes}
+			}
+		}
+	}
+	return Usage{}
+}
+
 // bytes returns how much all clusters store of a resource.
 func (l *Ledger) bytes(r Resource) int64 {
 	l.mu.RLock()

@@ -186,6 +186,10 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		return c.encodedList(ctx, key, o, into)
 	}
 	if !cachedFields(o.Predicate.Field) {
+		// All are decoded, of which the selector may choose any.
+		if err := grow(ctx, manyTimes*c.multi.store.stored(ctx, c.multi.resource(ctx), o)); err != nil {
+			return err
+		}
 		o.Predicate.GetAttrs = c.attrs
 		return c.uncached(ctx).GetList(ctx, key, o, list)
 	}
@@ -198,11 +202,25 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		return err
 	}
 	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
-	if err := each(ctx, &raws, c.decode, func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
+	if err := each(ctx, &raws, c.weighed(ctx), func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
 		return err
 	}
 	raws.tell(into)
 	return nil
+}
+
+// weighed returns what decodes an object that is kept until a request ends.
+func (c *custom) weighed(ctx context.Context) func(*Raw) (*unstructured.Unstructured, error) {
+	if c.metadataOnly {
+		return c.decode
+	}
+	return func(r *Raw) (*unstructured.Unstructured, error) {
+		u, err := c.decode(r)
+		if err == nil {
+			err = grow(ctx, weigh(u.Object))
+		}
+		return u, err
+	}
 }
 
 // each makes something of every object of a list.

@@ -318,6 +318,9 @@ func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, in
 		}
 	}
 	*into = RawList{}
+	if err := grow(ctx, c.multi.store.stored(ctx, r, o)); err != nil {
+		return err
+	}
 	ctx, n := counting(ctx)
 	err := c.cold.GetList(ctx, key, o, into)
 	all.read(r, *n, c.cfg)
