@@ -91,15 +91,58 @@ type node struct {
 	seen     uint64 // another one whenever it appears or goes
 	owners   []edge
 	claims   []*claims
-	blocking int // edges of dependents that block its deletion
+	byClaim  map[claim]*claims // the same, while they are many
+	blocking int               // edges of dependents that block its deletion
 }
 
 // claims are the edges to one owner that claim the same of it.
 type claims struct {
 	claim
 	owner *node
+	index int // in owner.claims
 	found verdict
 	edges []*edge
+}
+
+// manyOf is from when on what is looked for in a list is looked for in a map: a tenant
+// decides how many owners an object names, and how many names an owner is called by.
+const manyOf = 16
+
+// find returns the edges to n that claim c, nil if there are none.
+func (n *node) find(c claim) *claims {
+	if n.byClaim != nil {
+		return n.byClaim[c]
+	}
+	for _, known := range n.claims {
+		if known.claim == c {
+			return known
+		}
+	}
+	return nil
+}
+
+func (n *node) add(c *claims) {
+	c.index = len(n.claims)
+	n.claims = append(n.claims, c)
+	switch {
+	case n.byClaim != nil:
+		n.byClaim[c.claim] = c
+	case len(n.claims) > manyOf:
+		n.byClaim = make(map[claim]*claims, len(n.claims))
+		for _, known := range n.claims {
+			n.byClaim[known.claim] = known
+		}
+	}
+}
+
+func (n *node) remove(c *claims) {
+	last := n.claims[len(n.claims)-1]
+	last.index, n.claims[c.index] = c.index, last
+	n.claims[len(n.claims)-1] = nil
+	n.claims = n.claims[:len(n.claims)-1]
+	if delete(n.byClaim, c.claim); len(n.claims) <= manyOf/2 {
+		n.byClaim = nil
+	}
 }
 
 // An edge leads from a dependent to its owner. It does not move: others point to it.
@@ -217,13 +260,20 @@ func (g *ownership) relate(n *node, refs []reference) {
 		return
 	}
 	old := n.owners
+	was := func(e *edge) int { return slices.IndexFunc(old, func(o edge) bool { return o.to == e.to }) }
+	if len(old) > manyOf {
+		known := make(map[*claims]int, len(old))
+		for i := len(old) - 1; i >= 0; i-- {
+			known[old[i].to] = i + 1
+		}
+		was = func(e *edge) int { return known[e.to] - 1 }
+	}
 	n.owners = make([]edge, len(refs))
 	for i, r := range refs { // before the old ones go, so that what is known of their owners stays
 		e := &n.owners[i]
 		g.link(e, n, r)
-		was := slices.IndexFunc(old, func(o edge) bool { return o.to == e.to })
-		if was >= 0 {
-			e.reported = old[was].reported
+		if at := was(e); at >= 0 {
+			e.reported = old[at].reported
 			continue
 		}
 		g.judge(e)
@@ -254,13 +304,12 @@ func (g *ownership) judge(e *edge) {
 
 func (g *ownership) link(e *edge, from *node, r reference) {
 	owner := g.node(objectID{from.id.cluster, r.uid})
-	i := slices.IndexFunc(owner.claims, func(c *claims) bool { return c.claim == r.claim })
-	if i < 0 {
-		i = len(owner.claims)
+	to := owner.find(r.claim)
+	if to == nil {
 		r.namespace = shared(r.namespace)
-		owner.claims = append(owner.claims, &claims{claim: r.claim, owner: owner})
+		to = &claims{claim: r.claim, owner: owner}
+		owner.add(to)
 	}
-	to := owner.claims[i]
 	*e = edge{from: from, to: to, index: len(to.edges), blocks: r.blocks}
 	to.edges = append(to.edges, e)
 	if e.holds() {
@@ -275,7 +324,7 @@ func (g *ownership) unlink(e *edge) {
 	to.edges[len(to.edges)-1] = nil
 	to.edges = to.edges[:len(to.edges)-1]
 	if len(to.edges) == 0 {
-		owner.claims = slices.DeleteFunc(owner.claims, func(c *claims) bool { return c == to })
+		owner.remove(to)
 	}
 	if e.holds() {
 		if owner.blocking--; owner.blocking == 0 && owner.foreground {
@@ -306,11 +355,10 @@ func (g *ownership) settle(id objectID, seen uint64, of claim, found verdict, at
 	if at != (place{}) && !n.exists() {
 		n.at = at
 	}
-	i := slices.IndexFunc(n.claims, func(c *claims) bool { return c.claim == of })
-	if i < 0 {
+	c := n.find(of)
+	if c == nil {
 		return true
 	}
-	c := n.claims[i]
 	// A dependent whose owners could not all be found was left alone.
 	if found == wrong || found == held && c.found == unserved {
 		g.wakeDependents(c)
@@ -370,10 +418,12 @@ func (g *ownership) look(id objectID) (look, bool) {
 		}
 	}
 	for _, e := range n.owners {
-		if owner := e.to.owner; owner.orphaning && !slices.Contains(l.leaving, owner.id.uid) {
+		if owner := e.to.owner; owner.orphaning {
 			l.leaving = append(l.leaving, owner.id.uid)
 		}
 	}
+	slices.Sort(l.leaving)
+	l.leaving = slices.Compact(l.leaving)
 	return l, true
 }
 

@@ -308,6 +308,41 @@ func TestObjectsWithoutOwnersCostNothing(t *testing.T) {
 	}
 }
 
+// However many names an owner is called by, and however many owners an object names, each
+// is found at once: with these numbers it would take hours to look through all for each.
+func TestManyNamesOfAnOwner(t *testing.T) {
+	t.Parallel()
+	const n = 300_000
+	g := newOwnership()
+	child, few := objectID{"c1", "child"}, objectID{"c1", "few"}
+	refs := make([]reference, n)
+	for i := range refs {
+		refs[i] = reference{uid: "top", claim: claim{name: fmt.Sprint(i)}, blocks: i%2 == 0}
+	}
+	object := func(id objectID, refs []reference) owned {
+		return owned{id: id, at: placeOf(thingAt(id)), owners: refs}
+	}
+	g.put(object(child, refs))
+	if l, ok := g.look(objectID{"c1", "top"}); !ok || l.dependents != n || l.blocking != n/2 || len(l.unsettled) != n {
+		t.Errorf("%d dependents, of which %d block, %d claims", l.dependents, l.blocking, len(l.unsettled))
+	}
+	g.put(object(child, append(refs[n/2:], refs[:n/2]...))) // in another order
+	g.put(object(child, refs[:20]))
+	g.put(object(few, refs[15:18]))
+	for _, r := range refs[:20] {
+		g.settle(objectID{"c1", "top"}, g.nodes[objectID{"c1", "top"}].seen, r.claim, unserved, place{})
+	}
+	if l, _ := g.look(objectID{"c1", "top"}); l.dependents != 23 || len(l.unsettled) != 20 {
+		t.Errorf("%d dependents, %d claims", l.dependents, len(l.unsettled))
+	}
+	for _, o := range []owned{object(child, refs[:3]), object(few, nil), object(child, nil)} {
+		g.put(o)
+	}
+	if len(g.nodes) != 0 {
+		t.Errorf("%d nodes are left of nothing", len(g.nodes))
+	}
+}
+
 // An owner in another namespace is told of once for each dependent.
 func TestMisplacedOwnersAreReportedOnce(t *testing.T) {
 	t.Parallel()

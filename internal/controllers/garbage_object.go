@@ -23,6 +23,11 @@ import (
 // it did not: seldom, since changes of what it serves wake what waits for them.
 const unservedRetry = 5 * time.Minute
 
+// maxSearches bounds how many names of one owner are looked for in all namespaces. Each
+// search reads the keys of all objects that the cluster has of a resource, and what
+// comes of it is an event.
+const maxSearches = 8
+
 var (
 	// errUnserved tells that the cluster of an object does not serve its kind, or
 	// that of one of its owners: nobody knows whether the owner exists.
@@ -66,8 +71,9 @@ func (g *garbage) lookAt(ctx context.Context, l look, known bool) error {
 // whether it could for all of them.
 func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
 	all = true
+	searches := maxSearches
 	for _, c := range l.unsettled {
-		found, at, err := g.examine(ctx, l, c)
+		found, at, err := g.examine(ctx, l, c, &searches)
 		if err != nil {
 			return false, err
 		}
@@ -79,7 +85,7 @@ func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
 
 // examine looks for the owner that a claim names, and returns where it is if that
 // is not where the claim says either.
-func (g *garbage) examine(ctx context.Context, l look, c claim) (verdict, place, error) {
+func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (verdict, place, error) {
 	kind, ok := g.kind(ctx, l.id.cluster, c.apiVersion, c.kind)
 	if !ok {
 		return unserved, place{}, nil
@@ -98,7 +104,7 @@ func (g *garbage) examine(ctx context.Context, l look, c claim) (verdict, place,
 	if rev != 0 && m.UID == l.id.uid {
 		return held, placeOf(claimed), nil
 	}
-	if !kind.Namespaced {
+	if *searches--; !kind.Namespaced || *searches < 0 {
 		return wrong, place{}, nil
 	}
 	// It may be in another namespace, which the dependent is told then.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -162,7 +163,7 @@ type creating struct{ rest.RESTCreateStrategy }
 func (s creating) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	if ok {
-		if err := checkPatterns(crd); err != nil {
+		if err := cmp.Or(checkColumns(crd), checkPatterns(crd)); err != nil {
 			return field.ErrorList{err}
 		}
 	}
@@ -180,7 +181,7 @@ func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 	crd, ok := obj.(*apiextensions.CustomResourceDefinition)
 	before, was := old.(*apiextensions.CustomResourceDefinition)
 	if ok {
-		if err := checkPatterns(crd); err != nil {
+		if err := cmp.Or(checkColumns(crd), checkPatterns(crd)); err != nil {
 			return field.ErrorList{err}
 		}
 	}
