@@ -2,11 +2,11 @@ package control
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics"
+
+	"github.com/unforked/kcp/internal/meter"
 )
 
 // Metrics count what the loops of one server do. The only label is the name of
@@ -54,26 +54,11 @@ func (m *Metrics) Register(register func(metrics.Registerable) error) error {
 		return nil
 	}
 	var errs [4]error
-	m.waiting, errs[0] = registered(register, m.waiting)
-	m.adds, errs[1] = registered(register, m.adds)
-	m.retries, errs[2] = registered(register, m.retries)
-	m.work, errs[3] = registered(register, m.work)
+	m.waiting, errs[0] = meter.Register(register, m.waiting)
+	m.adds, errs[1] = meter.Register(register, m.adds)
+	m.retries, errs[2] = meter.Register(register, m.retries)
+	m.work, errs[3] = meter.Register(register, m.work)
 	return errors.Join(errs[:]...)
-}
-
-// registered returns the metric that the registry serves under the name of m.
-func registered[M metrics.Registerable](register func(metrics.Registerable) error, m M) (M, error) {
-	err := register(m)
-	if err == nil {
-		return m, nil
-	}
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(M); ok {
-			return existing, nil
-		}
-	}
-	return m, fmt.Errorf("register metric %s: %w", m.FQName(), err)
 }
 
 func (m *Metrics) on() bool { return m != nil && m.adds != nil }

@@ -2,11 +2,11 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/metrics"
+
+	"github.com/unforked/kcp/internal/meter"
 )
 
 // counters are what operators see of the caches of custom resources.
@@ -47,29 +47,14 @@ func (s *Store) PublishMetrics(register func(metrics.Registerable) error) error 
 	defer s.caches.mu.Unlock()
 	c := s.caches.count
 	var errs [3]error
-	c.gauge, errs[0] = published(register, c.gauge)
-	c.heated, errs[1] = published(register, c.heated)
-	c.chilled, errs[2] = published(register, c.chilled)
+	c.gauge, errs[0] = meter.Register(register, c.gauge)
+	c.heated, errs[1] = meter.Register(register, c.heated)
+	c.chilled, errs[2] = meter.Register(register, c.chilled)
 	c.published = true
 	c.gauge.Add(float64(c.warm.Load()))
 	c.heated.Add(float64(c.warmings.Load()))
 	c.chilled.Add(float64(c.coolings.Load()))
 	return errors.Join(errs[:]...)
-}
-
-// published returns the metric that the registry serves under the name of m.
-func published[M metrics.Registerable](register func(metrics.Registerable) error, m M) (M, error) {
-	err := register(m)
-	if err == nil {
-		return m, nil
-	}
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(M); ok {
-			return existing, nil
-		}
-	}
-	return m, fmt.Errorf("register metric %s: %w", m.FQName(), err)
 }
 
 func (c *counters) warmed() {
