@@ -163,15 +163,7 @@ func TestTokenWebhook(t *testing.T) {
 // and takes a bounded time.
 func TestTokenWebhookThatFails(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	hung := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		select {
-		case <-release:
-		case <-req.Context().Done():
-		}
-	}))
-	t.Cleanup(hung.Close)
-	t.Cleanup(func() { close(release) })
+	hung := hangingServer(t)
 	down := httptest.NewTLSServer(nil)
 	down.Close()
 	for name, s := range map[string]*httptest.Server{"hangs": hung, "is down": down} {

@@ -188,19 +188,26 @@ func TestWebhookOrder(t *testing.T) {
 	}
 }
 
-// A webhook that cannot be asked allows nothing, says that it is the webhook, and
-// takes no longer than the file says.
-func TestWebhookThatFails(t *testing.T) {
-	t.Parallel()
+// hangingServer returns a server that answers nothing for as long as the test runs.
+func hangingServer(t *testing.T) *httptest.Server {
+	t.Helper()
 	release := make(chan struct{})
-	hung := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		select {
 		case <-release:
 		case <-req.Context().Done():
 		}
 	}))
-	t.Cleanup(hung.Close)
+	t.Cleanup(s.Close)
 	t.Cleanup(func() { close(release) })
+	return s
+}
+
+// A webhook that cannot be asked allows nothing, says that it is the webhook, and
+// takes no longer than the file says.
+func TestWebhookThatFails(t *testing.T) {
+	t.Parallel()
+	hung := hangingServer(t)
 	broken := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) }))
 	t.Cleanup(broken.Close)
 	down := httptest.NewTLSServer(nil)
