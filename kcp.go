@@ -208,7 +208,7 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	}
 	l, err := listenAt(ctx, s.Listen, s.Operation.Serving)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen at %s: %w; stop the program that uses the port, or choose another with --secure-port", s.Listen, err)
+		return nil, fmt.Errorf("cannot listen at %s: %w; %s", s.Listen, err, otherAddress(err))
 	}
 	if s.url == "" {
 		host, port, err := net.SplitHostPort(l.Addr().String())

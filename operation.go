@@ -2,8 +2,11 @@ package kcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"syscall"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
@@ -22,6 +25,18 @@ type (
 // DefaultOperation returns the choices that the zero value of an [Operation] stands
 // for, to begin from: the options of Kubernetes have no useful zero value.
 func DefaultOperation() Operation { return server.DefaultOperation() }
+
+// otherAddress returns what to do when nobody can listen at an address.
+func otherAddress(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "it is no address of this machine; choose one that is with --bind-address, or 0.0.0.0 for all"
+	case errors.Is(err, fs.ErrPermission):
+		return "the system lets you have no port below 1024; choose another with --secure-port"
+	default:
+		return "stop the program that uses the port, or choose another with --secure-port"
+	}
+}
 
 // listenAt opens a listener, whose port others may use too if that was chosen.
 func listenAt(ctx context.Context, at string, o *options.SecureServingOptions) (net.Listener, error) {
