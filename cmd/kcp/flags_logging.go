@@ -30,6 +30,9 @@ func (l *logging) add(f *pflag.FlagSet) {
 	f.Lookup("log-text-split-stream").Usage = "Errors go to standard error and the rest to standard output. Needs --feature-gates=LoggingAlphaOptions=true, as all --log-text-* and --log-json-* do."
 }
 
+// plain reports whether the log is for people. Programs are told everything in its form.
+func (l *logging) plain() bool { return l.Format == logsapi.DefaultLogFormat }
+
 // apply logs as the flags say from now on.
 func (l *logging) apply() error {
 	if errs := logsapi.Validate(l.LoggingConfiguration, utilfeature.DefaultFeatureGate, nil); len(errs) > 0 {

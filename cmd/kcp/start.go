@@ -167,11 +167,19 @@ func (o *options) run(ctx context.Context, stop func(), out io.Writer) error {
 	if err := o.server.Start(starting); err != nil {
 		return err
 	}
-	o.greet(out, time.Since(begun))
+	if o.logging.plain() {
+		o.greet(out, time.Since(begun))
+	} else {
+		klog.InfoS("Serving", "url", o.server.URL(), "kubeconfig", absolute(o.server.Kubeconfig), "startup", time.Since(begun).Round(time.Millisecond))
+	}
 	select {
 	case <-ctx.Done():
 		stop()
-		_, _ = fmt.Fprintln(out, "Stopping: letting requests finish. A second signal ends it at once.")
+		if o.logging.plain() {
+			_, _ = fmt.Fprintln(out, "Stopping: letting requests finish. A second signal ends it at once.")
+		} else {
+			klog.InfoS("Stopping")
+		}
 	case err := <-o.server.Failed():
 		return fmt.Errorf("the server stopped: %w", err)
 	}
