@@ -25,7 +25,7 @@ import (
 
 const (
 	rootDirectory = ".kcp"
-	startTimeout  = time.Minute
+	startTimeout  = 10 * time.Minute // much is read that is stored
 	goRun         = "go run ./cmd/kcp"
 )
 

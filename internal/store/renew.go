@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	renewPage     = 100 // values read at once
-	renewInFlight = 8   // written at once
-	renewRate     = 500 // written in a second: history, too, fills etcd
+	renewPage     = 100     // values read at once at first
+	renewBytes    = 4 << 20 // and about so much later
+	renewInFlight = 8       // written at once
+	renewRate     = 500     // written in a second: history, too, fills etcd
 	// renewEvery is how soon a new key for encryption is noticed by default.
 	renewEvery = time.Minute
 )
@@ -209,8 +210,8 @@ func (f *findings) report(ctx context.Context, r Resource) {
 func (r *renewal) values(ctx context.Context, of Resource, how kind, found *findings) error {
 	start := r.store.prefix + of.prefix() + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
-	for key := start; ; {
-		resp, err := r.store.backend.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(renewPage))
+	for key, limit := start, int64(renewPage); ; {
+		resp, err := r.store.backend.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit))
 		if err != nil {
 			return err
 		}
@@ -223,7 +224,9 @@ func (r *renewal) values(ctx context.Context, of Resource, how kind, found *find
 				}
 			})
 		}
+		var bytes int64
 		for _, kv := range resp.Kvs {
+			bytes += int64(len(kv.Key) + len(kv.Value))
 			todo <- kv
 		}
 		close(todo)
@@ -231,6 +234,7 @@ func (r *renewal) values(ctx context.Context, of Resource, how kind, found *find
 		if found.failed != nil || !resp.More {
 			return found.failed
 		}
+		limit = nextPage(limit, bytes, renewBytes)
 		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 }

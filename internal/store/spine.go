@@ -71,7 +71,8 @@ type Spine struct {
 }
 
 const (
-	scanPage   = 2000
+	scanPage   = 2000     // keys read at once at first
+	scanBytes  = 32 << 20 // and about so much later
 	retryAfter = 200 * time.Millisecond
 	// freshness is how long a refusal may wait for evidence as new as the newest
 	// revision that this process has seen.
@@ -248,8 +249,8 @@ func (p *Spine) rebuild() error {
 		p.give("Reset", f.Reset)
 	}
 	var rev int64
-	for key := start; ; {
-		resp, err := p.client.Get(p.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(scanPage), clientv3.WithRev(rev))
+	for key, limit := start, int64(scanPage); ; {
+		resp, err := p.client.Get(p.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(rev))
 		if err != nil {
 			return fmt.Errorf("read all keys: %w", err)
 		}
@@ -257,12 +258,15 @@ func (p *Spine) rebuild() error {
 			rev = resp.Header.Revision // the other pages are read as of the first
 			p.store.guard.fences.forget(rev)
 		}
+		var bytes int64
 		for _, kv := range resp.Kvs {
+			bytes += int64(len(kv.Key) + len(kv.Value))
 			p.apply(&clientv3.Event{Type: mvccpb.PUT, Kv: kv}, rev)
 		}
 		if !resp.More {
 			break
 		}
+		limit = nextPage(limit, bytes, scanBytes)
 		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 	p.ledger.swap()
