@@ -161,7 +161,7 @@ type reading struct {
 func (c *custom) encoded(r *Raw) ([]byte, error) {
 	kept := c.multi.store.encoded
 	key := kept.key(c, "", r.framed)
-	if read, ok := kept.find(key); ok && read.revision == r.ResourceVersion {
+	if read, ok := kept.find(key, r.framed); ok && read.revision == r.ResourceVersion {
 		return read.line, nil
 	}
 	decode := c.decoded
@@ -178,7 +178,7 @@ func (c *custom) encoded(r *Raw) ([]byte, error) {
 	}
 	line := append(text, '\n')
 	if c.keeps(r.framed) {
-		kept.put(key, reading{r.ResourceVersion, line}, len(line))
+		kept.put(key, r.framed, reading{r.ResourceVersion, line}, len(r.framed)+len(line))
 	}
 	return line, nil
 }
@@ -215,7 +215,7 @@ func (d readingDecoder) Decode(framed []byte, into runtime.Object, revision int6
 	}
 	kept := d.of.multi.store.encoded
 	key := kept.key(d.of, "", framed)
-	if read, ok := kept.find(key); ok {
+	if read, ok := kept.find(key, framed); ok {
 		u.Object = nil
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(read.line, &u.Object); err != nil {
 			return err
@@ -228,7 +228,7 @@ func (d readingDecoder) Decode(framed []byte, into runtime.Object, revision int6
 	}
 	text, err := json.Marshal(u.Object)
 	if err == nil {
-		kept.put(key, reading{u.GetResourceVersion(), append(text, '\n')}, len(text))
+		kept.put(key, framed, reading{u.GetResourceVersion(), append(text, '\n')}, len(framed)+len(text))
 	}
 	return err
 }

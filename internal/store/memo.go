@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"container/list"
 	"hash/maphash"
 	"sync"
@@ -10,8 +11,8 @@ const (
 	// decodedSize is how much of what was decoded last is kept, in bytes of what it was
 	// decoded from. Decoded it is some twenty times as large.
 	decodedSize = 1 << 20
-	// encodedSize is how much is kept of what was encoded last. It costs what it says,
-	// and the garbage collector does not look into it.
+	// encodedSize is how much is kept of what was encoded last, with the values that it
+	// was made of. It costs what it says, and the garbage collector does not look into it.
 	encodedSize = 16 << 20
 )
 
@@ -35,15 +36,18 @@ type memo[V any] struct {
 type memoKey struct {
 	by       *custom
 	revision string
-	value    uint64 // hash of the value, which begins with the name
+	hash     uint64 // of the value; whose it is, only the value itself says
 }
 
+// key returns the key of what by reads in a framed value, which begins with the
+// cluster and the name.
 func (m *memo[V]) key(by *custom, revision string, framed []byte) memoKey {
 	return memoKey{by, revision, maphash.Bytes(m.seed, framed)}
 }
 
 type memoEntry[V any] struct {
 	key   memoKey
+	of    []byte // the framed value; never changed
 	value V
 	bytes int
 }
@@ -52,19 +56,22 @@ func newMemo[V any](size int) *memo[V] {
 	return &memo[V]{size: size, largest: size / 64, seed: maphash.MakeSeed(), entries: map[memoKey]*list.Element{}}
 }
 
-func (m *memo[V]) find(key memoKey) (value V, ok bool) {
+// find returns what was made of a framed value. Another one of the same hash is not
+// taken for it: that would show one tenant what is another's.
+func (m *memo[V]) find(key memoKey, framed []byte) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, ok := m.entries[key]
-	if !ok {
+	if !ok || !bytes.Equal(at.Value.(*memoEntry[V]).of, framed) {
 		return value, false
 	}
 	m.order.MoveToFront(at)
 	return at.Value.(*memoEntry[V]).value, true
 }
 
-// put keeps a value in the place of any other of its key.
-func (m *memo[V]) put(key memoKey, value V, bytes int) {
+// put keeps what was made of a framed value, in the place of any other of its key. It
+// counts as so many bytes.
+func (m *memo[V]) put(key memoKey, framed []byte, value V, bytes int) {
 	if bytes > m.largest {
 		return
 	}
@@ -73,7 +80,7 @@ func (m *memo[V]) put(key memoKey, value V, bytes int) {
 	if old, ok := m.entries[key]; ok {
 		m.drop(old)
 	}
-	m.entries[key] = m.order.PushFront(&memoEntry[V]{key, value, bytes})
+	m.entries[key] = m.order.PushFront(&memoEntry[V]{key, framed, value, bytes})
 	for m.bytes += bytes; m.bytes > m.size; {
 		m.drop(m.order.Back())
 	}

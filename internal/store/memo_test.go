@@ -11,10 +11,12 @@ func TestMemo(t *testing.T) {
 	m := newMemo[string](64_000)
 	one, other := &custom{}, &custom{}
 	find := func(by *custom, name string) string {
-		v, _ := m.find(m.key(by, "", []byte(name)))
+		v, _ := m.find(m.key(by, "", []byte(name)), []byte(name))
 		return v
 	}
-	put := func(by *custom, name, value string, bytes int) { m.put(m.key(by, "", []byte(name)), value, bytes) }
+	put := func(by *custom, name, value string, bytes int) {
+		m.put(m.key(by, "", []byte(name)), []byte(name), value, bytes)
+	}
 	put(one, "a", "first", 1000)
 	if got := find(one, "a"); got != "first" {
 		t.Errorf("got %q", got)
@@ -22,8 +24,11 @@ func TestMemo(t *testing.T) {
 	if got := find(other, "a"); got != "" {
 		t.Errorf("another schema reads %q", got)
 	}
-	if got, ok := m.find(m.key(one, "2", []byte("a"))); ok {
+	if got, ok := m.find(m.key(one, "2", []byte("a")), []byte("a")); ok {
 		t.Errorf("another revision is %q", got)
+	}
+	if got, ok := m.find(m.key(one, "", []byte("a")), []byte("b")); ok {
+		t.Errorf("what has the same hash is %q", got)
 	}
 	if put(one, "a", "second", 900); find(one, "a") != "second" || m.bytes != 900 {
 		t.Errorf("got %q, and %d bytes are kept", find(one, "a"), m.bytes)

@@ -252,12 +252,12 @@ func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
 	}
 	kept := c.multi.store.decoded
 	key := kept.key(c, r.ResourceVersion, r.framed)
-	if u, ok := kept.find(key); ok {
+	if u, ok := kept.find(key, r.framed); ok {
 		return u, nil
 	}
 	u, err := c.decoded(r)
 	if err == nil && c.keeps(r.framed) {
-		kept.put(key, u, len(r.framed))
+		kept.put(key, r.framed, u, len(r.framed))
 	}
 	return u, err
 }
