@@ -74,32 +74,55 @@ func (l *EncodedList) Encode(to io.Writer) error {
 	fields := append(slices.Collect(maps.Keys(l.about.Object)), "items")
 	slices.Sort(fields)
 	for i, field := range fields {
-		if i > 0 {
-			w.WriteByte(',')
-		}
-		if err := writeJSON(w, field); err != nil {
+		if err := write(w, separator(i), strconv.Quote(field), ":"); err != nil {
 			return err
 		}
-		w.WriteByte(':')
+		var err error
 		if field == "items" {
-			l.writeItems(w)
-		} else if err := writeJSON(w, l.about.Object[field]); err != nil {
+			err = l.writeItems(w)
+		} else {
+			err = writeJSON(w, l.about.Object[field])
+		}
+		if err != nil {
 			return err
 		}
 	}
-	w.WriteString("}\n")
-	return w.Flush() // which tells of every failure before
+	if err := write(w, "}\n"); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
-func (l *EncodedList) writeItems(w *bufio.Writer) {
-	w.WriteByte('[')
-	for i, line := range l.lines {
-		if i > 0 {
-			w.WriteByte(',')
-		}
-		w.Write(line[:len(line)-1])
+func (l *EncodedList) writeItems(w *bufio.Writer) error {
+	if err := write(w, "["); err != nil {
+		return err
 	}
-	w.WriteByte(']')
+	for i, line := range l.lines {
+		if err := write(w, separator(i)); err != nil {
+			return err
+		}
+		if _, err := w.Write(line[:len(line)-1]); err != nil {
+			return err
+		}
+	}
+	return write(w, "]")
+}
+
+// separator is what comes before the i-th of several.
+func separator(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return ","
+}
+
+func write(w *bufio.Writer, texts ...string) error {
+	for _, text := range texts {
+		if _, err := w.WriteString(text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writeJSON(w io.Writer, v any) error {
