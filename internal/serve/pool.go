@@ -142,6 +142,12 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
+	if callsWebhook(s.Content.Definition) {
+		if err := beginOutside(req.Context()); err != nil {
+			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
+			return
+		}
+	}
 	h, done, err := p.handler(req.Context(), s.Content)
 	if err != nil {
 		err = apierrors.NewInternalError(fmt.Errorf("cannot serve %s: %w", s.Content.GroupResource(), err))

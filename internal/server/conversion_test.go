@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -308,7 +309,8 @@ func testLyingWebhooks(t *testing.T, all *conversions) {
 }
 
 // A webhook that hangs for one cluster does not for another, although it is the same; and
-// what needs no conversion goes on.
+// what needs no conversion goes on. What a user has waiting for it does not keep his
+// other requests from their turn.
 func testHangingWebhook(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)
 	name := bad.unique("hangs")
@@ -317,12 +319,16 @@ func testHangingWebhook(t *testing.T, all *conversions) {
 	hangs := all.hook.stall(t, name)
 	ctx, cancel := context.WithCancel(t.Context())
 	var reads sync.WaitGroup
+	bad.grant("ann", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "ann"})
+	ann := bad.server.InProcess(string(bad.name), as("ann"))
+	anns := must(dynamic.NewForConfig(ann))(t).Resource(endpoints(v2)).Namespace("default")
 	for range 40 {
-		reads.Go(func() { _, _ = bad.endpoints(v2).Get(ctx, name, metav1.GetOptions{}) })
+		reads.Go(func() { _, _ = anns.Get(ctx, name, metav1.GetOptions{}) })
 	}
 	for range 16 {
 		<-hangs.reached
 	}
+	must(must(kubernetes.NewForConfig(ann))(t).CoreV1().ConfigMaps("default").Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{}))(t)
 	for range 20 {
 		wantSpec(t, must(good.endpoints(v2).Get(t.Context(), "a", metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"runtime"
@@ -45,6 +46,10 @@ const (
 	askingEach    = 4
 	askingMin     = 8
 
+	// clusterOutside is how many of one cluster are served at once by handlers that may
+	// ask a webhook, which answers 16 at once: one that hangs keeps up these alone.
+	clusterOutside = 32
+
 	// watchBegins is how long a watch may hold up others of its cluster that begin.
 	watchBegins = time.Second
 )
@@ -54,6 +59,7 @@ const (
 type fairness struct {
 	answered  *turns // by cluster: those that are let in
 	computing *turns // by cluster: those of them that wait for nobody
+	outside   *turns // by cluster: those of them that may wait for a webhook
 	asking    *turns // by who asks: those that it is not known of yet whether they are allowed
 	loads     *loads
 	maxBody   int64
@@ -80,6 +86,7 @@ func newFairness(maxBody int64, most kinds[int]) *fairness {
 	return &fairness{
 		answered:  newTurns(clusterRequests, clusterQueue),
 		computing: newTurns(max(computingMin, computingEach*procs), clusterRequests+clusterWatches),
+		outside:   newTurns(clusterOutside, clusterRequests+clusterWatches),
 		asking:    newTurns(max(askingMin, askingEach*procs), clusterRequests+clusterQueue),
 		loads:     newLoads(),
 		maxBody:   maxBody, most: most,
@@ -183,7 +190,7 @@ func (f *fairness) watch(w http.ResponseWriter, req *http.Request, c cluster.Nam
 	timer := time.AfterFunc(watchBegins, working.end)
 	begun := func() { timer.Stop(); working.end() }
 	grow, let := f.loads.request(c)
-	req = req.WithContext(store.WithLoad(flowcontrol.WithInitializationSignal(req.Context(), signal(begun)), grow))
+	req = req.WithContext(store.WithLoad(flowcontrol.WithInitializationSignal(f.mayAsk(req.Context(), working), signal(begun)), grow))
 	return w, req, func() { begun(); let(); leave() }, nil
 }
 
@@ -200,10 +207,9 @@ func (signal) Wait() {}
 // its client or for etcd.
 func (f *fairness) answer(w http.ResponseWriter, req *http.Request, c cluster.Name, working *turn) (http.ResponseWriter, *http.Request, func(), error) {
 	ctx := req.Context()
-	switch f.answered.take(ctx, string(c), clusterWait) {
-	case errQueueFull:
+	if err := f.answered.take(ctx, string(c), clusterWait); errors.Is(err, errQueueFull) {
 		return w, req, nil, apierrors.NewTooManyRequests("this logical cluster has too many requests waiting; send fewer at once", 1)
-	case errTooLong:
+	} else if err != nil {
 		return w, req, nil, apierrors.NewTooManyRequests("this logical cluster has too many requests at once; send fewer", 1)
 	}
 	leave := func() {
@@ -216,7 +222,7 @@ func (f *fairness) answer(w http.ResponseWriter, req *http.Request, c cluster.Na
 		return w, req, nil, apierrors.NewTooManyRequests("this logical cluster has too many requests that take long; send fewer", 1)
 	}
 	grow, let := f.loads.request(c)
-	req = req.WithContext(store.WithLoad(store.WithPause(ctx, func() (back func()) {
+	req = req.WithContext(store.WithLoad(store.WithPause(f.mayAsk(ctx, working), func() (back func()) {
 		if !working.rest() {
 			return func() {}
 		}
@@ -228,6 +234,17 @@ func (f *fairness) answer(w http.ResponseWriter, req *http.Request, c cluster.Na
 		f.answered.give(string(c))
 	}
 	return responsewriter.WrapForHTTP1Or2(&restingWriter{w, ctx, working}), req, leave, nil
+}
+
+// mayAsk returns a context for a request that does not compute any more, but waits among
+// the others, once it is known to be served with the help of a webhook.
+func (f *fairness) mayAsk(ctx context.Context, working *turn) context.Context {
+	return serve.WithOutside(ctx, func() error {
+		if err := working.move(ctx, f.outside, clusterWait); err != nil {
+			return apierrors.NewTooManyRequests("too many requests of this logical cluster wait for webhooks that convert; see to these, or send fewer", 1)
+		}
+		return nil
+	})
 }
 
 // withWholeBody returns a request whose body has come, or as much of it as counts.

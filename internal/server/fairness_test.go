@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -45,7 +46,7 @@ func TestTurns(t *testing.T) {
 		if len(answers) != 0 {
 			t.Fatalf("%d requests beyond the share were let in or refused", len(answers))
 		}
-		if err := take("noisy"); err != errQueueFull {
+		if err := take("noisy"); !errors.Is(err, errQueueFull) {
 			t.Errorf("a request beyond the queue: %v", err)
 		}
 		if err := take("quiet"); err != nil {
@@ -80,10 +81,10 @@ func TestTurnsGiveUp(t *testing.T) {
 		go func() { gone <- f.take(ctx, "c1", time.Hour) }()
 		synctest.Wait()
 		cancel()
-		if err := <-gone; err != errTooLong {
+		if err := <-gone; !errors.Is(err, errTooLong) {
 			t.Errorf("a client that went away: %v", err)
 		}
-		if err := f.take(t.Context(), "c1", time.Second); err != errTooLong { // time passes at once in the bubble
+		if err := f.take(t.Context(), "c1", time.Second); !errors.Is(err, errTooLong) { // time passes at once in the bubble
 			t.Errorf("a request that waited too long: %v", err)
 		}
 		if !first.rest() || first.rest() {
@@ -94,7 +95,7 @@ func TestTurnsGiveUp(t *testing.T) {
 		}
 		first.force()
 		f.give("c1")
-		if err := f.take(t.Context(), "c1", 0); err != errTooLong {
+		if err := f.take(t.Context(), "c1", 0); !errors.Is(err, errTooLong) {
 			t.Errorf("while the first goes on: %v", err)
 		}
 		first.end()

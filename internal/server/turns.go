@@ -120,6 +120,15 @@ func (t *turn) begin(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
+// move lays down the turn, and waits for one among others.
+func (t *turn) move(ctx context.Context, to *turns, patience time.Duration) error {
+	t.rest()
+	t.mu.Lock()
+	t.of = to
+	t.mu.Unlock()
+	return t.begin(ctx, patience)
+}
+
 // force takes up the turn without waiting.
 func (t *turn) force() {
 	t.of.force(t.kind)
