@@ -146,17 +146,7 @@ func add(entries []entry, d entry) []entry {
 }
 
 // Objects returns how many objects of a resource a cluster stores.
-func (l *Ledger) Objects(c cluster.Name, r Resource) int64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	entries, _ := l.now.Get(c)
-	for _, e := range entries {
-		if l.list[e.resource] == r {
-			return int64(e.objects)
-		}
-	}
-	return 0
-}
+func (l *Ledger) Objects(c cluster.Name, r Resource) int64 { return l.of(c, r).Objects }
 
 // resources returns all that any cluster stores or stored.
 func (l *Ledger) resources() []Resource {
