@@ -157,6 +157,10 @@ func TestRenewUnderLoad(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
 	create(t, s, "c1")
+	n := cm.(*multi).Interface.(*nativeCache)
+	if err := n.ready(t.Context()); err != nil { // a cache knows nothing of what was before it
+		t.Fatal(err)
+	}
 	began := s.guard.latest.Load()
 	const writes = 300
 	again := make(chan struct{}) // closed when a watch was interrupted
@@ -183,7 +187,6 @@ func TestRenewUnderLoad(t *testing.T) {
 	done := make(chan struct{})
 	var renewer sync.WaitGroup
 	renewer.Go(func() {
-		n := cm.(*multi).Interface.(*nativeCache)
 		for {
 			select {
 			case <-done:
