@@ -27,6 +27,7 @@ const (
 	rootDirectory = ".kcp"
 	startTimeout  = 10 * time.Minute // much is read that is stored
 	goRun         = "go run ./cmd/kcp"
+	signalled     = 128 // and the number of a signal are the exit code of what it ends
 )
 
 // command is kcp with all its subcommands.
@@ -100,12 +101,12 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
   kcp start --bind-address=0.0.0.0 --shard-external-url=https://kcp.example.com:6443`,
 		Args: flagsAlone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			if err := o.checkAccess(cmd.Flags()); err != nil {
 				return err
 			}
-			return o.run(ctx, stop, cmd.ErrOrStderr())
+			return o.run(ctx, cmd.ErrOrStderr())
 		},
 	}
 	o.flags(cmd.Flags())
@@ -131,8 +132,35 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.logging.add(f)
 }
 
-// run serves until ctx ends. Then it calls stop, so that a second signal is not waited out.
-func (o *options) run(ctx context.Context, stop func(), out io.Writer) error {
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM, and what
+// undoes that. The second signal ends the process, as no signal's default action does
+// that for sure: shells have what they start in the background ignore SIGINT.
+func untilSignal(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals, undone := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for range 2 {
+			select {
+			case s := <-signals:
+				if ctx.Err() != nil {
+					os.Exit(signalled + int(s.(syscall.Signal)))
+				}
+				cancel()
+			case <-undone:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(undone)
+		cancel()
+	}
+}
+
+// run serves until ctx ends.
+func (o *options) run(ctx context.Context, out io.Writer) error {
 	if net.ParseIP(o.bind) == nil {
 		return fmt.Errorf("--bind-address %q is not an IP address; use one of this machine's, such as 127.0.0.1", o.bind)
 	}
@@ -174,7 +202,6 @@ func (o *options) run(ctx context.Context, stop func(), out io.Writer) error {
 	}
 	select {
 	case <-ctx.Done():
-		stop()
 		if o.logging.plain() {
 			_, _ = fmt.Fprintln(out, "Stopping: letting requests finish. A second signal ends it at once.")
 		} else {
