@@ -23,7 +23,7 @@ type Namespaces struct {
 	// whether it exists.
 	Get func(c cluster.Name, name string) (deleted *metav1.Time, exists bool)
 	// Fresh waits until what Get says is as new as anything this process has seen,
-	// and reports whether that took any waiting.
+	// and reports whether it is.
 	Fresh func(context.Context) bool
 	// Ending reports whether the whole cluster is being deleted, and with it the
 	// namespaces that otherwise stay.

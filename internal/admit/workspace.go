@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -43,6 +44,10 @@ func Workspaces(types WorkspaceTypes) Rule {
 			}
 			if r.GetOperation() != admission.Create || r.GetSubresource() != "" {
 				return nil
+			}
+			// What was said before of types, and of what the workspace above requires, holds.
+			if err := types.CatchUp(ctx); err != nil {
+				return apierrors.NewServerTimeout(workspaces, "create", 1)
 			}
 			if err := types.fill(ctx, r, u); err != nil {
 				return err

@@ -25,6 +25,8 @@ var workspaceTypes = schema.GroupResource{Group: tenancyapi.GroupVersion.Group, 
 
 // WorkspaceTypes says what types there are and who may use them.
 type WorkspaceTypes struct {
+	// CatchUp waits until the others know of everything that was written by now.
+	CatchUp func(context.Context) error
 	// Known returns the types of all clusters.
 	Known func() *tenancy.Types
 	// PathOf returns the canonical path of a cluster, and Root what else is known of it.

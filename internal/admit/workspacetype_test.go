@@ -1,16 +1,19 @@
 package admit
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -121,5 +124,24 @@ func TestInheritGroups(t *testing.T) {
 		if (err != nil) != say.refused || err == nil && r.Object().GetAnnotations()[key] != say.want {
 			t.Errorf("%s: %v, %v", name, r.Object().GetAnnotations(), err)
 		}
+	}
+}
+
+// A new Workspace inherits what is known once everything is that was written before, and
+// is refused if that does not come to be known.
+func TestInheritsWhatWasSaidBefore(t *testing.T) {
+	mounted := map[string]any{"spec": map[string]any{"mount": map[string]any{}}}
+	var known tenancy.Root
+	rule := Workspaces(WorkspaceTypes{
+		CatchUp: func(context.Context) error { known.RequiredGroups = "staff"; return nil },
+		Root:    func(cluster.Name) tenancy.Root { return known },
+	})
+	r := request("c", "workspaces", "w", nil, mounted)
+	if err := rule.Mutate(t.Context(), r); err != nil || r.Object().GetAnnotations()[core.RequiredGroupsAnnotation] != "staff" {
+		t.Errorf("%v, %v", r.Object().GetAnnotations(), err)
+	}
+	rule = Workspaces(WorkspaceTypes{CatchUp: func(context.Context) error { return context.DeadlineExceeded }})
+	if err := rule.Mutate(t.Context(), request("c", "workspaces", "w", nil, mounted)); !apierrors.IsServerTimeout(err) {
+		t.Errorf("a server that does not know: %v", err)
 	}
 }

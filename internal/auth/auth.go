@@ -47,12 +47,11 @@ const (
 )
 
 // Fresh waits until whatever is known to be committed has been applied to the
-// data that decisions read, and reports whether that data has moved on since. A
-// refusal is decided once more when it has, so that the first request after a
-// change is not refused on old evidence. A request that is let in never waits.
+// data that decisions read, and reports whether it has. A refusal is decided once
+// more then, so that the first request after a change is not refused on old evidence. A request that is let in never waits.
 type Fresh func(ctx context.Context) bool
 
-func (f Fresh) movedOn(ctx context.Context) bool { return f != nil && f(ctx) }
+func (f Fresh) caughtUp(ctx context.Context) bool { return f != nil && f(ctx) }
 
 // seenFrom returns u as it is known in cluster c. Only service accounts differ:
 // "system:serviceaccount:<namespace>:<name>" names another one in every cluster,

@@ -167,7 +167,7 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 	all := verdict{decision: authorizer.DecisionNoOpinion}
 	for _, ask := range z.steps.Load().ask {
 		v := ask(ctx, a)
-		if v.evidence && v.decision != authorizer.DecisionAllow && ctx.Value(settledKey{}) == nil && z.options.Fresh.movedOn(ctx) {
+		if v.evidence && v.decision != authorizer.DecisionAllow && ctx.Value(settledKey{}) == nil && z.options.Fresh.caughtUp(ctx) {
 			v = ask(ctx, a)
 		}
 		v.steps = append(all.steps, v.steps...)
@@ -320,7 +320,7 @@ func (z *Authorizer) step(v *verdict, s Step) {
 // cluster of the context. They are read on fresh evidence, because nobody decides
 // a list of rules once more.
 func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	z.options.Fresh.movedOn(ctx)
+	z.options.Fresh.caughtUp(ctx)
 	c, err := cluster.One(ctx)
 	if err != nil {
 		return nil, nil, false, err

@@ -136,7 +136,7 @@ func (z *Authorizer) ConfirmDescending(ctx context.Context, u user.Info, wanted 
 		return err
 	}
 	err = z.confirmDescending(ctx, c, u, wanted)
-	if err != nil && z.options.Fresh.movedOn(ctx) {
+	if err != nil && z.options.Fresh.caughtUp(ctx) {
 		err = z.confirmDescending(ctx, c, u, wanted)
 	}
 	return err

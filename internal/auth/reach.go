@@ -24,7 +24,7 @@ func Settled(ctx context.Context) context.Context {
 // Settle waits until decisions rest on evidence that is as new as anything the process
 // has seen, and returns a context in which none waits again.
 func (z *Authorizer) Settle(ctx context.Context) context.Context {
-	z.options.Fresh.movedOn(ctx)
+	z.options.Fresh.caughtUp(ctx)
 	return Settled(ctx)
 }
 

@@ -92,7 +92,7 @@ func remembering[Claims any](s *ServiceAccounts, v serviceaccount.Validator[Clai
 		}
 		verified.validate = func(ctx context.Context) (*accounts.ServiceAccountInfo, error) {
 			info, err := v.Validate(ctx, token, public, private)
-			if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !s.options.Fresh.movedOn(ctx) {
+			if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !s.options.Fresh.caughtUp(ctx) {
 				return info, err
 			}
 			return v.Validate(ctx, token, public, private)

@@ -151,7 +151,7 @@ func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) 
 		return nil, false, nil //nolint:nilerr // a request for no one cluster has no workspace's users
 	}
 	named := i.named(ctx, c, issuer)
-	if len(named) == 0 && i.Fresh.movedOn(ctx) {
+	if len(named) == 0 && i.Fresh.caughtUp(ctx) {
 		named = i.named(ctx, c, issuer)
 	}
 	var errs []error

@@ -38,7 +38,7 @@ type PoolConfig struct {
 	// definition counts.
 	Native func(schema.GroupResource) bool
 	// Fresh waits until everything is known that may have been written by now, and
-	// reports whether there was anything to wait for.
+	// reports whether it is.
 	Fresh func(context.Context) bool
 	// Storage of custom resources.
 	Storage generic.RESTOptionsGetter

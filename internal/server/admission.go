@@ -40,7 +40,8 @@ func (s *Server) admission() admit.Rules {
 		},
 	}
 	types := admit.WorkspaceTypes{
-		Known: func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
+		CatchUp: func(ctx context.Context) error { return s.store.Spine().CatchUp(ctx) },
+		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
 		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse,
 	}
 	descendants := admit.Descendants{

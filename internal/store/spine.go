@@ -122,29 +122,42 @@ func (p *Spine) Ready() <-chan struct{} { return p.ready }
 func (p *Spine) Ledger() *Ledger { return p.ledger }
 
 // Fresh waits, for a moment at most, until everything is applied that this process
-// knows to be committed or, where others write too, that is. It reports whether there
-// may have been anything to wait for: if not, a decision made before stands. If etcd
-// does not answer, that is noted in the context, see [WithOutage].
+// knows to be committed or, where others write too, that is. It reports whether it is:
+// then a decision made before is to be made again, as what it was for want of may have
+// been applied since. If etcd does not answer, that is noted in the context, see
+// [WithOutage].
 func (p *Spine) Fresh(ctx context.Context) bool {
-	want := p.store.guard.latest.Load()
+	limit := freshness
 	if p.store.horizon == nil {
-		if p.reached(want) {
-			return false
-		}
-		ctx, cancel := context.WithTimeout(ctx, freshnessHere)
-		defer cancel()
-		return p.WaitFor(ctx, want) == nil
+		limit = freshnessHere
 	}
-	now, err := p.store.horizon.now(ctx)
-	if err == nil {
-		limited, cancel := context.WithTimeout(ctx, freshness)
-		defer cancel()
-		err = p.reach(limited, max(want, now))
-	}
-	if err != nil && ctx.Err() == nil {
+	err := p.catchUp(ctx, limit)
+	if err != nil && p.store.horizon != nil && ctx.Err() == nil {
 		noteOutage(ctx, err)
 	}
 	return err == nil
+}
+
+// CatchUp is Fresh for what nobody may be allowed on older evidence: it waits until the
+// context ends.
+func (p *Spine) CatchUp(ctx context.Context) error { return p.catchUp(ctx, 0) }
+
+// catchUp waits, for no longer than the limit if that is not 0 and etcd has answered.
+func (p *Spine) catchUp(ctx context.Context, limit time.Duration) error {
+	want := p.store.guard.latest.Load()
+	if p.store.horizon != nil {
+		now, err := p.store.horizon.now(ctx)
+		if err != nil {
+			return err
+		}
+		want = max(want, now)
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return p.Await(ctx, want)
 }
 
 // Await waits until everything up to a revision is applied that was read from etcd, and
