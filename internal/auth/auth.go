@@ -48,7 +48,8 @@ const (
 
 // Fresh waits until whatever is known to be committed has been applied to the
 // data that decisions read, and reports whether it has. A refusal is decided once
-// more then, so that the first request after a change is not refused on old evidence. A request that is let in never waits.
+// more then, so that the first request after a change is not refused on old
+// evidence. A request that is let in never waits.
 type Fresh func(ctx context.Context) bool
 
 func (f Fresh) caughtUp(ctx context.Context) bool { return f != nil && f(ctx) }
