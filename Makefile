@@ -1,48 +1,56 @@
-# build check gen bench. "make check" is all that CI runs.
-
-TOOLS := bin/lint
-# Where generated files are; whoever adds a generator widens this.
+# build check gen bench storm dist. "make check" is all that CI runs.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
-# What compiles with the race detector on compiles only once: go test, linters and
-# programs of tests take it from here. They would sleep for a second at their end.
 RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
-
-# The pinned programs of tests, and the packages with benchmarks.
 STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
-BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' . | xargs -r -n1 dirname | sort -u)
-.PHONY: build check gen bench conformance fmt lint gen-diff programs bench-short test
+# Packages with benchmarks whose test binaries are quick to link.
+BENCHED = $(shell grep -rl --include='*_test.go' --exclude-dir=tools '^func Benchmark' internal | xargs -r -n1 dirname | sort -u | grep -vE '/(server|store|controllers|feed)$$' | sed 's|^|./|')
+.PHONY: build check gen bench storm conformance dist clients nightly fmt lint gen-diff programs bench-short test
 
 build:
 	go build -o bin/ ./cmd/...
 	for name in -ws -workspace -create-workspace _complete-ws _complete-workspace _complete-kcp; do ln -sf kubectl-kcp bin/kubectl$$name; done
 
-# The tests come last, so that their lines end the output.
 check: fmt gen-diff lint programs bench-short test
 
 gen:
 	go generate ./...
 
-# Beside a stock control plane, in one run; then the benchmarks of single packages.
 bench: build
 	$(STOCK) -o $(CURDIR)/bin/ ./cmd/...
 	go run ./test/bench
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
 
+# What one tenant feels while another attacks; see test/storm.
+storm: build
+	go run ./test/storm
+
 conformance: programs
 	CONFORMANCE=long $(RACE) go test -count=1 -timeout 180m ./test/conformance
+
+dist:
+	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist
+
+# Tools of docs/tools.md. Terraform finds its provider in the mirror.
+clients: MIRROR = bin/clients/mirror/registry.terraform.io/gavinbunney/kubectl/1.19.0/$(shell go env GOOS)_$(shell go env GOARCH)
+clients:
+	go -C test/tools build -o $(CURDIR)/bin/clients/ tool
+	go -C test/tools/metrics build -o $(CURDIR)/bin/clients/kube-state-metrics k8s.io/kube-state-metrics/v2
+	go -C test/tools/clients build -o $(CURDIR)/bin/clients/ tool
+	mkdir -p $(MIRROR) && mv bin/clients/terraform-provider-kubectl $(MIRROR)/
+
+nightly: bench dist clients storm conformance
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/server ./test/module ./test/faults
+	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
+	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 
 fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
 
-# go vet runs with the tests, on the same build.
-lint: $(TOOLS)
-	$(RACE) $(TOOLS)/staticcheck ./...
-	$(RACE) $(TOOLS)/errcheck -ignoretests $$(go list ./... | grep -v /test/)
-	$(RACE) $(TOOLS)/go-errorlint ./...
+lint: bin/lint
+	$(RACE) bin/lint ./...
 
-$(TOOLS): internal/arch/lint/go.mod internal/arch/lint/go.sum
-	go build -modfile=internal/arch/lint/go.mod -o $(TOOLS)/ tool
-	@touch $(TOOLS)
+bin/lint: $(wildcard internal/arch/lint/*)
+	go -C internal/arch/lint build -o $(CURDIR)/bin/lint .
 
 gen-diff:
 	@before=$$($(GENERATED) | xargs sha256sum) && $(MAKE) --no-print-directory gen && \
@@ -53,8 +61,8 @@ programs:
 	$(RACE) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/... tool
 
 bench-short:
-	$(RACE) go run ./test/bench -short -kcp bin/race/kcp -kube bin/race/kube
-	$(if $(BENCHED),$(RACE) go test -short -run '^$$' -bench . -benchtime 1x -timeout 20m $(BENCHED))
+	$(RACE) go run ./test/bench -short -subjects kcp -kcp bin/race/kcp
+	$(RACE) go test -short -run '^$$' -bench . -benchtime 1x -timeout 20m $(BENCHED)
 
 test:
-	$(RACE) go test -vet=all -timeout 20m ./...
+	$(RACE) go test -vet=off -timeout 20m ./... # make lint has the checks of go vet

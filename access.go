@@ -11,20 +11,20 @@ import (
 )
 
 type (
-	// AuthenticationOptions are those of kube-apiserver: certificates, tokens, proxies,
-	// identity providers, webhooks, and how the tokens of service accounts are made.
-	// They can add themselves to a set of flags.
+	// AuthenticationOptions are the options of kube-apiserver: certificates, tokens,
+	// proxies, identity providers, webhooks, and service account tokens. Their AddFlags
+	// method adds them to a flag set.
 	AuthenticationOptions = kubeoptions.BuiltInAuthenticationOptions
-	// Authorization says who is asked, in which order, whether a request is allowed.
+	// Authorization configures the authorizers and their order.
 	Authorization = auth.AuthorizationOptions
 )
 
-// NewAuthentication returns the defaults of what a [Server] can be told about
-// authentication: nobody is let in but administrators and service accounts, and who
-// brings no credentials is anonymous.
+// NewAuthentication returns the default authentication options of a [Server]. They
+// authenticate administrators and service accounts. Requests without credentials are
+// anonymous.
 func NewAuthentication() *AuthenticationOptions { return auth.DefaultOptions() }
 
-// access gathers who is let in, and checks it before anything is started.
+// access returns the access options of the server, after it has checked them.
 func (s *Server) access() (server.Access, error) {
 	a := server.Access{
 		Authentication: s.Authentication, SigningKeyFile: s.ServiceAccountKeyFile,
@@ -35,18 +35,18 @@ func (s *Server) access() (server.Access, error) {
 	}
 	o := NewAuthentication()
 	if s.Authentication != nil {
-		own := *s.Authentication // what is the caller's is not changed
+		own := *s.Authentication // a copy: the caller's options stay unchanged
 		o = &own
 	}
 	if s.ClientCAFile != "" {
 		if o.ClientCert != nil && o.ClientCert.ClientCA != "" {
-			return a, errors.New("ClientCAFile and Authentication.ClientCert name one file each; set only one of them")
+			return a, errors.New("ClientCAFile and Authentication.ClientCert both name a file; set only one of them")
 		}
 		o.ClientCert = &genericoptions.ClientCertAuthenticationOptions{ClientCA: s.ClientCAFile}
 	}
 	if s.TokenFile != "" {
 		if o.TokenFile != nil && o.TokenFile.TokenFile != "" {
-			return a, errors.New("TokenFile and Authentication.TokenFile name one file each; set only one of them")
+			return a, errors.New("TokenFile and Authentication.TokenFile both name a file; set only one of them")
 		}
 		o.TokenFile = &kubeoptions.TokenFileAuthenticationOptions{TokenFile: s.TokenFile}
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// A client certificate of the authority in ClientCAFile is for the user and groups
-// it names; one of another authority is for nobody.
+// A client certificate signed by ClientCAFile authenticates the user and groups that it
+// names. A certificate of another authority is not accepted.
 func TestClientCertificate(t *testing.T) {
 	ours, others := newAuthority(t), newAuthority(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -91,7 +91,7 @@ func (a authority) sign(t *testing.T, template *x509.Certificate) ([]byte, *ecds
 	}
 	signer := a.key
 	if signer == nil {
-		signer = key // its own
+		signer = key // self-signed
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), signer)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// widgets returns the definition of widgets in a group, of some 30 KB.
+// widgets returns a definition of about 30 KB in a group.
 func widgets(group string) *apiextensionsv1.CustomResourceDefinition {
 	fields := map[string]apiextensionsv1.JSONSchemaProps{}
 	for i := range 150 {
@@ -41,9 +41,9 @@ func widgets(group string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// BenchmarkDefinitions reports what one more definition of custom resources needs,
-// with an object of it that was listed: the same one in many clusters, and many
-// different ones in a few.
+// BenchmarkDefinitions reports the memory of one more CustomResourceDefinition with one
+// listed object. It compares one definition in many clusters with many definitions in few
+// clusters.
 func BenchmarkDefinitions(b *testing.B) {
 	n := 1_000
 	if testing.Short() {
@@ -92,7 +92,7 @@ func benchmarkDefinitions(b *testing.B, n int, at func(int) (cluster, group stri
 	b.ReportMetric(float64(runtime.NumGoroutine()-running)/float64(n), "goroutines/definition")
 }
 
-// define makes a definition in a cluster and an object of it, and lists it.
+// define creates a definition and an object of it in a cluster, and lists the object.
 func define(b *testing.B, cfg *rest.Config, group string) {
 	b.Helper()
 	definitions, err := apiextensionsclient.NewForConfig(cfg)

@@ -16,25 +16,27 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/informer"
 	"github.com/unforked/kcp/internal/server"
 )
 
 // An Object is any API object.
 type Object = control.Object
 
-// A Kind is a live view of one resource across every logical cluster. Objects that
-// it returns are shared: copy them before changing them.
-type Kind[T Object] = control.Kind[T]
+// A Kind is a cache of one resource in all logical clusters, kept current by a watch.
+// Callers must not change the objects that it returns; copy them first.
+type Kind[T Object] = informer.Kind[T]
 
-// After returns what a [Loop] returns to have its key again in d. It is not a failure.
+// After returns an error that a [Loop] returns to process its key again after d. The loop
+// does not count it as a failure.
 func After(d time.Duration) error { return control.After(d) }
 
 // KeyOf returns the key of an object.
 func KeyOf(o metav1.Object) Key { return control.KeyOf(o) }
 
-// Follow returns a live view of a resource in every logical cluster, for loops to
-// wake by, read and save to. T and L are pointers to the type of an object and of
-// its list. It is meant for [Server.Loops], and lasts as long as the server.
+// Follow returns a [Kind] for a resource, which loops use as source, to read and to save.
+// T is the pointer type of the object, L that of its list. Call it in [Server.Loops]. The
+// watch ends when the server closes.
 func Follow[T Object, L client.List](s *Server, resource schema.GroupVersionResource) (*Kind[T], error) {
 	if s.inner == nil {
 		return nil, errors.New("kcp: Follow needs a server that is started; call it in Server.Loops")
@@ -47,7 +49,7 @@ func Follow[T Object, L client.List](s *Server, resource schema.GroupVersionReso
 	if err != nil {
 		return nil, fmt.Errorf("kcp: follow %s: %w", resource.Resource, err)
 	}
-	k := control.NewKind(control.KindConfig[T]{
+	k := informer.NewKind(informer.KindConfig[T]{
 		Name: resource.Resource,
 		ListerWatcher: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

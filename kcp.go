@@ -6,10 +6,10 @@
 //	defer srv.Close()
 //	cfg, err := srv.Cluster(ctx, "team-a") // an ordinary *rest.Config
 //
-// The zero value of [Server] works: it keeps its data in a temporary directory and
-// listens nowhere. Its fields, all optional, say where data is kept, where to
-// listen, which built-in API groups to serve, and what to add: kinds, admission
-// rules, authorizers and loops.
+// The zero value of [Server] works: it stores its data in a temporary directory and does
+// not listen on the network. All fields are optional. They set the data directory, the
+// address, the built-in API groups, and additional kinds, admission rules, authorizers and
+// loops.
 package kcp
 
 import (
@@ -30,108 +30,113 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/home"
+	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
 type (
-	// A Rule is an admission rule: what may be written, and what the server fills in.
+	// A Rule is an admission rule: it may change or refuse writes.
 	Rule = admit.Rule
 	// A Request is the write that a Rule decides on.
 	Request = admit.Request
-	// A Loop brings objects, one key at a time, to the state they ask for.
+	// A Loop is a controller: it reconciles objects of all logical clusters, one key at a
+	// time.
 	Loop = control.Loop
-	// A Key names an object, and the logical cluster it is in.
+	// A Key identifies an object by logical cluster, namespace and name.
 	Key = control.Key
-	// A Source wakes a Loop.
+	// A Source queues keys for a Loop.
 	Source = control.Source
-	// An Etcd says which etcd the data is in.
-	Etcd = store.Etcd
-	// HomeWorkspaces says who has a home workspace.
-	HomeWorkspaces = server.HomeWorkspaces
-	// A MountProxy says who the server is to what serves mounted workspaces.
-	MountProxy = server.MountProxy
+	// An Etcd selects and configures the etcd that stores the data.
+	Etcd = etcd.Config
+	// HomeWorkspaces selects the users who have a home workspace.
+	HomeWorkspaces = home.Options
+	// A MountProxy is the client certificate for the servers of mounted workspaces.
+	MountProxy = mounts.Certificate
 )
 
-// KubernetesVersion is what servers tell their clients: the release of Kubernetes
-// that they are built from.
-const KubernetesVersion = server.Release
+// KubernetesVersion is the version at /version: the release of the Kubernetes libraries
+// that the server is built from.
+const KubernetesVersion = upstream.Release
 
-// A Server serves logical clusters. Set its fields, then call Start once.
+// A Server serves logical clusters. Set its fields, then call Start once. Do not change
+// the fields after that. After Start its methods may be called concurrently.
 type Server struct {
-	// Dir holds the data and the credentials. When it is empty they are kept in a
-	// temporary directory, which Close removes.
+	// Dir is the directory of the data and the credentials. If it is empty, the server
+	// uses a temporary directory, which Close removes.
 	Dir string
-	// Listen is the address to serve TLS at, as in "127.0.0.1:6443" or ":0". When it
-	// is empty the server can be reached from this process only.
+	// Listen is the address to serve TLS at, such as "127.0.0.1:6443" or ":0". If it is
+	// empty, only this process can reach the server.
 	Listen string
-	// ExternalURL is how clients reach the server, if not at the address of Listen.
+	// ExternalURL is the URL of the server for clients. The default is https at the
+	// address of the listener.
 	ExternalURL string
-	// Kubeconfig is where the kubeconfig of the administrators is written. The
-	// default is admin.kubeconfig in Dir.
+	// Kubeconfig is the file that Start writes the administrators' kubeconfig to. The
+	// default is admin.kubeconfig in Dir. Without Listen nothing is written.
 	Kubeconfig string
-	// Authentication says who else is let in, in the options of kube-apiserver; get them
-	// from [NewAuthentication]. Nil stands for their defaults.
+	// Authentication holds the authentication options of kube-apiserver. Start with the
+	// result of [NewAuthentication]. Nil means the defaults.
 	Authentication *AuthenticationOptions
-	// ServiceAccountKeyFile has, in PEM, the private key that signs the tokens of
-	// service accounts. The default is sa.key in Dir, which is made if it is not there.
+	// ServiceAccountKeyFile is the PEM file of the private key that signs service account
+	// tokens. The default is sa.key in Dir, which the server creates if it is missing.
 	ServiceAccountKeyFile string
-	// AdminTokenFile keeps the hash of the token of shard-admin. A relative path is one
-	// below Dir; the default is .admin-token-store.
+	// AdminTokenFile is the file of the hashes of the administrators' tokens. A relative
+	// path is below Dir. The default is .admin-token-store.
 	AdminTokenFile string
-	// Authorization says who is asked what users may do. The default is RBAC.
+	// Authorization configures the authorizers and their order. The default is RBAC.
 	Authorization Authorization
-	// HomeWorkspaces says who has a home workspace. The default is everybody who is
-	// authenticated.
+	// HomeWorkspaces selects the users who have a home workspace. The default is every
+	// authenticated user.
 	HomeWorkspaces HomeWorkspaces
-	// MountProxy says who the server is to what serves mounted workspaces.
+	// MountProxy is the client certificate for the servers of mounted workspaces. The
+	// default is none.
 	MountProxy MountProxy
-	// ClientCAFile holds, in PEM, the certificate authorities of client
-	// certificates: common name and organizations are user and groups. It is short
-	// for that of Authentication.
+	// ClientCAFile is a PEM file of the authorities of client certificates. The common
+	// name of a certificate is the user, its organizations are the groups. The field is a
+	// short form of Authentication.ClientCert.
 	ClientCAFile string
-	// TokenFile holds static tokens, in the CSV form that kube-apiserver reads. It is
-	// short for that of Authentication.
+	// TokenFile is a file of static tokens, in the CSV format of kube-apiserver. The field
+	// is a short form of Authentication.TokenFile.
 	TokenFile string
-	// Etcd is where the data is. The default is an etcd in this process, with its data
-	// in Dir. Any number of servers, in any number of processes, may have one etcd
-	// outside in common, each with a Dir of its own: they are equal, and serve the same
-	// logical clusters.
+	// Etcd selects the etcd that stores the data. The default is an etcd in this process,
+	// with its data in Dir. Several servers may share an external etcd, each with its own
+	// Dir. They are equal and serve the same logical clusters.
 	Etcd Etcd
-	// EtcdPrefix begins all keys in etcd. The default is "/registry".
+	// EtcdPrefix is the prefix of all keys in etcd. The default is "/registry".
 	EtcdPrefix string
-	// EgressAllow and EgressDeny are ranges of addresses that logical clusters may, and
-	// may not, have the server call, as for webhooks. The narrowest range decides. By
-	// default they reach what is on the internet, and nothing private or on this machine.
+	// EgressAllow and EgressDeny are the address ranges that the server may, and may not,
+	// call for tenants, such as for webhooks. The narrowest range that contains an address
+	// decides. By default the server calls public addresses only.
 	EgressAllow, EgressDeny []netip.Prefix
-	// NoSync leaves writing to disk to the operating system: quicker, but a crash of
-	// the machine may lose what was acknowledged. For tests.
+	// NoSync disables fsync in the embedded etcd. A crash of the machine may then lose
+	// acknowledged writes. It is for tests.
 	NoSync bool
 
-	// Operation is what those choose who run the server.
+	// Operation holds the options for operators, such as TLS, audit and limits.
 	Operation Operation
 
-	// Groups are the built-in API groups to serve, as in "core" and
+	// Groups are the built-in API groups to serve, such as "core" and
 	// "rbac.authorization.k8s.io". The default is all; "core" is always served.
 	Groups []string
-	// Kinds are further kinds that every logical cluster serves, with everything
-	// that custom resources have.
+	// Kinds are custom resources that every logical cluster serves.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
-	// Rules are further admission rules. They come after the built-in ones.
+	// Rules are evaluated after the built-in admission rules.
 	Rules []Rule
-	// Authorizers are asked about what the built-in ones neither allow nor deny.
+	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
 	Authorizers []authorizer.Authorizer
-	// Loops returns further loops. It is called once by Start, with a server that
-	// can be talked to.
+	// Loops returns further loops. Start calls it once, when the server accepts requests
+	// of this process.
 	Loops func(*Server) ([]Loop, error)
 
 	inner *server.Server
-	temp  string // a directory to remove
+	temp  string // temporary directory that Close removes; empty if Dir is set
 	url   string
 }
 
-// Start starts the server and returns when it serves. The context bounds the start
-// only.
+// Start starts the server and returns when it is ready. The context bounds the start only.
+// After an error Start may be called again.
 func (s *Server) Start(ctx context.Context) error {
 	if s.inner != nil {
 		return errors.New("kcp: the server is started already")
@@ -182,7 +187,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		}
 	}
 	if s.inner, err = server.New(ctx, c); err != nil {
-		s.inner, s.Kubeconfig = nil, chosen // another try may be in another directory
+		s.inner, s.Kubeconfig = nil, chosen // a retry may use another directory
 		if listener != nil {
 			err = errors.Join(err, ignoreClosed(listener.Close()))
 		}
@@ -197,7 +202,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// listen opens the listener and works out the URL of the server.
+// listen opens the listener and sets the URL of the server.
 func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	s.url = strings.TrimSuffix(s.ExternalURL, "/")
 	if s.Listen == "" {
@@ -223,8 +228,8 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// Close ends all requests and loops, and returns when nothing of the server runs
-// any more.
+// Close ends all requests and loops, and returns when all goroutines of the server have
+// ended.
 func (s *Server) Close() error {
 	if s.inner != nil {
 		s.inner.Close()
@@ -239,11 +244,11 @@ func (s *Server) removeTemp() error {
 	return os.RemoveAll(s.temp)
 }
 
-// URL is how clients reach the server, without a path.
+// URL returns the URL at which clients reach the server, without a path.
 func (s *Server) URL() string { return s.url }
 
-// Failed returns a channel that gets the error if the server stops by itself. It is
-// nil before Start.
+// Failed returns a channel that receives the error if the server stops without Close. It
+// is nil before Start.
 func (s *Server) Failed() <-chan error {
 	if s.inner == nil {
 		return nil
@@ -253,10 +258,9 @@ func (s *Server) Failed() <-chan error {
 
 var errNotStarted = errors.New("kcp: the server is not started; call Start first")
 
-// Cluster returns a configuration for clients of a logical cluster, which is made
-// if there is none of that name: 2 to 63 lower-case letters, digits and dashes.
-// Clients with it may do anything in that cluster. They talk to the server
-// directly, without a socket.
+// Cluster returns a configuration for clients of a logical cluster, and creates the cluster
+// if it does not exist. A name has 2 to 63 lower-case letters, digits and dashes. The
+// clients may do anything in the cluster. They call the server directly, without a socket.
 func (s *Server) Cluster(ctx context.Context, name string) (*rest.Config, error) {
 	n, err := cluster.ParseName(name)
 	switch {
@@ -266,14 +270,14 @@ func (s *Server) Cluster(ctx context.Context, name string) (*rest.Config, error)
 		return nil, errNotStarted
 	}
 	if err := s.inner.MakeCluster(ctx, n); err != nil {
-		return nil, fmt.Errorf("kcp: make logical cluster %s: %w", n, err)
+		return nil, fmt.Errorf("kcp: create logical cluster %s: %w", n, err)
 	}
 	return s.As(name, server.System())
 }
 
-// Remove deletes a logical cluster that Cluster made, with everything in it, and
-// returns when it is gone. Something in it with a finalizer that nobody takes care
-// of keeps it, which is an error that says so.
+// Remove deletes a logical cluster and everything in it, and returns when it is deleted.
+// If an object has a finalizer that no controller removes, Remove returns an error that
+// names it.
 func (s *Server) Remove(ctx context.Context, name string) error {
 	n, err := cluster.ParseName(name)
 	switch {
@@ -288,8 +292,8 @@ func (s *Server) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// As returns a configuration for clients that act as u in the logical cluster of
-// that name or path, or for "*" in all of them. It makes nothing.
+// As returns a configuration for clients that act as u. at is the name or path of a logical
+// cluster, or "*" for all of them. As creates no cluster.
 func (s *Server) As(at string, u user.Info) (*rest.Config, error) {
 	if at != string(cluster.All) {
 		if _, err := cluster.ParsePath(at); err != nil {

@@ -79,7 +79,7 @@ func clients(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
 	return c
 }
 
-// Two servers in one process, with clusters of one name, know nothing of each other.
+// Two servers in one process share no data, even in clusters with the same name.
 func TestTwoServers(t *testing.T) {
 	a, b := start(t, &kcp.Server{}), start(t, &kcp.Server{})
 	for i, srv := range []*kcp.Server{a, b} {
@@ -101,7 +101,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// What was written is there when the server is started again in the same directory.
+// A server that starts again in the same directory has the data that was written before.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {
@@ -126,8 +126,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// A server that was closed has left nothing running, however often that is done,
-// even with watches that nobody ended, nor reads.
+// A closed server leaves no goroutines, even after several starts and with open watches
+// whose events are not read.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	var before map[string]int
 	for i := range 3 {
@@ -149,14 +149,14 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		if err := srv.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for range w.ResultChan() { //nolint:revive // until it ends, as it must
+		for range w.ResultChan() { //nolint:revive // it must end
 		}
 		left := goroutines()
 		if i == 0 {
-			before = left // libraries start some of their own with the first server
+			before = left // libraries start goroutines of their own with the first server
 			continue
 		}
-		// Goroutines that were told to end may take a moment.
+		// Goroutines may end a moment after Close.
 		deadline := time.Now().Add(20 * time.Second)
 		for len(more(left, before)) > 0 && time.Now().Before(deadline) {
 			runtime.Gosched()
@@ -165,11 +165,11 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		if leaked := more(left, before); len(leaked) > 0 {
 			t.Fatalf("after another server was closed there are more goroutines from:\n%s", strings.Join(leaked, "\n"))
 		}
-		before = left // without those of the first server that took a moment
+		before = left // goroutines of the first server that ended late are not counted
 	}
 }
 
-// goroutines returns how many goroutines of the process were started where.
+// goroutines returns the number of goroutines of the process by the place that started them.
 func goroutines() map[string]int {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -185,7 +185,7 @@ func goroutines() map[string]int {
 	return count
 }
 
-// more returns of what there is more than before, with the counts of both.
+// more returns the places with more goroutines than before, with both counts.
 func more(now, before map[string]int) []string {
 	var of []string
 	for by, n := range now {
@@ -218,7 +218,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// As gives clients no more than their user has.
+// Clients from As have only the rights of their user.
 func TestAs(t *testing.T) {
 	srv := start(t, &kcp.Server{})
 	cluster(t, srv, "guarded")
@@ -239,7 +239,7 @@ func TestAs(t *testing.T) {
 	}
 }
 
-// A server that is not started says so.
+// Methods of a server that is not started return an error that says so.
 func TestNotStarted(t *testing.T) {
 	srv := &kcp.Server{}
 	_, made := srv.Cluster(t.Context(), "early")
@@ -257,7 +257,7 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// With Listen the server is reached by TLS, with the credentials in Dir.
+// With Listen clients reach the server over TLS, with the credentials in Dir.
 func TestListen(t *testing.T) {
 	srv := start(t, &kcp.Server{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	for name, status := range map[string]int{"shard-base": http.StatusOK, "base": http.StatusForbidden} {
@@ -285,7 +285,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// Remove leaves nothing: a cluster of the same name is a new one.
+// Remove deletes everything: a new cluster of the same name is empty.
 func TestRemove(t *testing.T) {
 	srv := start(t, &kcp.Server{})
 	for range 2 {
@@ -302,8 +302,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Authorizers of the embedding program may allow what RBAC does not, within a cluster
-// that exists.
+// Authorizers of the embedding program may allow requests that RBAC does not allow, in
+// clusters that exist.
 func TestAuthorizers(t *testing.T) {
 	readers := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser().GetName() == "reader" && a.IsReadOnly() {
@@ -333,9 +333,8 @@ func TestAuthorizers(t *testing.T) {
 	}
 }
 
-// BenchmarkClusters makes many logical clusters, each with a namespace, and reports
-// what one of them needs. To compare sizes run each alone: the memory of a server that
-// was closed goes only after a while.
+// BenchmarkClusters creates many logical clusters with a namespace each, and reports the
+// cost of one. Run each size alone: the memory of a closed server is freed late.
 func BenchmarkClusters(b *testing.B) {
 	sizes := []int{1_000, 10_000}
 	if testing.Short() {
@@ -368,7 +367,7 @@ func BenchmarkClusters(b *testing.B) {
 	}
 }
 
-// caughtUp has all clusters listed, so that what caches have yet to take in is there.
+// caughtUp lists all clusters, so that all caches are current.
 func caughtUp(b *testing.B, srv *kcp.Server) {
 	b.Helper()
 	cfg, err := srv.As("*", &user.DefaultInfo{Name: "benchmark", Groups: []string{user.SystemPrivilegedGroup}})
@@ -387,7 +386,7 @@ func caughtUp(b *testing.B, srv *kcp.Server) {
 	}
 }
 
-// live returns the bytes of heap that are in use.
+// live returns the number of live heap bytes.
 func live() int64 {
 	runtime.GC()
 	runtime.GC()

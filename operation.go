@@ -11,34 +11,36 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
 
+	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/server"
 )
 
 type (
-	// An Operation is what those choose who run a server: certificates, audit,
-	// tracing, encryption at rest, and limits.
+	// An Operation holds the options for operators: certificates, audit, tracing,
+	// encryption at rest, and limits.
 	Operation = server.Operation
-	// Encryption says how objects are encrypted in etcd.
-	Encryption = server.Encryption
+	// Encryption configures the encryption of objects in etcd.
+	Encryption = encryption.Options
 )
 
-// DefaultOperation returns the choices that the zero value of an [Operation] stands
-// for, to begin from: the options of Kubernetes have no useful zero value.
+// DefaultOperation returns an [Operation] with all defaults set. Change its fields: the
+// zero values of the options inside it do not work.
 func DefaultOperation() Operation { return server.DefaultOperation() }
 
-// otherAddress returns what to do when nobody can listen at an address.
+// otherAddress returns advice for an error of listening at an address.
 func otherAddress(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "it is no address of this machine; choose one that is with --bind-address, or 0.0.0.0 for all"
+		return "this machine has no such address; choose another with --bind-address, or 0.0.0.0 for all"
 	case errors.Is(err, fs.ErrPermission):
-		return "the system lets you have no port below 1024; choose another with --secure-port"
+		return "ports below 1024 need special privileges; choose another with --secure-port"
 	default:
 		return "stop the program that uses the port, or choose another with --secure-port"
 	}
 }
 
-// listenAt opens a listener, whose port others may use too if that was chosen.
+// listenAt opens a listener. It shares the port or address with other processes if the
+// options permit it.
 func listenAt(ctx context.Context, at string, o *options.SecureServingOptions) (net.Listener, error) {
 	if o == nil || !o.PermitPortSharing && !o.PermitAddressSharing {
 		return new(net.ListenConfig).Listen(ctx, "tcp", at)
@@ -50,11 +52,11 @@ func listenAt(ctx context.Context, at string, o *options.SecureServingOptions) (
 	if addr.Port == 0 {
 		return nil, fmt.Errorf("%q has no port that can be shared; give a number to --secure-port, or leave out --permit-port-sharing and --permit-address-sharing", at)
 	}
-	// Only upstream's options set these on a socket.
+	// Upstream sets these socket options only in SecureServingOptions.
 	shared := options.SecureServingOptions{
 		BindAddress: addr.IP, BindPort: addr.Port, PermitPortSharing: o.PermitPortSharing, PermitAddressSharing: o.PermitAddressSharing,
 	}
-	if shared.BindAddress == nil { // of all interfaces, as nothing was named
+	if shared.BindAddress == nil { // all interfaces
 		shared.BindAddress = net.IPv6unspecified
 	}
 	var info *genericapiserver.SecureServingInfo

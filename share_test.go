@@ -13,8 +13,8 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// Two servers have a port in common if both permit it, as when one takes over from the
-// other; and one can have the port of another that has just stopped.
+// Two servers can share a port if both permit it, as in a handover. A server can also take
+// the port of one that has just stopped.
 func TestSharedPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestSharedPort(t *testing.T) {
 	_, port, _ := net.SplitHostPort(at)
 	byName.Listen = net.JoinHostPort("localhost", port)
 	first, second := start(t, byName), start(t, sharing(true, false))
-	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", port)); err == nil { // of this machine, but not localhost
+	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.2", port)); err == nil { // another loopback address
 		t.Errorf("a server that listens at %s is reached at %s: %v", byName.Listen, conn.RemoteAddr(), conn.Close())
 	}
 	alone := sharing(false, true)

@@ -1,9 +1,7 @@
-// Package client is a typed client for one kind of object in one logical
-// cluster at a time. A Go type for the object and one for its list are all it
-// takes: there is nothing to generate and nothing to register.
+// Package client is a typed client for one kind of object in one logical cluster at a time.
+// It needs a Go type for the object and one for its list, and no generated code.
 //
-// Every other Kubernetes client works too, with the configuration that
-// [Cluster] returns.
+// Every other Kubernetes client works too, with the configuration that [Cluster] returns.
 package client
 
 import (
@@ -37,14 +35,12 @@ type List interface {
 	metav1.ListInterface
 }
 
-// A Client reads and writes objects of type T in one logical cluster, and in
-// one namespace if [Client.Namespace] was called. It may be used by several
-// goroutines at once.
+// A Client reads and writes objects of type T in one logical cluster. After
+// [Client.Namespace] it is for one namespace. It is safe for concurrent use.
 //
-// Get, List, Watch, Create, Update, UpdateStatus, Patch, Delete and
-// DeleteCollection are those of every client of Kubernetes; the errors they
-// return are for package k8s.io/apimachinery/pkg/api/errors. As there, objects
-// that come back have no apiVersion and kind.
+// Get, List, Watch, Create, Update, UpdateStatus, Patch, Delete and DeleteCollection work
+// as in other clients of Kubernetes. Package k8s.io/apimachinery/pkg/api/errors tells
+// their errors apart. Returned objects have no apiVersion and kind.
 type Client[T Object, L List] struct {
 	*gentype.ClientWithList[T, L]
 
@@ -54,13 +50,12 @@ type Client[T Object, L List] struct {
 	resource  schema.GroupVersionResource
 }
 
-// New returns a client for a resource in the logical cluster with the given
-// path or name; "*" stands for all logical clusters and is good for List and
-// Watch. Whatever cluster cfg is for makes no difference.
+// New returns a client for a resource in the logical cluster with the given path or name.
+// The path "*" stands for all logical clusters; such a client can List and Watch only. The
+// path replaces the logical cluster of cfg, if it has one.
 //
-// The kind that is sent is the name of the type behind T. Requests are not held
-// back on this side, unless cfg sets a QPS or a rate limiter: the server sees to
-// it that clients treat each other fairly.
+// The kind in requests is the name of the type that T points to. Unless cfg sets a QPS or
+// a rate limiter, the client does not limit its requests: the server does.
 func New[T Object, L List](cfg *rest.Config, path string, resource schema.GroupVersionResource) (*Client[T, L], error) {
 	if resource.Resource == "" || resource.Version == "" {
 		return nil, fmt.Errorf("client for %s: the resource needs a plural name and a version, as from GroupVersion.WithResource(\"workspaces\")", resource)
@@ -87,8 +82,8 @@ func New[T Object, L List](cfg *rest.Config, path string, resource schema.GroupV
 	return c.at(path, "")
 }
 
-// schemeFor returns a scheme that knows what a client for T meets: T, L, and
-// the options, errors and watch events of the API machinery.
+// schemeFor returns a scheme with T, L, and the options, errors and watch events of the API
+// machinery.
 func schemeFor[T Object, L List](gv schema.GroupVersion) (*runtime.Scheme, error) {
 	for _, t := range []reflect.Type{reflect.TypeFor[T](), reflect.TypeFor[L]()} {
 		if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -104,13 +99,13 @@ func schemeFor[T Object, L List](gv schema.GroupVersion) (*runtime.Scheme, error
 	return scheme, nil
 }
 
-// fresh returns a pointer to a new zero value of what P points to.
+// fresh returns a pointer to a new zero value of the type that P points to.
 func fresh[P any]() P {
 	return reflect.New(reflect.TypeFor[P]().Elem()).Interface().(P)
 }
 
-// In returns a client like c for another logical cluster. It shares the
-// connections of c and costs next to nothing.
+// In returns a client like c for another logical cluster. It is cheap: it shares the
+// connections of c.
 func (c *Client[T, L]) In(path string) (*Client[T, L], error) {
 	return c.at(path, c.GetNamespace())
 }
@@ -131,8 +126,8 @@ func (c *Client[T, L]) at(path, namespace string) (*Client[T, L], error) {
 	return &at, nil
 }
 
-// Namespace returns a client like c for the objects in one namespace. Without
-// a namespace, a client for a namespaced resource can List and Watch only.
+// Namespace returns a client like c for one namespace. Without a namespace, a client for a
+// namespaced resource can List and Watch only.
 func (c *Client[T, L]) Namespace(name string) *Client[T, L] {
 	in := *c
 	in.ClientWithList = c.typed(c.GetClient(), name)
@@ -143,13 +138,13 @@ func (c *Client[T, L]) typed(requests rest.Interface, namespace string) *gentype
 	return gentype.NewClientWithList(c.resource.Resource, requests, runtime.NewParameterCodec(c.scheme), namespace, fresh[T], fresh[L])
 }
 
-// Apply makes the object with the given name have the given fields, creating it
-// if need be, and removes fields that the same field manager applied before and
-// leaves out now. Options must name the field manager.
+// Apply sets fields of the object with the given name by server-side apply, and creates the
+// object if it does not exist. Fields that the same field manager applied before and that
+// are missing now are removed. Options must set the field manager.
 //
-// The fields are whatever becomes a JSON object of them alone, such as a map or
-// an apply configuration of Kubernetes; apiVersion, kind and metadata.name are
-// filled in. T itself would not do: its zero values would be applied as well.
+// Fields is a value that encodes as a JSON object with exactly the fields to set, such as
+// a map or an apply configuration of Kubernetes. Apply adds apiVersion, kind and
+// metadata.name. Do not pass a T: its zero values would be applied, too.
 func (c *Client[T, L]) Apply(ctx context.Context, name string, fields any, opts metav1.ApplyOptions) (T, error) {
 	body, err := c.applied(name, fields)
 	if err != nil {
@@ -182,13 +177,12 @@ func (c *Client[T, L]) applied(name string, fields any) ([]byte, error) {
 	return json.Marshal(body)
 }
 
-// Cluster returns a copy of cfg for the logical cluster with the given path or
-// name, or for all of them ("*"). If cfg is for a logical cluster already, the
-// new one takes its place; what comes before it in the URL, as with a view on
-// other clusters, is kept.
+// Cluster returns a copy of cfg for the logical cluster with the given path or name, or for
+// all of them ("*"). The path replaces the logical cluster of cfg, if it has one. The part
+// of the URL before that, such as the path of a view, stays.
 //
-// The path goes into the URL as it is. Check first what users typed, or use
-// [New], which does.
+// The path goes into the URL unchecked. Validate user input first, or use [New], which
+// does.
 func Cluster(cfg *rest.Config, path string) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Host = clusterURL(cfg.Host, path)
@@ -199,9 +193,9 @@ const segment = "/clusters/"
 
 func clusterURL(server, path string) string {
 	if server == "" {
-		server = "localhost" // what an empty host means to client-go
+		server = "localhost" // the default of client-go
 	}
-	begin := 0 // of the host, which may be called anything, "clusters" too
+	begin := 0 // of the host, whose name may be "clusters"
 	if i := strings.Index(server, "://"); i >= 0 {
 		begin = i + len("://")
 	}

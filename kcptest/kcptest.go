@@ -1,6 +1,6 @@
-// Package kcptest gives tests a real API server: one for the whole test binary,
-// started in a fraction of a second, and in it a fresh logical cluster for each
-// test, so that tests run in parallel and never meet each other's objects.
+// Package kcptest starts a real API server for tests: one for the whole test binary, in a
+// fraction of a second. Each test gets a new logical cluster in it, so tests run in
+// parallel and never see each other's objects.
 //
 //	func TestController(t *testing.T) {
 //		c := kcptest.New(t)
@@ -8,8 +8,9 @@
 //		…
 //	}
 //
-// The server lives in the test process, keeps its data in a temporary directory,
-// and ends with the process.
+// The server runs in the test process and ends with it. Its data is in a temporary
+// directory, which is removed when the process ends; on Windows only [Universe.Close]
+// removes it.
 package kcptest
 
 import (
@@ -42,54 +43,76 @@ import (
 
 const startTimeout = time.Minute
 
-// DefaultTimeout is how long [Cluster.Wait] waits before it fails the test.
+// DefaultTimeout is the timeout of [Cluster.Wait].
 const DefaultTimeout = 30 * time.Second
 
-// A Universe is a server for tests. Tests of one package share one: [New] uses a
-// universe of its own making. Make another, as a package variable or in TestMain,
-// for a server with kinds, rules or loops.
+// A Universe is a server for tests. [New] uses a universe that all tests of the binary
+// share. Declare another one, as a package variable or in TestMain, for a server with
+// kinds, rules or loops.
 type Universe struct {
-	// Server is started with the first cluster. It may be left nil.
+	// Server is the server to start with the first cluster. The default is an empty
+	// kcp.Server. If its Dir is empty, it gets a temporary directory.
 	Server *kcp.Server
 
 	once sync.Once
 	err  error
+	temp *tempDir // nil if Server has a Dir of its own
 }
 
-// shared is the universe of [New]: the one server of the test binary.
+// shared is the universe of [New].
 var shared = sync.OnceValue(func() *Universe { return &Universe{} })
 
-// New returns a fresh logical cluster of the server that all tests of the binary
-// share.
+// New returns a new logical cluster of the server that all tests of the binary share.
 func New(t testing.TB) *Cluster {
 	t.Helper()
 	return shared().New(t)
 }
 
-// Start starts the server, unless it is started.
+// Start starts the server. Later calls return the same result.
 func (u *Universe) Start() (*kcp.Server, error) {
-	u.once.Do(func() {
-		if u.Server == nil {
-			u.Server = &kcp.Server{}
-		}
-		u.Server.NoSync = true // what a crash of the machine loses is of no use to anybody
-		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-		defer cancel()
-		u.err = u.Server.Start(ctx)
-	})
+	u.once.Do(func() { u.err = u.start() })
 	return u.Server, u.err
 }
 
-// Close ends the server, for a TestMain that wants to see nothing left. Without
-// it, the server ends with the process.
+func (u *Universe) start() error {
+	if u.Server == nil {
+		u.Server = &kcp.Server{}
+	}
+	u.Server.NoSync = true // tests need no data after a crash of the machine
+	if u.Server.Dir == "" {
+		var err error
+		if u.temp, err = newTempDir(); err != nil {
+			return err
+		}
+		u.Server.Dir = u.temp.path
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := u.Server.Start(ctx); err != nil {
+		return errors.Join(err, u.removeTemp())
+	}
+	return nil
+}
+
+// Close stops the server and removes its temporary directory. Without it, both end with
+// the process.
 func (u *Universe) Close() error {
 	if u.Server == nil || u.err != nil {
 		return nil
 	}
-	return u.Server.Close()
+	return errors.Join(u.Server.Close(), u.removeTemp())
 }
 
-// New returns a fresh logical cluster.
+func (u *Universe) removeTemp() error {
+	if u.temp == nil {
+		return nil
+	}
+	temp := u.temp
+	u.temp = nil
+	return temp.remove()
+}
+
+// New returns a new logical cluster.
 func (u *Universe) New(t testing.TB) *Cluster {
 	t.Helper()
 	srv, err := u.Start()
@@ -117,7 +140,7 @@ func (u *Universe) New(t testing.TB) *Cluster {
 type Cluster struct {
 	Name   string
 	Server *kcp.Server
-	// Config is for clients that may do anything in the cluster.
+	// Config is the configuration of clients that may do anything in the cluster.
 	Config *rest.Config
 	// Dynamic is a client of the cluster.
 	Dynamic dynamic.Interface
@@ -126,9 +149,9 @@ type Cluster struct {
 	t         testing.TB
 }
 
-// Apply makes or changes every object in manifests, YAML or JSON documents, as
-// kubectl apply --server-side does. Namespaced objects without a namespace go to
-// "default". It returns the last of them.
+// Apply creates or changes the objects in manifests, YAML or JSON documents, as
+// "kubectl apply --server-side" does. Namespaced objects without a namespace go to
+// "default". Apply returns the last object.
 func (c *Cluster) Apply(manifests string) *unstructured.Unstructured {
 	c.t.Helper()
 	var last *unstructured.Unstructured
@@ -152,8 +175,8 @@ func (c *Cluster) Apply(manifests string) *unstructured.Unstructured {
 	}
 }
 
-// client returns the client of a kind. The kinds of a cluster may change in a
-// test, so they are looked up each time.
+// client returns a client for a kind. It reads discovery each time: a test may change the
+// kinds of its cluster.
 func (c *Cluster) client(kind schema.GroupVersionKind, namespace string) dynamic.ResourceInterface {
 	c.t.Helper()
 	groups, err := restmapper.GetAPIGroupResources(c.discovery)
@@ -173,8 +196,8 @@ func (c *Cluster) client(kind schema.GroupVersionKind, namespace string) dynamic
 	return c.Dynamic.Resource(mapping.Resource).Namespace(namespace)
 }
 
-// Wait returns the object once done says so of it; o is nil while there is none.
-// It watches, and fails the test, showing the object, after [DefaultTimeout].
+// Wait watches an object until done returns true, and returns the object; o is nil while
+// the object does not exist. After [DefaultTimeout] it fails the test and prints the object.
 func (c *Cluster) Wait(gvr schema.GroupVersionResource, namespace, name string, done func(o *unstructured.Unstructured) bool) *unstructured.Unstructured {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), DefaultTimeout)
@@ -192,11 +215,11 @@ func (c *Cluster) Wait(gvr schema.GroupVersionResource, namespace, name string, 
 		last = o
 	}
 	text, err := json.MarshalIndent(last, "", "  ")
-	c.t.Fatalf("kcptest: %s %s is not as waited for (%v): %s", gvr.Resource, name, errors.Join(ctx.Err(), err), text)
+	c.t.Fatalf("kcptest: %s %s is not in the expected state (%v): %s", gvr.Resource, name, errors.Join(ctx.Err(), err), text)
 	return nil
 }
 
-// waitOnce waits for as long as one watch lasts. It returns the object it saw last.
+// waitOnce waits until one watch ends. It returns the last state of the object.
 func waitOnce(ctx context.Context, client dynamic.ResourceInterface, name string, done func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, bool, error) {
 	selector := fields.OneTermEqualSelector("metadata.name", name).String()
 	list, err := client.List(ctx, metav1.ListOptions{FieldSelector: selector})

@@ -1,5 +1,5 @@
-// Package crds holds the CustomResourceDefinitions of this project's kinds, as
-// they were generated from the Go types.
+// Package crds holds the CustomResourceDefinitions of this project's kinds,
+// generated from the Go types.
 package crds
 
 import (

@@ -221,7 +221,7 @@ func TestWorkspaceAuthenticationRules(t *testing.T) {
 	d := load(t, workspaceAuthentications)
 	const issuer = `issuer: {url: "https://login.example.com"}`
 	with := func(more string) string { return "spec: {jwt: [{" + issuer + ", " + more + "}]}" }
-	const one, either, prefix = "exactly one of claim and expression must be set", "at most one of claim and expression", "prefix can only be set together with claim"
+	const none, both, prefix = "either claim or expression must be specified", "claim and expression cannot both be specified", "prefix can only be specified when claim is specified"
 	for _, c := range []change{
 		{"complete", ``, with(`claimMappings: {username: {claim: sub, prefix: ""}, groups: {expression: claims.groups}, uid: {claim: uid}, extra: [{key: a.com/b, valueExpression: "''"}]},
 			claimValidationRules: [{claim: a, requiredValue: b}, {expression: "true", message: m}], userValidationRules: [{expression: "true", message: m}]`), nil},
@@ -229,14 +229,14 @@ func TestWorkspaceAuthenticationRules(t *testing.T) {
 		{"no providers", ``, `spec: {}`, []string{"spec.jwt: Required"}},
 		{"a provider without anything", ``, `spec: {jwt: [{}]}`, []string{"issuer: Required", "claimMappings: Required"}},
 		{"an issuer without URL", ``, `spec: {jwt: [{issuer: {}, claimMappings: {username: {claim: sub}}}]}`, []string{"issuer.url: Required"}},
-		{"names from two sources", ``, with(`claimMappings: {username: {claim: sub, expression: claims.sub}}`), []string{one}},
-		{"names from none", ``, with(`claimMappings: {username: {}}`), []string{one}},
-		{"groups from two sources", ``, with(`claimMappings: {username: {claim: sub}, groups: {claim: g, expression: claims.g}}`), []string{one}},
+		{"names from two sources", ``, with(`claimMappings: {username: {claim: sub, expression: claims.sub}}`), []string{both}},
+		{"names from none", ``, with(`claimMappings: {username: {}}`), []string{none}},
+		{"groups from two sources", ``, with(`claimMappings: {username: {claim: sub}, groups: {claim: g, expression: claims.g}}`), []string{both}},
 		{"a prefix of an expression", ``, with(`claimMappings: {username: {expression: claims.sub, prefix: a}, groups: {expression: claims.g, prefix: a}}`), []string{prefix, prefix}},
-		{"a UID from two sources", ``, with(`claimMappings: {username: {claim: sub}, uid: {claim: a, expression: claims.a}}`), []string{either}},
+		{"a UID from two sources", ``, with(`claimMappings: {username: {claim: sub}, uid: {claim: a, expression: claims.a}}`), []string{both}},
 		{"a UID from none", ``, with(`claimMappings: {username: {claim: sub}, uid: {}}`), nil},
 		{"an extra without value", ``, with(`claimMappings: {username: {claim: sub}, extra: [{key: a.com/b}]}`), []string{"valueExpression: Required"}},
-		{"a rule of two kinds", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{claim: a, requiredValue: b, expression: "true", message: m}]`), []string{one}},
+		{"a rule of two kinds", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{claim: a, requiredValue: b, expression: "true", message: m}]`), []string{both}},
 		{"a claim of any value", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{claim: a}]`), []string{"claim and requiredValue go together"}},
 		{"an expression that says nothing", ``, with(`claimMappings: {username: {claim: sub}}, claimValidationRules: [{expression: "true"}]`), []string{"expression and message go together"}},
 		{"a rule for users that says nothing", ``, with(`claimMappings: {username: {claim: sub}}, userValidationRules: [{expression: "true"}]`), []string{"message: Required"}},

@@ -11,15 +11,15 @@ import (
 	"github.com/unforked/kcp/internal/dial"
 )
 
-// egress are the flags about what logical clusters may have the server call.
+// egress holds the flags that restrict which addresses the server calls for logical clusters.
 type egress struct{ allow, deny []string }
 
 func (e *egress) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&e.allow, dial.AllowFlag, nil, "CIDRs of addresses that webhooks, identity providers and mounts of logical clusters may be at although they are private or on this machine. The narrowest range decides.")
-	f.StringSliceVar(&e.deny, dial.DenyFlag, nil, "CIDRs of addresses that webhooks, identity providers and mounts of logical clusters may not be at. The narrowest range decides.")
+	f.StringSliceVar(&e.allow, dial.AllowFlag, nil, "CIDRs of private or local addresses that the server may call for webhooks, identity providers and mounts of logical clusters. The narrowest range decides.")
+	f.StringSliceVar(&e.deny, dial.DenyFlag, nil, "CIDRs of addresses that the server must not call for webhooks, identity providers and mounts of logical clusters. The narrowest range decides.")
 }
 
-// apply gives the server what the flags say.
+// apply sets the ranges of the server from the flags.
 func (e *egress) apply(s *kcp.Server) error {
 	ranges := func(flag string, values []string) ([]netip.Prefix, error) {
 		all, err := dial.ParseRanges(values)

@@ -9,21 +9,53 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 )
 
 const (
 	embedded = "embedded"
-	// passwordVariable is for a password that should not be in a file either.
+	// passwordVariable is the environment variable for the password of the etcd user.
 	passwordVariable = "KCP_ETCD_PASSWORD"
 )
 
-// etcdFlags are the flags of start that say where the data is.
+// etcdFlags holds the flags about etcd.
 type etcdFlags struct {
 	servers      []string
 	passwordFile string
 	interval     time.Duration
+	listen       listenFlags
+}
+
+// listenFlags are flags of the existing kcp that have no effect: the embedded etcd listens
+// nowhere.
+type listenFlags struct {
+	clientPort, peerPort string
+	metricsURLs          []string
+}
+
+func (l *listenFlags) add(f *pflag.FlagSet) {
+	const why = "Accepted for the existing kcp, without effect: the embedded etcd listens nowhere."
+	f.StringVar(&l.clientPort, "embedded-etcd-client-port", "", why)
+	f.StringVar(&l.peerPort, "embedded-etcd-peer-port", "", why)
+	f.StringSliceVar(&l.metricsURLs, "embedded-etcd-listen-metrics-urls", nil, why)
+}
+
+// report logs that flags which are set have no effect.
+func (l *listenFlags) report() {
+	var set []string
+	for name, is := range map[string]bool{
+		"--embedded-etcd-client-port": l.clientPort != "", "--embedded-etcd-peer-port": l.peerPort != "", "--embedded-etcd-listen-metrics-urls": len(l.metricsURLs) > 0,
+	} {
+		if is {
+			set = append(set, name)
+		}
+	}
+	if len(set) > 0 {
+		slices.Sort(set)
+		klog.Warningf("The embedded etcd listens nowhere: these flags have no effect: %s", strings.Join(set, ", "))
+	}
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet, s *kcp.Server) {
@@ -32,19 +64,20 @@ func (e *etcdFlags) add(f *pflag.FlagSet, s *kcp.Server) {
 	f.StringVar(&s.Etcd.CAFile, "etcd-cafile", "", "PEM file with the certificate authorities of the etcd servers. (default those of the system)")
 	f.StringVar(&s.Etcd.CertFile, "etcd-certfile", "", "PEM file with the client certificate for etcd.")
 	f.StringVar(&s.Etcd.KeyFile, "etcd-keyfile", "", "PEM file with the key of the client certificate for etcd.")
-	f.StringVar(&s.Etcd.Username, "etcd-username", "", "User of etcd. Its password is in --etcd-password-file, or in the environment as "+passwordVariable+".")
-	f.StringVar(&e.passwordFile, "etcd-password-file", "", "File with the password of the user of etcd.")
-	f.DurationVar(&e.interval, "etcd-compaction-interval", 5*time.Minute, "How long the history of changes is kept; 0 leaves compacting etcd to somebody else.")
+	f.StringVar(&s.Etcd.Username, "etcd-username", "", "User name for etcd. The password is in --etcd-password-file or in the environment variable "+passwordVariable+".")
+	f.StringVar(&e.passwordFile, "etcd-password-file", "", "File with the password for --etcd-username.")
+	f.DurationVar(&e.interval, "etcd-compaction-interval", 5*time.Minute, "How long etcd keeps the history of changes; 0 disables compaction by this server.")
 	f.StringVar(&s.Etcd.Dir, "embedded-etcd-directory", "", "Directory for the data of the embedded etcd. (default <root-directory>/etcd-server)")
-	f.Int64Var(&s.Etcd.WALSizeBytes, "embedded-etcd-wal-size-bytes", 0, "Size of a file of the log of the embedded etcd. (default 64 MiB)")
-	f.Int64Var(&s.Etcd.QuotaBackendBytes, "embedded-etcd-quota-backend-bytes", 0, "Size up to which the database of the embedded etcd may grow. (default 8 GiB)")
-	f.BoolVar(&s.Etcd.ForceNewCluster, "embedded-etcd-force-new-cluster", false, "Start the embedded etcd alone on data that comes from a member of a larger cluster.")
+	f.Int64Var(&s.Etcd.WALSizeBytes, "embedded-etcd-wal-size-bytes", 0, "Size of a file of the write-ahead log of the embedded etcd, in bytes. (default 64 MiB)")
+	f.Int64Var(&s.Etcd.QuotaBackendBytes, "embedded-etcd-quota-backend-bytes", 0, "Maximum size of the database of the embedded etcd, in bytes. (default 8 GiB)")
+	e.listen.add(f)
+	f.BoolVar(&s.Etcd.ForceNewCluster, "embedded-etcd-force-new-cluster", false, "Start the embedded etcd as a cluster of one, with the data of a member of a larger cluster.")
 }
 
-// apply checks the flags, and sets what of the settings they do not set directly.
+// apply checks the flags, and sets the options that the flags do not set directly.
 func (e *etcdFlags) apply(to *kcp.Etcd) error {
 	if e.interval < 0 {
-		return fmt.Errorf("--etcd-compaction-interval %s is less than nothing; 0 leaves compacting etcd to somebody else", e.interval)
+		return fmt.Errorf("--etcd-compaction-interval %s must not be negative; 0 disables compaction by this server", e.interval)
 	}
 	if to.CompactionInterval = e.interval; e.interval == 0 {
 		to.CompactionInterval = -1
@@ -67,7 +100,7 @@ func (e *etcdFlags) alone(to *kcp.Etcd) error {
 		return errors.New("certificates and credentials for etcd need --etcd-servers: the embedded etcd has none")
 	}
 	if to.WALSizeBytes < 0 || to.QuotaBackendBytes < 0 {
-		return errors.New("--embedded-etcd-wal-size-bytes and --embedded-etcd-quota-backend-bytes are sizes; they cannot be less than nothing")
+		return errors.New("--embedded-etcd-wal-size-bytes and --embedded-etcd-quota-backend-bytes must not be negative")
 	}
 	return nil
 }

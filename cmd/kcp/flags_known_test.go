@@ -11,7 +11,7 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// known are the flags of the existing kcp that people use.
+// known are common flags of the existing kcp.
 const known = `root-directory bind-address secure-port kubeconfig-path authentication-admin-token-path batteries-included feature-gates
 token-auth-file client-ca-file requestheader-client-ca-file requestheader-allowed-names requestheader-username-headers requestheader-group-headers
 requestheader-extra-headers-prefix requestheader-uid-headers oidc-issuer-url oidc-client-id oidc-ca-file oidc-username-claim oidc-username-prefix
@@ -46,7 +46,7 @@ enable-admission-plugins disable-admission-plugins admission-control-config-file
 logging-format log-flush-frequency log-json-info-buffer-size log-json-split-stream log-text-info-buffer-size log-text-split-stream v vmodule
 proxy-client-cert-file proxy-client-key-file egress-selector-config-file advertise-address`
 
-// Every flag is in the help, once.
+// The help has each flag once.
 func TestEveryFlagIsExplained(t *testing.T) {
 	_, f, err := parse()
 	if err != nil {
@@ -71,7 +71,7 @@ func TestEveryFlagIsExplained(t *testing.T) {
 	})
 }
 
-// Every flag that people know is served, or refused with the reason.
+// Each known flag is served, or refused with a reason.
 func TestEveryKnownFlagIsServedOrRefused(t *testing.T) {
 	_, f, err := parse()
 	if err != nil {
@@ -87,7 +87,7 @@ func TestEveryKnownFlagIsServedOrRefused(t *testing.T) {
 	}
 }
 
-// The password of etcd is in a file, or in the environment, and never in the arguments.
+// The password of etcd is in a file or in the environment, but never in the arguments.
 func TestEtcdPassword(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("of the file\n"), 0o600); err != nil {
@@ -97,7 +97,7 @@ func TestEtcdPassword(t *testing.T) {
 	for _, c := range []struct {
 		environment string
 		args        []string
-		want        string // or what the error says
+		want        string // or the text of the error
 	}{
 		{"", append(outside, "--etcd-password-file="+file), "of the file"},
 		{"of the environment", outside, "of the environment"},

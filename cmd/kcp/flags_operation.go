@@ -11,8 +11,8 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// operation adds the flags of a kube-apiserver that say how the server is run.
-// Kubernetes' own options define them.
+// operation adds the flags of kube-apiserver for operating the server. The options of
+// Kubernetes define them.
 func (o *options) operation(f *pflag.FlagSet) {
 	o.server.Operation = kcp.DefaultOperation()
 	op := &o.server.Operation
@@ -36,28 +36,29 @@ func (o *options) operation(f *pflag.FlagSet) {
 	}
 	op.Audit.AddFlags(f)
 	op.Tracing.AddFlags(f)
-	f.StringVar(&op.Encryption.ConfigFile, "encryption-provider-config", "", "File with an EncryptionConfiguration: how objects are encrypted in etcd. What it says of a resource holds for it in every workspace.")
-	f.BoolVar(&op.Encryption.Reload, "encryption-provider-config-automatic-reload", false, "Read the file of --encryption-provider-config again when it changes.")
-	f.DurationVar(&op.EventTTL, "event-ttl", op.EventTTL, "How long events are kept.")
-	f.IntVar(&op.DeleteCollectionWorkers, "delete-collection-workers", op.DeleteCollectionWorkers, "How many objects a request to delete many deletes at once.")
-	f.StringVar(&op.ProfilerAddress, "profiler-address", "", "Address that shows profiles to everybody who reaches it, such as 127.0.0.1:6060.")
-	f.StringSliceVar(&op.Plugins.Enable, "enable-admission-plugins", nil, "Admission plugins that must be on. All that are served always are.")
-	f.StringSliceVar(&op.Plugins.Disable, "disable-admission-plugins", nil, "Admission plugins that must be off.")
-	f.StringVar(&o.host, "external-hostname", "", "Host name that clients reach the server at, with the port it listens at. It is short for --shard-external-url.")
+	f.StringVar(&op.Encryption.ConfigFile, "encryption-provider-config", "", "File with an EncryptionConfiguration: how to encrypt objects in etcd. It is valid for all workspaces.")
+	f.BoolVar(&op.Encryption.Reload, "encryption-provider-config-automatic-reload", false, "Reload --encryption-provider-config when it changes.")
+	f.DurationVar(&op.EventTTL, "event-ttl", op.EventTTL, "How long the server keeps events.")
+	f.IntVar(&op.TenantStoragePercent, "tenant-storage-percent", op.TenantStoragePercent, "Maximum part of the database for one tenant, in percent. A tenant is everything below one topmost workspace or one home.")
+	f.IntVar(&op.DeleteCollectionWorkers, "delete-collection-workers", op.DeleteCollectionWorkers, "Number of objects that a request to delete a collection deletes concurrently.")
+	f.StringVar(&op.ProfilerAddress, "profiler-address", "", "Address to serve profiles at without authentication, such as 127.0.0.1:6060.")
+	f.StringSliceVar(&op.Plugins.Enable, "enable-admission-plugins", nil, "Admission plugins to enable. The supported ones are always enabled.")
+	f.StringSliceVar(&op.Plugins.Disable, "disable-admission-plugins", nil, "Admission plugins to disable.")
+	f.StringVar(&o.host, "external-hostname", "", "Host name of the server for clients, with the port that it listens at. Short for --shard-external-url.")
 	for name, usage := range map[string]string{
-		"cert-dir":                       "Directory of the certificate that the server makes when it is given none. (default <root-directory>)",
-		"tls-cert-file":                  "PEM file with the serving certificate, and behind it those between it and its authority. It is read again when it changes.",
-		"max-requests-inflight":          "How many requests that change nothing are answered at once, of all clusters together; 0 for any number.",
-		"max-mutating-requests-inflight": "How many requests that change something are answered at once, of all clusters together; 0 for any number.",
-		"profiling":                      "Show profiles at /debug/pprof, to system:masters.",
-		"audit-policy-file":              "File with the audit Policy: which requests are recorded.",
-		"tracing-config-file":            "File with a TracingConfiguration: where traces of requests go.",
+		"cert-dir":                       "Directory for the certificate that the server creates if --tls-cert-file is not set. (default <root-directory>)",
+		"tls-cert-file":                  "PEM file with the serving certificate, followed by intermediate certificates. The server reloads it when it changes.",
+		"max-requests-inflight":          "Maximum number of concurrent read requests, over all clusters; 0 for no limit.",
+		"max-mutating-requests-inflight": "Maximum number of concurrent write requests, over all clusters; 0 for no limit.",
+		"profiling":                      "Serve profiles at /debug/pprof to members of system:masters.",
+		"audit-policy-file":              "File with the audit Policy: which requests to record.",
+		"tracing-config-file":            "File with a TracingConfiguration: where to send traces.",
 	} {
 		f.Lookup(name).Usage = usage
 	}
 }
 
-// externalHost works out the URL of --external-hostname.
+// externalHost sets the external URL from --external-hostname.
 func (o *options) externalHost() error {
 	if o.host == "" {
 		return nil
@@ -75,8 +76,7 @@ func (o *options) externalHost() error {
 	return nil
 }
 
-// operationRefusals are flags of a kube-apiserver about how it is run that are not
-// served.
+// operationRefusals returns the unsupported flags of kube-apiserver for operation.
 func operationRefusals() []refusal {
 	return []refusal{
 		{[]string{"admission-control-config-file"}, "no admission rule has a configuration"},

@@ -10,7 +10,7 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// The flags of kube-apiserver about how it is run set what the server is told.
+// The operation flags of kube-apiserver set the options of the server.
 func TestOperationFlags(t *testing.T) {
 	o, _, err := parse(
 		"--tls-cert-file=a", "--tls-private-key-file=b", "--tls-sni-cert-key=c,d:e", "--cert-dir=f", "--tls-cipher-suites=g,h", "--tls-min-version=VersionTLS13",

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A refusal is why flags of the existing kcp or of kube-apiserver are not served.
+// A refusal is the reason why flags of the existing kcp or of kube-apiserver are unsupported.
 type refusal struct {
 	flags []string // names; * stands for any part of one
 	why   string
 }
 
-// refusals are consulted about flags that are not served, in order.
+// refusals returns the unsupported flags. The first match counts.
 func refusals() []refusal {
 	return append(operationRefusals(), []refusal{
 		{[]string{"shard-name", "shard-base-url", "shard-virtual-workspace-*", "shard-client-*", "shard-kubeconfig-file", "root-shard-kubeconfig-file"},
@@ -30,8 +30,6 @@ func refusals() []refusal {
 		{[]string{"conversion-cel-transformation-timeout", "root-identities-file"}, "APIs cannot be exported yet"},
 		{[]string{"miniproxy-mapping-file"}, "there are no shards to route to"},
 		{[]string{"authorization-mode", "authorization-policy-file"}, "--authorization-order says who is asked, or a file by --authorization-config"},
-		{[]string{"embedded-etcd-client-port", "embedded-etcd-peer-port", "embedded-etcd-listen-*"},
-			"the etcd in the process listens nowhere, as whoever reached it could read and write everything; --etcd-servers names one of your own"},
 		{[]string{"etcd-servers-overrides", "storage-backend", "storage-media-type", "etcd-count-metric-*", "etcd-db-metric-*", "etcd-healthcheck-timeout",
 			"etcd-readycheck-timeout", "lease-reuse-duration-seconds"}, "everything is in the one etcd of --etcd-servers, in the form that the server chooses"},
 		{[]string{"enable-bootstrap-token-auth"}, "no nodes join a logical cluster"},
@@ -47,7 +45,7 @@ func refusals() []refusal {
 	}...)
 }
 
-// explain says of an error in flags what to do about it.
+// explain adds advice to an error of the flag parser.
 func explain(f *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -74,11 +72,11 @@ func (r refusal) about(name string) bool {
 	return false
 }
 
-// beginning is how many letters a flag is recognized by.
+// beginning is the minimum length of a prefix that identifies a flag.
 const beginning = 4
 
-// nearest returns the flag whose name is most like name, or begins with it, or none
-// if none is like it.
+// nearest returns the flag with the most similar name, or nothing if none is similar. A
+// prefix is similar.
 func nearest(f *pflag.FlagSet, name string) string {
 	best, least := "", len(name)/3+1
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -93,8 +91,7 @@ func nearest(f *pflag.FlagSet, name string) string {
 	return best
 }
 
-// distance is how many letters have to be inserted, dropped or replaced to get from a
-// to b.
+// distance returns the edit distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// parse reads flags of start.
+// parse parses flags of start.
 func parse(args ...string) (*options, *pflag.FlagSet, error) {
 	o := &options{gates: gates{}}
 	f := pflag.NewFlagSet("start", pflag.ContinueOnError)
@@ -47,7 +47,7 @@ func TestUnknownFlags(t *testing.T) {
 	}
 }
 
-// A flag that is served is not refused, whatever is meant for others like it.
+// Patterns of refused flags match no served flag.
 func TestRefusalsAreOfUnknownFlags(t *testing.T) {
 	_, f, err := parse()
 	if err != nil {
@@ -62,8 +62,8 @@ func TestRefusalsAreOfUnknownFlags(t *testing.T) {
 	})
 }
 
-// All flags of kube-apiserver for who is let in and what he may do are there, and
-// those of the existing kcp.
+// All flags of kube-apiserver for authentication and authorization are served, and those of
+// the existing kcp.
 func TestAccessFlags(t *testing.T) {
 	o, f, err := parse(
 		"--client-ca-file=a", "--token-auth-file=b", "--anonymous-auth=false", "--api-audiences=c,d", "--authentication-config=e",
@@ -113,8 +113,7 @@ func TestAccessFlags(t *testing.T) {
 	})
 }
 
-// Files that are missing and flags that contradict each other are told in one line,
-// before anything is made.
+// Missing files and conflicting flags are reported in one line, before anything is created.
 func TestAccessIsCheckedFirst(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--client-ca-file":                            {"--client-ca-file=/nope"},

@@ -7,16 +7,16 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// mounts adds the flags about mounted workspaces.
+// mounts adds the flags for mounted workspaces.
 func mounts(f *pflag.FlagSet, m *kcp.MountProxy) {
-	f.StringVar(&m.CertFile, "mount-proxy-client-cert-file", "", "PEM file with the certificate that is shown to the servers of mounted workspaces, so that they believe who asks. It is read again when it changes.")
-	f.StringVar(&m.KeyFile, "mount-proxy-client-key-file", "", "PEM file with the key of --mount-proxy-client-cert-file.")
+	f.StringVar(&m.CertFile, "mount-proxy-client-cert-file", "", "PEM file with the client certificate for servers of mounted workspaces, which must trust it to accept the forwarded user. The server reloads it when it changes.")
+	f.StringVar(&m.KeyFile, "mount-proxy-client-key-file", "", "PEM file with the private key of --mount-proxy-client-cert-file.")
 }
 
-// homes are the flags about home workspaces.
+// homes holds the flags for home workspaces.
 type homes struct{ on bool }
 
 func (h *homes) flags(f *pflag.FlagSet, groups *[]string) {
-	f.BoolVar(&h.on, "enable-home-workspaces", true, "Whether users have home workspaces, which are made when they first ask for them.")
-	f.StringSliceVar(groups, "home-workspaces-home-creator-groups", []string{user.AllAuthenticated}, "Groups whose members may have a home workspace made for them.")
+	f.BoolVar(&h.on, "enable-home-workspaces", true, "Give users home workspaces. The server creates one when the user first asks for it.")
+	f.StringSliceVar(groups, "home-workspaces-home-creator-groups", []string{user.AllAuthenticated}, "Groups whose members may have a home workspace.")
 }

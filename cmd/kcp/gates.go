@@ -11,9 +11,9 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// gates is the flag --feature-gates. The gates of the existing kcp are accepted and
-// change nothing: what they guard is served by default once it is there. All others
-// are those of the Kubernetes libraries.
+// gates is the flag --feature-gates. Gates of the existing kcp are accepted and have no
+// effect: their features are always on once they exist. All others are gates of the
+// Kubernetes libraries.
 type gates map[string]bool
 
 // accepted are the gates of the existing kcp.

@@ -12,25 +12,26 @@ import (
 	"k8s.io/component-base/term"
 )
 
-// A section is a part of the help on flags: those that one thinks of together.
+// A section is a group of related flags in the help.
 type section struct {
 	title string
 	flags []string // names; * stands for any part of one
 }
 
-// sections are what start has flags for. A flag is in the first that names it.
+// sections returns the sections of the flags of start. The first section with a matching
+// pattern gets a flag.
 func sections() []section {
 	return []section{
 		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "kubeconfig-path", "feature-gates"}},
-		{"Where the data is", []string{"etcd-*", "embedded-etcd-*"}},
+		{"Data", []string{"etcd-*", "embedded-etcd-*"}},
 		{"Workspaces", []string{"*home-workspaces*", "mount-proxy-*", "tenant-egress-*"}},
-		{"Who is let in", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},
-		{"Who may do what", []string{"authorization-*", "enable-admission-plugins", "disable-admission-plugins"}},
+		{"Authentication", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},
+		{"Authorization and admission", []string{"authorization-*", "enable-admission-plugins", "disable-admission-plugins"}},
 		{"Certificates and connections", []string{"cert-dir", "tls-*", "http2-*", "disable-http2-serving", "permit-*", "cors-*", "strict-transport-*"}},
-		{"Limits, and how the server ends", []string{"max-*", "min-*", "request-timeout", "event-ttl", "delete-collection-workers", "goaway-chance", "livez-*", "shutdown-*"}},
+		{"Limits and shutdown", []string{"max-*", "min-*", "request-timeout", "event-ttl", "delete-collection-workers", "tenant-storage-percent", "goaway-chance", "livez-*", "shutdown-*"}},
 		{"Encryption at rest", []string{"encryption-*"}},
 		{"Audit log", []string{"audit-*"}},
-		{"Log, traces and profiles", []string{"v", "vmodule", "logging-*", "log-*", "tracing-*", "profil*", "contention-profiling", "debug-socket-path"}},
+		{"Logs, traces and profiles", []string{"v", "vmodule", "logging-*", "log-*", "tracing-*", "profil*", "contention-profiling", "debug-socket-path"}},
 		{"Help", []string{"help"}},
 	}
 }
@@ -62,11 +63,11 @@ func inSections(f *pflag.FlagSet) []*pflag.FlagSet {
 	return all
 }
 
-// printFlags prints the flags of start by section, in lines as long as the terminal has.
+// printFlags prints the flags of start by section, wrapped at the width of the terminal.
 func printFlags(out io.Writer, f *pflag.FlagSet) error {
-	width, _, err := term.TerminalSize(os.Stdout) // out may be a buffer for it
+	width, _, err := term.TerminalSize(os.Stdout) // out may be a buffer
 	if err != nil {
-		width = 0 // not a terminal: lines have no end
+		width = 0 // not a terminal: do not wrap
 	}
 	for _, s := range inSections(f) {
 		if _, err := fmt.Fprintf(out, "\n%s:\n%s", s.Name(), s.FlagUsagesWrapped(width)); err != nil {
@@ -76,7 +77,7 @@ func printFlags(out io.Writer, f *pflag.FlagSet) error {
 	return nil
 }
 
-// usage prints how start is used.
+// usage prints the usage of start.
 func usage(cmd *cobra.Command) error {
 	out := cmd.OutOrStderr()
 	if _, err := fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example); err != nil {
@@ -85,15 +86,17 @@ func usage(cmd *cobra.Command) error {
 	return printFlags(out, cmd.Flags())
 }
 
-// optionsCommand prints the flags of start alone.
+// optionsCommand returns the command that prints only the flags of start.
 func optionsCommand(start *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:               "options",
-		Short:             "Print the flags that a server can be started with",
+		Short:             "Print the flags of kcp start",
+		Long:              "Print the flags of kcp start, by section.",
+		Example:           "  kcp options",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "These flags can be given to kcp start:")
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "Flags of kcp start:")
 			if err == nil {
 				err = printFlags(cmd.OutOrStdout(), start.Flags())
 			}
@@ -102,16 +105,15 @@ func optionsCommand(start *cobra.Command) *cobra.Command {
 	}
 }
 
-// flagsAlone refuses what comes with the flags of start. It is most often the value of a
-// flag that is true or false.
+// flagsAlone refuses arguments of start. Usually they are the value of a boolean flag.
 func flagsAlone(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s start takes flags and nothing else, but was given %q; a flag that is true or false takes its value with =, as in --profiling=false", self(), args[0])
+	return fmt.Errorf("usage: %s start [flags]; got argument %q; write the value of a boolean flag after =, as in --profiling=false", self(), args[0])
 }
 
-// misplaced explains an error in flags without a command.
+// misplaced explains an error in the flags of kcp without a subcommand.
 func misplaced(start *cobra.Command) func(*cobra.Command, error) error {
 	return func(_ *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -122,7 +124,7 @@ func misplaced(start *cobra.Command) func(*cobra.Command, error) error {
 	}
 }
 
-// complete has shells complete the values of flags of start.
+// complete adds completions for the values of the flags of start.
 func complete(cmd *cobra.Command) {
 	for name, values := range map[string][]string{
 		"logging-format":                       {"text", "json"},
@@ -143,7 +145,7 @@ func complete(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// must panics at what only a mistake in this program brings about.
+// must panics on an error that only a mistake in this program can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)

@@ -1,4 +1,4 @@
-// Command kcp serves logical clusters, and has the kubectl to work with them.
+// Command kcp is a server of logical clusters, with a built-in kubectl.
 package main
 
 import (
@@ -19,8 +19,8 @@ func main() {
 	}
 }
 
-// forKubectl returns what kubectl is to be run with, if args are for it: its own
-// command line, or a question of the shell how that goes on.
+// forKubectl returns the arguments of the built-in kubectl, if args call it: either a
+// command of kubectl, or a request of the shell to complete one.
 func forKubectl(args []string) ([]string, bool) {
 	switch {
 	case len(args) > 0 && args[0] == "kubectl":

@@ -19,29 +19,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/etcdtest"
 )
 
-// The test binary plays the programs itself, so that nothing is built twice.
+// The test binary acts as kcp.
 func TestMain(m *testing.M) {
 	etcdtest.Main()
-	plugin := func() { os.Exit(cli.Main()) }
-	testscript.Main(m, map[string]func(){
-		"kcp":                      main,
-		"kubectl-ws":               plugin,
-		"kubectl-workspace":        plugin,
-		"kubectl-kcp":              plugin,
-		"kubectl-create-workspace": plugin,
-		"kubectl_complete-ws":      plugin,
-	})
+	testscript.Main(m, map[string]func(){"kcp": main})
 }
 
-// TestScripts runs the scripts in test/script with the real kubectl. They share a
-// server, whose administrators' kubeconfig each finds in KUBECONFIG, unless they
-// start one of their own.
+// TestScripts runs the scripts in test/script with the real kubectl. Scripts that do not start
+// a server share one. KUBECONFIG is the kubeconfig of its administrators.
 func TestScripts(t *testing.T) {
-	bin := realKubectl(t)
+	bin := clientPrograms(t)
 	shared := sync.OnceValues(func() (string, error) { return startShared(t) })
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("..", "..", "test", "script"),
@@ -57,13 +47,13 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			own := filepath.Join(e.WorkDir, "kubeconfig")
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // hundreds of programs would sleep for a second each
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise hundreds of programs would sleep for a second each
 			e.Setenv("KUBECONFIG", own)
 			e.Setenv("HOME", e.WorkDir)
 			if strings.HasSuffix(e.WorkDir, "script-several") {
 				e.Setenv("ETCD", etcdtest.Start(t, etcdtest.Options{}).Servers()[0])
 			}
-			// After the programs that this one plays, before what is installed here.
+			// After the programs of this binary, before installed programs.
 			played, installed, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
 			e.Setenv("PATH", strings.Join([]string{played, bin, installed}, string(os.PathListSeparator)))
 			return os.WriteFile(own, data, 0o600)
@@ -72,7 +62,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// startShared starts the server that scripts share, and returns its kubeconfig.
+// startShared starts the shared server, and returns its kubeconfig.
 func startShared(t *testing.T) (string, error) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	users := "alice-token,alice,1\nbob-token,bob,2\n"
@@ -93,8 +83,25 @@ func startShared(t *testing.T) (string, error) {
 	return filepath.Join(srv.Dir, "admin.kubeconfig"), nil
 }
 
-// realKubectl returns the folder with the pinned kubectl, which it builds if that
-// has not been done.
+// clientPrograms returns the folders of the kubectl plugin and the pinned kubectl, as part of
+// a PATH. The plugin is a program of its own, because the test binary has the server and
+// takes ten times as long to start: scripts start the plugin hundreds of times.
+func clientPrograms(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "../kubectl-kcp")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kubectl-kcp: %v\n%s", err, out)
+	}
+	for _, name := range []string{"-ws", "-workspace", "-create-workspace", "_complete-ws"} {
+		if err := os.Symlink("kubectl-kcp", filepath.Join(dir, "kubectl"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir + string(os.PathListSeparator) + realKubectl(t)
+}
+
+// realKubectl returns the folder of the pinned kubectl. It builds kubectl if it is missing.
 func realKubectl(t *testing.T) string {
 	t.Helper()
 	for _, built := range []string{"../../bin/race", "../../bin"} {
@@ -113,9 +120,8 @@ func realKubectl(t *testing.T) string {
 	return bin
 }
 
-// ready waits until the server whose root directory is .kcp, or the one given,
-// serves. It sets KUBECONFIG to its administrators' credentials, SERVER to its URL
-// and PORT.
+// ready waits until the server of a root directory, by default .kcp, is ready. It sets
+// KUBECONFIG to its administrators' credentials, SERVER to its URL, and PORT.
 func ready(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: ready [root directory]")
@@ -140,7 +146,7 @@ func ready(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// keep sets a variable to what the last command printed.
+// keep sets a variable to the output of the last command.
 func keep(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: keep NAME")
@@ -148,7 +154,7 @@ func keep(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
-// serves returns the URL of the server of a kubeconfig, if it is ready.
+// serves returns the URL of the server of a kubeconfig, if the server is ready.
 func serves(kubeconfig string) (string, error) {
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: "base"}).ClientConfig()

@@ -6,42 +6,47 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 )
 
-// How much garbage may gather. With little in memory, collecting often would cost
-// more time than the memory is worth; with much, letting garbage double it, as is
-// the default, would make every workspace cost twice.
+// Limits for garbage. A small heap may grow to restingHeap before a collection: collecting
+// more often would cost more time than the memory is worth. In a large heap, the default of
+// 100 percent garbage would double the memory per workspace.
 const (
-	restingHeap  = 144 << 20 // bytes of heap up to which there is no hurry
-	leastPercent = 60        // of garbage beside what is live, however much that is
+	restingHeap  = 144 << 20 // bytes
+	leastPercent = 60        // GOGC of a large heap
+	startPercent = 25        // and while the server starts: it fills its caches then
 )
 
-// tuneCollector has the garbage collector keep to that, and gives memory back to the
-// operating system while the server rests, until ctx ends. It does nothing if the user
-// has set GOGC.
-func tuneCollector(ctx context.Context) {
+// tuneCollector adjusts the garbage collector to these limits, and returns memory to the
+// operating system while the server is idle, until ctx ends. The caller calls the returned
+// function once the server has started. It does nothing if GOGC is set.
+func tuneCollector(ctx context.Context) (started func()) {
 	if os.Getenv("GOGC") != "" {
-		return
+		return func() {}
 	}
+	var least atomic.Int64
+	least.Store(startPercent)
 	afterCollection(func() {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		debug.SetGCPercent(percent(m.HeapAlloc))
+		debug.SetGCPercent(percent(m.HeapAlloc, int(least.Load())))
 	})
 	go giveBack(ctx)
+	return func() { least.Store(leastPercent) }
 }
 
-// percent returns the GOGC for a heap of which so many bytes are live.
-func percent(live uint64) int {
+// percent returns the GOGC, and at least the given one, for a heap with that many live bytes.
+func percent(live uint64, least int) int {
 	if live == 0 || live >= restingHeap {
-		return leastPercent
+		return least
 	}
-	return max(leastPercent, int((restingHeap-live)*100/live))
+	return max(least, int((restingHeap-live)*100/live))
 }
 
-// afterCollection calls f after every garbage collection: a finalizer runs then,
-// and puts out a new sentinel.
+// afterCollection calls f after every garbage collection: the finalizer of a sentinel object
+// runs then, and allocates a new sentinel.
 func afterCollection(f func()) {
 	type sentinel struct{ _ [16]byte }
 	var arm func(*sentinel)
@@ -52,31 +57,31 @@ func afterCollection(f func()) {
 	runtime.SetFinalizer(&sentinel{}, arm)
 }
 
-// When memory is given back. The runtime does that by itself only as far as it does
-// not expect to need it again, and expects to need what it once did.
+// Limits for returning memory. The runtime by itself keeps memory that it expects to need
+// again, after its experience of the past.
 const (
 	lookEvery  = 15 * time.Second
-	restedLook = 2  // looks at a server at rest, after which memory is given back first
-	lastLook   = 32 // and last; in between the time doubles, as caches go minutes later
+	restedLook = 2  // idle looks before memory is returned for the first time
+	lastLook   = 32 // and for the last time; the intervals double, as caches end minutes later
 	fewBytes   = 8 << 20
-	spareBytes = 32 << 20        // beside half of what is live, that may be held at rest
-	leastBytes = restingHeap / 2 // that may be held in any case
+	spareBytes = 32 << 20        // that an idle server may hold besides 1.5 times the live bytes
+	leastBytes = restingHeap / 2 // that a server may always hold
 )
 
-// heap is what the runtime says of it.
+// heap has metrics of the runtime, in bytes.
 type heap struct {
-	allocated uint64 // ever
-	live      uint64 // as of the last collection
-	held      uint64 // of the operating system
+	allocated uint64 // in total since the start
+	live      uint64 // after the last collection
+	held      uint64 // from the operating system
 }
 
-// An idleness is how long a server has been at rest.
+// An idleness counts for how many looks a server has been idle.
 type idleness struct {
 	last  uint64 // allocated at the last look
-	looks int    // that found it at rest
+	looks int    // consecutive looks that found the server idle
 }
 
-// look reports whether it is time to give memory back.
+// look reports whether to return memory now.
 func (r *idleness) look(h heap) bool {
 	recent := h.allocated - r.last
 	r.last = h.allocated
@@ -89,7 +94,7 @@ func (r *idleness) look(h heap) bool {
 	return due && h.held > max(h.live+h.live/2+spareBytes, leastBytes)
 }
 
-// giveBack looks at the heap from time to time, until ctx ends.
+// giveBack returns memory while the server is idle, until ctx ends.
 func giveBack(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

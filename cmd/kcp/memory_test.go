@@ -14,9 +14,12 @@ func TestPercent(t *testing.T) {
 	}{
 		{0, leastPercent}, {1 << 30, leastPercent}, {restingHeap, leastPercent}, {restingHeap / 2, 100}, {restingHeap / 4, 300},
 	} {
-		if got := percent(tc.live); got != tc.want {
+		if got := percent(tc.live, leastPercent); got != tc.want {
 			t.Errorf("percent(%d MiB) = %d, want %d", tc.live>>20, got, tc.want)
 		}
+	}
+	if got := percent(1<<30, startPercent); got != startPercent {
+		t.Errorf("while the server starts: %d, want %d", got, startPercent)
 	}
 }
 
@@ -28,13 +31,13 @@ func TestAfterCollection(t *testing.T) {
 		default:
 		}
 	})
-	for range 3 { // it is called again and again
+	for range 3 { // calls must be repeatable
 		runtime.GC()
 		<-calls
 	}
 }
 
-// Memory is given back when a server has come to rest, and holds far more than it needs.
+// An idle server returns memory if it holds far more than it needs.
 func TestIdleness(t *testing.T) {
 	const mib = 1 << 20
 	busy, idle := uint64(100*mib), uint64(mib)
@@ -42,7 +45,7 @@ func TestIdleness(t *testing.T) {
 		allocated func(look int) uint64
 		live      uint64
 		held      uint64
-		want      []int // looks that give memory back
+		want      []int // checks that return memory
 	}{
 		"at rest":            {func(int) uint64 { return idle }, 50 * mib, 300 * mib, []int{2, 4, 8, 16, 32}},
 		"it has little":      {func(int) uint64 { return idle }, 10 * mib, 70 * mib, nil},
@@ -68,7 +71,7 @@ func TestIdleness(t *testing.T) {
 	}
 }
 
-// What the runtime is asked exists: it would say nothing at all of what does not.
+// The runtime has the metrics that are read. It would return nothing for unknown names.
 func TestReadHeap(t *testing.T) {
 	runtime.GC()
 	if h := readHeap(); h.live == 0 || h.held < h.live || h.allocated == 0 {

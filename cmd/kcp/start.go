@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,20 +16,23 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/build"
+	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/cli/kubectl"
 )
 
 const (
 	rootDirectory = ".kcp"
-	startTimeout  = 10 * time.Minute // much is read that is stored
+	startTimeout  = 10 * time.Minute // a start reads the whole database
 	goRun         = "go run ./cmd/kcp"
-	signalled     = 128 // and the number of a signal are the exit code of what it ends
+	signalled     = 128 // plus the number of a signal is the exit code of a process that it ends
 )
 
-// command is kcp with all its subcommands.
+// command returns kcp with all its subcommands.
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kcp",
@@ -40,7 +42,7 @@ ordinary Kubernetes API, from one process.`,
 		Example: `  # Start a server with its data in .kcp
   kcp start
 
-  # In another terminal: make a workspace, enter it, work in it
+  # In another terminal: create a workspace, enter it, and create an object
   kcp kubectl ws create team-a --enter
   kcp kubectl create configmap hello --from-literal=who=world`,
 		Version:       version(),
@@ -48,30 +50,29 @@ ordinary Kubernetes API, from one process.`,
 		SilenceErrors: false,
 	}
 	start := start()
-	root.AddCommand(start, optionsCommand(start), builtinKubectl())
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	root.AddCommand(optionsCommand(start), builtinKubectl(), cli.Version(streams, "kcp"), cli.Man("KCP"))
+	cli.WithUsage(root)
+	root.AddCommand(start) // it explains its arguments itself
 	root.SetFlagErrorFunc(misplaced(start))
 	return root
 }
 
-// builtinKubectl documents the command: main runs it before flags are read.
+// builtinKubectl returns the command for the help. Main runs kubectl before any flags are
+// parsed.
 func builtinKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl [command]",
 		Short:              "Run the built-in kubectl, with the ws and kcp plugins",
-		Example:            "  kcp kubectl ws tree\n  kcp kubectl get configmaps",
+		Long:               "Run the built-in kubectl, with the ws and kcp plugins. Without a kubeconfig, it uses .kcp/admin.kubeconfig in the current directory.",
+		Example:            "  # Print all workspaces\n  kcp kubectl ws tree :\n\n  # List the config maps in the current workspace\n  kcp kubectl get configmaps",
 		DisableFlagParsing: true,
 		Run:                func(_ *cobra.Command, args []string) { os.Exit(kubectl.Main(args, kcp.KubernetesVersion)) },
 	}
 }
 
-// version says which kcp this is, and which Kubernetes it serves.
-func version() string {
-	own := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		own = info.Main.Version
-	}
-	return own + ", Kubernetes " + kcp.KubernetesVersion
-}
+// version returns the versions of kcp and of Kubernetes in one line.
+func version() string { return build.Read().Version + ", Kubernetes " + kcp.KubernetesVersion }
 
 // options are the flags of start.
 type options struct {
@@ -93,11 +94,11 @@ func start() *cobra.Command {
 		Use:   "start",
 		Short: "Start a server",
 		Long: `Start a server. It keeps its data, in an etcd inside the process, and its
-credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
-		Example: `  # With data in .kcp, at https://127.0.0.1:6443
+credentials in one directory. SIGINT and SIGTERM stop it.`,
+		Example: `  # Start a server at https://127.0.0.1:6443 with its data in .kcp
   kcp start
 
-  # Reachable from other machines
+  # Start a server that other machines can reach
   kcp start --bind-address=0.0.0.0 --shard-external-url=https://kcp.example.com:6443`,
 		Args: flagsAlone,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -117,24 +118,24 @@ credentials in one directory, and serves until it gets SIGINT or SIGTERM.`,
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.server.Dir, "root-directory", rootDirectory, "Directory for data and credentials; empty for a temporary one, which is removed at the end.")
+	f.StringVar(&o.server.Dir, "root-directory", rootDirectory, "Directory for data and credentials; empty for a temporary directory, which the server removes when it stops.")
 	f.StringVar(&o.bind, "bind-address", "127.0.0.1", "IP address to listen at; 0.0.0.0 or :: for all interfaces.")
-	f.IntVar(&o.port, "secure-port", 6443, "Port to listen at; 0 for any that is free.")
-	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL that clients reach the server at, if not the address it listens at.")
-	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File for the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
+	f.IntVar(&o.port, "secure-port", 6443, "Port to listen at; 0 for any free port.")
+	f.StringVar(&o.server.ExternalURL, "shard-external-url", "", "URL of the server for clients, if it differs from the address that it listens at.")
+	f.StringVar(&o.server.Kubeconfig, "kubeconfig-path", "", "File to which the server writes the kubeconfig of the administrators. (default <root-directory>/admin.kubeconfig)")
 	o.access(f)
 	mounts(f, &o.server.MountProxy)
 	o.homes.flags(f, &o.server.HomeWorkspaces.CreatorGroups)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
 	o.operation(f)
-	f.Var(o.gates, "feature-gates", "Gates of the Kubernetes libraries; those of the existing kcp are accepted and change nothing.")
+	f.Var(o.gates, "feature-gates", "Feature gates of the Kubernetes libraries. Gates of the existing kcp are accepted and have no effect.")
 	o.logging.add(f)
 }
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM, and what
-// undoes that. The second signal ends the process, as no signal's default action does
-// that for sure: shells have what they start in the background ignore SIGINT.
+// untilSignal returns a context that the first SIGINT or SIGTERM cancels, and a function
+// that stops handling signals. The second signal exits the process. The default action of
+// a signal would not be enough: processes in the background of a shell ignore SIGINT.
 func untilSignal(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals, undone := make(chan os.Signal, 2), make(chan struct{})
@@ -167,9 +168,11 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := o.gates.apply(); err != nil {
 		return err
 	}
-	if err := o.logging.apply(); err != nil {
+	flush, err := o.logging.apply()
+	if err != nil {
 		return err
 	}
+	defer flush()
 	if err := o.externalHost(); err != nil {
 		return err
 	}
@@ -186,15 +189,16 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := o.etcd.apply(&o.server.Etcd); err != nil {
 		return err
 	}
-	defer klog.Flush()
+	o.etcd.listen.report()
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
-	tuneCollector(ctx)
+	started := tuneCollector(ctx)
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := o.server.Start(starting); err != nil {
 		return err
 	}
+	started()
 	if o.logging.plain() {
 		o.greet(out, time.Since(begun))
 	} else {
@@ -203,7 +207,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	select {
 	case <-ctx.Done():
 		if o.logging.plain() {
-			_, _ = fmt.Fprintln(out, "Stopping: letting requests finish. A second signal ends it at once.")
+			_, _ = fmt.Fprintln(out, "Stopping: waiting for requests in flight. A second signal stops at once.")
 		} else {
 			klog.InfoS("Stopping")
 		}
@@ -213,7 +217,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	return o.server.Close()
 }
 
-// checkURL checks a URL that goes into kubeconfigs and into what is stored.
+// checkURL checks a URL that the server writes to kubeconfigs and to objects.
 func checkURL(external string) error {
 	u, err := url.Parse(external)
 	if external == "" || err == nil && u.Scheme == "https" && u.Host != "" && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == "" && u.User == nil {
@@ -222,15 +226,15 @@ func checkURL(external string) error {
 	return fmt.Errorf("--shard-external-url %q is not the URL of a server; write it like https://kcp.example.com:6443", external)
 }
 
-// greet says what to type next.
+// greet prints the URL of the server and the first commands to try.
 func (o *options) greet(out io.Writer, took time.Duration) {
 	_, _ = fmt.Fprintf(out, `kcp serves at %s (ready after %s).
 `, o.server.URL(), took.Round(time.Millisecond))
 	switch ip := net.ParseIP(o.bind); {
 	case ip.IsLoopback():
-		_, _ = fmt.Fprintln(out, "Only this machine can reach it; for others, start it with --bind-address=0.0.0.0.")
+		_, _ = fmt.Fprintln(out, "Only this machine can reach it. To serve other machines, start it with --bind-address=0.0.0.0.")
 	case ip.IsUnspecified() && o.server.ExternalURL == "":
-		_, _ = fmt.Fprintln(out, "Others can reach it, but not at that URL; tell it the one they use with --shard-external-url.")
+		_, _ = fmt.Fprintln(out, "Other machines cannot use that URL. Set the URL that they use with --shard-external-url.")
 	}
 	_, _ = fmt.Fprintf(out, `
 In another terminal:
@@ -241,7 +245,8 @@ In another terminal:
 `, quoted(absolute(o.server.Kubeconfig)), quoted(self()))
 }
 
-// self is how the program can be called again: "go run" leaves nothing to call.
+// self returns the command that runs this program: a file path, or "go run", which deletes
+// the file it ran.
 func self() string {
 	exe, err := os.Executable()
 	if err == nil && strings.Contains(exe, string(filepath.Separator)+"go-build") {
@@ -250,7 +255,7 @@ func self() string {
 	return os.Args[0]
 }
 
-// quoted is what the shell takes for word, as it is if nothing in it is special.
+// quoted quotes a word for a shell if it contains special characters.
 func quoted(word string) string {
 	if strings.ContainsAny(word, " \t\n\"'`$&|;<>()*?[]#~\\!{}") && word != goRun {
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"

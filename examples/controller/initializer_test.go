@@ -23,7 +23,8 @@ import (
 	"github.com/unforked/kcp/kcptest"
 )
 
-// named has informers keep LogicalClusters by the names of their logical clusters.
+// named returns cache options with which informers index each LogicalCluster by the name of
+// its cluster: all have the object name "cluster".
 func named() cache.Options {
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{&core.LogicalCluster{}: {Transform: func(o any) (any, error) {
 		if l, ok := o.(*core.LogicalCluster); ok {
@@ -33,7 +34,7 @@ func named() cache.Options {
 	}}}}
 }
 
-// initialize adds an initializer to a manager that sees all workspaces which wait for it.
+// initialize adds an initializer to a manager for the view of all workspaces that wait for it.
 func initialize(mgr ctrl.Manager, view rest.Config, id string) error {
 	prepare := func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 		one := rest.CopyConfig(&view)
@@ -44,7 +45,7 @@ func initialize(mgr ctrl.Manager, view rest.Config, id string) error {
 		}
 		var l core.LogicalCluster
 		if err := c.Get(ctx, client.ObjectKey{Name: "cluster"}, &l); err != nil {
-			return ctrl.Result{}, client.IgnoreNotFound(err) // it has been done
+			return ctrl.Result{}, client.IgnoreNotFound(err) // another run has initialized it
 		}
 		hello := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hello"}}
 		if err := c.Create(ctx, hello); client.IgnoreAlreadyExists(err) != nil {
@@ -56,8 +57,7 @@ func initialize(mgr ctrl.Manager, view rest.Config, id string) error {
 	return ctrl.NewControllerManagedBy(mgr).For(&core.LogicalCluster{}).Complete(reconcile.Func(prepare))
 }
 
-// A manager that knows no more of logical clusters than that prepares the workspaces
-// that were there before it, and those that come.
+// TestInitializer checks that such a manager initializes existing and new workspaces.
 func TestInitializer(t *testing.T) {
 	t.Parallel()
 	c := kcptest.New(t)

@@ -1,6 +1,6 @@
-// Command controller is an ordinary controller-runtime controller: it labels every
-// config map with the number of its keys. It knows nothing of logical clusters; its
-// test runs it in one.
+// Command controller is an ordinary controller-runtime controller: it labels each config map
+// with the number of its keys. It has no code for logical clusters; its test runs it in
+// one.
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/unforked/kcp/kcptest"
 )
 
-// Two managers in two logical clusters of one server, side by side.
+// TestCounter runs two managers side by side, in two logical clusters of one server.
 func TestCounter(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,8 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// A definition is served when it has been applied, in the cluster of the test alone.
+// TestDefinition checks that a definition is served when Apply returns, only in the cluster of
+// the test.
 func TestDefinition(t *testing.T) {
 	t.Parallel()
 	c := kcptest.New(t)

@@ -1,5 +1,5 @@
-// Command embed is the smallest program with a server in it: it makes two logical
-// clusters and an object of the same name in each.
+// Command embed is a minimal program with a kcp server: it creates two logical clusters, and
+// an object of the same name in each.
 package main
 
 import (

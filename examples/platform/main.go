@@ -1,6 +1,6 @@
-// Command platform is a server with a kind, an admission rule and a loop of its
-// own: every logical cluster serves Greetings, which must have a name to greet, and
-// whose status the loop fills in.
+// Command platform is a server with a kind, an admission rule and a loop of its own: every
+// logical cluster serves Greetings. The rule requires a name to greet, and the loop sets
+// the status.
 package main
 
 import (
@@ -60,7 +60,7 @@ func (l *GreetingList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// server returns the platform, to be started.
+// server returns the server of the platform, not yet started.
 func server() (*kcp.Server, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(definition, crd); err != nil {
@@ -79,7 +79,7 @@ func server() (*kcp.Server, error) {
 	}, nil
 }
 
-// named refuses a Greeting that greets nobody.
+// named refuses a Greeting without a name.
 func named(_ context.Context, r kcp.Request) error {
 	o, ok := r.GetObject().(*unstructured.Unstructured)
 	if !ok || !r.Is(greetings.GroupResource()) {
@@ -91,7 +91,7 @@ func named(_ context.Context, r kcp.Request) error {
 	return nil
 }
 
-// greet fills in the text of every Greeting, in whichever cluster it is.
+// greet returns a loop that sets the text of every Greeting in all clusters.
 func greet(all *kcp.Kind[*Greeting]) kcp.Loop {
 	return kcp.Loop{
 		Name: "greet",

@@ -1,6 +1,5 @@
-// Package admit decides, after a request was authorized, whether what it would
-// write is acceptable, and fills in what the server knows better. Every rule is a
-// plain function in one table; one adapter makes the table a Kubernetes admission
+// Package admit validates and defaults the objects of authorized write requests. Every rule
+// is a plain function in one table; one adapter makes the table a Kubernetes admission
 // plugin.
 package admit
 
@@ -16,22 +15,23 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 )
 
-// A Request is a write that is about to happen in one cluster.
+// A Request is a write request in one cluster.
 type Request struct {
 	admission.Attributes
 	Cluster cluster.Name
 }
 
-// A Rule is one condition on what is written.
+// A Rule is one admission rule.
 type Rule struct {
 	// Name of the plugin, as in the audit log.
 	Name string
-	// Mutate changes the new object, or refuses. It may be called again for the
-	// same request. Optional.
+	// Mutate changes the new object, or returns an error to refuse the request. It may run
+	// more than once per request. Optional.
 	Mutate func(context.Context, Request) error
-	// Validate refuses what must not be written. It sees the object as it will be
+	// Validate returns an error to refuse the request. It sees the object as it will be
 	// stored. Optional.
 	Validate func(context.Context, Request) error
 }
@@ -65,7 +65,7 @@ func (r Rules) each(ctx context.Context, a admission.Attributes, part func(Rule)
 	for _, rule := range r {
 		if do := part(rule); do != nil {
 			if err := do(ctx, Request{a, c}); err != nil {
-				return err
+				return etcd.StatusIn(err)
 			}
 		}
 	}
@@ -84,10 +84,10 @@ func (r Request) Privileged() bool {
 	return u != nil && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
-// Object returns the metadata of what will be written, or nil for a deletion.
+// Object returns the metadata of the new object, or nil for a deletion.
 func (r Request) Object() metav1.Object { return accessor(r.GetObject()) }
 
-// Old returns the metadata of what is there now, or nil.
+// Old returns the metadata of the stored object, or nil.
 func (r Request) Old() metav1.Object { return accessor(r.GetOldObject()) }
 
 func accessor(o any) metav1.Object {

@@ -15,8 +15,8 @@ import (
 
 var authentications = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
 
-// WorkspaceAuthentications refuses identity providers that could not be used, with what an
-// API server of Kubernetes says of them in its own configuration.
+// WorkspaceAuthentications refuses invalid identity providers, with the errors of
+// kube-apiserver for its own configuration.
 func WorkspaceAuthentications() Rule {
 	return Rule{Name: "tenancy.kcp.io/WorkspaceAuthenticationConfiguration", Validate: func(_ context.Context, r Request) error {
 		u, ok := r.GetObject().(*unstructured.Unstructured)

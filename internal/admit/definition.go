@@ -15,26 +15,27 @@ import (
 )
 
 const (
-	// reservedGroup and its subgroups are for what the server defines.
+	// reservedGroup and its subgroups are reserved for APIs of the server.
 	reservedGroup = "apis.kcp.io"
-	// boundDefinition marks definitions that stand for a bound API.
+	// boundDefinition marks definitions of a bound API.
 	boundDefinition = "apis.kcp.io/bound-crd"
 
-	// A cluster's definitions are decoded by every server and compiled when they are
-	// used. These bounds are several times what the largest known collections need.
+	// Every server decodes the definitions of a cluster, and compiles them on use. These
+	// limits are several times the size of the largest known collections.
 	maxDefinitions     = 2000
 	maxDefinitionBytes = 64 << 20
 )
 
-// Definitions says what custom resources a cluster may define.
+// Definitions limits the custom resources that a cluster may define.
 type Definitions struct {
-	// Served reports whether the server itself gives a cluster a resource.
+	// Served reports whether the server itself serves a resource in a cluster.
 	Served func(cluster.Name, schema.GroupResource) bool
 	// Usage returns how many definitions a cluster has, and their size in bytes.
 	Usage func(cluster.Name) (objects, bytes int64)
 }
 
-// Rule refuses definitions of what the server serves, and too many of them.
+// Rule refuses definitions of resources that the server serves, and definitions beyond the
+// limits.
 func (d Definitions) Rule() Rule {
 	return Rule{Name: "kcp.io/ReservedCRDGroups", Validate: d.validate}
 }

@@ -14,6 +14,7 @@ import (
 	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -22,31 +23,29 @@ var (
 	clusterRoleBindings = schema.GroupResource{Group: rbac.GroupName, Resource: "clusterrolebindings"}
 )
 
-// Descendants tells what is known about bindings that hold below their cluster.
+// Descendants looks up bindings that also apply below their cluster.
 type Descendants struct {
-	// Of returns those of a cluster, as new as anything the process has seen.
+	// Of returns these bindings of a cluster, as new as any data that the process has seen.
 	Of func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding
-	// Role returns what a role name means in the cluster of the context.
+	// Role returns the role that a name refers to in the cluster of the context.
 	Role func(ctx context.Context, name string) (role *rbacv1.ClusterRole, known bool)
-	// Depend makes the write of the context depend on what is found out after it: it is
-	// decided anew if anybody else whose write depends on that, too, comes first. What is
-	// found out then is as new as etcd.
+	// Depend makes the write of the context conflict with concurrent writes that call
+	// Depend too; the request is then decided again. Data read after Depend is as new as
+	// etcd.
 	Depend func(ctx context.Context) error
-	// Confirm reports why a user may not give others rules in all clusters below that
-	// of the context.
+	// Confirm returns an error if a user may not grant rules in all clusters below that of
+	// the context.
 	Confirm func(ctx context.Context, u user.Info, rules []rbacv1.PolicyRule) error
 }
 
-// Rule keeps people from giving others, or themselves, rights in the clusters below
-// that they do not have there. That they have them in this cluster, which is all that
-// is asked of a binding that holds in it alone, is not enough.
+// Rule refuses to grant rights in the clusters below to users who lack these rights there.
+// Rights in this cluster, which suffice for an ordinary binding, do not suffice.
 //
-// A binding gives what its role says, and a role gives it to whom its bindings name. If
-// both are written at the same time, neither may be decided on without the other: one
-// of the two depends on the other's being there.
+// A binding grants the rules of its role, and a role grants rules to the subjects of its
+// bindings. Of two concurrent writes of both, one must see the other, so they conflict.
 func (d Descendants) Rule() Rule {
 	return Rule{Name: "rbac.kcp.io/Descendants", Validate: func(ctx context.Context, r Request) (err error) {
-		if op := r.GetOperation(); op != admission.Create && op != admission.Update || r.Privileged() {
+		if op := r.GetOperation(); op != admission.Create && op != admission.Update || r.Privileged() && !auth.Scoped(r.GetUserInfo()) {
 			return nil
 		}
 		switch o := r.GetObject().(type) {
@@ -66,7 +65,7 @@ func (d Descendants) confirm(ctx context.Context, r Request, granted []rbacv1.Po
 	return nil
 }
 
-// binding decides on a binding that grants anything new below.
+// binding decides on a binding that grants something new below.
 func (d Descendants) binding(ctx context.Context, r Request, b *rbac.ClusterRoleBinding) error {
 	if !r.Is(clusterRoleBindings) || b.Labels[core.DescendantsLabel] != "true" {
 		return nil
@@ -80,13 +79,13 @@ func (d Descendants) binding(ctx context.Context, r Request, b *rbac.ClusterRole
 	}
 	role, known := d.Role(ctx, b.RoleRef.Name)
 	if !known {
-		return d.confirm(ctx, r, everything()) // for it may become that
+		return d.confirm(ctx, r, everything()) // the role may get any rules later
 	}
 	return d.confirm(ctx, r, role.Rules)
 }
 
-// role decides on a role that bindings may grant below. Whoever could make such a
-// binding himself need not care whether there is one.
+// role decides on a role that bindings may grant below. Users who may make such a binding
+// may write the role whether or not a binding exists.
 func (d Descendants) role(ctx context.Context, r Request, role *rbac.ClusterRole) error {
 	if !r.Is(clusterRoles) {
 		return nil
@@ -108,8 +107,8 @@ func (d Descendants) role(ctx context.Context, r Request, role *rbac.ClusterRole
 	return nil
 }
 
-// grantsBelow reports whether bindings that hold below cluster c refer to a role, or to
-// one that takes in its rules.
+// grantsBelow reports whether bindings that apply below cluster c refer to role, or to a
+// role that aggregates it.
 func (d Descendants) grantsBelow(ctx context.Context, c cluster.Name, role *rbac.ClusterRole) bool {
 	for _, b := range d.Of(ctx, c) {
 		if b.RoleRef.Name == role.Name {
@@ -122,7 +121,7 @@ func (d Descendants) grantsBelow(ctx context.Context, c cluster.Name, role *rbac
 	return false
 }
 
-// rulesOf returns what a role says, or may come to say.
+// rulesOf returns the rules of a role, or all rules if the role is aggregated.
 func rulesOf(role *rbac.ClusterRole) []rbacv1.PolicyRule {
 	if role.AggregationRule != nil {
 		return everything()
@@ -141,8 +140,8 @@ func everything() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{Verbs: all, APIGroups: all, Resources: all}, {Verbs: all, NonResourceURLs: all}}
 }
 
-// RequiredGroups keeps the groups that a cluster requires in a form that somebody can
-// be in: who mistypes them would lock everybody out.
+// RequiredGroups validates the groups that a cluster requires. A typing error would lock
+// out every user.
 func RequiredGroups(check func(string) error) Rule {
 	return Rule{Name: "authorization.kcp.io/RequiredGroups", Validate: func(_ context.Context, r Request) error {
 		if !r.Is(logicalClusters) && !r.Is(workspaces) {

@@ -14,8 +14,8 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// A Finish is all that a request may do to a LogicalCluster: take one name from a list
-// in its status, of those who have not finished.
+// A Finish limits a request to removing one name from a list in the status of a
+// LogicalCluster.
 type Finish struct {
 	Field string // "initializers" or "terminators"
 	Name  string
@@ -23,18 +23,18 @@ type Finish struct {
 
 type finishKey struct{}
 
-// WithFinish returns a context for a request that may do nothing but finish.
+// WithFinish returns a context for a request that may only finish.
 func WithFinish(ctx context.Context, f Finish) context.Context {
 	return context.WithValue(ctx, finishKey{}, f)
 }
 
-// finishing returns what the request of a context may do alone, if it is held to that.
+// finishing returns the Finish that limits the request of a context, if there is one.
 func finishing(ctx context.Context) (Finish, bool) {
 	f, ok := ctx.Value(finishKey{}).(Finish)
 	return f, ok
 }
 
-// validate refuses an update that does anything else.
+// validate refuses an update that changes anything else.
 func (f Finish) validate(r Request) error {
 	old, ok := r.GetOldObject().(*unstructured.Unstructured)
 	now, ok2 := r.GetObject().(*unstructured.Unstructured)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -14,8 +14,8 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// ForceDelete lets operators, and nobody else, force a deletion that is stuck, and
-// records who did: on the object, and in the audit event of the request.
+// ForceDelete lets only operators force a deletion that is stuck. It records the operator
+// on the object, and in the audit event of the request.
 func ForceDelete() Rule {
 	return Rule{
 		Name: "core.kcp.io/ForceDelete",
@@ -48,7 +48,7 @@ func ForceDelete() Rule {
 			}
 			u := r.GetUserInfo()
 			switch {
-			case !r.Privileged() && (u == nil || !slices.Contains(u.GetGroups(), auth.AdminGroup)):
+			case !r.Privileged() && (u == nil || !auth.IsMember(r.Cluster, u, auth.AdminGroup)):
 				return r.Forbid(fmt.Errorf("annotation %s can only be changed by operators, who are in the group %s", core.ForceDeleteAnnotation, auth.AdminGroup))
 			case r.Old() == nil || r.Old().GetDeletionTimestamp() == nil:
 				return r.Forbid(errors.New("only a deletion that has begun can be forced; delete it first, and see whether that is not enough"))
@@ -62,13 +62,14 @@ func ForceDelete() Rule {
 // forceable reports whether a request is for an object whose deletion can be forced.
 func (r Request) forceable() bool {
 	op := r.GetOperation()
-	return (op == admission.Create || op == admission.Update) && (r.Is(workspaces) || r.Is(logicalClusters)) && r.Object() != nil
+	is := r.Is(workspaces) || r.Is(logicalClusters) || r.Is(apiextensionsv1.Resource("customresourcedefinitions"))
+	return (op == admission.Create || op == admission.Update) && is && r.Object() != nil
 }
 
 // what names the object of a request.
 func (r Request) what() string { return fmt.Sprintf("%s %s", r.GetKind().Kind, r.GetName()) }
 
-// A forced deletion is by somebody, for a reason.
+// forced holds the reason and the user of a forced deletion.
 type forced struct{ why, by string }
 
 func forcing(o metav1.Object) forced {

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// onlyShard are the labels of the one shard there is: a workspace may ask for them,
-// and for no others.
+// onlyShard returns the labels of the only shard. A workspace may select no other shard.
 func onlyShard() labels.Set { return labels.Set{"name": "root"} }
 
 // validateLocation returns an error if a new workspace asks for a shard that does

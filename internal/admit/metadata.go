@@ -9,17 +9,16 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Where clients carry annotations of the system along, as "kubectl get -o yaml |
-// kubectl apply" and GitOps tools do, a copy is dropped and a lack made good:
-// these say where an object is, which is not for a client to decide.
+// computed are annotations with the location of an object. Clients send copies of them, as
+// "kubectl get -o yaml | kubectl apply" and GitOps tools do. Copies are dropped, and
+// missing ones restored, as clients cannot decide on them.
 var computed = []string{
 	"kcp.io/path", "core.kcp.io/shard", "kcp.io/undecodable",
 	"internal.tenancy.kcp.io/type", "internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard", "internal.tenancy.kcp.io/mount-ca",
 }
 
-// Cluster puts the annotation with the name of the cluster on every object
-// written, so that leaving it out changes nothing and dry runs show it, and keeps
-// the other annotations that the system computes as they are.
+// Cluster sets the cluster annotation on every written object, so that omitting it changes
+// nothing and dry runs show it. It also keeps the other computed annotations.
 func Cluster() Rule {
 	return Rule{Name: "kcp.io/Cluster", Mutate: func(_ context.Context, r Request) error {
 		o := r.Object()

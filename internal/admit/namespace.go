@@ -3,35 +3,33 @@ package admit
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/store"
 )
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}
 
-// Namespaces tells what is known about namespaces.
+// Namespaces looks up namespaces.
 type Namespaces struct {
-	// Get returns when the namespace began to be deleted, nil if it did not, and
+	// Get returns the deletion time of a namespace, nil if it is not being deleted, and
 	// whether it exists.
 	Get func(c cluster.Name, name string) (deleted *metav1.Time, exists bool)
-	// Fresh waits until what Get says is as new as anything this process has seen,
-	// and reports whether it is.
+	// Fresh waits until the data of Get is as new as any that this process has seen, and
+	// reports whether it waited.
 	Fresh func(context.Context) bool
-	// Ending reports whether the whole cluster is being deleted, and with it the
-	// namespaces that otherwise stay.
+	// Ending reports whether the cluster is being deleted. The namespaces of every cluster
+	// may be deleted then.
 	Ending func(context.Context, cluster.Name) bool
 }
 
-// Lifecycle keeps objects from being created in namespaces that do not exist or
-// are being deleted, and the namespaces that every cluster has from being deleted.
+// Lifecycle refuses to create objects in namespaces that do not exist or are being deleted.
+// It also refuses to delete the namespaces of every cluster.
 func (n Namespaces) Lifecycle() Rule {
 	return Rule{Name: "WorkspaceNamespaceLifecycle", Validate: func(ctx context.Context, r Request) error {
 		if r.GetOperation() == admission.Delete {
@@ -52,7 +50,7 @@ func (n Namespaces) Lifecycle() Rule {
 	}}
 }
 
-// immortal reports whether a namespace lasts as long as its cluster.
+// immortal reports whether a namespace exists as long as its cluster.
 func immortal(name string) bool {
 	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem
 }
@@ -69,13 +67,5 @@ func (n Namespaces) refuse(r Request) error {
 	if deleted == nil {
 		return nil
 	}
-	err := r.Forbid(fmt.Errorf("unable to create new content in namespace %s because it is being terminated", r.GetNamespace()))
-	var status *apierrors.StatusError
-	if errors.As(err, &status) && status.ErrStatus.Details != nil {
-		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type: corev1.NamespaceTerminatingCause, Field: "metadata.namespace",
-			Message: fmt.Sprintf("namespace %s is being terminated since %s", r.GetNamespace(), deleted.Format(time.RFC3339)),
-		})
-	}
-	return err
+	return store.NamespaceTerminating(r.Forbid, r.GetNamespace(), *deleted)
 }

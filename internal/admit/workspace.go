@@ -8,26 +8,25 @@ import (
 	"maps"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 )
 
 var (
 	workspaces      = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaces"}
 	logicalClusters = schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}
 
-	// filled are the fields in the spec of a Workspace that the system alone fills in.
+	// filled are the fields in the spec of a Workspace that only the system sets.
 	filled = []string{"cluster", "URL"}
 )
 
-// Workspaces fills in the type and the owner of a new Workspace, and keeps for the
-// system what only it may say.
+// Workspaces sets the type and the owner of a new Workspace, and protects the fields of the
+// system.
 func Workspaces(types WorkspaceTypes) Rule {
 	return Rule{
 		Name: "tenancy.kcp.io/Workspace",
@@ -45,9 +44,9 @@ func Workspaces(types WorkspaceTypes) Rule {
 			if r.GetOperation() != admission.Create || r.GetSubresource() != "" {
 				return nil
 			}
-			// What was said before of types, and of what the workspace above requires, holds.
+			// Decide on all earlier writes of types, and of the parent's required groups.
 			if err := types.CatchUp(ctx); err != nil {
-				return apierrors.NewServerTimeout(workspaces, "create", 1)
+				return etcd.Undecided()
 			}
 			if err := types.fill(ctx, r, u); err != nil {
 				return err
@@ -81,9 +80,8 @@ func Workspaces(types WorkspaceTypes) Rule {
 	}
 }
 
-// keepFinalizer keeps clients from dropping a finalizer that the system removes
-// when its work is done. It is put back in silence, since those who replace an
-// object with a manifest do not mean to drop it.
+// keepFinalizer restores a finalizer that only the system may remove. It gives no error, as
+// clients that replace an object with a manifest do not mean to drop the finalizer.
 func keepFinalizer(r Request, name string) {
 	old, now := r.Old(), r.Object()
 	if old == nil || now == nil || !slices.Contains(old.GetFinalizers(), name) || slices.Contains(now.GetFinalizers(), name) {
@@ -92,9 +90,8 @@ func keepFinalizer(r Request, name string) {
 	now.SetFinalizers(append(slices.Clone(now.GetFinalizers()), name))
 }
 
-// keepFilled puts back what the system has filled in and an update leaves out, as one
-// with the manifest that a workspace was made from does. To say something else is
-// refused, by validateChange.
+// keepFilled restores fields of the system that an update omits, as an update with the
+// original manifest does. validateChange refuses updates that change them.
 func keepFilled(r Request, u *unstructured.Unstructured) {
 	old, ok := r.GetOldObject().(*unstructured.Unstructured)
 	if !ok || r.Privileged() || r.GetSubresource() != "" {
@@ -110,7 +107,7 @@ func keepFilled(r Request, u *unstructured.Unstructured) {
 	u.SetLabels(madeGood(old.GetLabels(), u.GetLabels(), core.PhaseLabel))
 }
 
-// madeGood returns now with those keys of old that it lacks.
+// madeGood returns now with the missing ones of the given keys restored from old.
 func madeGood(old, now map[string]string, keys ...string) map[string]string {
 	next := maps.Clone(now)
 	for _, key := range keys {
@@ -126,14 +123,14 @@ func madeGood(old, now map[string]string, keys ...string) map[string]string {
 	return next
 }
 
-// mounted reports whether something else than this server is to serve a Workspace.
+// mounted reports whether a Workspace is mounted, so another server serves it.
 func mounted(u *unstructured.Unstructured) bool {
 	_, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "mount")
 	return found
 }
 
-// setOwner records who made the workspace. It is all that is known of him, for whoever
-// prepares the workspace; later it is the name alone. What a client says of it is dropped.
+// setOwner records the user who creates the workspace, in full for the initializers; later
+// only the name is kept. A value sent by the client is dropped.
 func setOwner(r Request, u *unstructured.Unstructured) error {
 	who := r.GetUserInfo()
 	annotations := u.GetAnnotations()
@@ -205,67 +202,4 @@ func validateChange(r Request) error {
 		return r.Forbid(fmt.Errorf("label %s repeats the phase and cannot be changed", core.PhaseLabel))
 	}
 	return nil
-}
-
-// LogicalClusters keeps for the system what a logical cluster is: users come by
-// one, and get rid of it, with a Workspace.
-func LogicalClusters() Rule {
-	return Rule{
-		Name: "core.kcp.io/LogicalCluster",
-		Mutate: func(_ context.Context, r Request) error {
-			if r.Is(logicalClusters) && r.GetOperation() == admission.Update {
-				keepFinalizer(r, core.DeletionFinalizer)
-			}
-			return nil
-		},
-		Validate: func(ctx context.Context, r Request) error {
-			if !r.Is(logicalClusters) {
-				return nil
-			}
-			if f, ok := finishing(ctx); ok {
-				return f.validate(r)
-			}
-			if r.GetOperation() == admission.Delete {
-				return validateEnd(r)
-			}
-			if r.Cluster == cluster.Root && r.GetOperation() == admission.Update && inactiveAnywhere(r.Object()) {
-				return r.Forbid(errors.New("the root workspace cannot be taken offline"))
-			}
-			if r.Privileged() {
-				return nil
-			}
-			switch r.GetOperation() {
-			case admission.Create:
-				return r.Forbid(errors.New("LogicalCluster cannot be created; create a Workspace instead"))
-			case admission.Update:
-				if r.operator() && onlyInactivity(r) {
-					return nil
-				}
-				return r.Forbid(errors.New("LogicalCluster is kept by the system and cannot be changed"))
-			default:
-				return nil
-			}
-		},
-	}
-}
-
-// validateEnd lets a cluster be deleted directly only if it says that it may be: no
-// Workspace leads to it then.
-func validateEnd(r Request) error {
-	if r.Cluster == cluster.Root {
-		return r.Forbid(errors.New("the root workspace cannot be deleted"))
-	}
-	u, ok := r.GetOldObject().(*unstructured.Unstructured)
-	if !ok {
-		return nil // a collection, whose objects are asked about one by one
-	}
-	if direct, _, _ := unstructured.NestedBool(u.Object, "spec", "directlyDeletable"); direct {
-		return nil
-	}
-	if !r.Privileged() {
-		return r.Forbid(errors.New("LogicalCluster cannot be deleted; delete its Workspace instead"))
-	}
-	name, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "name")
-	parent, _, _ := unstructured.NestedString(u.Object, "spec", "owner", "cluster")
-	return r.Forbid(fmt.Errorf("LogicalCluster cannot be deleted; delete workspace %s in logical cluster %s instead", name, parent))
 }

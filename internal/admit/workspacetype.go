@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,27 +18,28 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
 var workspaceTypes = schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}
 
-// WorkspaceTypes says what types there are and who may use them.
+// WorkspaceTypes looks up workspace types and the permission to use them.
 type WorkspaceTypes struct {
-	// CatchUp waits until the others know of everything that was written by now.
+	// CatchUp waits until the tables in memory include all writes committed by now.
 	CatchUp func(context.Context) error
 	// Known returns the types of all clusters.
 	Known func() *tenancy.Types
-	// PathOf returns the canonical path of a cluster, and Root what else is known of it.
+	// PathOf returns the canonical path of a cluster, and Root its row in the tree.
 	PathOf func(cluster.Name) cluster.Path
 	Root   func(cluster.Name) tenancy.Root
-	// MayUse reports whether a user may make workspaces of a type.
+	// MayUse reports whether a user may create workspaces of a type.
 	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
 }
 
-// fill sets the type of a new Workspace, unless it is served elsewhere, to what it
-// means, and the labels that its type gives it.
+// fill resolves the type of a new Workspace, or its default, and adds the labels of the
+// type. Mounted workspaces have no type.
 func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Unstructured) error {
 	ref, err := typeOf(u)
 	if err != nil {
@@ -54,9 +56,9 @@ func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Uns
 		child := tenancy.DefaultChild(parent)
 		ref = &child
 	}
-	tmpl, err := w.Known().Template(ctx, r.Cluster, *ref)
+	tmpl, err := w.usable(ctx, r, *ref)
 	if err != nil {
-		return r.Forbid(err)
+		return err
 	}
 	path := ref.Path
 	if path == "" {
@@ -73,8 +75,8 @@ func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Uns
 	return nil
 }
 
-// keepType puts the type back, or its path, that an update leaves out, as a manifest does
-// that does not say what the server has filled in.
+// keepType restores the type, or its path, that an update omits. Manifests lack defaults
+// set by the server.
 func keepType(r Request, u *unstructured.Unstructured) {
 	old, ok := r.GetOldObject().(*unstructured.Unstructured)
 	if !ok || r.GetSubresource() != "" {
@@ -92,7 +94,7 @@ func keepType(r Request, u *unstructured.Unstructured) {
 	_ = unstructured.SetNestedMap(u.Object, kept, "spec", "type") // spec is an object: its type was read
 }
 
-// typeOf returns the type that a Workspace asks for, nil if it asks for none.
+// typeOf returns the type in the spec of a Workspace, nil if there is none.
 func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, error) {
 	if _, found, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
 		return nil, err
@@ -113,7 +115,7 @@ func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, e
 	return ref, nil
 }
 
-// parent returns the template of the workspace that a request is made in.
+// parent returns the template of the workspace that contains the new one.
 func (w WorkspaceTypes) parent(ctx context.Context, r Request) (*tenancy.Template, error) {
 	parent, err := w.Known().Of(ctx, r.Cluster)
 	if err != nil {
@@ -122,25 +124,16 @@ func (w WorkspaceTypes) parent(ctx context.Context, r Request) (*tenancy.Templat
 	return parent, nil
 }
 
-// validateUse refuses a new Workspace whose type may not be where it is to be, or not be
-// used by whoever makes it.
+// validateUse refuses a new Workspace whose type is not allowed in its parent, or may not
+// be used by the user.
 func (w WorkspaceTypes) validateUse(ctx context.Context, r Request, u *unstructured.Unstructured) error {
 	ref, err := typeOf(u)
 	if err != nil || ref == nil {
 		return nil //nolint:nilerr // as in fill
 	}
-	tmpl, err := w.Known().Template(ctx, r.Cluster, *ref)
+	tmpl, err := w.usable(ctx, r, *ref)
 	if err != nil {
-		return r.Forbid(err)
-	}
-	for i, a := range tmpl.Aliases {
-		ok, err := w.MayUse(ctx, r.GetUserInfo(), a)
-		if err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("may the type %s be used: %w", tmpl.Names[i], err))
-		}
-		if !ok {
-			return r.Forbid(fmt.Errorf("unable to use workspace type %q: missing verb='use' permission on it", tmpl.Names[i]))
-		}
+		return err
 	}
 	parent, err := w.parent(ctx, r)
 	if err != nil {
@@ -152,8 +145,57 @@ func (w WorkspaceTypes) validateUse(ctx context.Context, r Request, u *unstructu
 	return nil
 }
 
-// inheritGroups has a new Workspace require of users the groups that the workspace above
-// requires.
+// usable returns the template of a type, if the user may use the type and all that it
+// extends. Missing types and forbidden ones give the same error. It repeats references as
+// written, and so discloses nothing about workspaces that the user may not enter.
+func (w WorkspaceTypes) usable(ctx context.Context, r Request, ref tenancyapi.WorkspaceTypeReference) (*tenancy.Template, error) {
+	reached, tmpl, err := w.Known().Reach(ctx, r.Cluster, ref)
+	for _, t := range reached {
+		switch ok, err := w.MayUse(ctx, r.GetUserInfo(), t.Type); {
+		case err != nil:
+			return nil, fmt.Errorf("cannot decide whether workspace type %s may be used: %w", named(t.Ref), err)
+		case !ok:
+			return nil, r.Forbid(unusable(ref, t.Ref))
+		}
+	}
+	if err == nil {
+		return tmpl, nil
+	}
+	var missing *tenancy.UnresolvedError
+	if !errors.As(err, &missing) {
+		return nil, r.Forbid(err)
+	}
+	if missing.At != "" {
+		wanted := tenancy.Type{Cluster: missing.At, Name: missing.Ref.Name}
+		if ok, uerr := w.MayUse(ctx, r.GetUserInfo(), wanted); ok && uerr == nil {
+			return nil, r.Forbid(err)
+		}
+	}
+	return nil, r.Forbid(unusable(ref, missing.Ref))
+}
+
+// named returns a reference as it was written.
+func named(ref tenancyapi.WorkspaceTypeReference) string {
+	if ref.Path == "" {
+		return ref.Name
+	}
+	return ref.Path + ":" + ref.Name
+}
+
+// unusable is the error for a type that does not exist or that the user may not use: that
+// of a new workspace, or one that it extends.
+func unusable(asked, t tenancyapi.WorkspaceTypeReference) error {
+	why := fmt.Sprintf("workspace type %q cannot be resolved, or missing verb='use' permission on it", named(t))
+	if t.Path == "" {
+		why += "; give its path if it is neither in the workspace of the reference, nor above it, nor in root"
+	}
+	if t != asked {
+		why = fmt.Sprintf("workspace type %q extends another: %s", named(asked), why)
+	}
+	return errors.New(why)
+}
+
+// inheritGroups copies the required groups of the parent to a new Workspace.
 func (w WorkspaceTypes) inheritGroups(r Request, u *unstructured.Unstructured) error {
 	annotations := u.GetAnnotations()
 	asked, given := annotations[core.RequiredGroupsAnnotation]
@@ -173,8 +215,29 @@ func (w WorkspaceTypes) inheritGroups(r Request, u *unstructured.Unstructured) e
 	return nil
 }
 
-// Rule keeps WorkspaceTypes such that workspaces can be made of them, and what the
-// server says in them true.
+// keepTenancy lets only administrators of the server change which types have limits of
+// their own. Tenants could otherwise raise their limits with a type of their own.
+func keepTenancy(r Request) error {
+	var old, now string
+	if o := r.Old(); o != nil {
+		old = o.GetAnnotations()[tenancyapi.TenantAnnotation]
+	}
+	if o := r.Object(); o != nil {
+		now = o.GetAnnotations()[tenancyapi.TenantAnnotation]
+	}
+	if old == now || r.Privileged() || r.administrator() {
+		return nil
+	}
+	return r.Forbid(fmt.Errorf("annotation %s can only be changed by administrators of the server, who are in the group %s", tenancyapi.TenantAnnotation, auth.AdminGroup))
+}
+
+// administrator reports whether the request comes from an administrator of the server.
+func (r Request) administrator() bool {
+	u := r.GetUserInfo()
+	return u != nil && slices.Contains(u.GetGroups(), auth.AdminGroup)
+}
+
+// Rule validates WorkspaceTypes, and sets their path.
 func (w WorkspaceTypes) Rule() Rule {
 	return Rule{
 		Name: "tenancy.kcp.io/WorkspaceType",
@@ -192,7 +255,14 @@ func (w WorkspaceTypes) Rule() Rule {
 			return nil
 		},
 		Validate: func(_ context.Context, r Request) error {
-			if !r.Is(workspaceTypes) || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {
+			if !r.Is(workspaceTypes) {
+				return nil
+			}
+			switch r.GetOperation() {
+			case admission.Delete:
+				return validateTypeDeletion(r)
+			case admission.Create, admission.Update:
+			default:
 				return nil
 			}
 			if r.GetSubresource() == "status" {
@@ -200,6 +270,9 @@ func (w WorkspaceTypes) Rule() Rule {
 					return nil
 				}
 				return r.Forbid(errors.New("the status of a workspace type is kept by the system"))
+			}
+			if err := keepTenancy(r); err != nil {
+				return err
 			}
 			u, ok := r.GetObject().(*unstructured.Unstructured)
 			if !ok {
@@ -212,6 +285,16 @@ func (w WorkspaceTypes) Rule() Rule {
 			return validateType(r, t.Spec)
 		},
 	}
+}
+
+// validateTypeDeletion refuses the deletion of the types that the server needs, even for
+// system:masters: no workspace could be created afterwards.
+func validateTypeDeletion(r Request) error {
+	o := r.Old() // the name of a request for a whole collection is empty
+	if o == nil || r.Cluster != cluster.Root || !slices.Contains(tenancy.NeededTypes(), o.GetName()) {
+		return nil
+	}
+	return r.Forbid(fmt.Errorf("the workspace type %s may not be deleted: the server needs it to create workspaces; change it instead", o.GetName()))
 }
 
 func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
@@ -253,8 +336,7 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	return nil
 }
 
-// validateLabels refuses labels that no Workspace could have, or that are not for a type
-// to give.
+// validateLabels refuses labels that are invalid, or that a type may not set.
 func validateLabels(r Request, labels map[string]string) error {
 	at := field.NewPath("spec", "additionalWorkspaceLabels")
 	if errs := metav1validation.ValidateLabels(labels, at); len(errs) > 0 {

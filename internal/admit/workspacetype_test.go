@@ -15,6 +15,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -72,7 +73,20 @@ func TestTypeRule(t *testing.T) {
 			t.Errorf("%s: %v, not %q", name, err, say.why)
 		}
 	}
-	// Nobody else's objects matter.
+	for name, say := range map[string]struct {
+		in      cluster.Name
+		asked   string // empty for a collection
+		refused bool
+	}{
+		"by name": {"root", "home", true}, "in a collection": {"root", "", true}, "elsewhere": {"c", "home", false},
+	} {
+		gv, old := tenancyapi.GroupVersion, &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "home"}}}
+		r := Request{admission.NewAttributesRecord(nil, old, gv.WithKind("WorkspaceType"), "", say.asked, gv.WithResource("workspacetypes"), "", admission.Delete, nil, false, ada), say.in}
+		if err := rule.Validate(t.Context(), r); (err != nil) != say.refused {
+			t.Errorf("the deletion of home %s: %v", name, err)
+		}
+	}
+	// Objects of other resources are ignored.
 	r := request("c", "workspaces", "root", nil, map[string]any{"spec": map[string]any{}})
 	if err := rule.Mutate(t.Context(), r); err != nil || rule.Validate(t.Context(), r) != nil || len(r.Object().GetAnnotations()) > 0 {
 		t.Errorf("a Workspace is taken for a type: %v", err)
@@ -127,8 +141,8 @@ func TestInheritGroups(t *testing.T) {
 	}
 }
 
-// A new Workspace inherits what is known once everything is that was written before, and
-// is refused if that does not come to be known.
+// A new Workspace inherits from earlier writes of its parent, and is refused until these writes are
+// known.
 func TestInheritsWhatWasSaidBefore(t *testing.T) {
 	mounted := map[string]any{"spec": map[string]any{"mount": map[string]any{}}}
 	var known tenancy.Root
@@ -141,7 +155,33 @@ func TestInheritsWhatWasSaidBefore(t *testing.T) {
 		t.Errorf("%v, %v", r.Object().GetAnnotations(), err)
 	}
 	rule = Workspaces(WorkspaceTypes{CatchUp: func(context.Context) error { return context.DeadlineExceeded }})
-	if err := rule.Mutate(t.Context(), request("c", "workspaces", "w", nil, mounted)); !apierrors.IsServerTimeout(err) {
+	if err := rule.Mutate(t.Context(), request("c", "workspaces", "w", nil, mounted)); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("a server that does not know: %v", err)
+	}
+}
+
+// Only administrators of the server make the workspaces of a type tenants.
+func TestOnlyAdministratorsMakeTenants(t *testing.T) {
+	rule := WorkspaceTypes{PathOf: func(c cluster.Name) cluster.Path { return cluster.Path(c) }}.Rule()
+	typ := func(tenant string) map[string]any {
+		return map[string]any{"spec": map[string]any{}, "metadata": map[string]any{"name": "ab", "annotations": map[string]any{tenancyapi.TenantAnnotation: tenant}}}
+	}
+	admin := &user.DefaultInfo{Name: "boss", Groups: []string{auth.AdminGroup}}
+	for name, say := range map[string]struct {
+		old, now map[string]any
+		who      user.Info
+		refused  bool
+	}{
+		"set by a tenant":         {nil, typ("true"), ada, true},
+		"changed by a tenant":     {typ("true"), typ("false"), ada, true},
+		"kept by a tenant":        {typ("true"), typ("true"), ada, false},
+		"set by an administrator": {nil, typ("true"), admin, false},
+	} {
+		r := request("root", "workspacetypes", "ab", say.old, say.now)
+		a := r.Attributes
+		r.Attributes = admission.NewAttributesRecord(a.GetObject(), a.GetOldObject(), a.GetKind(), "", "ab", a.GetResource(), "", a.GetOperation(), nil, false, say.who)
+		if err := rule.Validate(t.Context(), r); (err != nil) != say.refused {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

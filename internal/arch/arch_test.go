@@ -31,7 +31,7 @@ func TestArchitecture(t *testing.T) {
 	})
 }
 
-// finding is one place that a check does not like.
+// finding is one violation of a check.
 type finding struct {
 	check, place string // together they name it in exceptions.txt
 	what         string

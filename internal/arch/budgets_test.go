@@ -19,7 +19,7 @@ const (
 	maxParams   = 5
 )
 
-// budgets finds files and functions that have grown too long.
+// budgets finds files and functions that are too long.
 func budgets(r *repo) []finding {
 	var out []finding
 	var lengths []int
@@ -63,7 +63,7 @@ func function(fn *ast.FuncDecl, place string, length int) []finding {
 	return out
 }
 
-// funcName is "Name" or "Type.Name".
+// funcName returns "Name" or "Type.Name".
 func funcName(fn *ast.FuncDecl) string {
 	if recv := receiver(fn); recv != "" {
 		return recv + "." + fn.Name.Name
@@ -71,7 +71,7 @@ func funcName(fn *ast.FuncDecl) string {
 	return fn.Name.Name
 }
 
-// receiver is the name of the type a method belongs to.
+// receiver returns the name of the type of a method.
 func receiver(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
 		return ""
@@ -141,7 +141,7 @@ func unfinished(comment string) string {
 	return ""
 }
 
-// selector is "x.Y" for a selection from a plain name, as from a package.
+// selector returns "x.Y" for a selector on an identifier, such as a package.
 func selector(sel *ast.SelectorExpr) string {
 	if x, ok := sel.X.(*ast.Ident); ok {
 		return x.Name + "." + sel.Sel.Name
@@ -203,9 +203,8 @@ func undocumented(fset *token.FileSet, f file) []finding {
 	return out
 }
 
-// fields asks for a comment on every field of an API type: users read them
-// through kubectl explain. Embedded fields and the items of lists speak for
-// themselves.
+// fields finds fields of API types without a comment, which kubectl explain shows to users.
+// Embedded fields and the items of lists need none.
 func fields(s *ast.TypeSpec, need func(string, *ast.CommentGroup)) {
 	st, ok := s.Type.(*ast.StructType)
 	if !ok {
@@ -229,7 +228,7 @@ func either(groups ...*ast.CommentGroup) *ast.CommentGroup {
 	return nil
 }
 
-// repoOf is a repository of one file.
+// repoOf returns a repository with one file.
 func repoOf(t *testing.T, folder, name, src string) *repo {
 	t.Helper()
 	r := &repo{fset: token.NewFileSet()}

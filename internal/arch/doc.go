@@ -1,4 +1,4 @@
-// Package arch keeps the shape of the repository: which package may import
-// which, what must never be linked, and how long a file or a function may get.
-// It has no code of its own; "go test ./internal/arch" is the check.
+// Package arch checks the structure of the repository: allowed imports between packages, forbidden
+// dependencies, and the maximum length of files and functions. It has only tests; run
+// "go test ./internal/arch".
 package arch

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestDocsNameWhatExists checks that every path a page of documentation names,
-// in `code` or as the target of a link, is there.
+// TestDocsNameWhatExists checks that all paths in the documentation exist, in `code` and in links.
 func TestDocsNameWhatExists(t *testing.T) {
 	root := os.DirFS("../..")
 	pages, err := fs.Glob(root, "*.md")
@@ -39,7 +38,7 @@ func TestDocsNameWhatExists(t *testing.T) {
 	}
 }
 
-// named lists the paths a page in a folder names, from the root of the repository.
+// named returns the paths in a page, relative to the root of the repository.
 func named(text, folder string) []string {
 	code := regexp.MustCompile("`\\.?/?((?:apis|client|cmd|docs|examples|internal|kcptest|provider|test)/[\\w./-]+)`")
 	link := regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
@@ -61,7 +60,7 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestEvidenceNamesTests checks that every test that a page of evidence names is there.
+// TestEvidenceNamesTests checks that all tests in the pages of evidence exist.
 func TestEvidenceNamesTests(t *testing.T) {
 	root := os.DirFS("../..")
 	pages, err := fs.Glob(root, "docs/evidence/*.md")

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// constant are calls whose result nobody changes: with them a package variable
-// is a constant that the language cannot express.
+// constant has functions whose results are never changed. A package variable with such a result is
+// a constant that the language cannot express.
 func constant() []string {
 	return []string{
 		"errors.New", "fmt.Errorf", "regexp.MustCompile", "strings.NewReplacer",
@@ -24,10 +24,9 @@ func constant() []string {
 	}
 }
 
-// globals finds package variables that can change while the program runs: ones
-// that are assigned to somewhere, whose address is taken, or whose initial
-// value is made to be changed. Tables, errors, patterns, embedded files and
-// guards like "var _ Interface = T{}" are fine.
+// globals finds package variables that can change while the program runs: variables with an
+// assignment, with an address operator, or with a mutable initial value. Tables, errors, patterns,
+// embedded files and assertions like "var _ Interface = T{}" are allowed.
 func globals(r *repo) []finding {
 	byPackage := map[string][]file{}
 	var order []string
@@ -97,7 +96,7 @@ func rawText(g *ast.CommentGroup) string {
 	return text.String()
 }
 
-// fixed says whether an initial value is one that stays as it is.
+// fixed reports whether an initial value is immutable.
 func fixed(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.BasicLit, *ast.FuncLit, *ast.Ident, *ast.SelectorExpr:
@@ -131,9 +130,9 @@ func fixedCall(call *ast.CallExpr) bool {
 	return false
 }
 
-// changedIn names the package variables that a package assigns to, increments,
-// deletes from or takes the address of. Types are resolved without imports:
-// that is enough to tell a package variable from a local one of that name.
+// changedIn returns the package variables that a package assigns, increments, deletes from or takes
+// the address of. It resolves types without imports, which is enough to distinguish a package
+// variable from a local one of the same name.
 func changedIn(fset *token.FileSet, files []file) map[string]bool {
 	var parsed []*ast.File
 	for _, f := range files {
@@ -172,7 +171,7 @@ func changedIn(fset *token.FileSet, files []file) map[string]bool {
 	return changed
 }
 
-// base is x in x, x.f, x[i] and (*x), or nil.
+// base returns x of x, x.f, x[i] and (*x), or nil.
 func base(e ast.Expr) *ast.Ident {
 	for {
 		switch t := e.(type) {

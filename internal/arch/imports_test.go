@@ -10,11 +10,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layers is layers.txt: each line a list of words.
+// layers has the words of each line of layers.txt.
 type layers [][]string
 
-// find returns the line and the word a package stands on. The most exact word
-// wins, so that a tree and one package in it can stand on different lines.
+// find returns the line and the word of a package. The longest matching word wins, so a tree and one
+// package in it can be on different lines.
 func (l layers) find(folder string) (line int, word string, ok bool) {
 	best := -1
 	for i, words := range l {
@@ -31,13 +31,13 @@ func (l layers) find(folder string) (line int, word string, ok bool) {
 	return line, word, best >= 0
 }
 
-// under says whether a word, "x" or "x/...", names a folder.
+// under reports whether a word, "x" or "x/...", matches a folder.
 func under(folder, word string) bool {
 	tree, isTree := strings.CutSuffix(word, "/...")
 	return folder == tree || isTree && strings.HasPrefix(folder, tree+"/")
 }
 
-// allows says whether one package of ours may import another.
+// allows reports whether one of our packages may import another.
 func (l layers) allows(from, to string) bool {
 	fromLine, fromWord, _ := l.find(from)
 	toLine, toWord, _ := l.find(to)
@@ -114,7 +114,7 @@ func rules(module string) []forbidden {
 	}}
 }
 
-// broken lists what a package has although the rule forbids it.
+// broken returns the forbidden dependencies of a package.
 func (f forbidden) broken(folder string, p listed) []string {
 	if folder == f.except || !slices.ContainsFunc(f.from, func(w string) bool { return under(folder, w) }) {
 		return nil
@@ -161,8 +161,8 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// checkLinked compares the modules that package kcp links with deps.txt: what
-// an embedder's binary takes in is a reviewed text.
+// checkLinked compares the modules that package kcp links with deps.txt, so that changes for
+// embedding programs are reviewed.
 func checkLinked(t *testing.T, r *repo) {
 	root, ok := r.packages["."]
 	if !ok {

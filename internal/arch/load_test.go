@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// listed is what "go list" tells about a package.
+// listed is the output of "go list" for a package.
 type listed struct {
 	ImportPath, Dir string
 	DepOnly         bool
@@ -38,7 +38,7 @@ type file struct {
 	ast   *ast.File
 }
 
-// repo is the repository as the checks see it.
+// repo is the data of the repository for the checks.
 type repo struct {
 	root     string // absolute
 	module   string
@@ -48,7 +48,7 @@ type repo struct {
 	files    []file
 }
 
-// load asks the go command once about everything, and parses our own files.
+// load runs "go list" once, and parses our own files.
 func load(t *testing.T) *repo {
 	t.Helper()
 	r := &repo{
@@ -90,8 +90,7 @@ func run(t *testing.T, dir string, args ...string) []byte {
 	return out
 }
 
-// folder turns the import path of a package of ours into its folder; that of
-// any other package stays as it is.
+// folder returns the folder of one of our packages, and the import path of other packages.
 func (r *repo) folder(importPath string) string {
 	if importPath == r.module {
 		return "."

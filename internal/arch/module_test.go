@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// modfile is what "go mod edit -json" tells about a go.mod.
+// modfile is the output of "go mod edit -json" for a go.mod.
 type modfile struct {
 	Require []struct{ Path, Version string }
 	Replace []struct{ Old struct{ Path string } }
@@ -22,8 +22,8 @@ func readModfile(t *testing.T, path string) modfile {
 	return m
 }
 
-// checkModule keeps the promise to programs that embed us: replace lines are
-// not inherited, so there are none, and all of Kubernetes has one version.
+// checkModule checks go.mod for embedding programs: no replace lines, which are not inherited, and
+// one version of all Kubernetes modules.
 func checkModule(t *testing.T, r *repo) {
 	ours := readModfile(t, filepath.Join(r.root, "go.mod"))
 	for _, rep := range ours.Replace {

@@ -1,12 +1,11 @@
 //go:build staging
 
-// Nothing here is ever built. k8s.io/kubernetes requires its staging modules
-// at v0.0.0, a version that exists only beside its own replace lines, so every
-// one of them must be required by us at the version that was published. Most
-// are needed anyway; nobody imports a package of these, and go mod tidy would
-// drop them, after which "go list -m all" and "go get" fail here, or "go mod
-// tidy" in every program that embeds us. go mod tidy reads files of every build tag,
-// so these imports keep the requirements.
+// This file is never built. k8s.io/kubernetes requires its staging modules at v0.0.0, which exists
+// only through its own replace lines. So our go.mod must require each of them at its published
+// version. Most are needed anyway. No package imports the following ones, so "go mod tidy" would
+// remove them, and then "go list -m all" and "go get" would fail here, and "go mod tidy" in
+// embedding programs. As "go mod tidy" reads files with any build tag, these imports keep the
+// requirements.
 package arch
 
 import (

@@ -16,14 +16,14 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Bounds of how long tokens that are asked for may be valid.
+// Limits of the lifetime that a request for a token may ask for.
 const (
 	minTokenLife = time.Hour
 	maxTokenLife = (1 << 32) * time.Second
 )
 
-// WithFlags returns o with what the flags of kube-apiserver say of service accounts.
-// It reads the files that they name; those are public keys besides that of o.
+// WithFlags returns o with the service account flags of kube-apiserver applied. It reads
+// the key files that they name, and adds their public keys to o.VerifyKeys.
 func (o ServiceAccountOptions) WithFlags(f *kubeoptions.BuiltInAuthenticationOptions) (ServiceAccountOptions, error) {
 	if f == nil {
 		return o, nil
@@ -61,14 +61,14 @@ func checkAccountFlags(a *kubeoptions.ServiceAccountAuthenticationOptions) error
 		case slices.Contains(a.Issuers[:n], issuer):
 			return fmt.Errorf("--service-account-issuer %q is given twice; give each once", issuer)
 		case issuer == serviceaccount.LegacyIssuer:
-			return fmt.Errorf("--service-account-issuer %q is that of the tokens in secrets; choose another", issuer)
+			return fmt.Errorf("--service-account-issuer %q is reserved for the tokens in secrets; choose another", issuer)
 		}
 	}
 	if l := a.MaxExpiration; l != 0 && (l < minTokenLife || l > maxTokenLife) {
 		return fmt.Errorf("--service-account-max-token-expiration %s is out of bounds; use one from %s to %s", l, minTokenLife, maxTokenLife)
 	}
 	if u, err := url.Parse(a.JWKSURI); a.JWKSURI != "" && (err != nil || u.Scheme != "https") {
-		return fmt.Errorf("--service-account-jwks-uri %q is no https URL; use that at which others get the keys", a.JWKSURI)
+		return fmt.Errorf("--service-account-jwks-uri %q is no https URL; use the URL at which clients fetch the keys", a.JWKSURI)
 	}
 	if a.JWKSURI != "" && len(a.Issuers) > 0 && !strings.HasPrefix(a.Issuers[0], "https://") {
 		return fmt.Errorf("--service-account-jwks-uri has no effect, as the issuer %q is no https URL and cannot be discovered; choose another --service-account-issuer", a.Issuers[0])
@@ -76,7 +76,7 @@ func checkAccountFlags(a *kubeoptions.ServiceAccountAuthenticationOptions) error
 	return nil
 }
 
-// SigningKey returns the key in the PEM file at path, which must be there.
+// SigningKey returns the private key in the PEM file at path. A missing file is an error.
 func SigningKey(path string) (crypto.Signer, error) {
 	key, err := readKey(path, "use a PEM file with an RSA or ECDSA private key")
 	if err != nil {
@@ -85,10 +85,10 @@ func SigningKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// Discovery returns what tells others how to verify tokens: the OpenID configuration
-// and the public keys. jwksURI is where they get the keys; if it is empty they are at
-// address, which is host and port of the server. An issuer that is no https URL
-// cannot be discovered.
+// Discovery returns the server of the OpenID configuration and the public keys, with which
+// others verify tokens. Clients fetch the keys at jwksURI. If it is empty, they fetch them
+// at address, the host and port of this server. An issuer that is no https URL cannot be
+// discovered.
 func (s *ServiceAccounts) Discovery(jwksURI, address string) (*routes.OpenIDMetadataServer, error) {
 	provider, err := serviceaccount.NewOpenIDMetadataProvider(s.Issuer(), jwksURI, address, s.keys)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// keyFile writes a new key, the whole of it or the public half.
+// keyFile writes a new key pair or its public key.
 func keyFile(t *testing.T, key crypto.Signer, public bool) string {
 	t.Helper()
 	data, err := keyutil.MarshalPrivateKeyToPEM(key)
@@ -50,7 +50,7 @@ func newKeys(t *testing.T) (crypto.Signer, crypto.Signer) {
 	return a, b
 }
 
-// Tokens are of the first issuer, and those of all issuers and keys are accepted.
+// New tokens have the first issuer. Tokens of all issuers and keys are accepted.
 func TestIssuersAndKeysOfServiceAccounts(t *testing.T) {
 	t.Parallel()
 	first, second := newKeys(t)
@@ -93,7 +93,7 @@ func TestIssuersAndKeysOfServiceAccounts(t *testing.T) {
 	}
 }
 
-// A token is for the audiences that were asked for, and accepted if one is the server's.
+// A token has the requested audiences. It is accepted if one is an audience of the server.
 func TestAudiencesOfServiceAccounts(t *testing.T) {
 	t.Parallel()
 	o := newObjects()
@@ -119,7 +119,7 @@ func TestAudiencesOfServiceAccounts(t *testing.T) {
 	}
 }
 
-// Without looking them up, tokens in secrets outlive secret and account; others do not.
+// Without lookup, tokens in secrets stay valid without their secret and account; others do not.
 func TestServiceAccountsWithoutLookup(t *testing.T) {
 	t.Parallel()
 	for _, lookup := range []bool{true, false} {
@@ -198,7 +198,7 @@ func TestServiceAccountFlagsThatAreWrong(t *testing.T) {
 		"--service-account-issuer is empty":      func(a accounts) { a.Issuers = []string{"https://a", ""} },
 		"is given twice":                         func(a accounts) { a.Issuers = []string{"https://a", "https://a"} },
 		"is no URL":                              func(a accounts) { a.Issuers = []string{"https://a b:%"} },
-		"that of the tokens in secrets":          func(a accounts) { a.Issuers = []string{serviceaccount.LegacyIssuer} },
+		"is reserved for the tokens in secrets":  func(a accounts) { a.Issuers = []string{serviceaccount.LegacyIssuer} },
 		"--service-account-max-token-expiration": func(a accounts) { a.MaxExpiration = time.Minute },
 		"is no https URL; use":                   func(a accounts) { a.JWKSURI = "http://x" },
 		"cannot be discovered":                   func(a accounts) { a.JWKSURI, a.Issuers = "https://x", []string{"me"} },

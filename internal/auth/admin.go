@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -20,25 +21,25 @@ import (
 
 // Names of the server's own administrators.
 const (
-	// KcpAdmin is in [AdminGroup]. Its token is another one after every start.
+	// KcpAdmin is in [AdminGroup].
 	KcpAdmin = "kcp-admin"
 
-	// ShardAdmin is in system:masters. Its token outlives restarts.
+	// ShardAdmin is in system:masters.
 	ShardAdmin = "shard-admin"
 )
 
-// AdminFiles says where the credentials of administrators are kept. With its zero
-// value they are kept in memory only.
+// AdminFiles names the files with the credentials of administrators. Its zero value keeps
+// the credentials in memory only.
 type AdminFiles struct {
 	// Kubeconfig is the file with the tokens of both administrators.
 	Kubeconfig string
 
-	// TokenStore is the file with the SHA-256 of the shard admin's token. It lets
-	// a token from Kubeconfig be used again without being trusted for being there.
+	// TokenStore is the file with the SHA-256 hashes of both tokens. A token in
+	// Kubeconfig is kept over a restart only if it has the hash that is stored here.
 	TokenStore string
 
-	// Tokens, if set, are the tokens, which other processes know as well. Then none
-	// are made, and there is no TokenStore.
+	// Tokens, if set, are the tokens to use, shared with other processes. NewAdmins then
+	// generates none, and reads and writes no TokenStore.
 	Tokens *AdminTokens
 }
 
@@ -48,62 +49,68 @@ type AdminTokens struct {
 	Shard string `json:"shard"`
 }
 
-// Admins are the server's own administrators, known by their tokens.
+// Admins authenticates the server's own administrators by their tokens.
 type Admins struct {
-	files    AdminFiles
-	kcp      string
-	shard    string
-	kcpHash  [sha256.Size]byte
-	shardSum [sha256.Size]byte
+	files      AdminFiles
+	kcp, shard adminToken
+}
+
+// An adminToken is a token and its SHA-256 hash.
+type adminToken struct {
+	text string
+	hash tokenHash
+}
+
+type tokenHash [sha256.Size]byte
+
+func newAdminToken(text string) adminToken { return adminToken{text, sha256.Sum256([]byte(text))} }
+
+// is reports whether hash is the hash of t, in constant time.
+func (t adminToken) is(hash tokenHash) bool {
+	return subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1
 }
 
 var _ authenticator.Token = (*Admins)(nil)
 
-// NewAdmins makes tokens for the administrators, or takes over that of the shard
-// admin from an earlier start.
+// NewAdmins reads the tokens of an earlier start from the files, and generates the missing
+// ones.
 func NewAdmins(files AdminFiles) (*Admins, error) {
-	a := &Admins{files: files, kcp: rand.Text()}
 	if t := files.Tokens; t != nil {
-		a.kcp, a.shard = t.Kcp, t.Shard
-		a.kcpHash, a.shardSum = sha256.Sum256([]byte(a.kcp)), sha256.Sum256([]byte(a.shard))
-		return a, nil
+		return &Admins{files, newAdminToken(t.Kcp), newAdminToken(t.Shard)}, nil
 	}
-	a.kcpHash = sha256.Sum256([]byte(a.kcp))
-	stored, known, err := readTokenStore(files.TokenStore)
+	stored, err := readTokenStore(files.TokenStore)
 	if err != nil {
 		return nil, err
 	}
-	if known {
-		old := shardToken(files.Kubeconfig)
-		if sum := sha256.Sum256([]byte(old)); old != "" && subtle.ConstantTimeCompare(sum[:], stored[:]) == 1 {
-			a.shard, a.shardSum = old, sum
-			return a, nil
-		}
+	hashes := parseTokenStore(stored)
+	a := &Admins{
+		files: files,
+		kcp:   keptToken(files.Kubeconfig, KcpAdmin, hashes.kcp),
+		shard: keptToken(files.Kubeconfig, ShardAdmin, hashes.shard),
 	}
-	a.shard = rand.Text()
-	a.shardSum = sha256.Sum256([]byte(a.shard))
-	if files.TokenStore != "" {
-		if err := replaceFile(files.TokenStore, []byte(hex.EncodeToString(a.shardSum[:])+"\n")); err != nil {
-			return nil, fmt.Errorf("keep the hash of the token of %s: %w", ShardAdmin, err)
-		}
+	next := tokenHashes{shard: &a.shard.hash, kcp: &a.kcp.hash}.encode()
+	if files.TokenStore == "" || bytes.Equal(next, stored) {
+		return a, nil
+	}
+	if err := replaceFile(files.TokenStore, next); err != nil {
+		return nil, fmt.Errorf("write the hashes of the tokens of the administrators: %w", err)
 	}
 	return a, nil
 }
 
 // AuthenticateToken implements [authenticator.Token].
 func (a *Admins) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {
-	sum := sha256.Sum256([]byte(token))
-	switch {
-	case subtle.ConstantTimeCompare(sum[:], a.kcpHash[:]) == 1:
+	switch hash := sha256.Sum256([]byte(token)); {
+	case a.kcp.is(hash):
 		return &authenticator.Response{User: &user.DefaultInfo{Name: KcpAdmin, Groups: []string{AdminGroup}}}, true, nil
-	case subtle.ConstantTimeCompare(sum[:], a.shardSum[:]) == 1:
+	case a.shard.is(hash):
 		return &authenticator.Response{User: &user.DefaultInfo{Name: ShardAdmin, Groups: []string{user.SystemPrivilegedGroup}}}, true, nil
 	}
 	return nil, false, nil
 }
 
-// Kubeconfig returns the credentials of both administrators for the server at
-// host, e.g. https://127.0.0.1:6443, whose certificate is signed by ca (PEM).
+// Kubeconfig returns the credentials of both administrators. host is the URL of the server,
+// e.g. https://127.0.0.1:6443; ca is the PEM certificate of the CA of its certificate.
 func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
 	host = strings.TrimSuffix(host, "/")
 	config := clientcmdapi.NewConfig()
@@ -112,8 +119,8 @@ func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
 	} {
 		config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
 	}
-	config.AuthInfos[KcpAdmin] = &clientcmdapi.AuthInfo{Token: a.kcp}
-	config.AuthInfos[ShardAdmin] = &clientcmdapi.AuthInfo{Token: a.shard}
+	config.AuthInfos[KcpAdmin] = &clientcmdapi.AuthInfo{Token: a.kcp.text}
+	config.AuthInfos[ShardAdmin] = &clientcmdapi.AuthInfo{Token: a.shard.text}
 	config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root", AuthInfo: KcpAdmin}
 	config.Contexts["base"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: KcpAdmin}
 	config.Contexts["system:admin"] = &clientcmdapi.Context{Cluster: "system:admin", AuthInfo: ShardAdmin}
@@ -122,10 +129,9 @@ func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
 	return config
 }
 
-// WriteKubeconfig writes what Kubeconfig returns to the file that a was made
-// with, or nowhere if there is none. What users added to the file stays: the
-// contexts of the workspaces they are in, which are moved to host, and which
-// context is current.
+// WriteKubeconfig writes the result of Kubeconfig to the file that a was made with. Without
+// a file it does nothing. It keeps the current context, and the clusters, users and
+// contexts that users added. Added clusters of workspaces are moved to host.
 func (a *Admins) WriteKubeconfig(host string, ca []byte) error {
 	if a.files.Kubeconfig == "" {
 		return nil
@@ -144,7 +150,7 @@ func (a *Admins) WriteKubeconfig(host string, ca []byte) error {
 	return nil
 }
 
-// keepAdditions adds to config what old has besides.
+// keepAdditions adds to config the clusters, users and contexts that only old has.
 func keepAdditions(config, old *clientcmdapi.Config) {
 	base, oldBase := config.Clusters["base"], old.Clusters["base"]
 	for name, c := range old.Clusters {
@@ -173,45 +179,62 @@ func keepAdditions(config, old *clientcmdapi.Config) {
 	}
 }
 
-// readTokenStore returns the hash in the file at path, and whether there is one.
-func readTokenStore(path string) (sum [sha256.Size]byte, ok bool, err error) {
+// readTokenStore returns the content of the file at path, or nil if the file is missing.
+func readTokenStore(path string) ([]byte, error) {
 	if path == "" {
-		return sum, false, nil
+		return nil, nil
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return sum, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return sum, false, fmt.Errorf("read the hash of the token of %s: %w", ShardAdmin, err)
+		return nil, fmt.Errorf("read the hashes of the tokens of the administrators: %w", err)
 	}
-	sum, ok = parseTokenStore(data)
-	return sum, ok, nil
+	return data, nil
 }
 
-// parseTokenStore reads a SHA-256 in hexadecimal digits, or its bare 32 bytes as
-// the existing kcp writes them. Anything else is no hash: then no old token is
-// trusted and a new one is made.
-func parseTokenStore(data []byte) (sum [sha256.Size]byte, ok bool) {
-	if len(data) == len(sum) {
-		return [sha256.Size]byte(data), true
+// tokenHashes are the hashes in a token store. A missing hash is nil.
+type tokenHashes struct{ shard, kcp *tokenHash }
+
+// encode returns the content of a token store: two lines of hexadecimal digits. The first
+// is the hash of the shard admin's token, the second that of kcp-admin's.
+func (h tokenHashes) encode() []byte { return fmt.Appendf(nil, "%x\n%x\n", h.shard[:], h.kcp[:]) }
+
+// parseTokenStore reads a token store. A single line is the hash of the shard admin's token
+// alone. So are exactly 32 bytes, the format of the existing kcp. Any other content has no
+// hashes: no token of an earlier start is then accepted.
+func parseTokenStore(data []byte) tokenHashes {
+	if len(data) == sha256.Size {
+		hash := tokenHash(data)
+		return tokenHashes{shard: &hash}
 	}
-	raw, err := hex.DecodeString(strings.TrimSuffix(string(data), "\n"))
-	if err != nil || len(raw) != len(sum) {
-		return sum, false
+	var hashes []*tokenHash
+	for line := range strings.Lines(string(data)) {
+		raw, err := hex.DecodeString(strings.TrimSuffix(line, "\n"))
+		if err != nil || len(raw) != sha256.Size || len(hashes) == 2 {
+			return tokenHashes{}
+		}
+		hash := tokenHash(raw)
+		hashes = append(hashes, &hash)
 	}
-	return [sha256.Size]byte(raw), true
+	switch len(hashes) {
+	case 1:
+		return tokenHashes{shard: hashes[0]}
+	case 2:
+		return tokenHashes{shard: hashes[0], kcp: hashes[1]}
+	default:
+		return tokenHashes{}
+	}
 }
 
-// shardToken returns the shard admin's token in the kubeconfig at path. A file
-// that is missing or broken has none: it is about to be written anew.
-func shardToken(path string) string {
-	if path == "" {
-		return ""
+// keptToken returns the token of a user in the kubeconfig at path if it matches hash.
+// Otherwise it returns a new token. A missing or broken kubeconfig has no tokens.
+func keptToken(path, user string, hash *tokenHash) adminToken {
+	if config, err := clientcmd.LoadFromFile(path); err == nil && hash != nil && config.AuthInfos[user] != nil {
+		if t := newAdminToken(config.AuthInfos[user].Token); t.text != "" && t.is(*hash) {
+			return t
+		}
 	}
-	config, err := clientcmd.LoadFromFile(path)
-	if err != nil || config.AuthInfos[ShardAdmin] == nil {
-		return ""
-	}
-	return config.AuthInfos[ShardAdmin].Token
+	return newAdminToken(rand.Text())
 }

@@ -16,7 +16,7 @@ import (
 
 const host = "https://127.0.0.1:6443"
 
-// start makes the administrators as a server does when it starts.
+// start creates the administrators as a server does at its start.
 func start(t *testing.T, files AdminFiles) *Admins {
 	t.Helper()
 	a, err := NewAdmins(files)
@@ -50,10 +50,10 @@ func TestKubeconfig(t *testing.T) {
 		contexts[name] = context{cluster.Server, string(cluster.CertificateAuthorityData), u.Token}
 	}
 	if diff := cmp.Diff(map[string]context{
-		"root":         {host + "/clusters/root", "CA", a.kcp},
-		"base":         {host, "CA", a.kcp},
-		"system:admin": {host + "/clusters/system:admin", "CA", a.shard},
-		"shard-base":   {host, "CA", a.shard},
+		"root":         {host + "/clusters/root", "CA", a.kcp.text},
+		"base":         {host, "CA", a.kcp.text},
+		"system:admin": {host + "/clusters/system:admin", "CA", a.shard.text},
+		"shard-base":   {host, "CA", a.shard.text},
 	}, contexts); diff != "" {
 		t.Error(diff)
 	}
@@ -68,10 +68,10 @@ func TestKubeconfig(t *testing.T) {
 func TestAdminsAreKnownByToken(t *testing.T) {
 	a := start(t, AdminFiles{})
 	for token, want := range map[string]*user.DefaultInfo{
-		a.kcp:   {Name: "kcp-admin", Groups: []string{"system:kcp:admin"}},
-		a.shard: {Name: "shard-admin", Groups: []string{"system:masters"}},
-		"":      nil, "x": nil, a.kcp + "x": nil, a.kcp[1:]: nil,
-		hex.EncodeToString(a.shardSum[:]): nil, string(a.shardSum[:]): nil,
+		a.kcp.text:   {Name: "kcp-admin", Groups: []string{"system:kcp:admin"}},
+		a.shard.text: {Name: "shard-admin", Groups: []string{"system:masters"}},
+		"":           nil, "x": nil, a.kcp.text + "x": nil, a.kcp.text[1:]: nil,
+		hex.EncodeToString(a.shard.hash[:]): nil, string(a.shard.hash[:]): nil,
 	} {
 		r, ok, err := a.AuthenticateToken(context.Background(), token)
 		if err != nil || ok != (want != nil) {
@@ -92,7 +92,7 @@ func TestAdminsAcrossStarts(t *testing.T) {
 	sum := func(token string) string { s := sha256.Sum256([]byte(token)); return string(s[:]) }
 	planted := func(token string) string {
 		config := clientcmdapi.NewConfig()
-		config.AuthInfos[ShardAdmin] = &clientcmdapi.AuthInfo{Token: token}
+		config.AuthInfos[ShardAdmin], config.AuthInfos[KcpAdmin] = &clientcmdapi.AuthInfo{Token: token}, &clientcmdapi.AuthInfo{Token: token}
 		data, err := clientcmd.Write(*config)
 		if err != nil {
 			t.Fatal(err)
@@ -121,25 +121,33 @@ func TestAdminsAcrossStarts(t *testing.T) {
 			if (before.shard == after.shard) != tt.kept {
 				t.Errorf("the shard admin's token is kept: %v, want %v", !tt.kept, tt.kept)
 			}
-			if before.kcp == after.kcp {
-				t.Error("the token of kcp-admin is kept")
+			if (before.kcp == after.kcp) != tt.kept {
+				t.Errorf("the token of kcp-admin is kept: %v, want %v", !tt.kept, tt.kept)
 			}
+			onlyFile(t, files.TokenStore)
 			for _, planted := range []string{"mine", ""} {
 				if _, ok, _ := after.AuthenticateToken(context.Background(), planted); ok {
 					t.Errorf("the token %q is accepted", planted)
 				}
 			}
-			if again := start(t, files); again.shard != after.shard {
-				t.Error("the token made then is not kept")
+			if again := start(t, files); again.shard != after.shard || again.kcp != after.kcp {
+				t.Error("the tokens made then are not kept")
 			}
 		})
 	}
 	t.Run("hash as the existing kcp writes it", func(t *testing.T) {
 		files := adminFiles(t)
 		before := start(t, files)
-		write(files.TokenStore, sum(before.shard))
-		if after := start(t, files); after.shard != before.shard {
+		write(files.TokenStore, sum(before.shard.text))
+		after := start(t, files)
+		if after.shard != before.shard {
 			t.Error("the token is not kept")
+		}
+		if after.kcp == before.kcp {
+			t.Error("a token without a stored hash is kept")
+		}
+		if again := start(t, files); again.kcp != after.kcp || again.shard != before.shard {
+			t.Error("the tokens are not kept over another start")
 		}
 	})
 	t.Run("nowhere to write", func(t *testing.T) {
@@ -162,29 +170,32 @@ func FuzzTokenStore(f *testing.F) {
 	hash := sha256.Sum256([]byte("token"))
 	f.Add(hash[:])
 	f.Add([]byte(hex.EncodeToString(hash[:]) + "\n"))
+	f.Add(tokenHashes{(*tokenHash)(&hash), (*tokenHash)(&hash)}.encode())
 	f.Add([]byte(""))
 	f.Add([]byte("broken"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		sum, ok := parseTokenStore(data)
-		if !ok {
-			if sum != [32]byte{} {
-				t.Fatalf("%q: no hash, but %x", data, sum)
-			}
+		hashes := parseTokenStore(data)
+		switch {
+		case hashes.shard == nil && hashes.kcp != nil:
+			t.Fatalf("%q: a hash of kcp-admin alone", data)
+		case hashes.shard == nil:
 			return
+		case hashes.kcp == nil:
+			hashes.kcp = &tokenHash{}
 		}
-		// Whatever is a hash reads the same after it is written as the server does.
-		again, ok := parseTokenStore([]byte(hex.EncodeToString(sum[:]) + "\n"))
-		if !ok || again != sum {
-			t.Fatalf("%q: %x, then %x", data, sum, again)
+		// Written hashes can be read.
+		again := parseTokenStore(hashes.encode())
+		if again.shard == nil || again.kcp == nil || *again.shard != *hashes.shard || *again.kcp != *hashes.kcp {
+			t.Fatalf("%q: %v, then %v", data, hashes, again)
 		}
-		if len(data) != 32 && len(data) != 64 && len(data) != 65 {
-			t.Fatalf("%q is no hash", data)
+		if n := len(data); n != 32 && n != 64 && n != 65 && n != 129 && n != 130 {
+			t.Fatalf("%q has no hashes", data)
 		}
 	})
 }
 
-// A restart keeps what users added to the kubeconfig, and moves it along when the
-// server is reached elsewhere.
+// A restart keeps additions of users to the kubeconfig, and updates their URLs when that of the
+// server has changed.
 func TestKubeconfigKeepsAdditions(t *testing.T) {
 	dir := t.TempDir()
 	files := AdminFiles{Kubeconfig: filepath.Join(dir, "admin.kubeconfig"), TokenStore: filepath.Join(dir, "store")}

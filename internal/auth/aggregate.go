@@ -12,9 +12,9 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Aggregate returns the rules of a role that is stored in cluster c and made of
-// others: of those among own, which are all that are stored there, and of those of
-// the policy that its aggregation rule selects.
+// Aggregate returns the rules of an aggregated role stored in cluster c. They are the rules
+// of the roles that its aggregation rule selects, out of own and the policy. own holds all
+// roles stored in c.
 func (b *Bootstrap) Aggregate(c cluster.Name, r *rbacv1.ClusterRole, own []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	selectors, err := selectorsOf(r)
 	if err != nil {
@@ -35,9 +35,9 @@ func (b *Bootstrap) Aggregate(c cluster.Name, r *rbacv1.ClusterRole, own []*rbac
 	return rules, nil
 }
 
-// parts returns, of all roles stored in cluster c, those that others can be made
-// of, by name. Names of the policy are taken, so that roles of such a name mean nothing,
-// except in system:admin, where they take the place of what the policy has.
+// parts returns the roles stored in cluster c that aggregation can select, sorted by name.
+// A stored role with the name of a policy role has no effect. In system:admin, however, it
+// replaces the policy role.
 func (b *Bootstrap) parts(c cluster.Name, own []*rbacv1.ClusterRole) []*rbacv1.ClusterRole {
 	var parts []*rbacv1.ClusterRole
 	for _, r := range own {
@@ -49,16 +49,15 @@ func (b *Bootstrap) parts(c cluster.Name, own []*rbacv1.ClusterRole) []*rbacv1.C
 	return parts
 }
 
-// extend returns a role of the policy in a cluster that has further roles: with
-// the rules that these add to it, or to roles that it is made of. It copies a role
-// only if something is added.
+// extend returns the policy role r with the rules that parts add to it, or to roles that it
+// aggregates. It returns r itself, not a copy, if parts add nothing.
 func (b *Bootstrap) extend(r *rbacv1.ClusterRole, parts []*rbacv1.ClusterRole) *rbacv1.ClusterRole {
 	if r.AggregationRule == nil || len(parts) == 0 {
 		return r
 	}
 	selectors, err := selectorsOf(r)
 	if err != nil {
-		return r // it was stored without being valid, and is as it was
+		return r // an invalid selector adds nothing
 	}
 	rules := slices.Clip(r.Rules)
 	for _, s := range selectors {
@@ -77,8 +76,8 @@ func (b *Bootstrap) extend(r *rbacv1.ClusterRole, parts []*rbacv1.ClusterRole) *
 	return &extended
 }
 
-// fill does for a role of the policy, and for the roles that it is made of, what a
-// controller does for stored roles.
+// fill sets the rules of an aggregated policy role, and first those of the roles that it
+// selects. A controller does the same for stored roles.
 func (b *Bootstrap) fill(r *rbacv1.ClusterRole) error {
 	if r.AggregationRule == nil || len(r.Rules) > 0 {
 		return nil
@@ -101,10 +100,10 @@ func (b *Bootstrap) fill(r *rbacv1.ClusterRole) error {
 	return nil
 }
 
-// merge adds to rules those of the roles that s selects, each once, but not those
-// of the role that is made of them.
+// merge appends to rules the rules of the roles that s selects, each rule once. It skips
+// the aggregated role itself, which is named made.
 func merge(rules []rbacv1.PolicyRule, s labels.Selector, roles []*rbacv1.ClusterRole, made string) []rbacv1.PolicyRule {
-	var has map[string]bool // not one by one: a tenant decides how many there are
+	var has map[string]bool // a linear search would be quadratic in the number of a tenant's rules
 	for _, role := range roles {
 		if role.Name == made || !s.Matches(labels.Set(role.Labels)) {
 			continue
@@ -125,7 +124,7 @@ func merge(rules []rbacv1.PolicyRule, s labels.Selector, roles []*rbacv1.Cluster
 	return rules
 }
 
-// textOf returns the same for equal rules, and for others something else.
+// textOf encodes a rule. Two rules have the same encoding only if they are equal.
 func textOf(r *rbacv1.PolicyRule) string {
 	var b []byte
 	for _, list := range [][]string{r.Verbs, r.APIGroups, r.Resources, r.ResourceNames, r.NonResourceURLs} {

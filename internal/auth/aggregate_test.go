@@ -13,7 +13,7 @@ import (
 
 const toView, toEdit = "rbac.authorization.k8s.io/aggregate-to-view", "rbac.authorization.k8s.io/aggregate-to-edit"
 
-// part stores a role that grants to get a resource of example.com.
+// part stores a role that allows to get a resource of example.com.
 func (s *stored) part(name, resource, label string) {
 	s.clusterRoles[name] = &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "true"}},
@@ -21,8 +21,8 @@ func (s *stored) part(name, resource, label string) {
 	}
 }
 
-// granted returns which resources of example.com the role that bindings in c mean by
-// name grants.
+// granted returns the resources of example.com that the role of that name allows for bindings in
+// c.
 func granted(p policy, c cluster.Name, name string) []string {
 	r, _ := p.clusterRole(c, name)
 	return granting(r)
@@ -68,7 +68,7 @@ func TestRolesOfAClusterExtendThoseOfThePolicy(t *testing.T) {
 			t.Errorf("%s in %s (-want +got):\n%s", test.role, test.in, diff)
 		}
 	}
-	// Bindings in the layers above do not see what a tenant adds.
+	// Bindings in the layers above do not use roles of a tenant.
 	if r, _ := p.shared("admin"); !slices.Equal(granting(r), []string{"everywhere"}) {
 		t.Errorf("for bindings above it grants %v", granting(r))
 	}

@@ -1,7 +1,6 @@
-// Package auth hides who a request comes from and what it may do. Tenancy is a
-// matter of the context only: the authenticators and the RBAC evaluation are
-// those of Kubernetes, and read the logical cluster that the request is for from
-// the context.
+// Package auth authenticates and authorizes requests, with the authenticators and the RBAC
+// evaluation of Kubernetes. It hides tenancy: both read the logical cluster of a request
+// from its context.
 package auth
 
 import (
@@ -17,10 +16,10 @@ import (
 
 // Groups with a meaning of their own.
 const (
-	// AdminGroup is cluster-admin in every workspace, but not in system clusters.
+	// AdminGroup has the role cluster-admin in every workspace, but not in system clusters.
 	AdminGroup = "system:kcp:admin"
 
-	// WorkspaceAccessGroup may enter every workspace, without further rights there.
+	// WorkspaceAccessGroup may enter every workspace. It has no further rights there.
 	WorkspaceAccessGroup = "system:kcp:workspace:access"
 
 	// LogicalClusterAdminGroup manages LogicalClusters from inside the system.
@@ -29,34 +28,48 @@ const (
 	// ExternalLogicalClusterAdminGroup manages LogicalClusters of other shards.
 	ExternalLogicalClusterAdminGroup = "system:kcp:external-logical-cluster-admin"
 
-	// WorkspaceBootstrapperGroup fills new workspaces.
+	// WorkspaceBootstrapperGroup creates the initial content of new workspaces.
 	WorkspaceBootstrapperGroup = "system:kcp:tenancy:workspace-bootstrapper"
 
-	// ClusterGroupPrefix and the name of a cluster make the group that service
-	// accounts of that cluster are in when they act in another one.
+	// ClusterGroupPrefix begins the group of all service accounts of one cluster when they
+	// act in another one. The name of their cluster follows.
 	ClusterGroupPrefix = "system:cluster:"
 )
 
 const (
-	// ClusterNameKey in the extra of a user is the cluster of a service account.
+	// ClusterNameKey is the key in a user's extra that holds the cluster of a service
+	// account.
 	ClusterNameKey = "authentication.kcp.io/cluster-name"
 
-	// ForeignServiceAccountPrefix begins the name of a service account wherever it
-	// is not at home. Cluster, namespace and name follow, joined with colons.
+	// ForeignServiceAccountPrefix begins the name of a service account in every cluster but
+	// its own. Cluster, namespace and name follow, joined with colons.
 	ForeignServiceAccountPrefix = "system:kcp:serviceaccount:"
 )
 
-// Fresh waits until whatever is known to be committed has been applied to the
-// data that decisions read, and reports whether it has. A refusal is decided once
-// more then, so that the first request after a change is not refused on old
-// evidence. A request that is let in never waits.
+// Fresh waits until the data that decisions read includes all commits known so far. It
+// reports whether it waited for newer data. A refused request is then decided again, so
+// that the first request after a change is not refused on old data.
 type Fresh func(ctx context.Context) bool
+
+// Current confirms that the data that decisions read is recent enough to allow a request.
+// It reports whether it waited for newer data: the request is then decided again. On an
+// error the data may be too old, and the request must be refused.
+type Current func(ctx context.Context) (waited bool, err error)
+
+// confirms reports whether an allowed request has to be decided again. On an error the
+// request must be refused.
+func (c Current) confirms(ctx context.Context) (again bool, err error) {
+	if c == nil {
+		return false, nil
+	}
+	return c(ctx)
+}
 
 func (f Fresh) caughtUp(ctx context.Context) bool { return f != nil && f(ctx) }
 
-// seenFrom returns u as it is known in cluster c. Only service accounts differ:
-// "system:serviceaccount:<namespace>:<name>" names another one in every cluster,
-// so one from elsewhere must never be matched by that name.
+// seenFrom returns the identity of u in cluster c. Only service accounts differ:
+// "system:serviceaccount:<namespace>:<name>" names another account in every cluster, so an
+// account of another cluster must never be matched by that name.
 func seenFrom(c cluster.Name, u user.Info) user.Info {
 	if !isServiceAccount(u) {
 		return u
@@ -64,7 +77,7 @@ func seenFrom(c cluster.Name, u user.Info) user.Info {
 	home := u.GetExtra()[ClusterNameKey]
 	switch {
 	case len(home) == 0:
-		// Somebody who may impersonate in c, or asks about an account in c, names one of c.
+		// Impersonation and access reviews in c name accounts of c without their cluster.
 		return u
 	case len(home) == 1 && home[0] == string(c):
 		return u
@@ -76,8 +89,8 @@ func seenFrom(c cluster.Name, u user.Info) user.Info {
 	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllAuthenticated}}
 }
 
-// Elsewhere returns who everybody outside of cluster c takes a user for who acts in it:
-// nobody in particular if he is not himself there.
+// Elsewhere returns the identity that every other cluster sees of a user u acting in
+// cluster c. A user who is out of scope in c is anonymous.
 func Elsewhere(c cluster.Name, u user.Info) user.Info {
 	if !inScope(u, c) {
 		return outOfScope(u)
@@ -88,8 +101,8 @@ func Elsewhere(c cluster.Name, u user.Info) user.Info {
 	return u
 }
 
-// NameElsewhere returns the name by which every other cluster knows a user who acts in
-// cluster c. Only service accounts have another name than in c.
+// NameElsewhere returns the name that every other cluster sees of a user acting in cluster
+// c. Only service accounts have another name than in c.
 func NameElsewhere(c cluster.Name, u user.Info) string {
 	if u = seenFrom(c, u); isServiceAccount(u) {
 		u = foreign(c, u)
@@ -97,7 +110,7 @@ func NameElsewhere(c cluster.Name, u user.Info) string {
 	return u.GetName()
 }
 
-// foreign returns a service account of cluster home as every other cluster sees it.
+// foreign returns the identity that every other cluster sees of a service account of home.
 func foreign(home cluster.Name, u user.Info) *user.DefaultInfo {
 	extra := map[string][]string{ClusterNameKey: {string(home)}}
 	if id := u.GetExtra()[user.CredentialIDKey]; len(id) > 0 {

@@ -18,8 +18,8 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
-// Authentication says who is known. With its zero value nobody is, and every
-// request without credentials is anonymous.
+// Authentication configures the authenticators. With its zero value every request without
+// credentials is anonymous, and no credentials are accepted.
 type Authentication struct {
 	// Admins are the server's own administrators.
 	Admins *Admins
@@ -27,44 +27,45 @@ type Authentication struct {
 	// ServiceAccounts verifies the tokens of service accounts.
 	ServiceAccounts *ServiceAccounts
 
-	// Workspaces says whom else single workspaces know; nil means nobody.
+	// Workspaces configures the identity providers of single workspaces; nil means none.
 	Workspaces *WorkspaceAuthentication
 
-	// Options say whom else to trust, as those of kube-apiserver. Nil stands for
-	// [DefaultOptions]. What they say of service accounts is up to ServiceAccounts.
+	// Options are the authentication options of kube-apiserver; nil means [DefaultOptions].
+	// Their service account options are ignored: see ServiceAccounts.
 	Options *kubeoptions.BuiltInAuthenticationOptions
 }
 
-// DefaultOptions returns options that trust nobody, and let in anonymous requests.
+// DefaultOptions returns options that configure no authenticator and allow anonymous
+// requests.
 func DefaultOptions() *kubeoptions.BuiltInAuthenticationOptions {
 	return kubeoptions.NewBuiltInAuthenticationOptions().
 		WithAnonymous().WithClientCert().WithOIDC().WithRequestHeader().WithServiceAccounts().WithTokenFile().WithWebHook()
 }
 
-// Authenticators find out who a request comes from.
+// Authenticators authenticate requests.
 type Authenticators struct {
 	authenticator.Request
 
-	// Audiences are those that a token must be for to be accepted by the API server.
+	// Audiences are the audiences of the API server. A token must be for one of them.
 	Audiences authenticator.Audiences
 
-	// ClientCA has the CAs of client certificates, those of proxies among them, nil
-	// if there are none. The TLS listener must ask clients for certificates of these
-	// CAs, and runs the loop that reads the files again when they change.
+	// ClientCA has the CAs of client certificates, including those of proxies, or is nil
+	// without any. The TLS listener must request client certificates of these CAs. It must
+	// also run the provider's loop, which reloads changed files.
 	ClientCA dynamiccertificates.CAContentProvider
 
-	// RequestHeader has the headers in which proxies name users, nil if no proxy may.
-	// They must not get any further than authentication.
+	// RequestHeader has the headers in which proxies name users; nil means that no proxy
+	// may. These headers must not be passed on after authentication.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 
 	issuers    *issuers
 	workspaces *workspaceIssuers
 }
 
-// NewAuthenticators returns Authenticators for o. They are asked in this order: the
-// administrators, proxies, client certificates, the token file, service accounts,
-// identity providers, the webhook, the identity providers of the workspace. A request is
-// anonymous if it has no credentials at all. Close ends them.
+// NewAuthenticators returns Authenticators for o. They run in this order: administrators,
+// proxies, client certificates, the token file, service accounts, identity providers, the
+// webhook, the identity providers of the workspace. A request is anonymous if it has no
+// credentials at all. The caller must call Close.
 func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	p, err := o.read()
 	if err != nil {
@@ -109,7 +110,7 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(a.Audiences, a.workspaces))
 	}
 	if len(tokens) > 0 {
-		// The answers must not be cached by token: they differ from cluster to cluster.
+		// A cache by token would be wrong: the same token authenticates differently per cluster.
 		all := tokenunion.New(tokens...)
 		requests = append(requests, bearertoken.New(all), websocket.NewProtocolAuthenticator(all))
 	}
@@ -127,8 +128,8 @@ func withCA(have, add dynamiccertificates.CAContentProvider) dynamiccertificates
 	return dynamiccertificates.NewUnionCAContentProvider(have, add)
 }
 
-// Run takes over changes of the file of identity providers, and lets go of those of
-// workspaces that nobody uses, until the context ends.
+// Run reloads the file of identity providers when it changes, and stops unused identity
+// providers of workspaces. It returns when ctx ends.
 func (a *Authenticators) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -140,7 +141,7 @@ func (a *Authenticators) Run(ctx context.Context) {
 	}
 }
 
-// Close ends what goes on in the background. No request may come after.
+// Close stops the background work. The Authenticators must not be used afterwards.
 func (a *Authenticators) Close() {
 	if a.issuers != nil {
 		a.issuers.close()

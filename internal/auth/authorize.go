@@ -18,64 +18,65 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Denied is the reason that users are given for every refusal. It says nothing
-// more, so that nobody can tell a cluster that does not exist from one that he
-// may not enter.
+// Denied is the reason that users get for every refusal. It has no details, so that a
+// missing cluster looks the same as one that the user may not enter.
 const Denied = "access denied"
 
-// The steps of a decision, as audit events name them.
+// Names of the steps of a decision, as in audit events.
 const (
 	StepRequiredGroups = "01-requiredgroups"
 	StepContent        = "02-content"
 	StepBootstrap      = "05-bootstrap"
 	StepLocal          = "05-local"
-	StepInherited      = "05-inherited" // of a workspace above
+	StepInherited      = "05-inherited" // by roles of a parent workspace
 	StepWebhook        = "webhook"
 )
 
-// A Step is what one step of a decision found, for the audit log.
+// A Step is the result of one step of a decision, for the audit log.
 type Step struct {
 	Name     string
 	Decision authorizer.Decision
 	Reason   string
 }
 
-// Authorization says what requests are decided on. Its zero value knows no
-// cluster and lets in nobody but system:masters.
+// Authorization configures an Authorizer. With its zero value no cluster exists, and only
+// system:masters is allowed.
 type Authorization struct {
-	// RBAC holds the stored roles and bindings; nil means that there are none.
+	// RBAC holds the stored roles and bindings; nil means none.
 	RBAC RBAC
 
-	// Exists reports whether there is a logical cluster of that name.
+	// Exists reports whether a logical cluster exists.
 	Exists func(ctx context.Context, c cluster.Name) bool
 
-	// Cluster, if set, returns what requests to a logical cluster depend on besides
-	// its RBAC, and whether it is known. It must answer from memory.
+	// Cluster, if set, returns the groups, phase and parent that authorization in a cluster
+	// depends on, and whether the cluster is known. It must answer from memory.
 	Cluster func(c cluster.Name) (Cluster, bool)
 
-	// Fresh, if set, is asked before anything is refused on stored evidence.
+	// Fresh, if set, is called before a request is refused on stored data.
 	Fresh Fresh
 
-	// OfUsers are the paths, outside of all clusters, that everybody who is
-	// authenticated gets.
+	// Current, if set, is called before a request is allowed on stored data.
+	Current Current
+
+	// OfUsers are paths outside of all clusters that every authenticated user may request.
 	OfUsers []string
 
 	AuthorizationOptions
 
-	// Record, if set, gets the steps of every decision that needed any.
+	// Record, if set, receives the steps of every decision that had steps.
 	Record func(ctx context.Context, steps []Step)
 }
 
-// An Authorizer decides what a request may do in the logical cluster of its
-// context. What it refuses is refused with the reason [Denied].
+// An Authorizer authorizes requests in the logical cluster of their context. It refuses all
+// requests with the reason [Denied].
 type Authorizer struct {
 	options   Authorization
 	bootstrap *Bootstrap
 	open      authorizer.Authorizer
-	entry     authorizer.Attributes // what entering a cluster needs
+	entry     authorizer.Attributes // the access that entering a cluster requires
 	rules     rules
 	steps     atomic.Pointer[steps]
-	seen      []byte // of the file of steps: what was last read
+	seen      []byte // last content of the file of steps
 }
 
 var (
@@ -118,10 +119,9 @@ func NewAuthorizer(o Authorization) (*Authorizer, error) {
 // Bootstrap returns the policy that applies in all clusters without being stored.
 func (z *Authorizer) Bootstrap() *Bootstrap { return z.bootstrap }
 
-// Rules returns the rules that users hold, bootstrap policy included, as the RBAC
-// registries need them to stop people from granting more than they have. These
-// registries ask z for the verbs "bind" and "escalate" before, so that what they
-// refuse is refused on fresh evidence too.
+// Rules returns the rules that users hold, including the bootstrap policy. The RBAC
+// registries use them to prevent privilege escalation. The registries first authorize the
+// verbs "bind" and "escalate" with z, so their refusals rest on fresh data too.
 func (z *Authorizer) Rules() validation.AuthorizationRuleResolver { return grantedRules{z.rules} }
 
 // Authorize implements [authorizer.Authorizer].
@@ -143,13 +143,14 @@ func (z *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (au
 	return v.decision, Denied, v.err
 }
 
-// A verdict is a decision and what it rests on.
+// A verdict is a decision with its reasons.
 type verdict struct {
 	decision authorizer.Decision
 	reason   string
-	evidence bool // rests on stored objects, so it may be another one later
+	evidence bool // rests on stored objects, so newer data may change it
 	steps    []Step
-	err      error // somebody who was asked could not decide
+	closed   bool  // only open paths and system:masters are allowed here
+	err      error // an authorizer failed to decide
 }
 
 func (z *Authorizer) verdict(ctx context.Context, a authorizer.Attributes) verdict {
@@ -159,7 +160,7 @@ func (z *Authorizer) verdict(ctx context.Context, a authorizer.Attributes) verdi
 	return z.decide(ctx, a)
 }
 
-// decide asks one step after the other until one allows or denies.
+// decide runs the steps in order until one allows or denies.
 func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdict {
 	if v, ok := byGrant(ctx, a); ok {
 		return v
@@ -167,21 +168,40 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 	all := verdict{decision: authorizer.DecisionNoOpinion}
 	for _, ask := range z.steps.Load().ask {
 		v := ask(ctx, a)
-		if v.evidence && v.decision != authorizer.DecisionAllow && ctx.Value(settledKey{}) == nil && z.options.Fresh.caughtUp(ctx) {
+		if again, err := z.again(ctx, v); err != nil {
+			v = verdict{decision: authorizer.DecisionDeny, reason: err.Error(), evidence: true}
+		} else if again {
 			v = ask(ctx, a)
 		}
 		v.steps = append(all.steps, v.steps...)
 		if v.err == nil {
 			v.err = all.err
 		}
+		v.closed = v.closed || all.closed
 		if all = v; v.decision != authorizer.DecisionNoOpinion {
-			break
+			return all
 		}
+	}
+	if all.closed {
+		all.decision = authorizer.DecisionDeny // skips the authorizers of an embedding program too
 	}
 	return all
 }
 
-// openPaths decides by the paths that are open to everybody.
+// again reports whether v has to be decided again on newer data. On an error the request
+// must be refused: the data may be too old.
+func (z *Authorizer) again(ctx context.Context, v verdict) (bool, error) {
+	switch {
+	case !v.evidence:
+		return false, nil
+	case v.decision == authorizer.DecisionAllow:
+		return z.options.Current.confirms(ctx)
+	default:
+		return ctx.Value(settledKey{}) == nil && z.options.Fresh.caughtUp(ctx), nil
+	}
+}
+
+// openPaths allows the paths that are open to everyone.
 func (z *Authorizer) openPaths(ctx context.Context, a authorizer.Attributes) verdict {
 	if d, reason, _ := z.open.Authorize(ctx, a); d == authorizer.DecisionAllow {
 		return verdict{decision: d, reason: reason}
@@ -189,21 +209,21 @@ func (z *Authorizer) openPaths(ctx context.Context, a authorizer.Attributes) ver
 	return verdict{decision: authorizer.DecisionNoOpinion}
 }
 
-// place returns the cluster that a is decided in, or none for what the process has
-// once for all clusters. If it is nowhere that anybody but system:masters may do
-// anything, it returns why.
-func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c cluster.Name, refused *verdict) {
+// place returns the cluster in which a is decided. It is empty for metrics, which the
+// process has once for all clusters. If decided is not nil, it is the verdict, and the
+// cluster is empty.
+func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c cluster.Name, decided *verdict) {
 	c, ok := cluster.From(ctx)
-	if ofProcess(ctx, a) {
-		ok = false
-	}
+	ofAll := ofProcess(ctx, a)
 	switch {
-	case !ok && isMetrics(a):
+	case (ofAll || !ok) && isMetrics(a):
 		return "", nil
+	case ofAll:
+		return "", &verdict{decision: authorizer.DecisionDeny, reason: "the path belongs to the process, not to a logical cluster"}
 	case !ok && z.ofUsers(a):
-		return "", &verdict{decision: authorizer.DecisionAllow, reason: "everybody who is authenticated gets this path"}
+		return "", &verdict{decision: authorizer.DecisionAllow, reason: "every authenticated user may request this path"}
 	case !ok:
-		return "", &verdict{decision: authorizer.DecisionDeny, reason: "no logical cluster in the request"}
+		return "", &verdict{decision: authorizer.DecisionNoOpinion, reason: "no logical cluster in the request"}
 	case c == cluster.All:
 		return "", &verdict{decision: authorizer.DecisionDeny, reason: "a request to all logical clusters"}
 	case c.System():
@@ -216,17 +236,17 @@ func (z *Authorizer) place(ctx context.Context, a authorizer.Attributes) (c clus
 	return c, nil
 }
 
-// ofUsers reports whether a is for what everybody who is authenticated gets.
+// ofUsers reports whether a requests a path of OfUsers and its user is authenticated.
 func (z *Authorizer) ofUsers(a authorizer.Attributes) bool {
 	return !a.IsResourceRequest() && slices.Contains(z.options.OfUsers, a.GetPath()) && IsMember("", a.GetUser(), user.AllAuthenticated)
 }
 
-// stored decides by the roles and bindings of the cluster.
+// stored decides by the stored roles and bindings of the cluster.
 func (z *Authorizer) stored(ctx context.Context, a authorizer.Attributes) verdict {
-	c, refused := z.place(ctx, a)
+	c, decided := z.place(ctx, a)
 	switch {
-	case refused != nil:
-		return *refused
+	case decided != nil:
+		return *decided
 	case c == "":
 		return z.byRules(cluster.With(ctx, cluster.Root), cluster.Root, a, true)
 	case deep(ctx):
@@ -242,13 +262,13 @@ func (z *Authorizer) stored(ctx context.Context, a authorizer.Attributes) verdic
 		z.step(&v, Step{StepContent, v.decision, v.reason})
 		return v
 	}
-	decided := z.byRules(ctx, c, a, home)
-	decided.steps = append(v.steps, decided.steps...)
-	return decided
+	found := z.byRules(ctx, c, a, home)
+	found.steps = append(v.steps, found.steps...)
+	return found
 }
 
-// atHome reports whether u need not be let into cluster c: he is a service account
-// of it, or lets others in.
+// atHome reports whether u may enter cluster c without a rule. Service accounts of c may,
+// and the groups that administer logical clusters.
 func atHome(c cluster.Name, u user.Info) bool {
 	found := false
 	effective(c, u, func(e user.Info) bool {
@@ -259,10 +279,10 @@ func atHome(c cluster.Name, u user.Info) bool {
 	return found
 }
 
-// ofProcess reports whether a is a request for what the process has once for all
-// clusters. Its path may follow that of a cluster, but the owner of the cluster
-// has no say in who gets it. A SubjectAccessReview for such a path is no request
-// for it: tenants guard paths of their own programs that way.
+// ofProcess reports whether a requests a path that the process has once for all clusters.
+// The path may follow that of a cluster, but the owner of the cluster cannot grant it. A
+// SubjectAccessReview of such a path is different: tenants authorize paths of their own
+// programs with it.
 func ofProcess(ctx context.Context, a authorizer.Attributes) bool {
 	if info, ok := request.RequestInfoFrom(ctx); !ok || info.IsResourceRequest || a.IsResourceRequest() {
 		return false
@@ -275,16 +295,15 @@ func ofProcess(ctx context.Context, a authorizer.Attributes) bool {
 	return false
 }
 
-// isMetrics reports whether a is for the metrics of the process, which belong to
-// no cluster and are guarded by RBAC of root.
+// isMetrics reports whether a requests the metrics of the process. They belong to no
+// cluster; RBAC of root authorizes them.
 func isMetrics(a authorizer.Attributes) bool {
 	p := a.GetPath()
 	return !a.IsResourceRequest() && (p == "/metrics" || strings.HasPrefix(p, "/metrics/"))
 }
 
-// byRules decides a by the rules that its user holds in cluster c. Unless he is
-// in the cluster already, they have to let him enter it too. Both is found out in
-// one pass over the bindings.
+// byRules decides a by the rules that its user holds in cluster c. Unless entered is set,
+// the rules must also allow the user to enter c. One pass over the bindings decides both.
 func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
 	s := search{a: a, entry: z.entry, entered: entered}
 	z.rules.search(ctx, c, a.GetUser(), &s)
@@ -309,16 +328,16 @@ func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.A
 	return v
 }
 
-// step adds what a step found to v if anybody wants to know.
+// step adds s to v if steps are recorded.
 func (z *Authorizer) step(v *verdict, s Step) {
 	if z.options.Record != nil {
 		v.steps = append(v.steps, s)
 	}
 }
 
-// RulesFor implements [authorizer.RuleResolver]: the rules that u holds in the
-// cluster of the context. They are read on fresh evidence, because nobody decides
-// a list of rules once more.
+// RulesFor implements [authorizer.RuleResolver]: it returns the rules that u holds in the
+// cluster of the context. It waits for fresh data first, as a list of rules is not decided
+// a second time.
 func (z *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	z.options.Fresh.caughtUp(ctx)
 	c, err := cluster.One(ctx)

@@ -2,6 +2,8 @@ package auth
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,7 +62,7 @@ func TestAuthorize(t *testing.T) {
 		"kcp-admin in all":                      {cluster.All, resource(admin, "list", "secrets", ""), deny},
 		"kcp-admin in system:admin":             {cluster.Admin, resource(admin, "list", "leases", "x"), deny},
 		"kcp-admin in an unknown cluster":       {"zz", resource(admin, "get", "secrets", "x"), deny},
-		"kcp-admin without cluster":             {"", nonResource(admin, "get", "/version"), deny},
+		"kcp-admin without cluster":             {"", nonResource(admin, "get", "/version"), noOpinion},
 		"kcp-admin and metrics":                 {"", nonResource(admin, "get", "/metrics"), allow},
 		"guest reads what he is given":          {"aa", resource(carol, "get", "configmaps", "default"), allow},
 		"guest writes":                          {"aa", resource(carol, "update", "configmaps", "default"), noOpinion},
@@ -77,11 +79,11 @@ func TestAuthorize(t *testing.T) {
 		"anonymous and version":                 {"aa", nonResource(nobody(), "get", "/version"), noOpinion},
 		"anonymous and health":                  {"", nonResource(nobody(), "get", "/readyz"), allow},
 		"anonymous and health in a workspace":   {"aa", nonResource(nobody(), "get", "/healthz"), allow},
-		"anonymous and one health check":        {"", nonResource(nobody(), "get", "/readyz/etcd"), deny},
+		"anonymous and one health check":        {"", nonResource(nobody(), "get", "/readyz/etcd"), noOpinion},
 		"anonymous and metrics":                 {"", nonResource(nobody(), "get", "/metrics"), noOpinion},
 		"a resource request with a health path": {"aa", authorizer.AttributesRecord{User: nobody(), Verb: "get", Resource: "secrets", Path: "/healthz", ResourceRequest: true}, noOpinion},
-		"bare paths":                            {"", nonResource(alice, "get", "/api"), deny},
-		"bare resources":                        {"", resource(alice, "get", "secrets", "x"), deny},
+		"bare paths":                            {"", nonResource(alice, "get", "/api"), noOpinion},
+		"bare resources":                        {"", resource(alice, "get", "secrets", "x"), noOpinion},
 		"bare metrics by RBAC of root":          {"", nonResource(account("root", "default", "metrics"), "get", "/metrics"), allow},
 		"bare metrics and its namesake":         {"", nonResource(account("aa", "default", "metrics"), "get", "/metrics"), noOpinion},
 		"metrics of a workspace":                {"root", nonResource(person("x"), "get", "/metrics"), noOpinion},
@@ -109,8 +111,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// What the process has once is not for the owner of a workspace to give away, by
-// whatever path he asks; about paths of his own programs he decides.
+// Owners of a workspace cannot grant paths of the whole process, but paths of their own
+// programs.
 func TestPathsOfTheProcess(t *testing.T) {
 	m := tenants()
 	m.at("aa").bind("robot", "cluster-admin", accountSubject("default", "robot"))
@@ -162,7 +164,7 @@ func TestAuthorizationZeroValue(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", u.GetName(), got, err, want)
 		}
 	}
-	// Without stored RBAC the bootstrap policy is all there is.
+	// Without stored RBAC only the bootstrap policy applies.
 	z = newAuthorizer(t, Authorization{Exists: func(context.Context, cluster.Name) bool { return true }})
 	for u, want := range map[user.Info]authorizer.Decision{
 		person(KcpAdmin, AdminGroup): allow,
@@ -177,8 +179,8 @@ func TestAuthorizationZeroValue(t *testing.T) {
 	}
 }
 
-// A tenant may give roles any name. None of them changes what bindings of other
-// clusters, or those that everybody has, refer to.
+// Tenants may give roles any name. The names do not change the roles of bindings in other
+// clusters or in the bootstrap policy.
 func TestRoleNamesDoNotShadow(t *testing.T) {
 	for _, name := range []string{"system:discovery", "system:basic-user", "system:public-info-viewer", "cluster-admin", "view", WorkspaceAccessRole} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +263,7 @@ func TestSystemAdminAppliesEverywhere(t *testing.T) {
 	}
 }
 
-// An operator changes the default policy by storing an object of the same name.
+// Operators change the default policy by storing an object of the same name.
 func TestSystemAdminReplacesBootstrap(t *testing.T) {
 	m := tenants()
 	m.at(cluster.Admin).clusterRole("view", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}})
@@ -301,7 +303,7 @@ func TestFreshEvidence(t *testing.T) {
 		"masters never wait":         {"zz", resource(person("x", user.SystemPrivilegedGroup), "get", "secrets", ""), nil, allow, 0},
 		"refusal that cannot change": {cluster.All, resource(carol, "list", "configmaps", ""), nil, deny, 0},
 		"system cluster":             {cluster.Admin, resource(carol, "list", "leases", ""), nil, deny, 0},
-		"no cluster":                 {"", resource(carol, "list", "leases", ""), nil, deny, 0},
+		"no cluster":                 {"", resource(carol, "list", "leases", ""), nil, noOpinion, 0},
 		"refusal, nothing new":       {"bb", resource(carol, "get", "configmaps", "default"), nil, noOpinion, 1},
 		"refusal, something else new": {"bb", resource(carol, "get", "configmaps", "default"), func(m memory) {
 			m.at("aa").bind("x", "cluster-admin", userSubject("carol"))
@@ -323,6 +325,48 @@ func TestFreshEvidence(t *testing.T) {
 				return tt.change != nil
 			}})
 			got, _, err := z.Authorize(in(tt.in), tt.a)
+			if got != tt.want || asked != tt.asked || err != nil {
+				t.Errorf("got %v after asking %d times, %v; want %v after %d", got, asked, err, tt.want, tt.asked)
+			}
+		})
+	}
+}
+
+// The authorizer decides again after evidence was confirmed, and refuses a request if the
+// evidence cannot be confirmed.
+func TestCurrentEvidence(t *testing.T) {
+	carol := person("carol")
+	in := in("aa")
+	for name, tt := range map[string]struct {
+		a      authorizer.AttributesRecord
+		waited bool
+		err    error
+		revoke bool // while it waits
+		want   authorizer.Decision
+		asked  int
+	}{
+		"current":                      {resource(carol, "get", "configmaps", "default"), false, nil, false, allow, 1},
+		"confirmed, nothing new":       {resource(carol, "get", "configmaps", "default"), true, nil, false, allow, 1},
+		"confirmed, and revoked":       {resource(carol, "get", "configmaps", "default"), true, nil, true, noOpinion, 1},
+		"cannot be confirmed":          {resource(carol, "get", "configmaps", "default"), true, errors.New("no answer"), false, deny, 1},
+		"health needs no evidence":     {nonResource(nobody(), "get", "/livez"), true, errors.New("no answer"), false, allow, 0},
+		"masters need no evidence":     {resource(person("x", user.SystemPrivilegedGroup), "get", "secrets", ""), true, errors.New("no answer"), false, allow, 0},
+		"settled contexts are no help": {resource(carol, "get", "configmaps", "default"), true, nil, true, noOpinion, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, asked := tenants(), 0
+			z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists, Current: func(context.Context) (bool, error) {
+				asked++
+				if tt.revoke {
+					m.at("aa").clusterRoleBindings, m.at("aa").roleBindings = nil, nil
+				}
+				return tt.waited, tt.err
+			}})
+			ctx := in
+			if strings.HasPrefix(name, "settled") {
+				ctx = Settled(ctx)
+			}
+			got, _, err := z.Authorize(ctx, tt.a)
 			if got != tt.want || asked != tt.asked || err != nil {
 				t.Errorf("got %v after asking %d times, %v; want %v after %d", got, asked, err, tt.want, tt.asked)
 			}
@@ -425,7 +469,7 @@ func TestBootstrap(t *testing.T) {
 			}
 		}
 	}
-	// Two policies must not share what they build.
+	// Two policies must not share memory.
 	other, err := NewBootstrap()
 	if err != nil {
 		t.Fatal(err)

@@ -11,20 +11,20 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// Names of the roles that are added to those of Kubernetes.
+// Names of the roles added to those of Kubernetes.
 const (
-	// WorkspaceAccessRole lets its holder enter a workspace: the verb "access" on "/".
+	// WorkspaceAccessRole allows entering a workspace: the verb "access" on "/".
 	WorkspaceAccessRole = "system:kcp:workspace:access"
 
-	// TenancyReaderRole reads workspaces, their types and logical clusters.
+	// TenancyReaderRole allows reading workspaces, their types and logical clusters.
 	TenancyReaderRole = "system:kcp:tenancy:reader"
 
-	// MetricsReaderRole reads /metrics.
+	// MetricsReaderRole allows reading /metrics.
 	MetricsReaderRole = "system:kcp:metrics-reader"
 )
 
-// A Bootstrap is the RBAC policy that exists in every cluster without being
-// stored in any. All clusters share it, so nobody may change what it returns.
+// A Bootstrap is the RBAC policy that applies in every cluster without being stored. All
+// clusters share it, so callers must not modify the objects that it returns.
 type Bootstrap struct {
 	roles    map[string]*rbacv1.ClusterRole
 	ordered  []*rbacv1.ClusterRole // all roles, by name
@@ -32,9 +32,9 @@ type Bootstrap struct {
 }
 
 // NewBootstrap returns the default policy of Kubernetes, aggregated, and that of
-// workspaces. Left out is what Kubernetes grants to the service accounts of its
-// own controllers and add-ons in kube-system: here that namespace belongs to a
-// tenant, so whoever may create service accounts in it would get those rights.
+// workspaces. It omits the bindings of service accounts in kube-system. That namespace
+// belongs to the tenant here, so a user who creates service accounts in it would get these
+// rights.
 func NewBootstrap() (*Bootstrap, error) {
 	b := &Bootstrap{roles: map[string]*rbacv1.ClusterRole{}}
 	for _, r := range append(bootstrappolicy.ClusterRoles(), workspaceRoles()...) {
@@ -57,7 +57,7 @@ func NewBootstrap() (*Bootstrap, error) {
 	return b, nil
 }
 
-// ClusterRole returns a role of the policy, and whether there is one of that name.
+// ClusterRole returns a role of the policy, and whether it exists.
 func (b *Bootstrap) ClusterRole(name string) (*rbacv1.ClusterRole, bool) {
 	r, ok := b.roles[name]
 	return r, ok

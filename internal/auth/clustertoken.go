@@ -9,19 +9,20 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// maxToken is far above the length of any token that this server signs.
+// maxToken limits the length of a token, in bytes. It is far above that of any token signed
+// by this server.
 const maxToken = 16 << 10
 
-// The claims that say which cluster a service account token is from.
+// Claims that hold the cluster of a service account token.
 const (
 	kubernetesClaim    = "kubernetes.io"
 	boundClusterClaim  = "clusterName" // inside of kubernetesClaim
 	legacyClusterClaim = "kubernetes.io/serviceaccount/clusterName"
 )
 
-// ClusterOfToken returns the cluster that a service account token claims to be
-// from, and whether it claims one. It verifies nothing: it is for routing a
-// request to the cluster where its token can be verified, and for nothing else.
+// ClusterOfToken returns the cluster that a service account token claims, and whether it
+// claims one. It does not verify the token. Use it only to route a request to the cluster
+// that can verify its token.
 func ClusterOfToken(token string) (cluster.Name, bool) {
 	if len(token) > maxToken {
 		return "", false

@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 )
 
-// replaceFile makes data the content of the file at path, for its owner only.
-// Whoever reads the file sees the old content or the new one, never a part.
+// replaceFile atomically replaces the content of the file at path, with mode 0600. Readers
+// see the old content or the new one, never a part.
 func replaceFile(path string, data []byte) error {
 	return viaTemporary(path, data, os.Rename)
 }
 
-// createFile is replaceFile for a file that must not exist yet; fs.ErrExist tells
-// that somebody else was first.
+// createFile is replaceFile for a file that must not exist yet. It returns fs.ErrExist if
+// the file exists.
 func createFile(path string, data []byte) error {
 	return viaTemporary(path, data, os.Link)
 }

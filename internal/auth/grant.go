@@ -18,18 +18,18 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A Grant is what the members of a group may do in one cluster, for the time of one
-// request and instead of what RBAC there says of them. The server alone makes one.
+// A Grant gives the members of a group rights in one cluster for one request, in place of
+// the RBAC there. Only the server creates grants.
 type Grant struct {
 	Cluster cluster.Name
 	Group   string
 	Rules   []rbacv1.PolicyRule
 }
 
-// String says where rules come from that are a grant's.
-func (g *Grant) String() string { return fmt.Sprintf("what is granted to the group %q", g.Group) }
+// String describes the grant as the source of a rule.
+func (g *Grant) String() string { return fmt.Sprintf("the grant to the group %q", g.Group) }
 
-// Allows reports whether the grant covers what a asks for.
+// Allows reports whether the grant allows a.
 func (g *Grant) Allows(a authorizer.Attributes) bool { return rbac.RulesAllow(a, g.Rules...) }
 
 type grantKey struct{}
@@ -39,8 +39,8 @@ func WithGrant(ctx context.Context, g *Grant) context.Context {
 	return context.WithValue(ctx, grantKey{}, g)
 }
 
-// grantFor returns the grant that decides what u may do in the cluster of a request,
-// nil for none. Elsewhere u is a user like any other.
+// grantFor returns the grant that applies to u in the cluster of the context, or nil. The
+// grant has no effect in other clusters.
 func grantFor(ctx context.Context, u user.Info) *Grant {
 	g, _ := ctx.Value(grantKey{}).(*Grant)
 	if g == nil || !inGroup(u, g.Group) {
@@ -52,7 +52,7 @@ func grantFor(ctx context.Context, u user.Info) *Grant {
 	return g
 }
 
-// byGrant is the verdict on a where a grant decides; ok is false where none does.
+// byGrant returns the verdict on a if a grant applies; ok reports whether one does.
 func byGrant(ctx context.Context, a authorizer.Attributes) (v verdict, ok bool) {
 	g := grantFor(ctx, a.GetUser())
 	switch {
@@ -65,7 +65,7 @@ func byGrant(ctx context.Context, a authorizer.Attributes) (v verdict, ok bool) 
 	}
 }
 
-// grantedRules has the rules of a grant take the place of those that a user holds.
+// grantedRules resolves the rules of a grant, if one applies, in place of RBAC's.
 type grantedRules struct {
 	validation.AuthorizationRuleResolver
 }
@@ -90,8 +90,8 @@ func (r grantedRules) VisitRulesFor(ctx context.Context, u user.Info, namespace 
 	}
 }
 
-// SeenFrom returns u as it is known in cluster c, so that nobody there is taken for
-// one who has his name elsewhere.
+// SeenFrom returns the identity of u in cluster c. It never matches another user of c with
+// the same name. A user who is out of scope in c is anonymous.
 func SeenFrom(c cluster.Name, u user.Info) user.Info {
 	if !inScope(u, c) {
 		return outOfScope(u)
@@ -99,14 +99,28 @@ func SeenFrom(c cluster.Name, u user.Info) user.Info {
 	return seenFrom(c, u)
 }
 
-// isLifecycleGroup reports whether a group is one that the server alone puts a user
-// in, while he prepares a cluster or clears up in it.
+// Within returns u with rights in cluster c alone: checks in any other cluster treat the
+// user as out of scope. A user who is out of scope in c stays out of scope.
+func Within(c cluster.Name, u user.Info) user.Info {
+	if !inScope(u, c) {
+		u = outOfScope(u)
+	}
+	extra := maps.Clone(u.GetExtra())
+	if extra == nil {
+		extra = map[string][]string{}
+	}
+	extra[ScopesKey] = append(slices.Clone(extra[ScopesKey]), ScopePrefix+string(c))
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}
+
+// isLifecycleGroup reports whether g is a group of initializers or terminators. Only the
+// server adds users to these groups.
 func isLifecycleGroup(g string) bool {
 	return strings.HasPrefix(g, InitializerGroupPrefix) || strings.HasPrefix(g, TerminatorGroupPrefix)
 }
 
-// withoutLifecycleGroups drops the groups that nobody comes with, whoever vouches for
-// them.
+// withoutLifecycleGroups removes lifecycle groups from the users that a authenticates. No
+// credentials may carry them.
 func withoutLifecycleGroups(a authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		r, ok, err := a.AuthenticateRequest(req)
@@ -119,8 +133,8 @@ func withoutLifecycleGroups(a authenticator.Request) authenticator.Request {
 	})
 }
 
-// Unprivileged returns u without what would let him do, in the cluster that he is put
-// in, more than its roles and bindings say.
+// Unprivileged returns u without the groups and warrants that give it more rights than RBAC
+// of a cluster does.
 func Unprivileged(u user.Info) user.Info {
 	beyond := func(g string) bool {
 		return slices.Contains(membersOnly(), g) || g == WorkspaceAccessGroup || isLifecycleGroup(g)
@@ -132,13 +146,13 @@ func Unprivileged(u user.Info) user.Info {
 }
 
 const (
-	// InitializerGroupPrefix and the name of an initializer make the group that
-	// whatever initializes a cluster is in. Only the server puts anybody in it.
+	// InitializerGroupPrefix begins the group of clients that initialize a cluster. The
+	// name of the initializer follows. Only the server adds users to this group.
 	InitializerGroupPrefix = "system:kcp:initializer:"
 
 	// TerminatorGroupPrefix is as [InitializerGroupPrefix], for terminators.
 	TerminatorGroupPrefix = "system:kcp:terminator:"
 )
 
-// IsPrivileged reports whether a user may do anything anywhere.
+// IsPrivileged reports whether a user is in system:masters, which may do anything anywhere.
 func IsPrivileged(u user.Info) bool { return inGroup(u, user.SystemPrivilegedGroup) }

@@ -30,7 +30,7 @@ func TestNobodyBringsALifecycleGroup(t *testing.T) {
 	}
 }
 
-// A grant decides alone, for its group, in its cluster, and for escalation checks too.
+// A grant alone determines the rights of its group in its cluster, also for escalation checks.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	z, err := NewAuthorizer(Authorization{Exists: func(context.Context, cluster.Name) bool { return true }})

@@ -15,7 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// memory is RBAC data of some clusters.
+// memory has the RBAC data of some clusters in memory.
 type memory map[cluster.Name]*stored
 
 type stored struct {
@@ -112,7 +112,7 @@ func nobody() user.Info {
 	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 }
 
-// account is a service account as its own cluster knows it.
+// account is a service account in its own cluster.
 func account(home, namespace, name string) user.Info {
 	u := &user.DefaultInfo{
 		Name: "system:serviceaccount:" + namespace + ":" + name, UID: "1",

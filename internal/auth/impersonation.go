@@ -20,9 +20,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// membersOnly returns the groups that nobody may take on by impersonation unless
-// he is in them. They have rights beyond the cluster in which somebody may
-// impersonate, and every owner of a workspace may impersonate in his.
+// membersOnly returns the groups that only their members may impersonate. These groups have
+// rights beyond one cluster, and every owner of a workspace may impersonate in it.
 func membersOnly() []string {
 	return []string{
 		user.SystemPrivilegedGroup,
@@ -34,10 +33,11 @@ func membersOnly() []string {
 	}
 }
 
-// WithImpersonationLimits answers 403 to requests that impersonate a group which
-// is for its members only, or somebody with rights or a cluster of the impersonator's
-// choice, and passes all others on to handler, usually that of [WithImpersonation].
-// It comes after authentication.
+// WithImpersonationLimits passes requests on to handler, usually that of
+// [WithImpersonation]. It answers 403 to requests that impersonate a group of membersOnly
+// without being in it, or that set reserved keys in the user's extra. Members of
+// [AdminGroup] may set [ScopesKey], which only takes rights away. Authentication must run
+// first.
 func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerializer) http.Handler {
 	limited := membersOnly()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,10 +50,12 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			responsewriters.InternalError(w, r, errors.New("impersonation: the request has no user; authenticate it first"))
 			return
 		}
-		if c, _ := cluster.From(r.Context()); privileged(c, u) {
+		c, _ := cluster.From(r.Context())
+		if privileged(c, u) {
 			handler.ServeHTTP(w, r)
 			return
 		}
+		admin := inGroup(u, AdminGroup) && inScope(u, c)
 		refuse := func(resource, name, why string) {
 			responsewriters.Forbidden(authorizer.AttributesRecord{User: u, Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}, w, r, why, s)
 		}
@@ -64,8 +66,8 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			}
 		}
 		for name := range r.Header {
-			if key, ok := extraKey(name); ok && reservedExtra(key) {
-				refuse("userextras", key, "only the system says this of a user")
+			if key, ok := extraKey(name); ok && reservedExtra(key) && !(key == ScopesKey && admin) {
+				refuse("userextras", key, "only the system may set this key")
 				return
 			}
 		}
@@ -73,7 +75,7 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 	})
 }
 
-// extraKey returns the key of a user's extra that a header impersonates, if it does.
+// extraKey returns the key of the user's extra that a header sets, and whether it sets one.
 func extraKey(header string) (string, bool) {
 	escaped, ok := strings.CutPrefix(header, authenticationv1.ImpersonateUserExtraHeaderPrefix)
 	if key, err := url.PathUnescape(strings.ToLower(escaped)); err == nil {
@@ -82,12 +84,11 @@ func extraKey(header string) (string, bool) {
 	return strings.ToLower(escaped), ok
 }
 
-// WithImpersonation is the impersonation filter of Kubernetes, for logical
-// clusters. That one remembers for some seconds who was allowed to impersonate
-// whom, but not where: the owner of one workspace could then act as the owner of
-// any other. So it is shown requestors that differ from cluster to cluster. And who
-// is impersonated is himself in the cluster of the request alone, unless
-// system:masters impersonate him.
+// WithImpersonation is the impersonation filter of Kubernetes, for logical clusters. The
+// filter caches for some seconds which user may impersonate which other, without the
+// cluster. The owner of one workspace could then act as the owner of any other. So the
+// filter gets requestors that differ per cluster. An impersonated user is in scope in the
+// cluster of the request alone, unless the requestor is in system:masters.
 func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.NegotiatedSerializer) http.Handler {
 	unmarked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 		return a.Authorize(ctx, unmarkedAttributes{attributes})
@@ -114,8 +115,8 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 
 type requestorKey struct{}
 
-// arrived returns who a request comes from behind the filter: the requestor himself,
-// or whom he impersonates, who is himself where the requestor is and may do that.
+// arrived returns the user of a request behind the filter: the requestor, or the user that
+// it impersonates. An impersonated user keeps the requestor's scopes.
 func arrived(ctx context.Context, u user.Info) user.Info {
 	if m, ok := u.(markedUser); ok {
 		return m.Info
@@ -152,9 +153,9 @@ func impersonates(h http.Header) bool {
 // markPrefix begins the key of a mark.
 const markPrefix = "request.kcp.io/"
 
-// A markedUser is a user whose extra tells which cluster his request is for. The
-// key tells it, not the value, because what is remembered about service accounts
-// on nodes goes by the keys alone.
+// A markedUser is a user whose extra holds the cluster of the request. The cluster is in
+// the key, not the value: the filter's cache of service accounts on nodes uses the keys
+// alone.
 type markedUser struct {
 	user.Info
 	cluster cluster.Name
@@ -176,9 +177,9 @@ func unmark(u user.Info) user.Info {
 	return u
 }
 
-// unmarkedAttributes are attributes for an authorizer, which knows the cluster
-// from the context. The filter may have wrapped the user; then the mark stays,
-// which only webhooks could see, and it is taken off for them.
+// unmarkedAttributes are attributes without the mark, for an authorizer, which reads the
+// cluster from the context. If the filter wrapped the user, the mark remains; the webhook
+// authorizer removes it then.
 type unmarkedAttributes struct{ authorizer.Attributes }
 
 func (a unmarkedAttributes) GetUser() user.Info { return unmark(a.Attributes.GetUser()) }

@@ -16,8 +16,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// The chain is that of the server: the limits, then the filter of Kubernetes with
-// the authorizer. What it ends in says as whom the request arrived.
+// The chain is that of the server: the limits, then the filter of Kubernetes with the authorizer.
+// Its last handler returns the user of the request.
 func TestImpersonation(t *testing.T) {
 	m := tenants()
 	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
@@ -82,8 +82,8 @@ func TestImpersonation(t *testing.T) {
 	}
 }
 
-// Who may impersonate somebody in one cluster may not in another, even right after
-// he did; nor does what he asked for reach the end with a trace of that.
+// The right to impersonate in one cluster is not valid in another, even directly after a use.
+// The last handler gets no impersonation headers.
 func TestImpersonationIsPerCluster(t *testing.T) {
 	m := tenants()
 	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})

@@ -16,11 +16,11 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// maxDepth bounds how many clusters are above one, far beyond what a path can lead
-// through. It is there for trees that are not whole.
+// maxDepth limits the number of ancestors of a cluster. No path is that deep; the limit
+// stops the walk through a broken tree.
 const maxDepth = 8 << 10
 
-// parent returns the cluster above c.
+// parent returns the parent of cluster c, and whether it has one.
 func (o *Authorization) parent(c cluster.Name) (cluster.Name, bool) {
 	if o.Cluster == nil {
 		return "", false
@@ -29,7 +29,7 @@ func (o *Authorization) parent(c cluster.Name) (cluster.Name, bool) {
 	return info.Parent, ok && info.Parent != ""
 }
 
-// above returns the clusters above c, the nearest first.
+// above returns the ancestors of cluster c, the nearest first.
 func above(c cluster.Name, parent func(cluster.Name) (cluster.Name, bool)) iter.Seq[cluster.Name] {
 	return func(yield func(cluster.Name) bool) {
 		for range maxDepth {
@@ -42,8 +42,8 @@ func above(c cluster.Name, parent func(cluster.Name) (cluster.Name, bool)) iter.
 	}
 }
 
-// descendingLayer has those bindings of the cluster of the context that hold below
-// it. Their roles are those that the same bindings mean in that cluster.
+// descendingLayer has the bindings of the cluster of the context that also apply below it.
+// Their roles are resolved in that cluster.
 type descendingLayer struct{ localLayer }
 
 func (l descendingLayer) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
@@ -54,8 +54,8 @@ func (l descendingLayer) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1
 	return l.stored.Descending(c), nil
 }
 
-// inherited visits the rules that u holds in cluster c because of bindings above it.
-// Whoever holds any may enter.
+// inherited visits the rules that bindings in ancestors of cluster c give u. Any such rule
+// also allows u to enter c.
 func (r rules) inherited(ctx context.Context, c cluster.Name, u user.Info, visit visitor) {
 	more := true
 	for at := range above(c, r.parent) {
@@ -78,14 +78,14 @@ func (r rules) inherited(ctx context.Context, c cluster.Name, u user.Info, visit
 	}
 }
 
-// descending visits the rules that bindings in the cluster of the context give u in
-// the clusters below.
+// descending visits the rules that descending bindings in the cluster of the context give
+// u.
 func (r rules) descending(ctx context.Context, u user.Info, visit visitor) {
 	l := descendingLayer{r.local}
 	validation.NewDefaultRuleResolver(l, l, l, l).VisitRulesFor(ctx, u, "", visit)
 }
 
-// inheritedFrom names a binding of another cluster.
+// inheritedFrom describes a binding of another cluster as the source of a rule.
 type inheritedFrom struct {
 	fmt.Stringer
 	at cluster.Name
@@ -95,8 +95,8 @@ func (i inheritedFrom) String() string {
 	return fmt.Sprintf("%v in logical cluster %s", i.Stringer, i.at)
 }
 
-// ClusterRole returns the role that bindings in the cluster of the context mean by name.
-// One that is made of others has the rules that these have by now.
+// ClusterRole returns the role that bindings in the cluster of the context refer to by
+// name. An aggregated role has the current rules of the roles that it selects.
 func (z *Authorizer) ClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
 	c, err := cluster.One(ctx)
 	if err != nil {
@@ -108,15 +108,15 @@ func (z *Authorizer) ClusterRole(ctx context.Context, name string) (*rbacv1.Clus
 	}
 	about, err := z.bootstrap.Aggregate(c, r, z.options.RBAC.ClusterRoles(c))
 	if err != nil {
-		return r, ok // nothing is ever added to it
+		return r, ok // an invalid selector adds nothing
 	}
 	made := *r
 	made.Rules = slices.Concat(r.Rules, about)
 	return &made, true
 }
 
-// Inherited returns the bindings that hold in cluster c because of clusters above it,
-// by the cluster that they are in, the nearest first.
+// Inherited returns the bindings of the ancestors of cluster c that apply in c, by
+// ancestor, the nearest first.
 func (z *Authorizer) Inherited(c cluster.Name) iter.Seq2[cluster.Name, []*rbacv1.ClusterRoleBinding] {
 	return func(yield func(cluster.Name, []*rbacv1.ClusterRoleBinding) bool) {
 		for at := range above(c, z.rules.parent) {
@@ -127,14 +127,17 @@ func (z *Authorizer) Inherited(c cluster.Name) iter.Seq2[cluster.Name, []*rbacv1
 	}
 }
 
-// ConfirmDescending reports why u may not give others rules in all clusters below
-// that of the context. He may if he can do anything in that cluster, or if he holds
-// the rules, and may enter, in all clusters below already.
+// ConfirmDescending returns an error if u may not grant rules in all clusters below that of
+// the context. Users may do so if they can do anything in that cluster, or if they hold the
+// rules, and may enter, in all clusters below. Rights limited to the cluster do not count:
+// those of scoped users, which includes impersonated ones, and those of a [Grant].
 func (z *Authorizer) ConfirmDescending(ctx context.Context, u user.Info, wanted []rbacv1.PolicyRule) error {
 	c, err := cluster.One(ctx)
 	if err != nil {
 		return err
 	}
+	u = unbounded(u)
+	ctx = WithGrant(ctx, nil)
 	err = z.confirmDescending(ctx, c, u, wanted)
 	if err != nil && z.options.Fresh.caughtUp(ctx) {
 		err = z.confirmDescending(ctx, c, u, wanted)
@@ -165,7 +168,7 @@ func (z *Authorizer) confirmDescending(ctx context.Context, c cluster.Name, u us
 	})
 	wanted = append([]rbacv1.PolicyRule{z.rules.access}, wanted...)
 	if covered, _ := rbacvalidation.Covers(h.rules, wanted); !covered {
-		return errors.New("it would give others rights in all workspaces below; whoever may do anything in this workspace can do that, and who holds these rights in all of them")
+		return errors.New("it grants rights in all workspaces below; that requires all rights in this workspace, or these rights in all workspaces below")
 	}
 	return nil
 }

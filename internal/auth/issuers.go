@@ -29,27 +29,27 @@ import (
 )
 
 const (
-	lookAgain     = time.Minute            // at a file whose changes went unnoticed
-	untilHealthy  = time.Minute            // how long changed identity providers have to answer
-	healthPoll    = 100 * time.Millisecond // meanwhile
+	filePoll      = time.Minute            // period of checking a file for missed changes
+	healthTimeout = time.Minute            // timeout of the first answers of changed identity providers
+	healthPoll    = 100 * time.Millisecond // period of checking for these answers
 	issuerTimeout = 10 * time.Second       // of one request to an identity provider
 )
 
-// issuers know the users of identity providers by the JSON web tokens that these
-// sign. Which they are is read from flags, or from a file that may change.
+// issuers authenticates the users of identity providers by their JSON web tokens. Flags, or
+// a file that may change, configure the identity providers.
 type issuers struct {
 	options   *kubeoptions.BuiltInAuthenticationOptions
-	own       []string // issuers that are nobody else's
+	own       []string // issuers of this server, which no identity provider may use
 	anonymous apiserver.AnonymousAuthConfig
 	config    *apiserver.AuthenticationConfiguration
 	algorithm []string
-	seen      []byte // of the file: what was last taken over or found useless
+	seen      []byte // last content of the file that was loaded or rejected
 
 	mu      sync.RWMutex // guards current
 	current *providers
 }
 
-// newIssuers reads which identity providers o names.
+// newIssuers reads the identity providers that o configures.
 func newIssuers(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*issuers, error) {
 	i := &issuers{
 		options: &kubeoptions.BuiltInAuthenticationOptions{
@@ -94,7 +94,7 @@ func (i *issuers) read() error {
 	return nil
 }
 
-// wanted reports whether there are identity providers, or may be later.
+// wanted reports whether identity providers are configured, or a file may add some later.
 func (i *issuers) wanted() bool {
 	return i.options.AuthenticationConfigFile != "" || len(i.config.JWT) > 0
 }
@@ -116,7 +116,7 @@ func (i *issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 	return p.AuthenticateToken(ctx, token)
 }
 
-// run takes over the file when it changes, until the context ends.
+// run reloads the file when it changes, until ctx ends.
 func (i *issuers) run(ctx context.Context) {
 	file := i.options.AuthenticationConfigFile
 	if file == "" {
@@ -124,11 +124,11 @@ func (i *issuers) run(ctx context.Context) {
 	}
 	log := klog.FromContext(ctx)
 	metrics.RegisterMetrics()
-	filesystem.WatchUntil(ctx, lookAgain, file, func() {
+	filesystem.WatchUntil(ctx, filePoll, file, func() {
 		switch changed, err := i.reload(ctx); {
 		case err != nil && ctx.Err() == nil:
 			metrics.RecordAuthenticationConfigAutomaticReloadFailure("")
-			log.Error(err, "the changed identity providers cannot be used: going on with those before", "file", file)
+			log.Error(err, "cannot use the changed identity providers; the previous ones stay in use", "file", file)
 		case changed && err == nil:
 			metrics.RecordAuthenticationConfigAutomaticReloadSuccess("", string(i.seen))
 			log.Info("identity providers changed", "file", file)
@@ -136,7 +136,8 @@ func (i *issuers) run(ctx context.Context) {
 	}, func(err error) { log.Error(err, "cannot watch the file of identity providers", "file", file) })
 }
 
-// reload takes the file over if its content is new, and those that it names answer.
+// reload loads the file if its content is new and all of its identity providers answer. It
+// reports whether it did.
 func (i *issuers) reload(ctx context.Context) (bool, error) {
 	data, err := os.ReadFile(i.options.AuthenticationConfigFile)
 	if err != nil {
@@ -147,12 +148,12 @@ func (i *issuers) reload(ctx context.Context) (bool, error) {
 	}
 	next := &issuers{options: i.options, own: i.own}
 	if err := next.read(); err != nil {
-		i.seen = data // will be no better when it is read again
+		i.seen = data // reading the same content again would fail again
 		return false, err
 	}
 	if !reflect.DeepEqual(i.config.Anonymous, next.config.Anonymous) {
 		i.seen = data
-		return false, errors.New("what it says of anonymous requests changed; that needs a start")
+		return false, errors.New("the configuration of anonymous requests changed; restart the server to apply it")
 	}
 	p, err := next.connect()
 	if err != nil {
@@ -191,17 +192,17 @@ func (i *issuers) close() {
 	i.current.close()
 }
 
-// providers are the identity providers at one time.
+// providers are the identity providers of one version of the configuration.
 type providers struct {
 	authenticator.Token
 
 	health   []func() error
 	clients  []*http.Client
-	requests sync.WaitGroup // that are being authenticated
+	requests sync.WaitGroup // requests in progress
 	cancel   context.CancelFunc
 }
 
-// connect begins to fetch the keys of the identity providers.
+// connect starts fetching the keys of the identity providers.
 func (i *issuers) connect() (*providers, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &providers{cancel: cancel}
@@ -225,16 +226,16 @@ func (i *issuers) connect() (*providers, error) {
 	}
 	p.Token = tokenunion.NewFailOnError(all...)
 	if o := i.options.OIDC; i.options.AuthenticationConfigFile == "" && o != nil {
-		// A file says of every prefix that it is empty; flags say nothing.
+		// A file has to set every prefix, if only to ""; flags may leave prefixes out.
 		prefix := i.config.JWT[0].ClaimMappings.Username.Prefix
 		p.Token = withoutReserved(p.Token, prefix == nil || *prefix == "", o.GroupsPrefix == "")
 	}
 	return p, nil
 }
 
-// healthy waits until all identity providers have told their keys.
+// healthy waits until the keys of all identity providers are fetched, at most healthTimeout.
 func (p *providers) healthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, untilHealthy)
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	tick := time.NewTicker(healthPoll)
 	defer tick.Stop()
@@ -262,8 +263,8 @@ func (p *providers) close() {
 	}
 }
 
-// issuerClient returns a client for the identity provider. It is our own, so that its
-// connections end when they are no longer needed.
+// issuerClient returns an HTTP client of its own for an identity provider, so that close
+// can close its connections.
 func issuerClient(jwt apiserver.JWTAuthenticator) (*http.Client, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca := jwt.Issuer.CertificateAuthority; ca != "" {

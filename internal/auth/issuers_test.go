@@ -22,7 +22,7 @@ type identity struct {
 	Groups []string
 }
 
-// known returns who a token is for in a cluster, nobody if it is refused.
+// known returns the user of a token in a cluster, nobody if the token is refused.
 func (a *Authenticators) known(t *testing.T, c cluster.Name, header http.Header) (identity, error) {
 	t.Helper()
 	r, ok, err := a.AuthenticateRequest((&http.Request{Header: header}).WithContext(in(c)))
@@ -32,7 +32,7 @@ func (a *Authenticators) known(t *testing.T, c cluster.Name, header http.Header)
 	return identity{r.User.GetName(), r.User.GetGroups()}, nil
 }
 
-// await waits until what a token is for is as wanted.
+// await waits until the user of a token is as wanted.
 func (a *Authenticators) await(t *testing.T, token string, want identity) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,7 +52,7 @@ func (a *Authenticators) await(t *testing.T, token string, want identity) {
 	}
 }
 
-// authenticators returns authenticators of these options, with service accounts.
+// authenticators returns the authenticators for these options, with service accounts.
 func authenticators(t *testing.T, change func(*kubeoptions.BuiltInAuthenticationOptions)) *Authenticators {
 	t.Helper()
 	a, err := NewAuthenticators(Authentication{ServiceAccounts: newAccounts(t, newObjects().options()), Options: options(change)})
@@ -105,7 +105,7 @@ func TestIdentityProviderByFlags(t *testing.T) {
 		"of another issuer":           {plain, other.token(t, nil), identity{}},
 		"in the name of the issuer":   {plain, other.token(t, map[string]any{"iss": p.URL}), identity{}},
 		"as if of the server":         {plain, p.token(t, map[string]any{"iss": DefaultIssuer}), identity{}},
-		// What has a meaning to the server is not up to an identity provider.
+		// Identity providers cannot set names that have a meaning for the server.
 		"system:masters":                    {plain, p.token(t, map[string]any{"sub": "eve", "groups": []string{"system:masters", "dev", "system:kcp:admin", "system:serviceaccounts"}}), identity{p.URL + "#eve", []string{"dev", "system:authenticated"}}},
 		"system:masters, prefixed":          {prefixed, p.token(t, map[string]any{"sub": "eve", "groups": []string{"system:masters"}, "tenant": "acme"}), identity{"oidc:eve", []string{"oidc:system:masters", "system:authenticated"}}},
 		"a reserved name":                   {bare, p.token(t, map[string]any{"name": "system:kube-controller-manager"}), identity{}},
@@ -136,8 +136,8 @@ func TestIdentityProviderByFlags(t *testing.T) {
 	}
 }
 
-// providersFile is an AuthenticationConfiguration for providers, with the names of their
-// users prefixed with p0:, p1: and so on, and their groups as they are.
+// providersFile is an AuthenticationConfiguration for providers. The names of their users have
+// the prefixes p0:, p1: and so on; groups have none.
 func providersFile(more string, providers ...*identityProvider) []byte {
 	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n" + more
 	if len(providers) > 0 {
@@ -157,7 +157,7 @@ func providersFile(more string, providers ...*identityProvider) []byte {
 	return []byte(text)
 }
 
-// replace writes a file as programs do that others read meanwhile.
+// replace replaces a file atomically.
 func replace(t *testing.T, path string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
@@ -183,7 +183,7 @@ func TestIdentityProvidersByFile(t *testing.T) {
 	if got, err := a.known(t, "aa", withToken(token(third))); err == nil {
 		t.Errorf("of a provider that is not in the file: %v", got)
 	}
-	// A prefix that the file says to be empty is empty: the operator gives out all groups.
+	// With an empty prefix in the file, the provider may set all groups.
 	if got, err := a.known(t, "aa", withToken(first.token(t, map[string]any{"sub": "boss", "groups": "system:kcp:admin"}))); !cmp.Equal(got, identity{"p0:boss", []string{"system:kcp:admin", "system:authenticated"}}) {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -210,8 +210,8 @@ func TestIdentityProvidersByFile(t *testing.T) {
 	}
 }
 
-// Whatever claims a file maps to which extra, no identity provider makes service
-// accounts, of no cluster.
+// No mapping of claims to extra keys lets an identity provider create service accounts of any
+// cluster.
 func TestIdentityProviderMapsAccounts(t *testing.T) {
 	t.Parallel()
 	p := newIdentityProvider(t)
@@ -229,7 +229,7 @@ func TestIdentityProviderMapsAccounts(t *testing.T) {
 	}
 }
 
-// An identity provider that does not answer is not taken over, and holds up nobody.
+// An identity provider that does not answer is not used, and does not delay other users.
 func TestIdentityProviderThatIsDown(t *testing.T) {
 	t.Parallel()
 	up, down := newIdentityProvider(t), newIdentityProvider(t)
@@ -253,7 +253,7 @@ func TestIdentityProviderThatIsDown(t *testing.T) {
 	if changed, err := a.issuers.reload(ctx); changed || err == nil {
 		t.Errorf("it is not tried again: %v, %v", changed, err)
 	}
-	// From the start it is nobody's, until it answers.
+	// At first the token has no user, until the provider answers.
 	late := authenticators(t, func(o *kubeoptions.BuiltInAuthenticationOptions) { o.AuthenticationConfigFile = path })
 	if got, err := late.known(t, "aa", withToken(token)); err == nil {
 		t.Errorf("%v", got)
@@ -275,7 +275,7 @@ func TestAnonymousByFile(t *testing.T) {
 	}
 }
 
-// Nothing is left of authenticators that are closed.
+// Closed authenticators leave no goroutines.
 func TestAuthenticatorsEnd(t *testing.T) {
 	p := newIdentityProvider(t)
 	config := providersFile("", p)

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// DeepReviewHeader in a request for a SubjectAccessReview by system:masters asks
-	// what RBAC says, no matter whether the user may enter the cluster.
+	// DeepReviewHeader in a request of system:masters for a SubjectAccessReview limits the
+	// decision to RBAC: the user need not be allowed to enter the cluster.
 	DeepReviewHeader = "X-Kcp-Internal-Deep-SubjectAccessReview"
 )
 
-// A Cluster is what requests to a logical cluster depend on, besides its RBAC.
+// A Cluster is the state of a logical cluster that authorization depends on besides RBAC.
 type Cluster struct {
 	Phase core.Phase
 	// RequiredGroups are alternatives separated by semicolons, each a list of groups
-	// separated by commas. Empty lets in members of any.
+	// separated by commas. Empty requires no groups.
 	RequiredGroups string
-	// Parent is the cluster of its workspace; empty if it has none.
+	// Parent is the cluster that contains its workspace; empty if it has none.
 	Parent cluster.Name
 }
 
-// beyondGroups are those groups whose members need no others.
+// beyondGroups returns the groups whose members are exempt from required groups.
 func beyondGroups() []string {
 	return []string{LogicalClusterAdminGroup, ExternalLogicalClusterAdminGroup, AdminGroup, WorkspaceBootstrapperGroup}
 }
 
-// requiredGroups decides whether u is in the groups that a cluster requires, and says
-// why.
+// requiredGroups reports whether u is in the groups that a cluster requires, and the
+// reason.
 func requiredGroups(c cluster.Name, required string, u user.Info) (passes bool, reason string) {
 	switch {
 	case required == "":
@@ -58,8 +58,7 @@ func requiredGroups(c cluster.Name, required string, u user.Info) (passes bool, 
 	return false, fmt.Sprintf("the user is not in the groups that the logical cluster requires: %q", required)
 }
 
-// CheckRequiredGroups reports what is wrong with the groups that a cluster is to
-// require.
+// CheckRequiredGroups returns an error if required is not a valid value of required groups.
 func CheckRequiredGroups(required string) error {
 	for alternative := range strings.SplitSeq(required, ";") {
 		for group := range strings.SplitSeq(alternative, ",") {
@@ -73,13 +72,14 @@ func CheckRequiredGroups(required string) error {
 
 type deepKey struct{}
 
-// Deep returns a context in which only RBAC decides: not whether the user may enter
-// the cluster, nor the groups that it requires.
+// Deep returns a context in which only RBAC decides. The user need not be allowed to enter
+// the cluster, nor be in its required groups.
 func Deep(ctx context.Context) context.Context { return context.WithValue(ctx, deepKey{}, true) }
 
 func deep(ctx context.Context) bool { return ctx.Value(deepKey{}) != nil }
 
-// WithDeepReviews honours [DeepReviewHeader]. It comes after impersonation.
+// WithDeepReviews applies [Deep] to requests with [DeepReviewHeader]. Impersonation must
+// run first.
 func WithDeepReviews(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(DeepReviewHeader) == "true" {
@@ -95,9 +95,8 @@ func WithDeepReviews(handler http.Handler) http.Handler {
 	})
 }
 
-// WithScopes takes the rights of system:masters from those who are not in the scope of
-// the cluster of their request, for everybody who looks for that group alone. It comes
-// after impersonation.
+// WithScopes removes the user from system:masters if the cluster of the request is out of
+// their scope. Later code can then check for the group alone. Impersonation must run first.
 func WithScopes(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -110,8 +109,8 @@ func WithScopes(handler http.Handler) http.Handler {
 	})
 }
 
-// groupsAndPhase decides what a cluster says before its RBAC is asked. It returns nil
-// to go on.
+// groupsAndPhase checks the required groups and the phase of cluster c. It returns nil if
+// RBAC is to decide.
 func (z *Authorizer) groupsAndPhase(c cluster.Name, a authorizer.Attributes, v *verdict) (refused *verdict) {
 	if z.options.Cluster == nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// An identityProvider is one on this machine, with its own certificate.
+// An identityProvider is an identity provider on this machine, with its own certificate.
 type identityProvider struct {
 	*httptest.Server
 
@@ -61,7 +61,7 @@ func (p *identityProvider) rotate(t *testing.T, name string) {
 	p.name, p.keys = name, map[string]*rsa.PrivateKey{name: key}
 }
 
-// token signs a token with these claims, and some that every token has.
+// token signs a token with these claims and the common ones.
 func (p *identityProvider) token(t *testing.T, claims map[string]any) string {
 	t.Helper()
 	all := map[string]any{"iss": p.URL, "aud": "kcp", "sub": "nobody", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}

@@ -11,22 +11,21 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// RBAC is where the stored roles and bindings of all clusters are read. It is
-// asked several times in every request, so it must answer from memory and need
-// not copy: nothing it returns is changed.
+// RBAC reads the stored roles and bindings of all clusters. Every request calls it several
+// times, so it must answer from memory. Callers do not modify the returned objects.
 type RBAC interface {
 	Role(c cluster.Name, namespace, name string) (*rbacv1.Role, bool)
 	ClusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool)
-	// ClusterRoles returns all of a cluster, with their labels.
+	// ClusterRoles returns all ClusterRoles of a cluster, including their labels.
 	ClusterRoles(c cluster.Name) []*rbacv1.ClusterRole
 	RoleBindings(c cluster.Name, namespace string) []*rbacv1.RoleBinding
 	ClusterRoleBindings(c cluster.Name) []*rbacv1.ClusterRoleBinding
-	// Descending returns those ClusterRoleBindings of a cluster that hold in all
-	// clusters below it too.
+	// Descending returns the ClusterRoleBindings of a cluster that also apply in all
+	// clusters below it.
 	Descending(c cluster.Name) []*rbacv1.ClusterRoleBinding
 }
 
-// noRBAC is what the clusters hold where nothing is stored.
+// noRBAC is an RBAC without objects.
 type noRBAC struct{}
 
 func (noRBAC) Role(cluster.Name, string, string) (*rbacv1.Role, bool)        { return nil, false }
@@ -37,18 +36,18 @@ func (noRBAC) ClusterRoleBindings(cluster.Name) []*rbacv1.ClusterRoleBinding { r
 func (noRBAC) Descending(cluster.Name) []*rbacv1.ClusterRoleBinding          { return nil }
 
 // policy is the RBAC that applies in a cluster. It has three layers: bootstrap,
-// system:admin, and the cluster's own. A binding finds its role in its own layer
-// or in one above, never below: otherwise a tenant could give everybody rights by
-// creating a role with a name that a binding above refers to.
+// system:admin, and the cluster's own. A binding finds its role in its own layer or in one
+// above, never below. Otherwise a tenant could grant rights to everyone by creating a role
+// with a name that a binding above refers to.
 type policy struct {
 	bootstrap *Bootstrap
 	stored    RBAC
-	// made has, by cluster and role, the extension that was last asked for: a tenant
-	// decides how many rules it is made of, and it is asked for in every request.
+	// made caches the last extension by cluster and role. Every request needs it, and a
+	// tenant decides how many rules it has.
 	made *lru.Cache
 }
 
-// maxMade bounds the extensions that are kept.
+// maxMade limits the cached extensions.
 const maxMade = 256
 
 func newPolicy(b *Bootstrap, stored RBAC) policy { return policy{b, stored, lru.New(maxMade)} }
@@ -58,17 +57,16 @@ type extensionKey struct {
 	role    string
 }
 
-// An extension is a role with the rules that others add to it.
+// An extension is a role with the rules that other roles add to it.
 type extension struct {
 	of    *rbacv1.ClusterRole
-	parts []*rbacv1.ClusterRole // never changed, so that the same parts make the same role
+	parts []*rbacv1.ClusterRole // never modified, so equal parts have an equal result
 	role  *rbacv1.ClusterRole
 }
 
-// shared returns a role that means the same in every cluster. An object in
-// system:admin replaces the bootstrap role of its name, and bootstrap roles that
-// are made of others take in those of system:admin: that is how an operator
-// changes the default policy.
+// shared returns a role that is the same in every cluster. An object in system:admin
+// replaces the bootstrap role of its name. Aggregated bootstrap roles also select roles of
+// system:admin: operators change the default policy that way.
 func (p policy) shared(name string) (*rbacv1.ClusterRole, bool) {
 	if r, ok := p.stored.ClusterRole(cluster.Admin, name); ok {
 		return r, true
@@ -77,8 +75,8 @@ func (p policy) shared(name string) (*rbacv1.ClusterRole, bool) {
 	return p.extended(cluster.Admin, r), ok
 }
 
-// extended returns a shared role, or nil, as it is in cluster c: with what the
-// roles there add to it by their labels.
+// extended returns a shared role with the rules that aggregated roles of cluster c add to
+// it. r may be nil.
 func (p policy) extended(c cluster.Name, r *rbacv1.ClusterRole) *rbacv1.ClusterRole {
 	if r == nil || r.AggregationRule == nil {
 		return r
@@ -98,12 +96,11 @@ func (p policy) extended(c cluster.Name, r *rbacv1.ClusterRole) *rbacv1.ClusterR
 	return role
 }
 
-// clusterRole returns the role that bindings in cluster c mean by name. Names of
-// bootstrap roles are taken: a role of that name in a cluster has no effect, so
-// it cannot widen what others there already hold. All other names are the
-// tenant's first, so that nothing added to system:admin changes their meaning.
-// As in any cluster, a tenant's role with the label of a role that is made of
-// others adds to that; bindings in the layers above do not see it.
+// clusterRole returns the role that bindings in cluster c refer to by name. A role of the
+// cluster with the name of a bootstrap role has no effect, so it cannot widen existing
+// bindings. For all other names the tenant's role takes precedence, so that additions to
+// system:admin do not change its meaning. A tenant's role can add rules to aggregated roles
+// by its labels; bindings in the layers above do not see these rules.
 func (p policy) clusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, bool) {
 	if _, taken := p.bootstrap.ClusterRole(name); !taken {
 		if r, ok := p.stored.ClusterRole(c, name); ok {
@@ -114,8 +111,8 @@ func (p policy) clusterRole(c cluster.Name, name string) (*rbacv1.ClusterRole, b
 	return p.extended(c, r), ok
 }
 
-// bootstrapLayer has the bindings that nobody stored, without those that an
-// object in system:admin replaces.
+// bootstrapLayer has the bootstrap bindings, except those that an object in system:admin
+// replaces.
 type bootstrapLayer struct{ policy }
 
 func (l bootstrapLayer) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
@@ -148,7 +145,7 @@ func (bootstrapLayer) GetRole(_ context.Context, _, name string) (*rbacv1.Role, 
 	return foundRole(name)(nil, false)
 }
 
-// adminLayer has what is stored in system:admin. It applies in all clusters.
+// adminLayer has the objects stored in system:admin. It applies in all clusters.
 type adminLayer struct{ policy }
 
 func (l adminLayer) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
@@ -167,7 +164,7 @@ func (l adminLayer) GetRole(_ context.Context, namespace, name string) (*rbacv1.
 	return foundRole(name)(l.stored.Role(cluster.Admin, namespace, name))
 }
 
-// localLayer has what is stored in the cluster of the context.
+// localLayer has the objects stored in the cluster of the context.
 type localLayer struct{ policy }
 
 func (l localLayer) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {

@@ -24,8 +24,8 @@ func withGroup(a authorizer.AttributesRecord, group string) authorizer.Attribute
 	return a
 }
 
-// The escalation checks of the RBAC registries see bootstrap roles, and what
-// somebody holds in one cluster lets him grant nothing in another.
+// The escalation checks of the RBAC registries know bootstrap roles. Rights in one cluster do not
+// allow users to grant them in another.
 func TestEscalation(t *testing.T) {
 	m := tenants()
 	m.at("bb").bindIn("default", "ClusterRole", "admin", userSubject("carol"))

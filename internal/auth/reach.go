@@ -15,14 +15,14 @@ import (
 
 type settledKey struct{}
 
-// Settled returns a context in which refusals do not wait for fresh evidence: the
-// caller has waited for it.
+// Settled returns a context in which refusals do not wait for fresh data. The caller must
+// have waited for it.
 func Settled(ctx context.Context) context.Context {
 	return context.WithValue(ctx, settledKey{}, true)
 }
 
-// Settle waits until decisions rest on evidence that is as new as anything the process
-// has seen, and returns a context in which none waits again.
+// Settle waits until decisions read data as new as any that the process has seen. It
+// returns a context in which no decision waits again.
 func (z *Authorizer) Settle(ctx context.Context) context.Context {
 	z.options.Fresh.caughtUp(ctx)
 	return Settled(ctx)
@@ -38,25 +38,25 @@ func (z *Authorizer) Allows(ctx context.Context, c cluster.Name, a authorizer.At
 	return z.verdict(cluster.With(ctx, c), a).decision == authorizer.DecisionAllow
 }
 
-// Explain returns how a is decided in cluster c, step by step, and the reason in the
-// end. It tells what the user himself may not be told.
+// Explain returns the decision on a in cluster c, its reason, and all steps. The result has
+// details that must not be shown to the user of a.
 func (z *Authorizer) Explain(ctx context.Context, c cluster.Name, a authorizer.AttributesRecord) (allowed bool, reason string, steps []Step) {
 	telling := &Authorizer{options: z.options, bootstrap: z.bootstrap, open: z.open, entry: z.entry, rules: z.rules}
-	telling.options.Record = func(context.Context, []Step) {} // so that steps are kept
+	telling.options.Record = func(context.Context, []Step) {} // makes decisions keep their steps
 	telling.steps.Store(telling.build(z.steps.Load().of))
 	v := telling.verdict(cluster.With(ctx, c), a)
 	return v.decision == authorizer.DecisionAllow, v.reason, v.steps
 }
 
-// A Namesake is a subject that stands for a user: in the cluster named, or in all if
-// that is empty.
+// A Namesake is a subject that matches a user: in cluster In, or in all clusters if In is
+// empty.
 type Namesake struct {
 	In      cluster.Name
 	Subject rbacv1.Subject
 }
 
-// Namesakes returns the subjects of bindings that stand for u, and for those whose
-// rights he has.
+// Namesakes returns the subjects of bindings that match u, or a user of one of its
+// warrants.
 func Namesakes(u user.Info) []Namesake {
 	var all []Namesake
 	add := func(in cluster.Name, u user.Info) {
@@ -66,7 +66,7 @@ func Namesakes(u user.Info) []Namesake {
 		}
 	}
 	unscoped := &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: maps.Clone(u.GetExtra())}
-	delete(unscoped.Extra, ScopesKey) // where it lets him be himself is for others to find out
+	delete(unscoped.Extra, ScopesKey) // callers apply the scopes
 	effective("", unscoped, func(e user.Info) bool {
 		home := e.GetExtra()[ClusterNameKey]
 		if !isServiceAccount(e) || len(home) != 1 {
@@ -84,7 +84,7 @@ func Namesakes(u user.Info) []Namesake {
 	return all
 }
 
-// Home returns the cluster that u is a service account of, and whether he is one.
+// Home returns the cluster that u is a service account of, and whether u is one.
 func Home(u user.Info) (cluster.Name, bool) {
 	home := u.GetExtra()[ClusterNameKey]
 	if len(home) != 1 || !isServiceAccount(u) && !strings.HasPrefix(u.GetName(), ForeignServiceAccountPrefix) {
@@ -94,12 +94,12 @@ func Home(u user.Info) (cluster.Name, bool) {
 	return c, err == nil
 }
 
-// EntersAll reports whether what holds in every cluster lets u into all of them.
+// EntersAll reports whether the policy shared by all clusters lets u enter all of them.
 func (z *Authorizer) EntersAll(ctx context.Context, u user.Info) bool {
 	if privileged("", u) {
 		return true
 	}
-	const nowhere = cluster.Root // its own bindings are not asked
+	const nowhere = cluster.Root // any cluster will do: its own bindings are not read
 	ctx = cluster.With(ctx, nowhere)
 	s := search{a: z.entry, entry: z.entry}
 	effective(nowhere, u, func(e user.Info) bool {

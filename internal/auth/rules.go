@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -18,19 +19,19 @@ import (
 // visitor is called with the rules that a user holds until it returns false.
 type visitor = func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool
 
-// A layer resolves the rules of one layer of policy for users as it knows them.
+// A layer resolves the rules of one layer of policy, for users as that layer sees them.
 type layer struct {
 	step string
 	wide *validation.DefaultRuleResolver // ClusterRoleBindings
-	// narrow has RoleBindings alone: what is granted in a namespace lets nobody into
-	// the cluster. Nil for none.
+	// narrow has RoleBindings alone, which never let a user enter the cluster. Nil for
+	// none.
 	narrow *validation.DefaultRuleResolver
 	as     func(c cluster.Name, u user.Info) user.Info
-	// lacks, if set, reports whether narrow has nothing in a namespace.
+	// lacks, if set, reports whether narrow has no bindings in a namespace.
 	lacks func(namespace string) bool
 }
 
-// withoutWide are the ClusterRoleBindings of a layer's narrow part.
+// withoutWide lists no ClusterRoleBindings, for narrow.
 type withoutWide struct{}
 
 func (withoutWide) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
@@ -55,10 +56,9 @@ func newLayers(p policy) []layer {
 	}
 }
 
-// seenFromAdmin returns u as bindings in system:admin see a user of cluster c.
-// A subject there that is a service account is one of system:admin, never the
-// one that a tenant gave the same namespace and name; service accounts of tenants
-// can be named by their global name.
+// seenFromAdmin returns the identity of a user of cluster c for bindings in system:admin. A
+// service account as a subject there is one of system:admin, never a tenant's with the same
+// namespace and name. Bindings name the service accounts of tenants by their foreign name.
 func seenFromAdmin(c cluster.Name, u user.Info) user.Info {
 	u = seenFrom(c, u)
 	if c == cluster.Admin || !isServiceAccount(u) {
@@ -69,12 +69,12 @@ func seenFromAdmin(c cluster.Name, u user.Info) user.Info {
 	return global
 }
 
-// rules is all of policy.
+// rules resolves the rules of all layers.
 type rules struct {
 	layers []layer
 	local  localLayer
 	parent func(cluster.Name) (cluster.Name, bool)
-	access rbacv1.PolicyRule // lets one enter
+	access rbacv1.PolicyRule // allows entering a cluster
 }
 
 var _ validation.AuthorizationRuleResolver = rules{}
@@ -86,11 +86,11 @@ func newRules(p policy, parent func(cluster.Name) (cluster.Name, bool)) rules {
 // everywhere returns the layers that are the same in every cluster.
 func (r rules) everywhere() []layer { return r.layers[:2] }
 
-// A search looks for a rule that allows a request, and for one that lets its user
-// into the cluster.
+// A search looks for a rule that allows a request, and for one that lets its user enter the
+// cluster.
 type search struct {
 	a, entry     authorizer.Attributes
-	at           string // the step that rules are visited for
+	at           string // the step whose rules are being visited
 	entered      bool
 	allowed      bool
 	step, reason string
@@ -111,7 +111,7 @@ func (s *search) visit(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) 
 	return !s.done()
 }
 
-// visitNarrow is visit for what is granted in a namespace.
+// visitNarrow is visit for rules of RoleBindings.
 func (s *search) visitNarrow(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
 	if err != nil {
 		s.errs = append(s.errs, err)
@@ -128,11 +128,11 @@ func (s *search) allow(source fmt.Stringer, rule *rbacv1.PolicyRule) {
 	}
 }
 
-// search goes through the rules that u holds in cluster c, those that most requests
-// are allowed by first, and up the tree only if these do not allow it.
+// search visits the rules that u holds in cluster c. It visits the layers that allow most
+// requests first, and ancestors only if these do not allow the request.
 func (r rules) search(ctx context.Context, c cluster.Name, u user.Info, s *search) {
 	visit := s.visit
-	complete := s.entered // whether narrow rules have been looked at for all
+	complete := s.entered // whether narrow rules of all identities were visited
 	effective(c, u, func(e user.Info) bool {
 		for _, l := range r.layers {
 			s.at = l.step
@@ -152,7 +152,7 @@ func (r rules) search(ctx context.Context, c cluster.Name, u user.Info, s *searc
 			return !s.done()
 		})
 	}
-	if s.entered && !s.allowed && !complete { // some were looked at before another let him in
+	if s.entered && !s.allowed && !complete { // narrow rules of earlier identities were skipped
 		effective(c, u, func(e user.Info) bool {
 			r.narrow(ctx, c, e, s)
 			return !s.allowed
@@ -160,7 +160,7 @@ func (r rules) search(ctx context.Context, c cluster.Name, u user.Info, s *searc
 	}
 }
 
-// narrow goes through what u is granted in the namespace of the request.
+// narrow visits the rules that u holds in the namespace of the request.
 func (r rules) narrow(ctx context.Context, c cluster.Name, u user.Info, s *search) {
 	ns := s.a.GetNamespace()
 	for _, l := range r.layers {
@@ -184,10 +184,36 @@ func (r rules) RulesFor(ctx context.Context, u user.Info, namespace string) ([]r
 	return all.rules, utilerrors.NewAggregate(all.errs)
 }
 
-// held are rules that somebody holds.
+// held collects the rules that a user holds.
 type held struct {
 	rules []rbacv1.PolicyRule
 	errs  []error
+}
+
+// sources are the bindings visited for the identities of one user. A service account, which
+// bindings know by two names, holds the rules of a binding once.
+type sources struct {
+	layer       int
+	before, now map[string]bool
+}
+
+// next starts the rules of another identity.
+func (s *sources) next() {
+	if s.before == nil {
+		s.before = map[string]bool{}
+	}
+	maps.Copy(s.before, s.now)
+	s.now = map[string]bool{}
+}
+
+// fresh reports whether no earlier identity had a rule of the binding.
+func (s *sources) fresh(source fmt.Stringer) bool {
+	if source == nil {
+		return true
+	}
+	name := fmt.Sprint(s.layer, source)
+	s.now[name] = true
+	return !s.before[name]
 }
 
 func (h *held) visit(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
@@ -208,12 +234,18 @@ func (r rules) VisitRulesFor(ctx context.Context, u user.Info, namespace string,
 		return
 	}
 	more := true
+	var seen sources
 	each := func(source fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+		if rule != nil && !seen.fresh(source) {
+			return more
+		}
 		more = more && visit(source, rule, err)
 		return more
 	}
 	effective(c, u, func(e user.Info) bool {
-		for _, l := range r.layers {
+		seen.next()
+		for i, l := range r.layers {
+			seen.layer = i
 			if more {
 				l.wide.VisitRulesFor(ctx, l.as(c, e), "", each)
 			}

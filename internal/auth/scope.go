@@ -3,6 +3,7 @@ package auth
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,23 +14,23 @@ import (
 )
 
 const (
-	// ScopesKey in the extra of a user says in which clusters he is himself. Each
-	// value has alternatives, as in "cluster:a,cluster:b"; all values must allow the
-	// cluster. Elsewhere he is nobody in particular.
+	// ScopesKey in the extra of a user limits the clusters in which the user has an
+	// identity. Each value has alternatives, as in "cluster:a,cluster:b"; all values must
+	// allow the cluster. In other clusters the user is anonymous.
 	ScopesKey = "authentication.kcp.io/scopes"
 
-	// WarrantKey in the extra of a user has further users, each a [Warrant], whose
-	// rights he has too.
+	// WarrantKey in the extra of a user has further users, each a [Warrant], whose rights
+	// the user has too.
 	WarrantKey = "authorization.kcp.io/warrant"
 
 	// ScopePrefix begins the name of a cluster in a scope.
 	ScopePrefix = "cluster:"
 
-	// maxEffective bounds how many users one can stand for.
+	// maxEffective limits the users in the tree of one user's warrants.
 	maxEffective = 64
 )
 
-// A Warrant is somebody whose rights another user has too, in addition to his own.
+// A Warrant gives a user the rights of another one, in addition to their own.
 type Warrant struct {
 	User   string              `json:"user,omitempty"`
 	Groups []string            `json:"groups,omitempty"`
@@ -46,14 +47,14 @@ func (w Warrant) Encode() (string, error) {
 	return string(text), nil
 }
 
-// reservedExtra are the keys in the extra of a user that give him rights, or take him
-// for somebody else. Only the server and those who relay may set them.
+// reservedExtra reports whether a key in the extra of a user gives rights or changes the
+// identity. Only the server, proxies and webhooks may set these keys.
 func reservedExtra(key string) bool {
 	domain, _, _ := strings.Cut(strings.ToLower(key), "/")
 	return domain == "kcp.io" || strings.HasSuffix(domain, ".kcp.io")
 }
 
-// inScope reports whether u is himself in cluster c.
+// inScope reports whether the scopes of u allow cluster c.
 func inScope(u user.Info, c cluster.Name) bool {
 	for _, value := range u.GetExtra()[ScopesKey] {
 		found := false
@@ -68,7 +69,7 @@ func inScope(u user.Info, c cluster.Name) bool {
 	return true
 }
 
-// outOfScope returns who u is in a cluster that he is not in the scope of.
+// outOfScope returns the identity of u in a cluster outside of its scopes.
 func outOfScope(u user.Info) user.Info {
 	nobody := &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 	if inGroup(u, user.AllAuthenticated) {
@@ -85,8 +86,8 @@ func outOfScope(u user.Info) user.Info {
 	return nobody
 }
 
-// effective calls yield with everybody whose rights u has in cluster c, first of all
-// himself, until it returns false. Nearly always that is only him.
+// effective calls yield with every identity whose rights u has in cluster c, u first, until
+// yield returns false. Users without warrants have one identity.
 func effective(c cluster.Name, u user.Info, yield func(user.Info) bool) {
 	if extra := u.GetExtra(); !isServiceAccount(u) && (len(extra) == 0 || extra[ScopesKey] == nil && extra[WarrantKey] == nil) {
 		yield(u)
@@ -96,8 +97,8 @@ func effective(c cluster.Name, u user.Info, yield func(user.Info) bool) {
 	flatten(c, u, &left, yield)
 }
 
-// flatten yields who u is in cluster c, and his warrants, and theirs, as long as some
-// are left, and returns whether to go on.
+// flatten yields the identity of u in cluster c, then those of its warrants, recursively.
+// It stops after left identities, and reports whether to go on.
 func flatten(c cluster.Name, u user.Info, left *int, yield func(user.Info) bool) bool {
 	if *left--; *left < 0 {
 		return false
@@ -109,7 +110,7 @@ func flatten(c cluster.Name, u user.Info, left *int, yield func(user.Info) bool)
 	} else if !yield(u) {
 		return false
 	} else if isServiceAccount(u) {
-		// Bindings at home may name it as those anywhere else do.
+		// Bindings of its own cluster may use its foreign name too.
 		if self := seenFrom(c, u); isServiceAccount(self) && !yield(foreign(c, self)) {
 			return false
 		}
@@ -117,11 +118,11 @@ func flatten(c cluster.Name, u user.Info, left *int, yield func(user.Info) bool)
 	for _, value := range u.GetExtra()[WarrantKey] {
 		var w Warrant
 		if err := json.Unmarshal([]byte(value), &w); err != nil {
-			continue // which grants nothing
+			continue // an invalid warrant grants nothing
 		}
 		held := &user.DefaultInfo{Name: w.User, UID: w.UID, Groups: w.Groups, Extra: w.Extra}
 		if isServiceAccount(held) && len(w.Extra[ClusterNameKey]) != 1 {
-			continue // it would be another account in every cluster
+			continue // without its cluster, the name matches another account in every cluster
 		}
 		if !flatten(c, held, left, yield) {
 			return false
@@ -130,8 +131,39 @@ func flatten(c cluster.Name, u user.Info, left *int, yield func(user.Info) bool)
 	return true
 }
 
-// IsMember reports whether u, or somebody whose rights he has, is in a group where
-// he acts in cluster c.
+// Scoped reports whether u has rights in some clusters only.
+func Scoped(u user.Info) bool { return len(u.GetExtra()[ScopesKey]) > 0 }
+
+// unbounded returns u without rights that are limited to some clusters: its own rights if u
+// has scopes, and warrants for users with scopes.
+func unbounded(u user.Info) user.Info {
+	left := maxEffective
+	return unboundedUpTo(u, &left)
+}
+
+func unboundedUpTo(u user.Info, left *int) user.Info {
+	*left--
+	free := &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: maps.Clone(u.GetExtra())}
+	if Scoped(u) {
+		free = &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}, Extra: map[string][]string{}}
+	}
+	delete(free.Extra, WarrantKey)
+	for _, value := range u.GetExtra()[WarrantKey] {
+		var w Warrant
+		if *left <= 0 || json.Unmarshal([]byte(value), &w) != nil || len(w.Extra[ScopesKey]) > 0 {
+			continue
+		}
+		held := unboundedUpTo(&user.DefaultInfo{Name: w.User, UID: w.UID, Groups: w.Groups, Extra: w.Extra}, left)
+		text, err := Warrant{User: held.GetName(), UID: held.GetUID(), Groups: held.GetGroups(), Extra: held.GetExtra()}.Encode()
+		if err == nil { // a warrant that was decoded can be encoded
+			free.Extra[WarrantKey] = append(free.Extra[WarrantKey], text)
+		}
+	}
+	return free
+}
+
+// IsMember reports whether u, or a user of one of its warrants, is in one of groups in
+// cluster c.
 func IsMember(c cluster.Name, u user.Info, groups ...string) bool {
 	found := false
 	effective(c, u, func(e user.Info) bool {
@@ -143,14 +175,13 @@ func IsMember(c cluster.Name, u user.Info, groups ...string) bool {
 	return found
 }
 
-// privileged reports whether u may do anything in cluster c: he himself, as warrants
-// do not make anybody that.
+// privileged reports whether u itself may do anything in cluster c. Warrants do not count.
 func privileged(c cluster.Name, u user.Info) bool {
 	return inGroup(u, user.SystemPrivilegedGroup) && inScope(u, c)
 }
 
-// seenAt returns a user who acts in cluster c as bindings in another cluster know
-// him: a service account of that cluster by its name there.
+// seenAt returns the identity of a user acting in cluster c for bindings in cluster at. A
+// service account of at has its local name there.
 func seenAt(at, c cluster.Name, u user.Info) user.Info {
 	u = seenFrom(c, u)
 	if isServiceAccount(u) {

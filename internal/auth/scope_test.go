@@ -21,7 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// with returns a user with more in his extra.
+// with returns a copy of a user with additional extra keys.
 func with(u user.Info, key string, values ...string) user.Info {
 	extra := map[string][]string{key: values}
 	for k, v := range u.GetExtra() {
@@ -82,7 +82,61 @@ func TestEffectiveUsers(t *testing.T) {
 	}
 }
 
-// Warrants that grow without end, or nest, stop somewhere.
+// The rules of a service account, which has two names in bindings, are listed once.
+func TestRulesOfAnAccountAreListedOnce(t *testing.T) {
+	m := tenants()
+	m.at("aa").bind("home", "view", accountSubject("ns", "robot"))
+	m.at("aa").bind("away", "view", userSubject("system:kcp:serviceaccount:aa:ns:robot"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	count := func(u user.Info) (rules, paths int) {
+		r, p, _, err := z.RulesFor(in("aa"), u, "default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r), len(p)
+	}
+	nobodyRules, nobodyPaths := count(person("nobody"))
+	view, _ := z.Bootstrap().ClusterRole("view")
+	about := 0
+	for _, r := range view.Rules {
+		if len(r.Resources) > 0 {
+			about++
+		}
+	}
+	// Each of its two bindings counts.
+	if rules, paths := count(account("aa", "ns", "robot")); rules < nobodyRules || rules > nobodyRules+2*about+1 || paths > nobodyPaths+1 {
+		t.Errorf("%d rules and %d paths; everybody has %d and %d, the role %d", rules, paths, nobodyRules, nobodyPaths, about)
+	}
+}
+
+// Rights of users that are limited to some clusters do not apply below: neither those of a user
+// with scopes, nor those of a warrant with scopes.
+func TestUnboundedUsers(t *testing.T) {
+	alice := person("alice")
+	scoped := with(person("bob"), ScopesKey, "cluster:aa")
+	for name, tt := range map[string]struct {
+		u    user.Info
+		want []string
+	}{
+		"nobody special":             {alice, []string{"alice"}},
+		"scoped":                     {scoped, []string{"system:anonymous"}},
+		"a warrant":                  {with(alice, WarrantKey, warrant(t, person("bob"))), []string{"alice", "bob"}},
+		"a warrant with scopes":      {with(alice, WarrantKey, warrant(t, scoped)), []string{"alice"}},
+		"scoped, with a warrant":     {with(scoped, WarrantKey, warrant(t, alice)), []string{"system:anonymous", "alice"}},
+		"one in another":             {with(alice, WarrantKey, warrant(t, with(person("carol"), WarrantKey, warrant(t, scoped)))), []string{"alice", "carol"}},
+		"a malformed warrant":        {with(alice, WarrantKey, "x"), []string{"alice"}},
+		"masters with a scope":       {with(person("x", user.SystemPrivilegedGroup), ScopesKey, "cluster:aa"), []string{"system:anonymous"}},
+		"an account and its cluster": {account("aa", "ns", "robot"), []string{"system:serviceaccount:ns:robot", "system:kcp:serviceaccount:aa:ns:robot"}},
+	} {
+		var got []string
+		effective("aa", unbounded(tt.u), func(e user.Info) bool { got = append(got, e.GetName()); return true })
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// The number and the nesting of warrants are limited.
 func TestEffectiveUsersAreBounded(t *testing.T) {
 	deep := person("alice")
 	for range 8 {
@@ -96,8 +150,8 @@ func TestEffectiveUsersAreBounded(t *testing.T) {
 	}
 }
 
-// Scopes and warrants decide in RBAC, in the checks against escalation, in the list of
-// rules, and about who is beyond all that.
+// Scopes and warrants apply in RBAC, in escalation checks, in lists of rules, and to members of
+// privileged groups.
 func TestAuthorizeScopesAndWarrants(t *testing.T) {
 	m := tenants()
 	m.at("aa").bind("strangers", WorkspaceAccessRole, groupSubject("system:cluster:bb"))
@@ -143,8 +197,8 @@ func TestAuthorizeScopesAndWarrants(t *testing.T) {
 	}
 }
 
-// However scopes are written, they never add rights: whoever is allowed something with
-// scopes is allowed it without, or as somebody out of scope.
+// Scopes never add rights: a request that is allowed with scopes is also allowed without them, or
+// for a user out of scope.
 func TestScopesOnlyTakeAway(t *testing.T) {
 	m := tenants()
 	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
@@ -204,7 +258,7 @@ func TestRequiredGroups(t *testing.T) {
 			if d, _, err := z.Authorize(in("aa"), resource(tt.u, "get", "configmaps", "default")); (d == allow) != tt.want || err != nil {
 				t.Errorf("got %v, %v; want allowed: %v", d, err, tt.want)
 			}
-			// A deep review asks RBAC alone.
+			// A deep review uses only RBAC.
 			if d, _, _ := z.Authorize(Deep(in("aa")), resource(tt.u, "get", "configmaps", "default")); (d == allow) != (name != "anonymous" && name != "nobody") {
 				t.Errorf("a deep review: %v", d)
 			}
@@ -238,7 +292,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// chainOf are clusters below one another.
+// chainOf returns clusters, each below the previous one.
 func chainOf(names ...cluster.Name) func(cluster.Name) (Cluster, bool) {
 	return func(c cluster.Name) (Cluster, bool) {
 		i := slices.Index(names, c)
@@ -277,7 +331,7 @@ func TestInheritedBindings(t *testing.T) {
 		"below":                          {"mid", resource(person("bob"), "list", "secrets", "x"), true},
 		"further below":                  {"low", resource(person("bob"), "list", "secrets", "x"), true},
 		"where it is it lets nobody in":  {"top", resource(person("bob"), "list", "secrets", "x"), false},
-		"beside":                         {"bb", resource(person("bob"), "delete", "secrets", "x"), true}, // which is his own
+		"beside":                         {"bb", resource(person("bob"), "delete", "secrets", "x"), true}, // in bob's own cluster
 		"beside, another":                {"aa", resource(person("bob"), "list", "secrets", "x"), false},
 		"by the role of its own cluster": {"low", resource(person("bob"), "get", "secrets", "x"), false},
 		"it lets in":                     {"low", nonResource(person("bob"), "access", "/"), true},
@@ -299,7 +353,7 @@ func TestInheritedBindings(t *testing.T) {
 			}
 		})
 	}
-	// What is inherited counts where rights are passed on.
+	// Inherited rights count in escalation checks.
 	rules, err := z.Rules().RulesFor(in("low"), person("bob"), "")
 	if err == nil || !allows(rules, resource(person("bob"), "list", "secrets", "x")) || !allows(rules, nonResource(person("bob"), "access", "/")) {
 		t.Errorf("rules of bob: %v, %v; want also that a role is missing", rules, err)
@@ -325,8 +379,8 @@ func TestInheritedBindings(t *testing.T) {
 	}
 }
 
-// Who is impersonated is himself where that was allowed, and nowhere else; what gives
-// rights in other ways cannot be impersonated.
+// Impersonated users have their rights only in the cluster that allowed the impersonation. Groups
+// and extra keys that give rights in other ways cannot be impersonated.
 func TestImpersonationIsScoped(t *testing.T) {
 	m := tenants()
 	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
@@ -416,8 +470,7 @@ func TestNobodyElseSaysWhoseRightsAUserHas(t *testing.T) {
 	}
 }
 
-// A request that is allowed where it is does not look up the tree; one that is refused
-// does.
+// A request that local bindings allow does not read the tree; other requests do.
 func BenchmarkAuthorizeInATree(b *testing.B) {
 	m := tenants()
 	m.at("top").bindBelow("boss", "cluster-admin", userSubject("boss"))
@@ -435,8 +488,7 @@ func BenchmarkAuthorizeInATree(b *testing.B) {
 	}
 }
 
-// A role that is made of others means what these say by now, although a loop is yet to
-// write that down.
+// An aggregated role has the current rules of its parts, even before the loop has written them.
 func TestRoleThatIsAboutToBeMade(t *testing.T) {
 	m := tenants()
 	top := m.at("top")

@@ -27,14 +27,14 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// DefaultIssuer is the issuer of service account tokens unless another is chosen.
+// DefaultIssuer is the default issuer of service account tokens.
 const DefaultIssuer = "https://kcp.default.svc"
 
-// ServiceAccountKey returns the key that signs service account tokens, from the
-// PEM file at path. If there is none it is made: an elliptic curve key (P-256),
-// because an RSA key of the same strength takes seconds to find and would be most
-// of the time that a first start takes. An RSA key in the file is used as it is.
-// With an empty path the key lives in memory, and tokens as long as the process.
+// ServiceAccountKey returns the key that signs service account tokens, from the PEM file at
+// path. If the file is missing, it generates an elliptic curve key (P-256) and writes the
+// file. An RSA key of the same strength would dominate the time of the first start. RSA
+// keys in the file work too. With an empty path the key, and so every token, lives as long
+// as the process.
 func ServiceAccountKey(path string) (crypto.Signer, error) {
 	if path != "" {
 		if key, err := readKey(path, newKey); !errors.Is(err, fs.ErrNotExist) {
@@ -58,10 +58,10 @@ func ServiceAccountKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// newKey is what to do about a key that the server made itself.
-const newKey = "remove the file to have a new key made, which invalidates all tokens"
+// newKey is the hint for a key that the server generated.
+const newKey = "remove the file to generate a new key, which invalidates all tokens"
 
-// readKey reads a key that signs. If it cannot be used, hint says what to do.
+// readKey reads a private key. Errors end with hint if the key is invalid.
 func readKey(path, hint string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -78,41 +78,43 @@ func readKey(path, hint string) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// ServiceAccountOptions says how service account tokens are made and verified.
-// With its zero value a new key signs them, and none is valid because no service
-// account is known.
+// ServiceAccountOptions configures how service account tokens are signed and verified. With
+// its zero value a new key signs them, and no token is valid because no account is known.
 type ServiceAccountOptions struct {
 	// Key signs tokens. The default is a new one.
 	Key crypto.Signer
 
-	// VerifyKeys are further public keys that tokens may be signed with.
+	// VerifyKeys are further public keys that verify tokens.
 	VerifyKeys []any
 
-	// Issuers are the issuers of tokens: new ones are of the first, and those of all
-	// are accepted. The default is [DefaultIssuer].
+	// Issuers are the issuers of tokens. New tokens have the first; tokens of all are
+	// accepted. The default is [DefaultIssuer].
 	Issuers []string
 
-	// Audiences are those of the API server. The default are the issuers.
+	// Audiences are the audiences of the API server. The default is Issuers.
 	Audiences authenticator.Audiences
 
-	// NoLookup accepts the tokens in secrets without looking for the secret and its
-	// account, so that they are valid for ever. Other tokens are looked up always.
+	// NoLookup accepts tokens in secrets without looking up the secret and the account, so
+	// they never expire. Other tokens are always looked up.
 	NoLookup bool
 
 	// ServiceAccount and Secret look an object up in the cluster of the context.
 	ServiceAccount func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Secret         func(ctx context.Context, namespace, name string) (*corev1.Secret, error)
 
-	// PatchSecret, if set, applies a JSON merge patch to a secret in the cluster of
-	// the context. It records, once a day, that the token in it is in use.
+	// PatchSecret, if set, applies a JSON merge patch to a secret in the cluster of the
+	// context. It records, once a day, that the token in the secret is in use.
 	PatchSecret func(ctx context.Context, namespace, name string, patch []byte) error
 
-	// Fresh, if set, is asked before a token of an unknown account is refused.
+	// Fresh, if set, is called before a token of an unknown account is refused.
 	Fresh Fresh
+
+	// Current, if set, is called before a token is accepted on stored data.
+	Current Current
 }
 
-// ServiceAccounts signs and verifies the tokens of service accounts. Each names
-// the logical cluster of its account, and is verified against the objects there.
+// ServiceAccounts signs and verifies service account tokens. A token holds the logical
+// cluster of its account, and is verified against the objects in that cluster.
 type ServiceAccounts struct {
 	options       ServiceAccountOptions
 	keys          serviceaccount.PublicKeysGetter
@@ -172,8 +174,8 @@ func (s *ServiceAccounts) Audiences() authenticator.Audiences { return s.options
 // Keys returns the keys that tokens are verified with.
 func (s *ServiceAccounts) Keys() serviceaccount.PublicKeysGetter { return s.keys }
 
-// GenerateToken implements [serviceaccount.TokenGenerator] for an account in the
-// cluster of the context.
+// GenerateToken implements [serviceaccount.TokenGenerator] for an account in the cluster of
+// the context.
 func (s *ServiceAccounts) GenerateToken(ctx context.Context, claims *jwt.Claims, private any) (string, error) {
 	c, err := cluster.One(ctx)
 	if err != nil {
@@ -188,7 +190,7 @@ func (s *ServiceAccounts) GenerateToken(ctx context.Context, claims *jwt.Claims,
 		return "", fmt.Errorf("sign a service account token: private claim %q: %w", kubernetesClaim, err)
 	}
 	if len(inner) == 0 {
-		return "", fmt.Errorf("sign a service account token: no private claim %q says for which account", kubernetesClaim)
+		return "", fmt.Errorf("sign a service account token: the private claim %q, which names the account, is missing", kubernetesClaim)
 	}
 	inner[boundClusterClaim] = string(c)
 	all[kubernetesClaim] = inner
@@ -196,8 +198,8 @@ func (s *ServiceAccounts) GenerateToken(ctx context.Context, claims *jwt.Claims,
 	return s.bound.GenerateToken(ctx, claims, all)
 }
 
-// LegacyToken returns a token that is valid as long as secret exists and holds
-// it, for an account in the cluster of the context.
+// LegacyToken returns a token for an account in the cluster of the context. It is valid as
+// long as secret exists and holds it.
 func (s *ServiceAccounts) LegacyToken(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	c, err := cluster.One(ctx)
 	if err != nil {
@@ -212,8 +214,8 @@ func (s *ServiceAccounts) LegacyToken(ctx context.Context, account *corev1.Servi
 	return s.legacy.GenerateToken(ctx, claims, all)
 }
 
-// asObject returns v as the fields of a JSON object. Their values stay as they
-// are encoded, so that numbers come through unchanged.
+// asObject returns v as the fields of a JSON object. Values stay encoded, so that numbers
+// keep their form.
 func asObject(v any) (map[string]any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -230,7 +232,7 @@ func asObject(v any) (map[string]any, error) {
 	return object, nil
 }
 
-// lookup finds the objects that a token is bound to, in the token's cluster.
+// lookup looks up the objects that a token is bound to, in the token's cluster.
 type lookup struct{ o ServiceAccountOptions }
 
 func (l lookup) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
@@ -247,18 +249,18 @@ func (l lookup) GetSecret(ctx context.Context, namespace, name string) (*corev1.
 	return l.o.Secret(ctx, namespace, name)
 }
 
-// GetPod finds none: a logical cluster has no pods of its own, so no valid token
-// can be bound to one.
+// GetPod always returns not found: a logical cluster has no pods of its own, so no valid
+// token can be bound to one.
 func (lookup) GetPod(_ context.Context, _, name string) (*corev1.Pod, error) {
 	return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 }
 
-// GetNode finds none, as GetPod.
+// GetNode always returns not found, as GetPod.
 func (lookup) GetNode(_ context.Context, name string) (*corev1.Node, error) {
 	return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
 }
 
-// lastUse writes on secrets when their token was last used.
+// lastUse records in secrets when their token was last used.
 type lastUse struct{ o ServiceAccountOptions }
 
 func (l lastUse) Secrets(namespace string) typedcorev1.SecretInterface {

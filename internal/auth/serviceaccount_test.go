@@ -98,7 +98,7 @@ func newAccounts(t testing.TB, o ServiceAccountOptions) *ServiceAccounts {
 	return s
 }
 
-// boundToken is what the token subresource of a service account answers.
+// boundToken returns the token of a request to the token subresource of a service account.
 func boundToken(t testing.TB, s serviceaccount.TokenGenerator, c cluster.Name, a *corev1.ServiceAccount, secret *core.Secret, seconds int64) string {
 	t.Helper()
 	claims, private, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: a.ObjectMeta}, nil, secret, nil, seconds, 1800, []string{DefaultIssuer})
@@ -230,7 +230,7 @@ func TestRevocation(t *testing.T) {
 			o := newObjects()
 			s := newAccounts(t, o.options())
 			a, secret := o.account("aa", "ns", "robot", "u1"), o.secret("aa", "ns", "robot-token", "u2")
-			// The same names in another cluster must not stand in for them.
+			// Objects of the same names in another cluster do not count.
 			o.account("bb", "ns", "robot", "u1")
 			o.secret("bb", "ns", "robot-token", "u2").Data = secret.Data
 			tokens := []string{
@@ -291,7 +291,7 @@ func TestForgedTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody with a key of his own, and the same issuer and claims.
+	// A token with another key, and the same issuer and claims.
 	other := newAccounts(t, o.options())
 	legacy := legacyToken(t, s, "aa", a, o.secret("aa", "ns", "robot-token", "u2"))
 	plain, err := serviceaccount.JWTTokenGenerator(DefaultIssuer, s.options.Key)
@@ -336,7 +336,7 @@ func TestForgedTokens(t *testing.T) {
 	}
 }
 
-// publicKey is the public key as everybody can get it.
+// publicKey returns the published public key.
 func publicKey(s *ServiceAccounts) ([]byte, error) {
 	for _, k := range s.Keys().GetPublicKeys(context.Background(), "") {
 		if key, ok := k.PublicKey.(*ecdsa.PublicKey); ok {
@@ -376,7 +376,7 @@ func TestAudiences(t *testing.T) {
 	}
 }
 
-// There are no pods and nodes here, so no token that is bound to one is valid.
+// There are no pods and nodes, so tokens that are bound to one are invalid.
 func TestTokensOfPodsAndNodes(t *testing.T) {
 	o := newObjects()
 	s := newAccounts(t, o.options())
@@ -420,7 +420,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// Requests of one client come at the same time; go test -race watches.
+// Concurrent requests of one client, for the race detector.
 func TestAuthenticateAtOnce(t *testing.T) {
 	o := newObjects()
 	options := o.options()
@@ -551,7 +551,7 @@ func TestServiceAccountKey(t *testing.T) {
 	}
 }
 
-// onlyFile checks that path is for its owner only and left nothing beside it.
+// onlyFile checks that only the owner can read path, and that its directory has no other files.
 func onlyFile(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -23,68 +23,67 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Names of what can be asked whether a request is allowed.
+// Names of authorizers, in Order.
 const (
-	// AlwaysAllowGroups allows everything to system:masters. It comes first wherever
-	// it stands.
+	// AlwaysAllowGroups allows everything to system:masters. It always runs first.
 	AlwaysAllowGroups = "AlwaysAllowGroups"
 
-	// AlwaysAllowPaths allows everybody the paths that are open.
+	// AlwaysAllowPaths allows everyone the open paths.
 	AlwaysAllowPaths = "AlwaysAllowPaths"
 
 	// RBACAuthorizer decides by roles and bindings.
 	RBACAuthorizer = "RBAC"
 
-	// WebhookAuthorizer asks the webhook.
+	// WebhookAuthorizer calls the webhook.
 	WebhookAuthorizer = "Webhook"
 )
 
-// AuthorizationOptions say who is asked whether a request is allowed. With the zero
-// value those are the always allowed groups and paths, and then RBAC.
+// AuthorizationOptions configures the authorizers. With the zero value these are the always
+// allowed groups and paths, and then RBAC.
 type AuthorizationOptions struct {
-	// Order has the names of who is asked, one after the other until one allows or
-	// denies: "AlwaysAllowGroups", "AlwaysAllowPaths", "RBAC" and "Webhook", which is
-	// the default. Who is not in it is not asked.
+	// Order lists the authorizers, which run until one allows or denies. The default is
+	// "AlwaysAllowGroups", "AlwaysAllowPaths", "RBAC" and "Webhook". Others do not run.
 	Order []string
 
-	// AlwaysAllowPaths are open to everybody. A path may end in "*". The default
-	// is /healthz, /readyz and /livez.
+	// AlwaysAllowPaths are open to everyone. A path may end in "*". The default is
+	// /healthz, /readyz and /livez.
 	AlwaysAllowPaths []string
 
-	// WebhookConfigFile is the kubeconfig of a webhook. It is told the logical cluster
-	// of a request in the extra key [WebhookClusterKey], and never asked about
-	// system:masters. If it cannot be asked, the request is refused.
+	// WebhookConfigFile is the kubeconfig of a webhook. The user's extra keys
+	// [WebhookClusterKey] and [WebhookKcpClusterKey] hold the logical cluster of the
+	// request. Requests of system:masters never reach the webhook. If the call fails, the
+	// request is refused.
 	WebhookConfigFile string
 
-	// WebhookVersion of SubjectAccessReview is what the webhook is sent: "v1", which
-	// is the default, or "v1beta1".
+	// WebhookVersion is the version of SubjectAccessReview sent to the webhook: "v1", the
+	// default, or "v1beta1".
 	WebhookVersion string
 
 	// WebhookAuthorizedTTL and WebhookUnauthorizedTTL are how long the webhook's answers
-	// are remembered, for one logical cluster each; 0 is not at all.
+	// are cached, per logical cluster; 0 caches none.
 	WebhookAuthorizedTTL, WebhookUnauthorizedTTL time.Duration
 
-	// ConfigFile has an AuthorizationConfiguration, as kube-apiserver reads it, with
-	// authorizers of the types RBAC and Webhook. It takes the place of Order and of the
-	// webhook above, and is read again when it changes. The always allowed groups
-	// and paths come before.
+	// ConfigFile is a file with an AuthorizationConfiguration, as kube-apiserver reads it,
+	// with authorizers of the types RBAC and Webhook. It replaces Order and the webhook
+	// fields, and is reloaded when it changes. The always allowed groups and paths run
+	// before.
 	ConfigFile string
 }
 
-// steps is who is asked, in order.
+// steps are the authorizers, in order.
 type steps struct {
 	ask     []func(context.Context, authorizer.Attributes) verdict
-	foreign bool // somebody else than the stored rules is asked
+	foreign bool // a webhook may decide too, so the rules are incomplete
 	of      []configured
 }
 
-// A configured step is one of the names above, with a webhook if that is one.
+// configured is a step: the name of its authorizer, and its webhook if it has one.
 type configured struct {
 	name    string
 	webhook *webhookAuthorizer
 }
 
-// Validate reports what keeps o from being used, all files that it names included.
+// Validate returns an error if o, or a file that it names, cannot be used.
 func (o AuthorizationOptions) Validate() error {
 	if _, err := o.openPaths(); err != nil {
 		return err
@@ -105,11 +104,11 @@ func (o AuthorizationOptions) openPaths() (authorizer.Authorizer, error) {
 	return open, nil
 }
 
-// read returns the steps, and the content of the file that they are from, if any.
+// read returns the steps, and the content of ConfigFile if it is set.
 func (o AuthorizationOptions) read() ([]configured, []byte, error) {
 	if o.ConfigFile != "" {
 		if len(o.Order) > 0 || o.WebhookConfigFile != "" {
-			return nil, nil, errors.New("--authorization-config says itself who is asked in which order: leave out --authorization-order and --authorization-webhook-*")
+			return nil, nil, errors.New("--authorization-config sets the order of the authorizers itself: leave out --authorization-order and --authorization-webhook-*")
 		}
 		data, err := os.ReadFile(o.ConfigFile)
 		if err != nil {
@@ -150,7 +149,7 @@ func (o AuthorizationOptions) checkOrder(order []string) error {
 	for n, name := range order {
 		switch {
 		case !slices.Contains(known, name):
-			return fmt.Errorf("--authorization-order: there is no %q; use %s", name, strings.Join(known, ","))
+			return fmt.Errorf("--authorization-order: unknown authorizer %q; use %s", name, strings.Join(known, ","))
 		case slices.Contains(order[:n], name):
 			return fmt.Errorf("--authorization-order has %q twice; name each once", name)
 		}
@@ -162,14 +161,14 @@ func (o AuthorizationOptions) checkOrder(order []string) error {
 	case o.WebhookConfigFile != "" && !hook:
 		return errors.New("--authorization-webhook-config-file has no effect without Webhook in --authorization-order; add it there")
 	case !slices.Contains(order, RBACAuthorizer) && (!hook || o.WebhookConfigFile == ""):
-		return errors.New("--authorization-order lets in nobody; add RBAC, or Webhook with --authorization-webhook-config-file")
+		return errors.New("--authorization-order has no authorizer for users; add RBAC, or Webhook with --authorization-webhook-config-file")
 	case o.WebhookAuthorizedTTL < 0 || o.WebhookUnauthorizedTTL < 0:
-		return errors.New("--authorization-webhook-cache-authorized-ttl and --authorization-webhook-cache-unauthorized-ttl cannot be negative; use 0 to remember no answers")
+		return errors.New("--authorization-webhook-cache-authorized-ttl and --authorization-webhook-cache-unauthorized-ttl cannot be negative; use 0 to cache no answers")
 	}
 	return nil
 }
 
-// webhook is what the flags say of the webhook, in the form of the file.
+// webhook returns the webhook that the flags configure, in the form of the file.
 func (o AuthorizationOptions) webhook() *apiserver.WebhookConfiguration {
 	version := o.WebhookVersion
 	if version == "" {
@@ -224,13 +223,13 @@ func (z *Authorizer) build(all []configured) *steps {
 			s.ask = append(s.ask, z.stored)
 		case WebhookAuthorizer:
 			s.foreign = true
-			s.ask = append(s.ask, func(ctx context.Context, a authorizer.Attributes) verdict { return z.asked(ctx, c.webhook, a) })
+			s.ask = append(s.ask, func(ctx context.Context, a authorizer.Attributes) verdict { return z.byWebhook(ctx, c.webhook, a) })
 		}
 	}
 	return s
 }
 
-// Run takes over changes of the file of authorizers until the context ends.
+// Run reloads the file of authorizers when it changes. It returns when ctx ends.
 func (z *Authorizer) Run(ctx context.Context) {
 	file := z.options.ConfigFile
 	if file == "" {
@@ -238,11 +237,11 @@ func (z *Authorizer) Run(ctx context.Context) {
 	}
 	log := klog.FromContext(ctx)
 	metrics.RegisterMetrics()
-	filesystem.WatchUntil(ctx, lookAgain, file, func() {
+	filesystem.WatchUntil(ctx, filePoll, file, func() {
 		switch changed, err := z.reload(); {
 		case err != nil:
 			metrics.RecordAuthorizationConfigAutomaticReloadFailure("")
-			log.Error(err, "the changed authorizers cannot be used: going on with those before", "file", file)
+			log.Error(err, "cannot use the changed authorizers; the previous ones stay in use", "file", file)
 		case changed:
 			metrics.RecordAuthorizationConfigAutomaticReloadSuccess("", string(z.seen))
 			log.Info("authorizers changed", "file", file)
@@ -250,7 +249,7 @@ func (z *Authorizer) Run(ctx context.Context) {
 	}, func(err error) { log.Error(err, "cannot watch the file of authorizers", "file", file) })
 }
 
-// reload takes the file over if its content is new.
+// reload loads the file if its content is new, and reports whether it did.
 func (z *Authorizer) reload() (bool, error) {
 	data, err := os.ReadFile(z.options.ConfigFile)
 	if err != nil || bytes.Equal(data, z.seen) {

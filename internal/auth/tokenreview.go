@@ -14,13 +14,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// TokenReviews serves tokenreviews. It answers as Kubernetes does, but for the
-// logical cluster of the request: who a token belongs to depends on that.
+// TokenReviews serves tokenreviews as Kubernetes does. It authenticates the token for the
+// logical cluster of the request.
 type TokenReviews struct {
 	authenticators *Authenticators
 }
@@ -32,7 +33,7 @@ var (
 	_ rest.SingularNameProvider = (*TokenReviews)(nil)
 )
 
-// NewTokenReviews returns TokenReviews that know whom a knows.
+// NewTokenReviews returns TokenReviews that authenticate tokens with a.
 func NewTokenReviews(a *Authenticators) *TokenReviews { return &TokenReviews{a} }
 
 // New implements [rest.Storage].
@@ -65,7 +66,7 @@ func (t *TokenReviews) Create(ctx context.Context, obj runtime.Object, validate 
 		}
 	}
 	if strings.ContainsFunc(review.Spec.Token, unicode.IsSpace) {
-		review.Status = authentication.TokenReviewStatus{} // of a header only the part before it would be read
+		review.Status = authentication.TokenReviewStatus{} // a header would be cut off at the space
 		return review, nil
 	}
 	audiences := authenticator.Audiences(review.Spec.Audiences)
@@ -75,7 +76,7 @@ func (t *TokenReviews) Create(ctx context.Context, obj runtime.Object, validate 
 	response, ok, err := t.authenticators.AuthenticateRequest(bearing(ctx, review.Spec.Token, audiences))
 	review.Status = authentication.TokenReviewStatus{Authenticated: ok}
 	if err != nil {
-		review.Status.Error = err.Error()
+		review.Status.Error = reviewError(ctx, err)
 	}
 	if response == nil || response.User == nil {
 		return review, nil
@@ -96,9 +97,20 @@ func (t *TokenReviews) Create(ctx context.Context, obj runtime.Object, validate 
 	return review, nil
 }
 
-// bearing returns a request that carries nothing but the token, for the cluster
-// and within the time of ctx. What else ctx has belongs to whoever asks: warnings
-// and audit annotations about the token are not about his request.
+// reviewError returns the text for an error of authentication. Only operators get the error
+// itself: it may name identity providers of other workspaces, or addresses of webhooks.
+func reviewError(ctx context.Context, err error) string {
+	c, _ := cluster.From(ctx)
+	if u, ok := request.UserFrom(ctx); ok && (privileged(c, u) || IsMember(c, u, AdminGroup)) {
+		return err.Error()
+	}
+	klog.FromContext(ctx).V(2).Info("A token under review was not verified", "reason", err.Error())
+	return "invalid bearer token" // as upstream says of every token that nobody knows
+}
+
+// bearing returns a request that carries only the token, with the cluster and the deadline
+// of ctx. Other values of ctx belong to the request for the review, such as its warnings
+// and audit annotations.
 func bearing(ctx context.Context, token string, audiences authenticator.Audiences) *http.Request {
 	inner := context.Context(withoutValues{ctx})
 	if c, ok := cluster.From(ctx); ok {
@@ -111,7 +123,7 @@ func bearing(ctx context.Context, token string, audiences authenticator.Audience
 	return r.WithContext(inner)
 }
 
-// withoutValues is a context that ends with another one and shares nothing else.
+// withoutValues is a context with the deadline of another one, but without its values.
 type withoutValues struct{ context.Context }
 
 func (withoutValues) Value(any) any { return nil }

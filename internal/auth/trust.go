@@ -17,12 +17,11 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
-// webhookTimeout bounds a call of a webhook that no file bounds. Requests that wait
-// for one are not yet held to anybody's share of the server, so they must not be
-// many.
+// webhookTimeout is the timeout of webhooks that no file sets one for. Requests that wait
+// for a webhook are not yet subject to the limits of their user, so they must be few.
 const webhookTimeout = 10 * time.Second
 
-// parts are what authenticators are made of.
+// parts are the components of Authenticators.
 type parts struct {
 	audiences authenticator.Audiences
 	clientCA  dynamiccertificates.CAContentProvider
@@ -32,7 +31,7 @@ type parts struct {
 	issuers   *issuers
 }
 
-// Validate reports what keeps o from being used, all files that it names included.
+// Validate returns an error if o, or a file that it names, cannot be used.
 func (o Authentication) Validate() error {
 	_, err := o.read()
 	return err
@@ -78,10 +77,10 @@ func (o Authentication) read() (*parts, error) {
 	return p, err
 }
 
-// checkOptions finds what contradicts itself in options.
+// checkOptions returns an error if options conflict.
 func checkOptions(o *kubeoptions.BuiltInAuthenticationOptions) error {
 	checked := *o
-	checked.ServiceAccounts = nil // checked by themselves
+	checked.ServiceAccounts = nil // WithFlags checks these
 	errs := checked.Validate()
 	if h := o.RequestHeader; h != nil {
 		names := len(h.UsernameHeaders) + len(h.UIDHeaders) + len(h.GroupHeaders) + len(h.ExtraHeaderPrefixes) + len(h.AllowedNames)
@@ -93,14 +92,14 @@ func checkOptions(o *kubeoptions.BuiltInAuthenticationOptions) error {
 		}
 	}
 	if w := o.WebHook; w != nil && w.CacheTTL < 0 {
-		errs = append(errs, fmt.Errorf("--authentication-token-webhook-cache-ttl %s is negative; use 0 to remember no answers", w.CacheTTL))
+		errs = append(errs, fmt.Errorf("--authentication-token-webhook-cache-ttl %s is negative; use 0 to cache no answers", w.CacheTTL))
 	}
 	return utilerrors.NewAggregate(errs)
 }
 
-// tokenWebhook asks a webhook who a token belongs to. What it answers is the same in
-// all clusters, so answers can be remembered by token. Service accounts are made to
-// differ by [vettedToken], after that.
+// tokenWebhook returns an authenticator that calls a webhook. Its answers are the same in
+// all clusters, so they can be cached by token. [vettedToken] then adapts service accounts
+// to the cluster.
 func tokenWebhook(o *kubeoptions.WebHookAuthenticationOptions, audiences authenticator.Audiences, timeout time.Duration) (authenticator.Token, error) {
 	client, err := webhookutil.LoadKubeconfig(o.ConfigFile, nil)
 	if err != nil {

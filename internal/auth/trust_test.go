@@ -19,7 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// remote are the headers in which a proxy names a user.
+// remote returns the headers of a proxy for a user.
 func remote(name string, more ...string) http.Header {
 	h := http.Header{"X-Remote-User": {name}, "X-Remote-Uid": {"u1"}, "X-Remote-Group": {"dev"}}
 	for i := 0; i+1 < len(more); i += 2 {
@@ -134,7 +134,7 @@ func TestTokenWebhook(t *testing.T) {
 		}{
 			{"aa", "alice", identity{"alice", []string{"dev", "system:authenticated"}}},
 			{"bb", "alice", identity{"alice", []string{"dev", "system:authenticated"}}},
-			// What is remembered of an account does not make it one of another cluster.
+			// The cached answer for an account does not apply to another cluster.
 			{"aa", "robot", identity{"system:serviceaccount:ns:robot", []string{"system:authenticated"}}},
 			{"bb", "robot", identity{"system:kcp:serviceaccount:aa:ns:robot", []string{"system:authenticated", "system:cluster:aa"}}},
 			{"aa", "robot", identity{"system:serviceaccount:ns:robot", []string{"system:authenticated"}}},
@@ -159,8 +159,8 @@ func TestTokenWebhook(t *testing.T) {
 	}
 }
 
-// A webhook that hangs or is down lets in nobody, keeps nobody out whom others know,
-// and takes a bounded time.
+// A webhook that hangs or is down authenticates no users, does not affect users of other
+// authenticators, and has a timeout.
 func TestTokenWebhookThatFails(t *testing.T) {
 	t.Parallel()
 	hung := hangingServer(t)

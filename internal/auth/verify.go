@@ -16,27 +16,26 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// maxVerified bounds the tokens whose signature is remembered, at about 2 KB each.
+// maxVerified limits the cached tokens with a verified signature, at about 2 KB each.
 const maxVerified = 4096
 
-// A verifiedToken is one with a valid signature, which takes most of the time to
-// find out and never changes. Everything that does change is looked up whenever
-// the token is used: its expiry, and the objects that it is bound to.
+// A verifiedToken is a token with a valid signature, which is costly to verify and never
+// changes. Its expiry, and the objects that it is bound to, are checked on every use.
 type verifiedToken struct {
 	legacy    string // subject of a token without audiences
 	audiences authenticator.Audiences
 	validate  func(context.Context) (*accounts.ServiceAccountInfo, error)
 }
 
-// AuthenticateToken implements [authenticator.Token]. A request to another cluster
-// than that of the account, or to all, gets the account's identity for strangers.
+// AuthenticateToken implements [authenticator.Token]. A request to any other cluster than
+// that of the account, or to all, gets the account's foreign identity.
 func (s *ServiceAccounts) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	home, ok := ClusterOfToken(token)
 	if !ok {
 		return nil, false, nil
 	}
-	// The claim is not verified yet, but nothing comes of it unless the signature
-	// over the very same bytes is.
+	// The claim is not verified yet. It has no effect unless the signature over the
+	// same bytes is valid.
 	r, ok, err := s.verify(cluster.With(ctx, home), token)
 	if err != nil || !ok {
 		return nil, false, err
@@ -81,9 +80,9 @@ func (s *ServiceAccounts) verify(ctx context.Context, token string) (*authentica
 	return &authenticator.Response{User: info.UserInfo(), Audiences: common}, true, nil
 }
 
-// remembering returns a validator that asks v, and once more when evidence is
-// fresher. It is asked about tokens with a valid signature only, so nobody can
-// make the server wait, or fill its memory, with tokens of his own making.
+// remembering returns a validator that calls v, and a second time on fresher data if there
+// is any. It caches verified tokens. It only sees tokens with a valid signature, so forged
+// tokens cannot delay the server or fill its memory.
 func remembering[Claims any](s *ServiceAccounts, v serviceaccount.Validator[Claims]) serviceaccount.Validator[Claims] {
 	return validatorFunc[Claims](func(ctx context.Context, token string, public *jwt.Claims, private *Claims) (*accounts.ServiceAccountInfo, error) {
 		verified := verifiedToken{audiences: authenticator.Audiences(public.Audience)}
@@ -92,7 +91,14 @@ func remembering[Claims any](s *ServiceAccounts, v serviceaccount.Validator[Clai
 		}
 		verified.validate = func(ctx context.Context) (*accounts.ServiceAccountInfo, error) {
 			info, err := v.Validate(ctx, token, public, private)
-			if err == nil || public.Validate(jwt.Expected{Time: time.Now()}) != nil || !s.options.Fresh.caughtUp(ctx) {
+			if err == nil {
+				again, stale := s.options.Current.confirms(ctx)
+				if stale != nil || !again {
+					return info, stale
+				}
+				return v.Validate(ctx, token, public, private)
+			}
+			if public.Validate(jwt.Expected{Time: time.Now()}) != nil || !s.options.Fresh.caughtUp(ctx) {
 				return info, err
 			}
 			return v.Validate(ctx, token, public, private)

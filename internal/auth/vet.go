@@ -14,16 +14,14 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// vetted returns u, for whom somebody else than this server vouches, as the user to
-// be in the cluster of the context.
+// vetted returns the identity, in the cluster of the context, of a user that another party
+// than this server authenticated. relayed is set for proxies and webhooks.
 //
-// Nobody else makes service accounts. The name of one stands for another account in
-// each cluster, so a user with such a name would be all of them at once. Only those
-// who relay, which are proxies and webhooks, may name an account, if they say too
-// which cluster it is from.
+// The name of a service account means another account in each cluster. Only proxies and
+// webhooks may return one, and only with the account's cluster.
 //
-// Nor does anybody else say whose rights somebody has besides his own, or where he is
-// himself: only those who relay repeat what a server has said of that.
+// Likewise only proxies and webhooks may return scopes and warrants, as they repeat the
+// result of another server.
 func vetted(ctx context.Context, u user.Info, relayed bool) (user.Info, error) {
 	if !relayed {
 		u = withoutReservedExtra(u)
@@ -42,11 +40,10 @@ func vetted(ctx context.Context, u user.Info, relayed bool) (user.Info, error) {
 			return foreign(n, u), nil
 		}
 	}
-	return nil, fmt.Errorf("%q is the name of a service account, and only this server's own tokens are for those", u.GetName())
+	return nil, fmt.Errorf("%q is the name of a service account; only tokens of this server may authenticate one", u.GetName())
 }
 
-// withoutReservedExtra returns u without what would give him the rights of others, or take
-// him for somebody else.
+// withoutReservedExtra returns u without the reserved keys of its extra.
 func withoutReservedExtra(u user.Info) user.Info {
 	reserved := func(key string, _ []string) bool { return reservedExtra(key) }
 	extra := maps.Clone(u.GetExtra())
@@ -86,13 +83,12 @@ func vettedToken(a authenticator.Token, relayed bool) authenticator.Token {
 	})
 }
 
-// reserved begins the names of users and groups with a meaning to the server.
+// reserved begins the names of users and groups that the server gives a meaning.
 const reserved = "system:"
 
-// withoutReserved returns what a answers about users and groups that have no
-// meaning to the server: users with a reserved name are refused, and reserved groups
-// dropped. It is for identity providers of which the operator has not said that they
-// may give out such names.
+// withoutReserved returns an authenticator that refuses users of a with a reserved name,
+// and removes reserved groups. It is for identity providers without a prefix for these
+// names.
 func withoutReserved(a authenticator.Token, names, groups bool) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		r, ok, err := a.AuthenticateToken(ctx, token)

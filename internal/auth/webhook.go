@@ -19,13 +19,18 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// WebhookClusterKey in the extra of a user tells an authorization webhook which
-// logical cluster a request is for. Nobody else can set it.
-const WebhookClusterKey = "authorization.kubernetes.io/cluster-name"
+// Keys in the user's extra that hold the logical cluster of the request for an
+// authorization webhook. Both have the same value. Users cannot set them.
+const (
+	WebhookClusterKey = "authorization.kubernetes.io/cluster-name"
 
-// A webhookAuthorizer asks a webhook. It is that of Kubernetes, which remembers
-// answers by what it asked: as the cluster is a part of that, no answer for one
-// cluster is taken for another.
+	// WebhookKcpClusterKey is the key that webhooks for the existing kcp read.
+	WebhookKcpClusterKey = "authorization.kcp.io/cluster-name"
+)
+
+// A webhookAuthorizer calls a webhook with the authorizer of Kubernetes. That authorizer
+// caches answers by the review sent, which includes the cluster. So an answer for one
+// cluster is never used for another.
 type webhookAuthorizer struct {
 	name  string
 	inner *webhook.WebhookAuthorizer
@@ -74,20 +79,26 @@ func webhookClient(c apiserver.WebhookConnectionInfo) (*rest.Config, error) {
 	return client, nil
 }
 
-// asked decides as the webhook does about the first it has an opinion on of those
-// whose rights the user has. It is asked only where anybody but system:masters may do
-// anything at all.
-func (z *Authorizer) asked(ctx context.Context, w *webhookAuthorizer, a authorizer.Attributes) verdict {
-	c, refused := z.place(ctx, a)
-	if refused != nil {
-		return *refused
+// byWebhook returns the webhook's decision on the first of the user's identities that it has an
+// opinion on. Requests outside of all clusters, such as GET /version, are sent without a
+// cluster. If only system:masters are allowed here, the webhook is not called, and the
+// later steps decide.
+func (z *Authorizer) byWebhook(ctx context.Context, w *webhookAuthorizer, a authorizer.Attributes) verdict {
+	c, decided := z.place(ctx, a)
+	switch {
+	case decided == nil, decided.decision == authorizer.DecisionNoOpinion: // outside of all clusters
+	case decided.decision == authorizer.DecisionDeny:
+		decided.decision, decided.steps, decided.closed = authorizer.DecisionNoOpinion, nil, true
+		return *decided
+	default:
+		return *decided
 	}
 	var v verdict
 	effective(c, a.GetUser(), func(u user.Info) bool {
-		d, reason, err := w.inner.Authorize(ctx, toldAttributes{a, told(c, u)})
+		d, reason, err := w.inner.Authorize(ctx, webhookAttributes{a, webhookUser(c, u)})
 		v.decision, v.reason = d, "the webhook "+w.name+": "+reason
 		if err != nil {
-			// What went wrong is logged; where the webhook is concerns no user.
+			// The library logs the cause. Users must not see the address of the webhook.
 			v.err = fmt.Errorf("the authorization webhook %q did not decide; try again later", w.name)
 			v.reason = v.err.Error()
 		}
@@ -97,17 +108,17 @@ func (z *Authorizer) asked(ctx context.Context, w *webhookAuthorizer, a authoriz
 	return v
 }
 
-// toldAttributes are attributes as a webhook is told them.
-type toldAttributes struct {
+// webhookAttributes are the attributes sent to a webhook.
+type webhookAttributes struct {
 	authorizer.Attributes
 	user user.Info
 }
 
-func (a toldAttributes) GetUser() user.Info { return a.user }
+func (a webhookAttributes) GetUser() user.Info { return a.user }
 
-// told returns u as a webhook is told of him for a request in cluster c, or for one to
-// what the process has once if c is empty.
-func told(c cluster.Name, u user.Info) user.Info {
+// webhookUser returns u as sent to a webhook for a request in cluster c. An empty c stands for a
+// request outside of all clusters.
+func webhookUser(c cluster.Name, u user.Info) user.Info {
 	if c != "" {
 		u = seenFrom(c, u)
 	}
@@ -116,10 +127,11 @@ func told(c cluster.Name, u user.Info) user.Info {
 		extra = map[string][]string{}
 	}
 	maps.DeleteFunc(extra, func(key string, _ []string) bool {
-		return strings.EqualFold(key, WebhookClusterKey) || strings.HasPrefix(key, markPrefix)
+		return strings.EqualFold(key, WebhookClusterKey) || strings.EqualFold(key, WebhookKcpClusterKey) || strings.HasPrefix(key, markPrefix)
 	})
 	if c != "" {
 		extra[WebhookClusterKey] = []string{string(c)}
+		extra[WebhookKcpClusterKey] = []string{string(c)}
 	}
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }

@@ -54,10 +54,13 @@ func (r *reviewer) questions() []authorizationv1.SubjectAccessReviewSpec {
 	return slices.Clone(r.asked)
 }
 
-// allowIn allows everything in the clusters of these names, and denies it to "banned".
+// allowIn allows all requests in these clusters, except those of the user "banned".
 func allowIn(clusters ...string) func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 	return func(s authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 		told := s.Extra[WebhookClusterKey]
+		if !slices.Equal(told, s.Extra[WebhookKcpClusterKey]) {
+			return authorizationv1.SubjectAccessReviewStatus{Reason: "the keys differ"}
+		}
 		return authorizationv1.SubjectAccessReviewStatus{Allowed: s.User != "banned" && len(told) == 1 && slices.Contains(clusters, told[0]), Denied: s.User == "banned", Reason: "because"}
 	}
 }
@@ -74,8 +77,8 @@ func withWebhook(t *testing.T, o AuthorizationOptions) *Authorizer {
 	return newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists, AuthorizationOptions: o})
 }
 
-// What the webhook said of one cluster is never taken for another, whatever a user
-// says of himself.
+// Answers of the webhook for one cluster are never used for another, whatever extra keys a user
+// has.
 func TestWebhookKnowsTheCluster(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"v1", "v1beta1"} {
@@ -85,6 +88,7 @@ func TestWebhookKnowsTheCluster(t *testing.T) {
 		z := withWebhook(t, o)
 		claims := &user.DefaultInfo{Name: "eve", Groups: []string{user.AllAuthenticated}, Extra: map[string][]string{
 			WebhookClusterKey: {"aa"}, "Authorization.Kubernetes.io/Cluster-Name": {"aa"}, "team": {"x"},
+			WebhookKcpClusterKey: {"aa"}, "Authorization.Kcp.io/Cluster-Name": {"aa"},
 		}}
 		marked := markedUser{claims, "aa"}
 		for range 3 { // from the second time on it is remembered
@@ -103,7 +107,7 @@ func TestWebhookKnowsTheCluster(t *testing.T) {
 		}
 		for _, s := range asked {
 			for key := range s.Extra {
-				if key != WebhookClusterKey && key != "team" {
+				if key != WebhookClusterKey && key != WebhookKcpClusterKey && key != "team" {
 					t.Errorf("it was told %q", key)
 				}
 			}
@@ -111,8 +115,8 @@ func TestWebhookKnowsTheCluster(t *testing.T) {
 	}
 }
 
-// A service account is another one in each cluster, and the webhook can tell. At home
-// it has two names.
+// The webhook can distinguish service accounts of the same name in different clusters. In its own
+// cluster an account has two names.
 func TestWebhookTellsServiceAccountsApart(t *testing.T) {
 	t.Parallel()
 	hook := newReviewer(t, allowIn())
@@ -163,8 +167,10 @@ func TestWebhookOrder(t *testing.T) {
 		"all clusters, webhook only":       {only, cluster.All, person("eve"), deny, false},
 		"a system cluster":                 {first, "system:admin", person("eve"), deny, false},
 		"a cluster that is not there":      {first, "zz", person("eve"), deny, false},
-		"no cluster":                       {first, "", person("eve"), deny, false},
-		"no cluster, and the webhook only": {only, "", person("eve"), deny, false},
+		"no cluster":                       {first, "", person("eve"), noOpinion, true},
+		"no cluster, the webhook denies":   {first, "", person("banned"), deny, true},
+		"no cluster, the webhook last":     {last, "", person("eve"), noOpinion, true},
+		"no cluster, and the webhook only": {only, "", person("eve"), noOpinion, true},
 	} {
 		before := len(hook.questions())
 		d, _, err := withWebhook(t, tt.o).Authorize(in(tt.in), resource(tt.u, "get", "secrets", "ns"))
@@ -175,7 +181,7 @@ func TestWebhookOrder(t *testing.T) {
 			t.Errorf("%s: the webhook was asked: %v", name, asked)
 		}
 	}
-	// Paths are open before anybody is asked, or only after, as the order says.
+	// The order determines whether open paths are allowed before or after the webhook.
 	before := len(hook.questions())
 	if d, _, _ := withWebhook(t, last).Authorize(in("bb"), nonResource(nobody(), "get", "/livez")); d != allow || len(hook.questions()) > before {
 		t.Errorf("an open path: %v", d)
@@ -183,12 +189,26 @@ func TestWebhookOrder(t *testing.T) {
 	if d, _, _ := withWebhook(t, only).Authorize(in("bb"), nonResource(nobody(), "get", "/livez")); d == allow {
 		t.Errorf("no paths are open: %v", d)
 	}
+	early := hook.options(t)
+	early.Order = []string{AlwaysAllowGroups, WebhookAuthorizer, AlwaysAllowPaths, RBACAuthorizer}
+	for _, c := range []cluster.Name{"", "bb", "zz", cluster.All, "system:admin"} {
+		if d, _, _ := withWebhook(t, early).Authorize(in(c), nonResource(nobody(), "get", "/livez")); d != allow {
+			t.Errorf("an open path in %q, after a webhook without an opinion: %v", c, d)
+		}
+	}
+	// The webhook decides about requests without a cluster, but not about paths of the process.
+	everywhere := withWebhook(t, newReviewer(t, func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+		return authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+	}).options(t))
+	if d, _, _ := everywhere.Authorize(in(""), nonResource(person("eve"), "get", "/version")); d != allow {
+		t.Errorf("the version, allowed by the webhook: %v", d)
+	}
 	if _, _, incomplete, _ := withWebhook(t, last).RulesFor(in("aa"), person("eve"), "ns"); !incomplete {
 		t.Error("the rules of a user are said to be all, though a webhook may allow more")
 	}
 }
 
-// hangingServer returns a server that answers nothing for as long as the test runs.
+// hangingServer returns a server that does not answer during the test.
 func hangingServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	release := make(chan struct{})
@@ -203,8 +223,8 @@ func hangingServer(t *testing.T) *httptest.Server {
 	return s
 }
 
-// A webhook that cannot be asked allows nothing, says that it is the webhook, and
-// takes no longer than the file says.
+// A webhook that cannot be reached allows nothing. The error names the webhook, and the timeout of
+// the file applies.
 func TestWebhookThatFails(t *testing.T) {
 	t.Parallel()
 	hung := hangingServer(t)
@@ -331,10 +351,10 @@ func TestAuthorizationOptionsThatAreWrong(t *testing.T) {
 	hook := newReviewer(t, allowIn())
 	file := hook.options(t).WebhookConfigFile
 	for want, o := range map[string]AuthorizationOptions{
-		`there is no "rbac"`:                  {Order: []string{"AlwaysAllowGroups", "rbac"}},
+		`unknown authorizer "rbac"`:           {Order: []string{"AlwaysAllowGroups", "rbac"}},
 		`"RBAC" twice`:                        {Order: []string{"AlwaysAllowGroups", "RBAC", "RBAC"}},
 		"lacks AlwaysAllowGroups":             {Order: []string{"RBAC"}},
-		"lets in nobody":                      {Order: []string{"AlwaysAllowGroups", "Webhook"}},
+		"has no authorizer for users":         {Order: []string{"AlwaysAllowGroups", "Webhook"}},
 		"no effect without Webhook":           {Order: []string{"AlwaysAllowGroups", "RBAC"}, WebhookConfigFile: file},
 		"--authorization-webhook-config-file": {WebhookConfigFile: file + "x"},
 		"v2":                                  {WebhookConfigFile: file, WebhookVersion: "v2"},

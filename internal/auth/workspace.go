@@ -19,50 +19,52 @@ import (
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
-	"k8s.io/component-base/metrics"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
 const (
-	// maxWorkspaceIssuers bounds the identity providers of workspaces whose keys are kept,
-	// and maxTenantIssuers those that one logical cluster has configured.
+	// maxWorkspaceIssuers limits the connected identity providers of workspaces, and
+	// maxTenantIssuers those configured by one logical cluster.
 	maxWorkspaceIssuers = 256
 	maxTenantIssuers    = 16
-	// maxIssuerWaiting bounds the requests that wait for one to tell its keys, which takes
-	// issuerPatience at most. One that does not is asked again after issuerAgain.
-	maxIssuerWaiting = 100
-	issuerPatience   = 10 * time.Second
-	issuerAgain      = 10 * time.Second
-	issuerPoll       = 20 * time.Millisecond
-	// issuerIdle is how long one is kept that nobody uses.
+	// maxIssuerWaiting limits the requests that wait for the keys of one identity provider.
+	// They wait at most issuerKeysTimeout. A failed provider is retried after
+	// issuerRetry.
+	maxIssuerWaiting  = 100
+	issuerKeysTimeout = 10 * time.Second
+	issuerRetry       = 10 * time.Second
+	issuerPoll        = 20 * time.Millisecond
+	// issuerIdle is how long an unused identity provider stays connected.
 	issuerIdle  = 10 * time.Minute
 	issuerSweep = time.Minute
 )
 
-// A WorkspaceIssuer is an identity provider that a logical cluster has configured, for
+// A WorkspaceIssuer is an identity provider that a logical cluster configures for
 // workspaces of some types.
 type WorkspaceIssuer struct {
-	// Tenant is the cluster, URL what tokens name as their issuer, and Hash over the text.
+	// Tenant is the cluster with the configuration. URL is the issuer in tokens. Hash is
+	// the SHA-256 of the configuration.
 	Tenant cluster.Name
 	URL    string
 	Hash   [sha256.Size]byte
 	text   []byte
 }
 
-// NewWorkspaceIssuer returns the identity provider in an element of spec.jwt, in JSON, of a
-// WorkspaceAuthenticationConfiguration in a cluster. It need not be one that can be used.
+// NewWorkspaceIssuer returns the identity provider of an element of spec.jwt, in JSON, of a
+// WorkspaceAuthenticationConfiguration in cluster tenant. It does not validate the text.
 func NewWorkspaceIssuer(tenant cluster.Name, text []byte) WorkspaceIssuer {
 	var named struct {
 		Issuer struct {
 			URL string `json:"url"`
 		} `json:"issuer"`
 	}
-	_ = json.Unmarshal(text, &named) // one without a URL signs nothing
+	_ = json.Unmarshal(text, &named) // no token has an empty issuer
 	return WorkspaceIssuer{tenant, named.Issuer.URL, sha256.Sum256(text), text}
 }
 
-// Validate reports what keeps an identity provider from being used.
+// Validate returns an error if the identity provider cannot be used.
 func (w WorkspaceIssuer) Validate(own []string) error {
 	_, err := w.read(own)
 	return err
@@ -84,19 +86,23 @@ func (w WorkspaceIssuer) read(own []string) (apiserver.JWTAuthenticator, error) 
 	return out, errs.ToAggregate()
 }
 
-// WorkspaceAuthentication says whom else workspaces know.
+// WorkspaceAuthentication configures the identity providers of workspaces.
 type WorkspaceAuthentication struct {
 	// Of returns the identity providers of a cluster, from memory.
 	Of func(ctx context.Context, c cluster.Name) []WorkspaceIssuer
-	// Calls returns what makes calls for a tenant, to servers verified by a bundle.
+	// Calls returns the transport of calls for a tenant, to servers verified by a CA
+	// bundle.
 	Calls func(tenant cluster.Name, bundle []byte) (http.RoundTripper, error)
-	// Fresh, if set, is asked before a token is refused for lack of an identity provider.
+	// Fresh, if set, is called before a token is refused for lack of an identity provider.
 	Fresh Fresh
+
+	// Current, if set, is called before a token is accepted on stored data.
+	Current Current
 }
 
-// workspaceIssuers know the users of the identity providers of workspaces. What is kept
-// belongs to a configuration, however many workspaces it is of: it is made for the first
-// token and goes when there were none for a while.
+// workspaceIssuers authenticates the users of identity providers of workspaces. It keeps
+// one connection per configuration, however many workspaces use it. The first token opens
+// it; it is closed after some time without tokens.
 type workspaceIssuers struct {
 	WorkspaceAuthentication
 	own []string
@@ -115,43 +121,45 @@ type issuerKey struct {
 	hash   [sha256.Size]byte
 }
 
-// A workspaceIssuer is an identity provider in use.
+// A workspaceIssuer is a connected identity provider.
 type workspaceIssuer struct {
 	url    string
-	ready  chan struct{} // closed once it has told its keys, or failed to
+	ready  chan struct{} // closed once its keys are fetched, or failed to be
 	cancel context.CancelFunc
 	tokens authenticator.Token
 	err    error
 
-	// guarded by workspaceIssuers.mu
-	users int // requests with a token of it
+	// Guarded by workspaceIssuers.mu.
+	users int // requests in progress
 	last  time.Time
-	until time.Time // when it may be tried again after it failed
+	until time.Time // earliest retry after a failure
 }
 
 func newWorkspaceIssuers(w WorkspaceAuthentication, own []string) *workspaceIssuers {
 	i := &workspaceIssuers{WorkspaceAuthentication: w, own: own, all: map[issuerKey]*workspaceIssuer{}, count: map[cluster.Name]int{}}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
-	withoutIssuerLabels()
+	upstream.SetGlobals()
 	return i
 }
 
-// withoutIssuerLabels keeps the issuers that tenants choose out of the labels of the metric
-// that the library has for the whole process. All servers of a process share it.
-var withoutIssuerLabels = sync.OnceFunc(func() {
-	metrics.SetLabelAllowList(map[string]string{"apiserver_authentication_jwt_authenticator_latency_seconds,jwt_issuer_hash": ""})
-})
-
-// AuthenticateToken implements [authenticator.Token]: by the identity providers of the
-// cluster of the context, whose users are known there alone.
+// AuthenticateToken implements [authenticator.Token]. It authenticates users of the
+// identity providers of the cluster of the context, for that cluster alone.
 func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	c, err := cluster.One(ctx)
 	issuer, ok := issuerOf(token)
 	if err != nil || !ok || c.System() {
-		return nil, false, nil //nolint:nilerr // a request for no one cluster has no workspace's users
+		return nil, false, nil //nolint:nilerr // no workspace
 	}
 	named := i.named(ctx, c, issuer)
-	if len(named) == 0 && i.Fresh.caughtUp(ctx) {
+	if len(named) > 0 {
+		again, err := i.Current.confirms(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		if again {
+			named = i.named(ctx, c, issuer)
+		}
+	} else if i.Fresh.caughtUp(ctx) {
 		named = i.named(ctx, c, issuer)
 	}
 	var errs []error
@@ -165,7 +173,7 @@ func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) 
 	return nil, false, errors.Join(errs...)
 }
 
-// named returns the identity providers of a cluster that an issuer is called by.
+// named returns the identity providers of a cluster that have the given issuer.
 func (i *workspaceIssuers) named(ctx context.Context, c cluster.Name, issuer string) (named []WorkspaceIssuer) {
 	for _, w := range i.Of(ctx, c) {
 		if w.URL == issuer {
@@ -175,7 +183,8 @@ func (i *workspaceIssuers) named(ctx context.Context, c cluster.Name, issuer str
 	return named
 }
 
-// by asks one identity provider whose a token is.
+// by authenticates a token by one identity provider. It waits until the provider's keys are
+// fetched.
 func (i *workspaceIssuers) by(ctx context.Context, w WorkspaceIssuer, token string) (*authenticator.Response, bool, error) {
 	e, err := i.enter(w)
 	if err != nil {
@@ -193,14 +202,15 @@ func (i *workspaceIssuers) by(ctx context.Context, w WorkspaceIssuer, token stri
 	return e.tokens.AuthenticateToken(ctx, token)
 }
 
-// enter returns an identity provider, which is made if it is not there.
+// enter returns a connected identity provider, and connects it first if need be. The caller
+// must call leave.
 func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 	now, key := time.Now(), issuerKey{w.Tenant, w.Hash}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	e := i.all[key]
 	if e != nil && !e.until.IsZero() && !now.Before(e.until) {
-		i.dropLocked(key) // who is still being told that it failed needs nothing of it
+		i.dropLocked(key) // requests that still report the failure do not need it
 		e = nil
 	}
 	if e == nil {
@@ -235,8 +245,8 @@ func (i *workspaceIssuers) leave(e *workspaceIssuer) {
 	e.users--
 }
 
-// roomLocked makes room for one more identity provider of a tenant, in the place of one
-// that nobody is using: of his own, if he has as many as he may.
+// roomLocked makes room for one more identity provider of a tenant. It drops the unused
+// provider with the oldest use; only one of the tenant if the tenant is at its limit.
 func (i *workspaceIssuers) roomLocked(tenant cluster.Name) error {
 	mine := i.count[tenant] >= maxTenantIssuers
 	if !mine && len(i.all) < maxWorkspaceIssuers {
@@ -257,14 +267,14 @@ func (i *workspaceIssuers) roomLocked(tenant cluster.Name) error {
 
 func (i *workspaceIssuers) dropLocked(key issuerKey) {
 	i.all[key].cancel()
-	oidc.DeleteJWKSFetchMetrics(i.all[key].url, "") // no series is left of what a tenant chose
+	oidc.DeleteJWKSFetchMetrics(i.all[key].url, "") // tenants choose the URL: keep no series of it
 	delete(i.all, key)
 	if i.count[key.tenant]--; i.count[key.tenant] == 0 {
 		delete(i.count, key.tenant)
 	}
 }
 
-// begin fetches the keys of an identity provider.
+// begin fetches the keys of an identity provider, and then closes e.ready.
 func (i *workspaceIssuers) begin(ctx context.Context, w WorkspaceIssuer, e *workspaceIssuer) {
 	defer close(e.ready)
 	if e.err = i.connect(ctx, w, e); e.err == nil {
@@ -273,7 +283,7 @@ func (i *workspaceIssuers) begin(ctx context.Context, w WorkspaceIssuer, e *work
 	e.cancel()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	e.until = time.Now().Add(issuerAgain)
+	e.until = time.Now().Add(issuerRetry)
 }
 
 func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *workspaceIssuer) error {
@@ -292,7 +302,7 @@ func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *wo
 	if err != nil {
 		return err
 	}
-	patience, cancel := context.WithTimeout(ctx, issuerPatience)
+	waiting, cancel := context.WithTimeout(ctx, issuerKeysTimeout)
 	defer cancel()
 	tick := time.NewTicker(issuerPoll)
 	defer tick.Stop()
@@ -304,13 +314,13 @@ func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *wo
 		}
 		select {
 		case <-tick.C:
-		case <-patience.Done():
+		case <-waiting.Done():
 			return unhealthy
 		}
 	}
 }
 
-// run lets go of identity providers that nobody uses, until the context ends.
+// run drops idle identity providers until ctx ends.
 func (i *workspaceIssuers) run(ctx context.Context) {
 	tick := time.NewTicker(issuerSweep)
 	defer tick.Stop()
@@ -339,8 +349,8 @@ func (i *workspaceIssuers) close() {
 	i.running.Wait()
 }
 
-// withinWorkspace returns the user of an identity provider of a workspace as he is there:
-// without what has a meaning to the server, and in its scope alone.
+// withinWorkspace returns the user of a workspace's identity provider: in the scope of that
+// workspace alone, without reserved groups and extra keys. A reserved name is an error.
 func withinWorkspace(c cluster.Name, r *authenticator.Response) (*authenticator.Response, bool, error) {
 	if strings.HasPrefix(r.User.GetName(), reserved) || r.User.GetName() == "" {
 		return nil, false, fmt.Errorf("the identity provider of the workspace calls the user %q, and names that begin with %q are reserved", r.User.GetName(), reserved)
@@ -361,8 +371,8 @@ func withinWorkspace(c cluster.Name, r *authenticator.Response) (*authenticator.
 	return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
 }
 
-// issuerOf returns the issuer that a JSON web token names, and whether it names one. It
-// verifies nothing.
+// issuerOf returns the issuer in a JSON web token, and whether it has one. It does not
+// verify the token.
 func issuerOf(token string) (string, bool) {
 	if len(token) > maxToken {
 		return "", false

@@ -23,8 +23,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// hosted are identity providers, of any number, reached without a network. The issuer of
-// each is https://<name>, and all sign with the same key.
+// hosted is any number of identity providers without a network. The issuer of each is
+// https://<name>, and all sign with the same key.
 type hosted struct {
 	mu    sync.Mutex
 	kid   string
@@ -57,7 +57,7 @@ func (h *hosted) set(name string, down bool) {
 	h.down[name] = down
 }
 
-// hang has one hang until the returned function is called.
+// hang makes a provider hang until the returned function is called.
 func (h *hosted) hang(name string) (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +116,7 @@ func (h *hosted) token(t *testing.T, name, audience string) string {
 	return token
 }
 
-// issuedBy is a configuration of a tenant that names a provider.
+// issuedBy returns a configuration of a tenant with a provider.
 func issuedBy(tenant cluster.Name, name, audience, prefix string) WorkspaceIssuer {
 	return NewWorkspaceIssuer(tenant, fmt.Appendf(nil,
 		`{"issuer":{"url":"https://%s","audiences":[%q]},"claimMappings":{"username":{"claim":"sub","prefix":%q}}}`, name, audience, prefix))
@@ -147,9 +147,9 @@ func newIssuerPool(t *testing.T) *issuerPool {
 	return p
 }
 
-// names returns as whom a token is known in a cluster.
+// names returns the user of a token in a cluster.
 //
-// The library takes in what it fetched, or that it could not, a moment after it has used it.
+// The library stores fetched keys and errors a moment after it has used them.
 func (p *issuerPool) names(c cluster.Name, token string) (string, error) {
 	r, ok, err := p.AuthenticateToken(cluster.With(p.t.Context(), c), token)
 	if !ok || err != nil {
@@ -171,11 +171,11 @@ func (p *issuerPool) kept() int {
 	return len(p.all)
 }
 
-// after lets time pass.
+// after waits for the given time.
 func after(d time.Duration) { <-time.After(d) }
 
-// However many providers there are, a bounded number is kept: those that were used last.
-// One whose place was taken is asked again, and what nobody uses is let go of.
+// The pool keeps a limited number of providers: those that were used last. It fetches the keys of
+// an evicted provider again, and removes idle providers.
 func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)
@@ -214,8 +214,8 @@ func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 	})
 }
 
-// A provider that hangs holds up nobody but those who come with its tokens, and those for
-// so long alone. Those of one tenant that hang take the places of that tenant.
+// A hanging provider delays only requests with its tokens, and only until the timeout. Hanging
+// providers of a tenant count for the limit of that tenant.
 func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)
@@ -253,15 +253,15 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 			t.Errorf("%d of %d are told at once that it hangs", n, 2*maxIssuerWaiting)
 		}
 		waiting.Wait()
-		if took := time.Since(begin); took > issuerPatience {
+		if took := time.Since(begin); took > issuerKeysTimeout {
 			t.Errorf("they waited for %v", took)
 		}
 	})
 }
 
-// A provider that could not be asked is asked again a little later, however many come with
-// its tokens meanwhile. One that fails later is known by the keys that it has told, and by
-// new ones as soon as it has returned.
+// The pool fetches the keys of a failed provider again a little later, independent of the number
+// of requests. If a provider fails later, its known keys stay valid, and new keys are valid as
+// soon as it works again.
 func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)
@@ -276,7 +276,7 @@ func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 		if got, err := p.names("aa", token); err == nil || time.Since(begin) > 0 {
 			t.Errorf("at once: %q, %v, after %v", got, err, time.Since(begin))
 		}
-		after(issuerAgain)
+		after(issuerRetry)
 		p.known("aa", token, "carol")
 		// It fails, and changes its keys meanwhile.
 		p.h.set("login.example", true)
@@ -296,7 +296,7 @@ func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 	})
 }
 
-// Somebody is always being told that a provider failed when it is time to ask it again.
+// A failed provider is tried again in time, even if requests with its tokens never pause.
 func TestProviderThatFailedIsAskedAgainUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)
@@ -313,13 +313,12 @@ func TestProviderThatFailedIsAskedAgainUnderLoad(t *testing.T) {
 		}
 		defer p.leave(e)
 		p.h.set("login.example", false)
-		after(issuerAgain)
+		after(issuerRetry)
 		p.known("aa", token, "carol")
 	})
 }
 
-// Types with the same issuer are told apart: by what its tokens are for, and by what
-// each makes of them.
+// Types with the same issuer are independent: each has its own audiences and mapping of claims.
 func TestProvidersOfWorkspacesWithOneIssuer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A key is what a user presses in a browser.
+// A key is a key that a user pressed in a browser, by its meaning.
 type key int
 
 const (
@@ -22,15 +22,16 @@ const (
 	keyLast
 	keyGo
 	keyLeave
+	keyInterrupt
 )
 
-// A browser is a tree of workspaces with a cursor in it. It knows nothing of the
-// terminal: keys go in, lines come out.
+// A browser is a tree of workspaces with a cursor. It does no input and output: its
+// methods take keys and return lines.
 type browser struct {
 	list   func(context.Context, cluster.Path) ([]*tenancy.Workspace, error)
 	top    *branch
-	at     *branch // where the cursor is
-	scroll int     // how many lines are above those that are shown
+	at     *branch // the cursor
+	scroll int     // number of lines scrolled out at the top
 }
 
 // A branch is a workspace in a browser.
@@ -38,12 +39,12 @@ type branch struct {
 	node
 	up     *branch // nil at the top
 	below  []*branch
-	looked bool // below and err are known
+	looked bool // below and err are set
 	open   bool
 }
 
-// browse returns a browser for what is below top, with the cursor on the
-// workspace at, as far down as the user may look.
+// browse returns a browser for the workspaces below top. The cursor is on the workspace
+// at, or on the deepest workspace above it whose children the user may list.
 func browse(ctx context.Context, list func(context.Context, cluster.Path) ([]*tenancy.Workspace, error), top, at cluster.Path) *browser {
 	b := &browser{list: list, top: &branch{node: node{path: top}}}
 	b.at = b.top
@@ -61,7 +62,7 @@ func browse(ctx context.Context, list func(context.Context, cluster.Path) ([]*te
 	return b
 }
 
-// toward returns the branch below that the way to path goes through.
+// toward returns the child of n that is path or above it, or nil.
 func (n *branch) toward(path cluster.Path) *branch {
 	for _, child := range n.below {
 		if child.path == path || strings.HasPrefix(string(path), string(child.path)+":") {
@@ -71,7 +72,7 @@ func (n *branch) toward(path cluster.Path) *branch {
 	return nil
 }
 
-// unfold shows what is below the cursor.
+// unfold shows the children of the workspace at the cursor.
 func (b *browser) unfold(ctx context.Context) {
 	n := b.at
 	if !n.looked && (n.object == nil || listable(n.object)) {
@@ -84,8 +85,8 @@ func (b *browser) unfold(ctx context.Context) {
 	n.looked, n.open = true, true
 }
 
-// press does what a key asks for. The workspace that is chosen with it, if one
-// is, is where the cursor is.
+// press handles a key. It reports whether the user chose the workspace at the cursor, and
+// whether the browser is to be closed.
 func (b *browser) press(ctx context.Context, k key) (chosen, over bool) {
 	shown := b.shown()
 	i := 0
@@ -115,7 +116,7 @@ func (b *browser) press(ctx context.Context, k key) (chosen, over bool) {
 		}
 	case keyGo:
 		return true, true
-	case keyLeave:
+	case keyLeave, keyInterrupt:
 		return false, true
 	}
 	return false, false
@@ -126,7 +127,7 @@ type shownBranch struct {
 	lead string
 }
 
-// shown returns the branches that have a line.
+// shown returns the branches that are unfolded, each with the lines that lead to it.
 func (b *browser) shown() (all []shownBranch) {
 	var add func(n *branch, lead, below string)
 	add = func(n *branch, lead, below string) {
@@ -146,17 +147,16 @@ func (b *browser) shown() (all []shownBranch) {
 	return all
 }
 
-const browserHelp = "Up/Down: move  Right: look into  Left: close  Enter: go there  q: leave"
+const browserHelp = "Up/Down: move  Right: open  Left: close  Enter: go there  q: leave"
 
-// lines returns what a screen of that size shows, and which of the lines the
-// cursor is in.
+// lines returns the lines for a screen of that size, and the index of the cursor's line.
 func (b *browser) lines(width, height int) (lines []string, cursor int) {
 	shown := b.shown()
 	at := 0
 	for shown[at].branch != b.at {
 		at++
 	}
-	room := max(height-2, 1) // the help, and the line below that the cursor of the terminal is in
+	room := max(height-2, 1) // without the help and the line of the terminal's own cursor
 	b.scroll = max(min(b.scroll, at, len(shown)-room), at-room+1, 0)
 	lines = append(lines, clip(browserHelp, width))
 	for _, n := range shown[b.scroll:min(b.scroll+room, len(shown))] {
@@ -183,7 +183,7 @@ func (n *branch) label() string {
 	return name
 }
 
-// clip cuts a line off so that it does not wrap.
+// clip shortens a line so that it does not wrap.
 func clip(line string, width int) string {
 	runes := []rune(line)
 	if len(runes) < width {
@@ -192,8 +192,7 @@ func clip(line string, width int) string {
 	return string(runes[:max(width-1, 0)])
 }
 
-// keys returns which keys the bytes that a terminal sends stand for, and the
-// beginning of one that has not been sent whole.
+// keys parses the bytes from a terminal. The rest is an incomplete escape sequence.
 func keys(sent []byte) (pressed []key, rest []byte) {
 	for len(sent) > 0 {
 		if k, n := escape(sent); n > 0 {
@@ -208,8 +207,8 @@ func keys(sent []byte) (pressed []key, rest []byte) {
 	return pressed, nil
 }
 
-// escape returns the key of the escape sequence that sent begins with, and its
-// length, none if it does not begin with one.
+// escape parses the escape sequence at the start of sent. It returns its key and its
+// length; the length is 0 if there is none.
 func escape(sent []byte) (key, int) {
 	if len(sent) < 3 || sent[0] != '\x1b' || sent[1] != '[' && sent[1] != 'O' {
 		return noKey, 0
@@ -238,8 +237,10 @@ func plainKey(sent byte) key {
 		return keyLast
 	case '\r', '\n':
 		return keyGo
-	case 'q', '\x03', '\x04', '\x1b': // also control-C, control-D and escape alone
+	case 'q', '\x04', '\x1b': // also Ctrl-D, and Escape alone
 		return keyLeave
+	case '\x03': // Ctrl-C, which sends no signal in raw mode
+		return keyInterrupt
 	}
 	return noKey
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// forest lists the workspaces in each of its paths; those that end in "!" are closed.
+// forest has the workspaces at each path; users may not list those that end in "!".
 func forest(paths ...string) func(context.Context, cluster.Path) ([]*tenancy.Workspace, error) {
 	return func(_ context.Context, in cluster.Path) (all []*tenancy.Workspace, err error) {
 		for _, path := range paths {
@@ -87,8 +87,8 @@ func TestBrowseEnds(t *testing.T) {
 	}
 }
 
-// TestBrowseScrolls checks that the cursor is always in a line that is shown, and
-// that no line is longer than the screen is wide.
+// TestBrowseScrolls checks that the cursor is always in a visible line, and that no line is wider
+// than the screen.
 func TestBrowseScrolls(t *testing.T) {
 	var paths []string
 	for c := 'a'; c <= 'z'; c++ {
@@ -113,7 +113,7 @@ func TestBrowseScrolls(t *testing.T) {
 	}
 }
 
-// TestKeysInPieces checks that an escape sequence may come in several pieces.
+// TestKeysInPieces checks escape sequences that arrive in several pieces.
 func TestKeysInPieces(t *testing.T) {
 	got, rest := keys([]byte("j\x1b["))
 	more, _ := keys(append(rest, 'A'))

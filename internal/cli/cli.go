@@ -1,6 +1,6 @@
-// Package cli hides how people move between workspaces and manage them with
-// kubectl: how a workspace is named, how a kubeconfig says which one is the
-// current one, and what is asked of the server on the way.
+// Package cli implements the kubectl plugins "kubectl ws" and "kubectl kcp". It hides the
+// syntax of workspace paths, how a kubeconfig records the current workspace, and which
+// requests each command sends.
 package cli
 
 import (
@@ -21,15 +21,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// completer begins the names of the programs that kubectl asks to complete the
-// arguments of a plugin.
+// completer is the prefix of the programs that kubectl runs to complete the arguments of
+// a plugin.
 const completer = "kubectl_complete-"
 
-// Main runs the command that the program was called as, which the name in
-// os.Args[0] decides: kubectl-ws (or kubectl-workspace, kubectl-workspaces),
-// kubectl-create-workspace (or kubectl-create-ws), or else kubectl-kcp, which has them
-// all. A name that begins with kubectl_complete- instead completes the arguments of that
-// command. Main returns the exit code.
+// Main runs the command that the file name in os.Args[0] selects, and returns the exit
+// code. The names are kubectl-ws (also kubectl-workspace, kubectl-workspaces) and
+// kubectl-create-workspace (also kubectl-create-ws). Any other name selects kubectl-kcp,
+// which has all commands. A name with the prefix kubectl_complete- completes the arguments
+// of that command.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -48,22 +48,26 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	cmd.SetIn(streams.In)
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
-	cmd.CompletionOptions.DisableDefaultCmd = true // its name is free for a workspace
+	cmd.CompletionOptions.DisableDefaultCmd = true // a workspace may be named "completion"
 	return finish(ctx, newPrinter(streams), cmd.ExecuteContext(ctx))
 }
 
-// Exit codes. Every failure is 1, but for a command that was interrupted.
+// Exit codes. An interrupted command exits as a shell reports one that SIGINT ended.
 const (
 	failed      = 1
 	interrupted = 130
 )
 
-// finish says what went wrong, if anything, and returns the exit code.
+// errInterrupted is the error of a command that Ctrl-C ended while it read keys from a
+// terminal: the terminal sends no signal then.
+var errInterrupted = errors.New("interrupted")
+
+// finish prints err, if there is one, and returns the exit code.
 func finish(ctx context.Context, p *printer, err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, errInterrupted):
 		p.note("interrupted")
 		return interrupted
 	}
@@ -83,45 +87,48 @@ func commandFor(name string, streams genericiooptions.IOStreams) *cobra.Command 
 	return cmd
 }
 
-// KCP returns the command "kubectl kcp", under which all others are.
+// KCP returns the command "kubectl kcp", which contains all others.
 func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 	a := newApp(streams)
 	cmd := &cobra.Command{
 		Use:   "kcp",
-		Short: "Work with the workspaces and APIs of kcp",
-		Long:  "Work with the workspaces and APIs of kcp.",
-		Example: `  # Where am I?
+		Short: "Work with the workspaces of kcp",
+		Long:  "Work with the workspaces of kcp.",
+		Example: `  # Print the current workspace
   kubectl kcp ws .
 
-  # Make a workspace and go there
-  kubectl kcp ws create team --enter`,
+  # Create a workspace and enter it
+  kubectl kcp ws create team --enter
+
+  # Print the version of this plugin
+  kubectl kcp version`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces(), a.quickstartCommand())
+	cmd.AddCommand(a.workspaces(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
 	cmd.AddCommand(unserved("bind", "claims", "crd")...)
 	return a.program(cmd)
 }
 
-// unserved returns commands of the existing kcp which say why they do nothing, whatever
-// flags they are given.
+// unserved returns commands of the existing kcp that only report that they are not
+// supported. They accept any flags.
 func unserved(names ...string) []*cobra.Command {
 	var all []*cobra.Command
 	for _, name := range names {
 		all = append(all, &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("%q needs APIs to be shared between workspaces, which this version does not do", cmd.CommandPath())
+			return fmt.Errorf("%q is not supported: this version of kcp cannot share APIs between workspaces", cmd.CommandPath())
 		}})
 	}
 	return all
 }
 
-// readyWithin is how long a new workspace may take before the command that made it gives up.
+// readyWithin is the timeout for a new workspace to become ready.
 const readyWithin = time.Minute
 
-// An app is what the commands of one program share.
+// An app is the state that all commands of one program share.
 type app struct {
 	flags   *genericclioptions.ConfigFlags
-	from    string // the workspace to work in; empty for the current one
+	from    string // --workspace; empty for the current workspace
 	streams genericiooptions.IOStreams
 	print   *printer
 	ready   time.Duration
@@ -136,13 +143,13 @@ func newApp(streams genericiooptions.IOStreams) *app {
 	}
 }
 
-// program makes cmd a program of its own, or a part of kubectl: it gives cmd
-// the flags that all commands below it share.
+// program completes cmd as the root of a program or as a subcommand of kubectl. It adds
+// the flags that all subcommands share, and how errors are reported.
 func (a *app) program(cmd *cobra.Command) *cobra.Command {
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	flags := cmd.PersistentFlags()
 	a.flags.AddFlags(flags)
-	flags.StringVarP(&a.from, "workspace", "w", "", "work in this workspace instead of the current one: a relative path, .. or an absolute path such as :root:org")
+	flags.StringVarP(&a.from, "workspace", "w", "", "Use this workspace instead of the current one: a relative path, .. or an absolute path such as :root:org")
 	var logs flag.FlagSet
 	klog.InitFlags(&logs)
 	flags.AddGoFlag(logs.Lookup("v"))
@@ -150,14 +157,14 @@ func (a *app) program(cmd *cobra.Command) *cobra.Command {
 	completeFlag(cmd, "workspace", a.completePath)
 	completeFlag(cmd, "context", a.completeContext)
 	withAdvice(cmd)
-	withUsage(cmd)
+	WithUsage(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return errors.New(err.Error() + "\nSee '" + cmd.CommandPath() + " --help' for usage")
+		return fmt.Errorf("%w\nSee '%s --help' for usage", err, cmd.CommandPath())
 	})
 	return cmd
 }
 
-// open starts a session in the workspace that the user wants to work in.
+// open starts a session in the workspace of --workspace, or in the current one.
 func (a *app) open(ctx context.Context) (*session, *server, error) {
 	s, err := openSession(a.flags)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 
 func TestCalledAs(t *testing.T) {
 	for name, want := range map[string]string{
-		"kubectl-ws":                 "Usage:\n  kubectl ws [workspace]",
-		"/usr/bin/kubectl-workspace": "Usage:\n  kubectl workspace [workspace]",
-		"./kubectl-workspaces.exe":   "Usage:\n  kubectl workspaces [workspace]",
-		"kubectl-create-workspace":   "Usage:\n  kubectl create workspace <name>",
-		"kubectl-create_workspace":   "Usage:\n  kubectl create workspace <name>",
+		"kubectl-ws":                 "Usage:\n  kubectl ws [WORKSPACE]",
+		"/usr/bin/kubectl-workspace": "Usage:\n  kubectl workspace [WORKSPACE]",
+		"./kubectl-workspaces.exe":   "Usage:\n  kubectl workspaces [WORKSPACE]",
+		"kubectl-create-workspace":   "Usage:\n  kubectl create workspace NAME",
+		"kubectl-create_workspace":   "Usage:\n  kubectl create workspace NAME",
 		"kubectl-kcp":                "Usage:\n  kubectl kcp [flags]",
 		"anything":                   "Usage:\n  kubectl kcp [flags]",
 	} {
@@ -29,14 +29,14 @@ func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"kubectl-ws crate b":                             "error: there is no command \"kubectl ws crate\"; did you mean \"kubectl ws create\"?\nSee 'kubectl ws --help' for usage\n",
 		"kubectl-ws --nope":                              "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage\n",
-		"kubectl-ws create":                              "error: it is used as \"kubectl ws create <name>\", and was given 0 arguments\nSee 'kubectl ws create --help' for usage\n",
-		"kubectl-ws current a":                           "error: it is used as \"kubectl ws current\", and was given 1 argument\nSee 'kubectl ws current --help' for usage\n",
-		"kubectl-ws explain a b":                         "error: it is used as \"kubectl ws explain [workspace [verb resource]]\", and was given 2 arguments\nSee 'kubectl ws explain --help' for usage\n",
+		"kubectl-ws create":                              "error: usage: kubectl ws create NAME [flags]; got 0 arguments\nSee 'kubectl ws create --help' for usage\n",
+		"kubectl-ws current a":                           "error: usage: kubectl ws current [flags]; got 1 argument\nSee 'kubectl ws current --help' for usage\n",
+		"kubectl-ws explain a b":                         "error: usage: kubectl ws explain [WORKSPACE [VERB RESOURCE]] [flags]; got 2 arguments\nSee 'kubectl ws explain --help' for usage\n",
 		"kubectl-ws tree --nope":                         "error: unknown flag: --nope\nSee 'kubectl ws tree --help' for usage\n",
 		"kubectl-kcp nope":                               "error: there is no command \"kubectl kcp nope\"\nSee 'kubectl kcp --help' for usage\n",
-		"kubectl-kcp bind apiexport root:a --timeout 1s": "error: \"kubectl kcp bind\" needs APIs to be shared between workspaces, which this version does not do\n",
-		"kubectl-kcp claims get apibinding":              "error: \"kubectl kcp claims\" needs APIs to be shared between workspaces, which this version does not do\n",
-		"kubectl-kcp crd snapshot -f -":                  "error: \"kubectl kcp crd\" needs APIs to be shared between workspaces, which this version does not do\n",
+		"kubectl-kcp bind apiexport root:a --timeout 1s": "error: \"kubectl kcp bind\" is not supported: this version of kcp cannot share APIs between workspaces\n",
+		"kubectl-kcp claims get apibinding":              "error: \"kubectl kcp claims\" is not supported: this version of kcp cannot share APIs between workspaces\n",
+		"kubectl-kcp crd snapshot -f -":                  "error: \"kubectl kcp crd\" is not supported: this version of kcp cannot share APIs between workspaces\n",
 	} {
 		if got := call(t, "", strings.Fields(line)...); got != (result{err: want, code: 1}) {
 			t.Errorf("%s: got %+v, want %q", line, got, want)
@@ -44,8 +44,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestEveryCommandIsExplained checks that no command that is shown is without a description,
-// and an example that begins with its own name.
+// TestEveryCommandIsExplained checks that every visible command has a description, and an example
+// that begins with its name.
 func TestEveryCommandIsExplained(t *testing.T) {
 	var check func(*cobra.Command)
 	check = func(cmd *cobra.Command) {
@@ -68,8 +68,8 @@ func TestEveryCommandIsExplained(t *testing.T) {
 	check(CreateWorkspace(streams))
 }
 
-// TestDependencies checks that a plugin stays a client: the code of a server
-// would make it large and slow to start.
+// TestDependencies checks that the plugin links no server code, which would make it large and slow
+// to start.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".", "../../cmd/kubectl-kcp").Output()
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// completeWithin bounds how long pressing the tab key may take.
+// completeWithin is the timeout of a completion.
 const completeWithin = 5 * time.Second
 
-// A path goes on after a word of it, so the shell adds no space.
+// pathDirective keeps the shell from adding a space after a word: a path may go on.
 const pathDirective = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 
-// complete completes an only argument that is the path of a workspace.
+// complete completes the argument of a command that takes one workspace.
 func (a *app) complete(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -25,8 +25,8 @@ func (a *app) complete(cmd *cobra.Command, args []string, text string) ([]string
 	return a.completePath(cmd, args, text)
 }
 
-// completePath completes the last word of the path of a workspace. Whatever goes
-// wrong is silence: the user is in the middle of a line.
+// completePath completes the last word of a workspace path. Errors end in no completions,
+// not in a message: the user is typing a command.
 func (a *app) completePath(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 	defer cancel()
@@ -56,8 +56,8 @@ func (a *app) completePath(cmd *cobra.Command, _ []string, text string) ([]strin
 	return names, pathDirective
 }
 
-// completeType completes a workspace type: those in the current workspace by
-// name, those in the root by path and name.
+// completeType completes a workspace type: one in the current workspace by its name, one in
+// the root by path and name.
 func (a *app) completeType(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 	defer cancel()

@@ -19,12 +19,12 @@ import (
 // CreateWorkspace returns the command "kubectl create workspace".
 func CreateWorkspace(streams genericiooptions.IOStreams) *cobra.Command {
 	a := newApp(streams)
-	cmd := a.createCommand("workspace <name>", "kubectl create workspace")
+	cmd := a.createCommand("workspace NAME", "kubectl create workspace")
 	cmd.Aliases = []string{"ws"}
 	return a.program(cmd)
 }
 
-// A creation is what the user asks for besides a name.
+// A creation holds the flags of create.
 type creation struct {
 	typ            string
 	selector       string
@@ -39,30 +39,30 @@ func (a *app) createCommand(use, called string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Create a workspace in the current one",
-		Long:  "Create a workspace in the current one, and wait for up to a minute until it is ready to use.",
-		Example: strings.ReplaceAll(`  # Create a workspace of the type that is usual here
+		Long:  "Create a workspace in the current one, and wait for up to a minute until it is ready.",
+		Example: strings.ReplaceAll(`  # Create a workspace of the default type
   <called> team
 
-  # Create a workspace of a certain type, and go there
+  # Create a workspace of another type, and enter it
   <called> team --type root:universal --enter
 
-  # Make sure that a workspace exists, for scripts
+  # Create a workspace unless it exists, in a script
   <called> team --ignore-existing
 
-  # The object that was created, for programs; what is said beside it goes to standard error
+  # Print the new object as YAML; messages go to standard error
   <called> team -o yaml`, "<called>", called),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.create(cmd.Context(), args[0], c) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.typ, "type", "", "type of the workspace, as a name or with the path of the workspace that has the type, as in root:universal; what is usual here if not given")
-	flags.BoolVar(&c.enter, "enter", false, "go to the workspace once it is ready")
-	flags.BoolVar(&c.ignoreExisting, "ignore-existing", false, "it is no error if there is such a workspace already; a --type must be absolute then")
-	flags.StringVar(&c.context, "create-context", "", "add a context of this name for the workspace to the kubeconfig")
-	flags.StringVar(&c.selector, "location-selector", "", "labels of the shards that the workspace may be on")
+	flags.StringVar(&c.typ, "type", "", "Type of the workspace: the name of a type here or above, or the path of its workspace and the name, as in root:universal. (default the default child type of the current workspace)")
+	flags.BoolVar(&c.enter, "enter", false, "Enter the workspace when it is ready.")
+	flags.BoolVar(&c.ignoreExisting, "ignore-existing", false, "Succeed if the workspace exists already. --type must then have a path.")
+	flags.StringVar(&c.context, "create-context", "", "Name of a context for the workspace to add to the kubeconfig.")
+	flags.StringVar(&c.selector, "location-selector", "", "Label selector for the shards on which the workspace may be.")
 	completeFlag(cmd, "type", a.completeType)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
-	outputFlag(cmd, &c.format)
+	outputFlag(cmd, &c.format, objectFormats())
 	return cmd
 }
 
@@ -95,7 +95,7 @@ func (a *app) create(ctx context.Context, name string, c creation) error {
 		p.say("%s created. Waiting for it to be ready...", called)
 	}
 	if w, err = a.await(ctx, srv, s.here.path, w); err != nil {
-		return fmt.Errorf("workspace %q does not become ready: %w", name, err)
+		return fmt.Errorf("workspace %q was created, but is not ready: %w", name, err)
 	}
 	p.say("%s is ready to use.", called)
 	if c.format != "" {
@@ -106,7 +106,7 @@ func (a *app) create(ctx context.Context, name string, c creation) error {
 	return a.settle(ctx, s, w, c)
 }
 
-// settle leaves the kubeconfig as the user wants it once w is ready.
+// settle makes the changes to the kubeconfig that the flags ask for, once w is ready.
 func (a *app) settle(ctx context.Context, s *session, w *tenancy.Workspace, c creation) error {
 	to, p := s.here.at(s.here.path.Join(w.Name)), a.print.aside(c.format)
 	if c.context != "" {
@@ -125,7 +125,7 @@ func (a *app) settle(ctx context.Context, s *session, w *tenancy.Workspace, c cr
 	return nil
 }
 
-// free returns an error if the context to create would replace one that leads elsewhere.
+// free returns an error if --create-context would replace a context for another workspace.
 func (c creation) free(s *session, to place) error {
 	config, err := s.access.GetStartingConfig()
 	if err != nil || c.context == "" {
@@ -134,7 +134,7 @@ func (c creation) free(s *session, to place) error {
 	entry, exists := config.Contexts[c.context]
 	cl, taken := config.Clusters[c.context]
 	if exists && entry.Cluster != c.context || taken && cl.Server != to.URL() {
-		return fmt.Errorf("there is another context %q in the kubeconfig; choose another name for --create-context", c.context)
+		return fmt.Errorf("the kubeconfig has a context %q for something else; choose another name for --create-context", c.context)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (c creation) workspace(here cluster.Path, name string) (*tenancy.Workspace,
 		return nil, err
 	}
 	if w.Spec.Type = typ; typ != nil && typ.Path == "" && c.ignoreExisting {
-		return nil, fmt.Errorf("--ignore-existing needs an absolute --type, as in root:%s, or none: which type %[1]q is depends on where it is looked for", typ.Name)
+		return nil, fmt.Errorf("--ignore-existing needs a --type with a path, as in root:%s, or no --type: a name alone depends on the current workspace", typ.Name)
 	}
 	if c.selector != "" {
 		selector, err := metav1.ParseToLabelSelector(c.selector)
@@ -165,8 +165,8 @@ func (c creation) workspace(here cluster.Path, name string) (*tenancy.Workspace,
 	return w, nil
 }
 
-// parseType returns the type that text names to somebody at here: a name, which
-// the server looks for, or a path and a name.
+// parseType parses the value of --type in the workspace at here: a name, which the server
+// resolves, or a path and a name.
 func parseType(here cluster.Path, text string) (*tenancy.WorkspaceTypeReference, error) {
 	if text == "" {
 		return nil, nil
@@ -190,15 +190,15 @@ func parseType(here cluster.Path, text string) (*tenancy.WorkspaceTypeReference,
 	return &tenancy.WorkspaceTypeReference{Path: string(at), Name: name}, nil
 }
 
-// sameType returns an error if w has not the type that is wanted.
+// sameType returns an error if w and wanted differ in their type.
 func sameType(w, wanted *tenancy.Workspace) error {
 	if wanted.Spec.Type != nil && typeName(w) != typeName(wanted) {
-		return fmt.Errorf("it already exists with type %s, not %s; delete it first or leave out --type", dash(typeName(w)), typeName(wanted))
+		return fmt.Errorf("it already exists with type %s, not %s; delete it first or omit --type", dash(typeName(w)), typeName(wanted))
 	}
 	return nil
 }
 
-// await returns w once it is ready.
+// await waits until w is ready, and returns it.
 func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tenancy.Workspace) (*tenancy.Workspace, error) {
 	limited, cancel := context.WithTimeout(ctx, a.ready)
 	defer cancel()
@@ -221,12 +221,12 @@ func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tena
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return nil, fmt.Errorf("it is still not ready after %s%s; keep an eye on it: kubectl get workspace %s --watch", a.ready, reason(w), w.Name)
+		return nil, fmt.Errorf("timed out after %s%s; to watch it, run: kubectl get workspace %s --watch", a.ready, reason(w), w.Name)
 	}
 	return w, err
 }
 
-// initializing returns what w waits for, if those are initializers.
+// initializing returns a message about the initializers that w waits for, or nothing.
 func initializing(w *tenancy.Workspace) string {
 	if w.Status.Phase != core.PhaseInitializing || len(w.Status.Initializers) == 0 {
 		return ""
@@ -235,7 +235,7 @@ func initializing(w *tenancy.Workspace) string {
 	for _, i := range w.Status.Initializers {
 		left = append(left, string(i))
 	}
-	return "Initializers left: " + strings.Join(left, ", ")
+	return "Waiting for initializers: " + strings.Join(left, ", ")
 }
 
 func describe(w *tenancy.Workspace) string {

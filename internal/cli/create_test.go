@@ -26,14 +26,14 @@ func TestCreate(t *testing.T) {
 		"ready later":    {"kubectl-create-workspace team", []string{"Scheduling", "Initializing", "Ready"}, result{out: made}},
 		"and enter":      {"kubectl-create-ws team --enter", []string{"Scheduling", "Ready"}, result{out: made + "Current workspace is 'root:team' (type root:organization).\n"}},
 		"and a context":  {"kubectl-ws create team --create-context c", []string{"Ready"}, result{out: made + "Created context \"c\".\n"}},
-		"deleted":        {"kubectl-ws create team", []string{"Scheduling", "gone"}, result{code: 1, err: "error: workspace \"team\" does not become ready: it was deleted\n", out: strings.SplitAfter(made, "\n")[0]}},
-		"being deleted":  {"kubectl-ws create team", []string{"Scheduling", "Terminating"}, result{code: 1, err: "error: workspace \"team\" does not become ready: it is being deleted\n", out: strings.SplitAfter(made, "\n")[0]}},
+		"deleted":        {"kubectl-ws create team", []string{"Scheduling", "gone"}, result{code: 1, err: "error: workspace \"team\" was created, but is not ready: it was deleted\n", out: strings.SplitAfter(made, "\n")[0]}},
+		"being deleted":  {"kubectl-ws create team", []string{"Scheduling", "Terminating"}, result{code: 1, err: "error: workspace \"team\" was created, but is not ready: it is being deleted\n", out: strings.SplitAfter(made, "\n")[0]}},
 		"exists":         {"kubectl-ws create old", nil, result{code: 1, err: "error: cannot create workspace \"old\" in \"root\": workspaces.tenancy.kcp.io \"old\" already exists\n"}},
 		"may exist":      {"kubectl-ws create old --ignore-existing --enter", []string{"Ready"}, result{out: "Workspace \"old\" (type root:organization) is ready to use.\nCurrent workspace is 'root:old' (type root:organization).\n", err: "Workspace \"old\" (type root:organization) already exists.\n"}},
 		"same type":      {"kubectl-ws create old --ignore-existing --type root:organization", nil, result{out: "Workspace \"old\" (type root:organization) is ready to use.\n", err: "Workspace \"old\" (type root:organization) already exists.\n"}},
-		"other type":     {"kubectl-ws create old --ignore-existing --type root:universal", nil, result{code: 1, err: "error: cannot create workspace \"old\" in \"root\": it already exists with type root:organization, not root:universal; delete it first or leave out --type\n"}},
-		"relative type":  {"kubectl-ws create old --ignore-existing --type universal", nil, result{code: 1, err: "error: --ignore-existing needs an absolute --type, as in root:universal, or none: which type \"universal\" is depends on where it is looked for\n"}},
-		"used context":   {"kubectl-ws create team --create-context base", nil, result{code: 1, err: "error: there is another context \"base\" in the kubeconfig; choose another name for --create-context\n"}},
+		"other type":     {"kubectl-ws create old --ignore-existing --type root:universal", nil, result{code: 1, err: "error: cannot create workspace \"old\" in \"root\": it already exists with type root:organization, not root:universal; delete it first or omit --type\n"}},
+		"relative type":  {"kubectl-ws create old --ignore-existing --type universal", nil, result{code: 1, err: "error: --ignore-existing needs a --type with a path, as in root:universal, or no --type: a name alone depends on the current workspace\n"}},
+		"used context":   {"kubectl-ws create team --create-context base", nil, result{code: 1, err: "error: the kubeconfig has a context \"base\" for something else; choose another name for --create-context\n"}},
 		"name of a path": {"kubectl-ws create a:b", nil, result{code: 1, err: "error: " + badName("a:b").Error() + "\n"}},
 		"name of dots":   {"kubectl-ws create ..", nil, result{code: 1, err: "error: " + badName("..").Error() + "\n"}},
 	} {
@@ -64,7 +64,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestCreateSends checks what the server is asked to create.
+// TestCreateSends checks the object in the create request.
 func TestCreateSends(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]map[string]any{
@@ -110,13 +110,13 @@ func TestCreateWithoutWatching(t *testing.T) {
 	w := newWorld(t)
 	w.birth, w.blind = []string{"Scheduling"}, true
 	got := call(t, w.kubeconfig(), "kubectl-ws", "create", "team")
-	if got.code != 1 || got.err != "error: workspace \"team\" does not become ready: workspaces may not be watched\n" {
+	if got.code != 1 || got.err != "error: workspace \"team\" was created, but is not ready: workspaces may not be watched\n" {
 		t.Errorf("got %+v", got)
 	}
 }
 
-// TestCreateWatchesAgain checks that a watch which ends early is begun again
-// after a fresh look.
+// TestCreateWatchesAgain checks that create gets the workspace and watches again after a watch has
+// ended early.
 func TestCreateWatchesAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:old")
@@ -153,11 +153,11 @@ func TestCreateGivesUp(t *testing.T) {
 	file := w.kubeconfig()
 	a.flags.KubeConfig, a.ready = &file, 50*time.Millisecond
 	err := a.create(t.Context(), "slow", creation{enter: true})
-	want := "it is still not ready after 50ms (Initializing, WorkspaceInitialized: InitializerExists: root:slow is not done); keep an eye on it: kubectl get workspace slow --watch"
+	want := "timed out after 50ms (Initializing, WorkspaceInitialized: InitializerExists: root:slow is not done); to watch it, run: kubectl get workspace slow --watch"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if got := load(t, file).CurrentContext; got != "root" {
-		t.Errorf("entered what is not ready: %s", got)
+		t.Errorf("entered a workspace that is not ready: %s", got)
 	}
 }

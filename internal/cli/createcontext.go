@@ -7,18 +7,18 @@ import (
 func (a *app) createContextCommand() *cobra.Command {
 	var overwrite bool
 	cmd := &cobra.Command{
-		Use:   "create-context [name]",
+		Use:   "create-context [NAME]",
 		Short: "Add a context for the current workspace to the kubeconfig",
-		Long:  "Add a context for the current workspace to the kubeconfig and use it. The context is called like the path of the workspace if no name is given. It stays with the workspace when you go elsewhere.",
-		Example: `  # Add a context that is called like the path of the current workspace
+		Long:  "Add a context for the current workspace to the kubeconfig, and switch to it. The default name is the path of the workspace. Unlike the context of the current workspace, it does not change when you enter another workspace.",
+		Example: `  # Add a context with the path of the current workspace as its name
   kubectl ws create-context
 
-  # Let the context "team" stand for the current workspace from now on
+  # Make the context "team" lead to the current workspace
   kubectl ws create-context team --overwrite`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.ValidArgsFunction = a.completeContext
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace a context of the same name")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "Replace a context of the same name.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, _, err := a.open(cmd.Context())
 		if err != nil {

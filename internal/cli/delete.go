@@ -18,13 +18,13 @@ import (
 func (a *app) deleteCommand() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use:   "delete <workspace>",
+		Use:   "delete WORKSPACE",
 		Short: "Delete a workspace with everything in it and below it",
-		Long:  "Delete a workspace with everything in it and below it, and wait until it is gone. What holds the deletion up is told meanwhile; to interrupt the command does not stop it.",
+		Long:  "Delete a workspace with everything in it and below it, and wait until it is gone. While it waits, the command prints what the deletion waits for. If you interrupt the command, the deletion goes on.",
 		Example: `  # Delete a workspace below the current one
   kubectl ws delete team
 
-  # Begin to, and do something else
+  # Start the deletion and do not wait for it
   kubectl ws delete :root:org:team --wait=false`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
@@ -32,7 +32,7 @@ func (a *app) deleteCommand() *cobra.Command {
 			return a.delete(cmd.Context(), args[0], wait)
 		},
 	}
-	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the workspace is gone")
+	cmd.Flags().BoolVar(&wait, "wait", true, "Wait until the workspace is gone.")
 	return cmd
 }
 
@@ -47,10 +47,10 @@ func (a *app) delete(ctx context.Context, arg string, wait bool) error {
 	}
 	up, name, ok := parent(path)
 	if !ok {
-		return fmt.Errorf("workspace %q cannot be deleted: it is the top of a tree", path)
+		return fmt.Errorf("workspace %q cannot be deleted: it has no parent", path)
 	}
 	if s.here.path == path || strings.HasPrefix(string(s.here.path), string(path)+":") {
-		return fmt.Errorf("you are in workspace %q; go elsewhere before you delete it: kubectl ws :%s", s.here.path, up)
+		return fmt.Errorf("your current workspace is %q; leave it before you delete it: kubectl ws :%s", s.here.path, up)
 	}
 	w, err := srv.get(ctx, up, name)
 	if err == nil {
@@ -64,13 +64,13 @@ func (a *app) delete(ctx context.Context, arg string, wait bool) error {
 		return nil
 	}
 	if err := a.awaitGone(ctx, srv, up, w); err != nil {
-		return fmt.Errorf("workspace %q is being deleted, but not gone: %w", path, err)
+		return fmt.Errorf("workspace %q is being deleted, but is not gone yet: %w", path, err)
 	}
 	a.print.say("Workspace %q is gone.", name)
 	return nil
 }
 
-// remove asks for w to be deleted, and for no other of that name.
+// remove deletes w, and no other workspace of that name.
 func (s *server) remove(ctx context.Context, path cluster.Path, w *tenancy.Workspace) error {
 	workspaces, err := s.workspaces(path)
 	if err != nil {
@@ -79,15 +79,15 @@ func (s *server) remove(ctx context.Context, path cluster.Path, w *tenancy.Works
 	return workspaces.Delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &w.UID}})
 }
 
-// awaitGone returns once w is gone, and tells meanwhile what it waits for.
+// awaitGone waits until w is gone. Meanwhile it prints what the deletion waits for.
 func (a *app) awaitGone(ctx context.Context, srv *server, path cluster.Path, w *tenancy.Workspace) error {
 	said := ""
 	err := srv.follow(ctx, path, w, func(now *tenancy.Workspace) (bool, error) {
 		if now.UID != w.UID {
-			return true, nil // another one of that name
+			return true, nil // a new workspace of that name
 		}
 		if now.DeletionTimestamp == nil || now.Status.Phase == core.PhaseReady {
-			return false, nil // nothing has been done yet
+			return false, nil // no condition is set yet
 		}
 		if why := reason(now); why != said {
 			said = why

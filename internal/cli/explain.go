@@ -21,28 +21,28 @@ func (a *app) explainCommand() *cobra.Command {
 	var f format
 	var q inquiry
 	cmd := &cobra.Command{
-		Use:   "explain [workspace [verb resource]]",
-		Short: "Tell what a workspace is, and why it does not do what you expect",
-		Long:  "Tell what a workspace is and what you may do in it, and if something is wrong, why: why it is not ready, why it is not gone, why you cannot enter it, and what to do about it. With a verb and a resource it tells how such a request is decided. It tells what you may know, so that others may be told more.",
-		Example: `  # Why can I not go there?
+		Use:   "explain [WORKSPACE [VERB RESOURCE]]",
+		Short: "Explain the state of a workspace and what you may do in it",
+		Long:  "Print what a workspace is, what you may do in it, and its problems: why it is not ready, why its deletion does not end, why you may not enter it, and what to do about that. With a verb and a resource, print how such a request is authorized. The output contains only what you may read, so other users may see more.",
+		Example: `  # Find out why you cannot enter a workspace
   kubectl ws explain :root:org:team
 
-  # What is the current workspace, and what may I do in it?
+  # Describe the current workspace and your permissions in it
   kubectl ws explain
 
-  # Why can alice not delete secrets there?
+  # Find out why alice may not delete secrets in a workspace
   kubectl ws explain team delete secrets --for alice`,
 		ValidArgsFunction: a.complete,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 && len(args) != 3 {
-				return errors.New("neither a workspace alone nor with a verb and a resource")
+				return errors.New("a verb needs a resource")
 			}
 			return nil
 		},
 	}
-	outputFlag(cmd, &f)
-	cmd.Flags().StringVar(&q.user, "for", "", "tell of this user instead of yourself")
-	cmd.Flags().StringArrayVar(&q.groups, "for-group", nil, "group that the user is in; may be given several times")
+	outputFlag(cmd, &f, objectFormats())
+	cmd.Flags().StringVar(&q.user, "for", "", "Explain the access of this user instead of your own.")
+	cmd.Flags().StringArrayVar(&q.groups, "for-group", nil, "Group of that user. Can be given several times.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 3 {
 			q.verb, q.resource, args = args[1], args[2], args[:1]
@@ -69,7 +69,7 @@ func (a *app) explainCommand() *cobra.Command {
 	return cmd
 }
 
-// An explanation is what a user is told about a workspace.
+// An explanation is the result of "kubectl ws explain".
 type explanation struct {
 	Path     string     `json:"path"`
 	Type     string     `json:"type,omitempty"`
@@ -82,17 +82,17 @@ type explanation struct {
 	Rights   []string   `json:"rights,omitempty"`
 	Problems []problem  `json:"problems,omitempty"`
 
-	// Access is how the server decides, step by step.
+	// Access is the server's decision, step by step.
 	Access *tenancy.AccessExplanation `json:"access,omitempty"`
 }
 
-// A problem is something that keeps a workspace from being what it should be.
+// A problem is a reason why a workspace is not usable, and what to do about it.
 type problem struct {
 	What string `json:"what"`
 	Fix  string `json:"fix,omitempty"`
 }
 
-// explain decides what to tell.
+// explain returns what the facts mean for the user.
 func (f *facts) explain() explanation {
 	e := explanation{Path: string(f.at.path), URL: f.at.URL(), Rights: f.rights}
 	if f.user != nil {
@@ -108,6 +108,7 @@ func (f *facts) explain() explanation {
 	if w := f.object; w != nil {
 		e.Type, e.Cluster, e.Phase = typeName(w), w.Spec.Cluster, w.Status.Phase
 		e.Owner = owner(w.Annotations)
+		state.mount = w.Spec.Mount
 		state.add(w.ObjectMeta, w.Status.Conditions)
 		state.initializers, state.terminators = w.Status.Initializers, w.Status.Terminators
 	}
@@ -120,15 +121,18 @@ func (f *facts) explain() explanation {
 		return e
 	}
 	e.Problems = append(e.Problems, state.problems(e.Phase)...)
-	if e.Access != nil && !e.Access.Allowed {
+	switch {
+	case e.Access != nil && !e.Access.Allowed:
 		e.Problems = append(e.Problems, problem{fmt.Sprintf("User %s may not %s.", e.Access.User, inWords(e.Access.Request)), sentence(e.Access.Message) + "."})
-	} else if apierrors.IsForbidden(f.reach) && e.Phase != core.PhaseInactive && e.Access == nil {
+	case apierrors.IsForbidden(f.reach) && e.Phase != core.PhaseInactive && e.Access == nil:
 		e.Problems = append(e.Problems, problem{"You may not enter it: " + f.reach.Error(), f.ask()})
+	case f.reach != nil && !apierrors.IsForbidden(f.reach) && e.Phase == core.PhaseReady:
+		e.Problems = append(e.Problems, problem{"It does not answer requests: " + f.reach.Error(), state.repair()})
 	}
 	return e
 }
 
-// owner returns the name of the user who made a workspace.
+// owner returns the name of the user who created a workspace.
 func owner(annotations map[string]string) string {
 	var user authenticationv1.UserInfo
 	if json.Unmarshal([]byte(annotations[tenancy.OwnerAnnotation]), &user) != nil {
@@ -137,13 +141,13 @@ func owner(annotations map[string]string) string {
 	return user.Username
 }
 
-// hidden says why nothing is known about the workspace.
+// hidden returns why nothing is known about the workspace.
 func (f *facts) hidden() problem {
 	switch {
 	case f.reach == nil:
-		return problem{"You may enter it, but not read what it says of itself.", ""}
+		return problem{"You may enter it, but you may read neither its Workspace nor its LogicalCluster.", ""}
 	case apierrors.IsNotFound(f.reach), apierrors.IsNotFound(f.lookup):
-		return problem{"There is no such workspace.", "See what there is: kubectl ws tree :"}
+		return problem{"There is no such workspace.", "To see which workspaces there are, run: kubectl ws tree :"}
 	case apierrors.IsForbidden(f.reach):
 		return problem{"You may not enter it, or it does not exist: " + f.reach.Error(), f.ask()}
 	default:
@@ -151,19 +155,19 @@ func (f *facts) hidden() problem {
 	}
 }
 
-// ask says whom to ask for what to be let in.
+// ask returns the advice for a user who may not enter the workspace.
 func (f *facts) ask() string {
-	name := "<you>"
+	name := "USER"
 	if f.user != nil {
 		name = f.user.Username
 	}
 	if name == anonymous {
 		return "You are not logged in: check the user of your context with kubectl config view --minify"
 	}
-	return fmt.Sprintf("Ask an administrator of it to run: kubectl ws share %s --role view -w :%s", shellWord(name), f.at.path)
+	return fmt.Sprintf("Ask an administrator of the workspace to run: kubectl ws share %s --role view -w :%s", shellWord(name), f.at.path)
 }
 
-// shellWord returns what a shell takes for word.
+// shellWord quotes a word for a shell if it needs that.
 func shellWord(word string) string {
 	if strings.Trim(word, plain) == "" && !strings.Contains(word, " ") {
 		return word
@@ -171,8 +175,9 @@ func shellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// A state is what a Workspace and its LogicalCluster say of themselves.
+// A state is the state that a Workspace and its LogicalCluster report.
 type state struct {
+	mount        *tenancy.Mount // nil if kcp itself serves the workspace
 	deleted      bool
 	finalizers   []string
 	conditions   conditions.Conditions
@@ -180,12 +185,12 @@ type state struct {
 	terminators  []core.Terminator
 }
 
-// systemFinalizers are those that stay until the content is gone, as they should.
+// systemFinalizers are the finalizers that kcp itself removes, once the content is gone.
 func systemFinalizers() []string {
 	return []string{core.LogicalClusterFinalizer, core.DeletionFinalizer, core.TerminatorsFinalizer}
 }
 
-// obstacles adds what the server says of them.
+// obstacles adds the obstacles that the server reports.
 func (s *state) obstacles(told *tenancy.WorkspaceExplanation) {
 	s.deleted = s.deleted || told.Deleting
 	for _, o := range told.Obstacles {
@@ -202,7 +207,7 @@ func (s *state) obstacles(told *tenancy.WorkspaceExplanation) {
 	}
 }
 
-// with returns all and one more, unless it is among them.
+// with appends one to all unless all contains it.
 func with[T comparable](all []T, one T) []T {
 	if slices.Contains(all, one) {
 		return all
@@ -229,28 +234,33 @@ func (s *state) add(o metav1.ObjectMeta, all conditions.Conditions) {
 	}
 }
 
-// problems returns what keeps a workspace in its phase, if that is not Ready.
+// problems returns why a workspace stays in its phase, if that is not Ready.
 func (s *state) problems(phase core.Phase) (all []problem) {
 	say := func(fix, format string, args ...any) { all = append(all, problem{fmt.Sprintf(format, args...), fix}) }
+	const controller = "Check that its controller is running. The controller removes the %s when it has finished."
 	switch phase {
 	case core.PhaseScheduling, "":
-		say("", "It is not known yet where it will be.")
+		say("", "It has no shard yet.")
 	case core.PhaseInitializing:
 		for _, i := range s.initializers {
-			say("See that the controller behind it runs: it removes its initializer when it has finished.", "Initializer %s has not finished.", i)
+			say(fmt.Sprintf(controller, "initializer"), "Initializer %s has not finished.", i)
 		}
 	case core.PhaseInactive:
 		say("Ask an operator to remove the annotation "+core.InactiveAnnotation+" from its LogicalCluster.", "An operator has taken it offline.")
 	case core.PhaseUnavailable:
-		say("", "It was ready, and cannot be served at the moment.")
+		if s.mount != nil {
+			say(s.repair(), "It is mounted from %s %s, which is not ready.", s.mount.Reference.Kind, s.mount.Reference.Name)
+		} else {
+			say("", "It is temporarily unavailable.")
+		}
 	case core.PhaseTerminating, core.PhaseDeleting:
 		for _, t := range s.terminators {
-			say("See that the controller behind it runs: it removes its terminator when it has finished.", "Terminator %s has not finished.", t)
+			say(fmt.Sprintf(controller, "terminator"), "Terminator %s has not finished.", t)
 		}
 	}
 	if s.deleted {
 		for _, name := range s.finalizers {
-			say("See that the controller behind it runs: it removes its finalizer when it has finished.", "It is being deleted, and finalizer %s holds it.", name)
+			say(fmt.Sprintf(controller, "finalizer"), "Finalizer %s blocks its deletion.", name)
 		}
 	}
 	for _, c := range s.conditions {
@@ -259,6 +269,20 @@ func (s *state) problems(phase core.Phase) (all []problem) {
 		}
 	}
 	return all
+}
+
+// repair returns what to do about a mounted workspace that does not answer.
+func (s *state) repair() string {
+	if s.mount == nil {
+		return ""
+	}
+	ref := s.mount.Reference
+	namespace := ""
+	if ref.Namespace != "" {
+		namespace = " -n " + ref.Namespace
+	}
+	return fmt.Sprintf("Check the status of %s %s and the server at its URL. In the parent workspace, run: kubectl get %s %s%s -o yaml",
+		ref.Kind, ref.Name, strings.ToLower(ref.Kind), ref.Name, namespace)
 }
 
 func (p *printer) explanation(e explanation) {
@@ -276,7 +300,7 @@ func (p *printer) explanation(e explanation) {
 		p.decision(e.Access)
 	}
 	if len(e.Problems) == 0 {
-		p.say("Nothing is wrong with it.")
+		p.say("No problems found.")
 	}
 	for _, problem := range e.Problems {
 		p.say("\n%s", problem.What)
@@ -286,7 +310,7 @@ func (p *printer) explanation(e explanation) {
 	}
 }
 
-// entering is the request that is asked about if none is given.
+// entering is the request that the server explains by default.
 const entering = "access /"
 
 func inWords(request string) string {
@@ -296,15 +320,15 @@ func inWords(request string) string {
 	return request
 }
 
-// decision prints how a request is decided.
+// decision prints the steps of an access decision.
 func (p *printer) decision(a *tenancy.AccessExplanation) {
-	p.say("\nHow it is decided whether user %s may %s:", a.User, inWords(a.Request))
+	p.say("\nSteps of the decision whether user %s may %s:", a.User, inWords(a.Request))
 	var rows [][]string
 	for _, step := range a.Steps {
 		rows = append(rows, []string{"  " + step.Name, step.Decision, step.Reason})
 	}
 	p.table(rows)
 	if a.Allowed {
-		p.say("User %s may.", a.User)
+		p.say("User %s may %s.", a.User, inWords(a.Request))
 	}
 }

@@ -34,29 +34,36 @@ func TestExplain(t *testing.T) {
 		w.Status.Terminators = []core.Terminator{"root:cleaner"}
 		w.Status.Conditions = conditions.Conditions{{Type: core.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Reason: "SomeContent", Message: "configmaps/x has finalizer y"}}
 	}
+	mounted := func(w *tenancy.Workspace) {
+		w.Spec.Mount = &tenancy.Mount{Reference: tenancy.ObjectReference{Kind: "Edge", Name: "far"}}
+	}
+	refused := apierrors.NewServiceUnavailable("no answer")
 	for name, c := range map[string]struct {
 		facts facts
-		want  []string // what is wrong, and what to do
+		want  []string // the problems, and what to do
 	}{
 		"well":           {facts{object: workspace(core.PhaseReady, nil)}, nil},
 		"well, from in":  {facts{cluster: &core.LogicalCluster{Status: core.LogicalClusterStatus{Phase: core.PhaseReady}}}, nil},
-		"nothing to see": {facts{}, []string{"You may enter it, but not read what it says of itself."}},
+		"nothing to see": {facts{}, []string{"You may enter it, but you may read neither"}},
 		"not there":      {facts{lookup: notFound, reach: forbidden}, []string{"There is no such workspace.", "kubectl ws tree"}},
 		"hidden":         {facts{lookup: forbidden, reach: forbidden, user: &authenticationv1.UserInfo{Username: "o'brian"}}, []string{"You may not enter it, or it does not exist", "kubectl ws share 'o'\\''brian' --role view -w :root:x"}},
 		"no entry":       {facts{object: workspace(core.PhaseReady, nil), reach: forbidden, user: &authenticationv1.UserInfo{Username: "alice"}}, []string{"You may not enter it", "share alice"}},
 		"a stranger":     {facts{lookup: forbidden, reach: forbidden, user: &authenticationv1.UserInfo{Username: "system:anonymous"}}, []string{"You may not enter it", "not logged in"}},
 		"initializing": {facts{object: workspace(core.PhaseInitializing, func(w *tenancy.Workspace) { w.Status.Initializers = []core.Initializer{"root:slow"} })},
 			[]string{"Initializer root:slow has not finished.", "controller"}},
-		"inactive":    {facts{object: workspace(core.PhaseInactive, nil), reach: forbidden}, []string{"An operator has taken it offline.", core.InactiveAnnotation}},
-		"unavailable": {facts{object: workspace(core.PhaseUnavailable, nil)}, []string{"cannot be served"}},
-		"scheduling":  {facts{object: workspace(core.PhaseScheduling, nil)}, []string{"where it will be"}},
+		"inactive":         {facts{object: workspace(core.PhaseInactive, nil), reach: forbidden}, []string{"An operator has taken it offline.", core.InactiveAnnotation}},
+		"unavailable":      {facts{object: workspace(core.PhaseUnavailable, nil)}, []string{"temporarily unavailable"}},
+		"mount, not ready": {facts{object: workspace(core.PhaseUnavailable, mounted), reach: refused}, []string{"It is mounted from Edge far, which is not ready.", "kubectl get edge far -o yaml"}},
+		"mount, no answer": {facts{object: workspace(core.PhaseReady, mounted), reach: refused}, []string{"It does not answer requests: no answer", "kubectl get edge far -o yaml"}},
+		"does not answer":  {facts{object: workspace(core.PhaseReady, nil), reach: refused}, []string{"It does not answer requests: no answer"}},
+		"scheduling":       {facts{object: workspace(core.PhaseScheduling, nil)}, []string{"no shard yet"}},
 		"deleting": {facts{object: workspace(core.PhaseDeleting, deleted)},
-			[]string{"Terminator root:cleaner", "controller", "finalizer example.com/keep holds it", "controller", "WorkspaceContentDeleted is False: SomeContent: configmaps/x has finalizer y"}},
+			[]string{"Terminator root:cleaner", "controller", "Finalizer example.com/keep blocks its deletion", "controller", "WorkspaceContentDeleted is False: SomeContent: configmaps/x has finalizer y"}},
 		"told": {facts{reach: forbidden, lookup: forbidden, told: &tenancy.WorkspaceExplanation{
 			Phase: core.PhaseDeleting, Deleting: true,
 			Obstacles: []tenancy.Obstacle{{Type: "Terminator", Name: "root:t"}, {Type: "Finalizer", Name: "example.com/f"}, {Type: "WorkspaceContentDeleted", Name: "SomeContent", Message: "left"}},
 			Access:    tenancy.AccessExplanation{User: "alice", Request: "access /", Message: "no role; ask somebody"},
-		}}, []string{"Terminator root:t", "controller", "finalizer example.com/f", "controller", "WorkspaceContentDeleted is False: SomeContent: left", "User alice may not enter it.", "No role; ask somebody."}},
+		}}, []string{"Terminator root:t", "controller", "Finalizer example.com/f", "controller", "WorkspaceContentDeleted is False: SomeContent: left", "User alice may not enter it.", "No role; ask somebody."}},
 	} {
 		c.facts.at = place{"https://h", "root:x"}
 		var got []string

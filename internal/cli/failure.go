@@ -9,12 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
-// anonymous is who the server takes those for who do not say who they are.
+// anonymous is the user name of requests without credentials.
 const anonymous = "system:anonymous"
 
-// withAdvice makes cmd and all below it add advice to what they fail with.
+// withAdvice makes cmd and its subcommands add advice to their errors.
 func withAdvice(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -30,9 +32,9 @@ func withAdvice(cmd *cobra.Command) {
 	}
 }
 
-// withUsage makes cmd and all below it say how they are used when they are given
-// arguments that they do not take.
-func withUsage(cmd *cobra.Command) {
+// WithUsage makes cmd and its subcommands print their usage line when they get arguments
+// that they do not accept.
+func WithUsage(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if check(cmd, args) == nil {
@@ -42,31 +44,28 @@ func withUsage(cmd *cobra.Command) {
 		}
 	}
 	for _, below := range cmd.Commands() {
-		withUsage(below)
+		WithUsage(below)
 	}
 }
 
-// typos is how many letters of a command may be wrong for it to be recognized.
+// typos is the edit distance within which a misspelled command is recognized.
 const typos = 2
 
-// misused returns the error of a command that does not take args.
+// misused returns the error of a command that does not accept args.
 func misused(cmd *cobra.Command, args []string) error {
 	path := cmd.CommandPath()
-	said := ""
+	message := fmt.Sprintf("usage: %s; got %s", cmd.UseLine(), counted(len(args), "argument"))
 	if cmd.HasAvailableSubCommands() && len(args) > 0 {
 		cmd.SuggestionsMinimumDistance = typos
-		said = fmt.Sprintf("there is no command %q", path+" "+args[0])
+		message = fmt.Sprintf("there is no command %q", path+" "+args[0])
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			said += fmt.Sprintf("; did you mean %q?", path+" "+near[0])
+			message += fmt.Sprintf("; did you mean %q?", path+" "+near[0])
 		}
-	} else {
-		usage := strings.TrimSuffix(cmd.UseLine(), " [flags]")
-		said = fmt.Sprintf("it is used as %q, and was given %s", usage, counted(len(args), "argument"))
 	}
-	return fmt.Errorf("%s\nSee '%s --help' for usage", said, path)
+	return fmt.Errorf("%s\nSee '%s --help' for usage", message, path)
 }
 
-// counted returns a number of things in words.
+// counted returns a number and a noun in its singular or plural.
 func counted(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -74,9 +73,8 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// advice returns what to do about an error that says only what went wrong: the
-// server cannot be reached, or does not know who asks. It is empty where the error
-// has said it, or where there is nothing to do but to read it.
+// advice returns what to do about an error that does not say it: the server cannot be
+// reached, or refused the request. It is empty for all other errors.
 func advice(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -85,17 +83,43 @@ func advice(err error) string {
 	switch {
 	case err == nil:
 	case apierrors.IsUnauthorized(err):
-		return "your credentials are missing, wrong or have ended: log in again, or see what is sent with kubectl config view --minify"
+		return "your credentials are missing, wrong or expired: log in again, or check the user of your context with kubectl config view --minify"
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `"`+anonymous+`"`):
-		return "you are not logged in: the context in use has no credentials; see kubectl config view --minify"
+		return "you are not logged in: the current context has no credentials; see kubectl config view --minify"
 	case apierrors.IsForbidden(err) && strings.HasSuffix(err.Error(), "access denied"):
-		return "find out why, and what it takes: kubectl ws explain <workspace>"
+		return "to see why, run: kubectl ws explain" + workspaceOfError(err)
 	case errors.As(err, &unknown):
-		return "the certificate of the server is not from the authority in the kubeconfig; if the server was set up anew, get its kubeconfig again"
+		return "the certificate authority in the kubeconfig did not sign the server's certificate; if the server was installed again, get its new kubeconfig"
 	case errors.As(err, &host):
-		return "the server is not meant to be reached under this name; see the server of the context with kubectl config view --minify"
+		return "the server's certificate is not valid for this host name; see the server of the context with kubectl config view --minify"
 	case errors.As(err, &lookup), errors.As(err, &operation) && operation.Op == "dial":
-		return "no server can be reached there: is it running, and is the context the right one? See kubectl config view --minify"
+		return "no server answers there: is it running, and is the context the right one? See kubectl config view --minify"
+	}
+	return ""
+}
+
+// A workspaceError is an error about one workspace.
+type workspaceError struct {
+	path cluster.Path
+	err  error
+}
+
+func (e *workspaceError) Error() string { return e.err.Error() }
+
+func (e *workspaceError) Unwrap() error { return e.err }
+
+// about returns an error, in the format of fmt.Errorf, that knows which workspace it is
+// about.
+func about(path cluster.Path, format string, args ...any) error {
+	return &workspaceError{path, fmt.Errorf(format, args...)}
+}
+
+// workspaceOfError returns the workspace that err is about as the argument of a command,
+// with a space before it. Without one, the command is about the current workspace.
+func workspaceOfError(err error) string {
+	var of *workspaceError
+	if errors.As(err, &of) {
+		return " :" + string(of.path)
 	}
 	return ""
 }

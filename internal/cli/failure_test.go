@@ -25,8 +25,8 @@ func kubeconfigFor(t *testing.T, cl *api.Cluster) string {
 	return file
 }
 
-// TestAdvice checks that those who cannot reach the server, or are not known to it,
-// are told what to do, by every command alike.
+// TestAdvice checks that all commands print advice if the server cannot be reached or does not
+// authenticate the user.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(nil)
@@ -39,8 +39,8 @@ func TestAdvice(t *testing.T) {
 		return srv.URL
 	}
 	for server, want := range map[string]string{
-		gone.URL:    "no server can be reached there",
-		strange.URL: "not from the authority in the kubeconfig",
+		gone.URL:    "no server answers there",
+		strange.URL: "did not sign the server's certificate",
 		status(401, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "message": "Unauthorized", "code": 401}): "log in again",
 		status(403, failure("Forbidden", `workspaces.tenancy.kcp.io is forbidden: User "system:anonymous" cannot list: access denied`, "workspaces", "")):        "you are not logged in",
 	} {
@@ -54,7 +54,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestInterrupted checks the exit code of a command that the user ended.
+// TestInterrupted checks the exit code of an interrupted command.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

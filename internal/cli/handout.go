@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,16 +27,16 @@ import (
 )
 
 const (
-	// ttl is how long a token is good for if nobody says.
+	// ttl is the default lifetime of a token.
 	ttl = 24 * time.Hour
 
-	// handedOut marks the service accounts and bindings that kubeconfigs are for.
+	// handedOut marks the service accounts and bindings that "ws kubeconfig" creates.
 	handedOut = "kubectl-ws-kubeconfig"
 
 	accountPrefix = "system:serviceaccount:"
 )
 
-// A handout is a kubeconfig for one workspace that a program gets.
+// A handout is a kubeconfig of a service account for one workspace.
 type handout struct {
 	as, role, file string
 	ttl            time.Duration
@@ -46,34 +47,32 @@ type handout struct {
 func (a *app) kubeconfigCommand() *cobra.Command {
 	var h handout
 	cmd := &cobra.Command{
-		Use:   "kubeconfig [workspace]",
-		Short: "Make a kubeconfig for a program that works in one workspace",
-		Long: `Make a kubeconfig for a program that works in one workspace, such as a GitOps tool or Terraform. The program is a service account of that workspace, which is made if need be, and has a token that ends. Nothing of your own credentials is in it.
+		Use:   "kubeconfig [WORKSPACE] --as SERVICEACCOUNT",
+		Short: "Create a kubeconfig for a program that works in one workspace",
+		Long: `Create a kubeconfig for a program that works in one workspace, such as a GitOps tool or Terraform. The program gets a service account of that workspace, which is created if it does not exist, and a token that expires. The kubeconfig contains none of your own credentials.
 
-It goes to standard output, or to a file that only you can read.`,
-		Example: `  # A day of rights to edit in the workspace team
+The kubeconfig goes to standard output, or to a file that only you can read.`,
+		Example: `  # Create a kubeconfig that may edit the workspace team for a day
   kubectl ws kubeconfig team --as serviceaccount deployer --role edit -f deployer.kubeconfig
 
-  # The same account once more, for an hour, in the current workspace
+  # Create another kubeconfig of that account for an hour, in the current workspace
   kubectl ws kubeconfig --as deployer --ttl 1h
 
-  # An account in another namespace
+  # Use a service account in another namespace
   kubectl ws kubeconfig :root:org:team --as system:serviceaccount:ci:builder --role admin`,
 		Args:              cobra.RangeArgs(0, 2),
 		ValidArgsFunction: a.complete,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&h.as, "as", "", "service account to be, in the namespace default or that of -n: NAME, serviceaccount NAME or system:serviceaccount:NAMESPACE:NAME")
-	flags.StringVar(&h.role, "role", "", "role to give the account, by name: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace; none leaves its rights as they are")
-	flags.DurationVar(&h.ttl, "ttl", ttl, "how long the token is good for, at least 10m; the server may make it shorter")
-	flags.StringVarP(&h.file, "filename", "f", "-", "file to write, - for standard output")
+	flags.StringVar(&h.as, "as", "", "Service account, in the namespace default or that of -n: NAME, serviceaccount NAME or system:serviceaccount:NAMESPACE:NAME.")
+	flags.StringVar(&h.role, "role", "", "Role to give to the service account: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace. (default none: its permissions do not change)")
+	flags.DurationVar(&h.ttl, "ttl", ttl, "Lifetime of the token, at least 10m. The server may shorten it.")
+	flags.StringVarP(&h.file, "filename", "f", "-", "File to write; - for standard output.")
 	completeFlag(cmd, "role", cobra.FixedCompletions(everywhere(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if h.as == "serviceaccount" || h.as == "sa" { // its name is the next word
-			if len(args) == 0 {
-				return errors.New("--as serviceaccount needs the name of one, as in --as serviceaccount deployer")
-			}
-			h.as, args = args[len(args)-1], args[:len(args)-1]
+		args, err := h.split(args)
+		if err != nil {
+			return err
 		}
 		if len(args) > 1 {
 			return misused(cmd, args)
@@ -86,7 +85,30 @@ It goes to standard output, or to a file that only you can read.`,
 	return cmd
 }
 
-// name sets which account h is for.
+// split handles the form "--as KIND NAME", whose name is the last argument. It returns the
+// arguments before the name.
+func (h *handout) split(args []string) ([]string, error) {
+	switch strings.ToLower(h.as) {
+	case "user", "group":
+		subject := "NAME"
+		if len(args) > 0 {
+			subject = shellWord(args[len(args)-1])
+		}
+		if h.as = strings.ToLower(h.as); h.as == "group" {
+			subject += " --group"
+		}
+		return nil, fmt.Errorf("--as %s is not possible: kcp issues tokens to service accounts only; to let a %[1]s work in the workspace, run: kubectl ws share %s --role %s", h.as, subject, cmp.Or(h.role, "edit"))
+	case "serviceaccount", "sa":
+		if len(args) == 0 {
+			return nil, errors.New("--as serviceaccount needs a name, as in --as serviceaccount deployer")
+		}
+		h.as = args[len(args)-1]
+		return args[:len(args)-1], nil
+	}
+	return args, nil
+}
+
+// name sets the namespace and the name of the service account from --as.
 func (h *handout) name(namespace string) error {
 	h.namespace, h.account = namespace, strings.TrimPrefix(h.as, "serviceaccount/")
 	if h.namespace == "" {
@@ -96,10 +118,10 @@ func (h *handout) name(namespace string) error {
 		h.namespace, h.account, _ = strings.Cut(rest, ":")
 	}
 	if h.account == "" || h.namespace == "" || strings.ContainsAny(h.account, ":/") {
-		return errors.New("say which service account the kubeconfig is for: --as NAME, or --as " + accountPrefix + "NAMESPACE:NAME")
+		return errors.New("the service account is missing; add --as NAME or --as " + accountPrefix + "NAMESPACE:NAME")
 	}
 	if h.ttl < 10*time.Minute {
-		return fmt.Errorf("--ttl %s is too short: tokens are good for 10m at least", h.ttl)
+		return fmt.Errorf("--ttl %s is too short: the minimum is 10m", h.ttl)
 	}
 	return nil
 }
@@ -118,7 +140,7 @@ func (a *app) handOut(ctx context.Context, args []string, h handout) error {
 	}
 	token, err := a.token(ctx, srv, h)
 	if err != nil {
-		return fmt.Errorf("cannot make a kubeconfig for workspace %q: %w", srv.base.path, err)
+		return about(srv.base.path, "cannot create a kubeconfig for workspace %q: %w", srv.base.path, err)
 	}
 	config.AuthInfos[h.account] = &api.AuthInfo{Token: token.Status.Token}
 	text, err := clientcmd.Write(*config)
@@ -128,7 +150,7 @@ func (a *app) handOut(ctx context.Context, args []string, h handout) error {
 	if h.file == "-" {
 		_, err = a.print.out.Write(text)
 	} else {
-		err = os.Chmod(h.file, private) // one that is there may be open to others
+		err = os.Chmod(h.file, private) // others may read an existing file
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = os.WriteFile(h.file, text, private)
 		}
@@ -137,14 +159,14 @@ func (a *app) handOut(ctx context.Context, args []string, h handout) error {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}
 	until := token.Status.ExpirationTimestamp
-	a.print.note("It is good until %s, as %s%s:%s in '%s'.", until.UTC().Format(time.RFC3339), accountPrefix, h.namespace, h.account, srv.base.path)
+	a.print.note("The kubeconfig is for %s%s:%s in '%s'. It expires at %s.", accountPrefix, h.namespace, h.account, srv.base.path, until.UTC().Format(time.RFC3339))
 	if h.file != "-" {
 		a.print.note("Try it: kubectl auth whoami --kubeconfig %s", h.file)
 	}
 	return nil
 }
 
-// checkFile returns an error if the file holds anything but what an earlier call wrote.
+// checkFile returns an error if the file exists and is not from an earlier call.
 func (h handout) checkFile(path cluster.Path) error {
 	if h.file == "-" {
 		return nil
@@ -156,22 +178,22 @@ func (h handout) checkFile(path cluster.Path) error {
 	if err == nil && len(old.Contexts) == 1 && old.Contexts[string(path)] != nil {
 		return nil
 	}
-	return fmt.Errorf("%s has something else in it; choose another file for -f", h.file)
+	return fmt.Errorf("%s exists and is not a kubeconfig of this workspace; choose another file for -f", h.file)
 }
 
-// bare returns a kubeconfig for the place at and the user called user, with all
-// that it takes to reach the server and no credentials.
+// bare returns a kubeconfig for the place at and a user of that name. It has everything
+// that is needed to connect to the server, and no credentials.
 func (s *session) bare(at place, user string) (*api.Config, error) {
 	from := s.cluster
 	to := &api.Cluster{
 		Server: at.URL(), TLSServerName: from.TLSServerName, InsecureSkipTLSVerify: from.InsecureSkipTLSVerify,
 		ProxyURL: from.ProxyURL, DisableCompression: from.DisableCompression,
 	}
-	if u, err := url.Parse(from.ProxyURL); err == nil && u.User != nil { // a password of the caller
+	if u, err := url.Parse(from.ProxyURL); err == nil && u.User != nil { // the caller's own password
 		u.User = nil
 		to.ProxyURL = u.String()
 	}
-	// What flags override is in the configuration that connections are made with.
+	// The configuration of the connection has what flags override.
 	tls := s.rest.TLSClientConfig
 	to.CertificateAuthorityData, to.InsecureSkipTLSVerify = tls.CAData, tls.Insecure
 	if tls.ServerName != "" {
@@ -191,7 +213,7 @@ func (s *session) bare(at place, user string) (*api.Config, error) {
 	return config, nil
 }
 
-// token sees to it that the account is there and has its role, and returns a token for it.
+// token creates the service account and its binding unless they exist, and a token.
 func (a *app) token(ctx context.Context, srv *server, h handout) (*authenticationv1.TokenRequest, error) {
 	core, err := coreclient.NewForConfigAndClient(srv.in(srv.base.path), srv.client)
 	if err != nil {
@@ -206,7 +228,7 @@ func (a *app) token(ctx context.Context, srv *server, h handout) (*authenticatio
 		}
 		a.print.note("Created service account %s in namespace %s.", h.account, h.namespace)
 		if h.role == "" {
-			a.print.note("note: it may do nothing yet; give it a role: --role %s", strings.Join(everywhere(), "|"))
+			a.print.note("note: the service account has no permissions; add --role %s", strings.Join(everywhere(), "|"))
 		}
 	} else if err != nil {
 		return nil, err
@@ -221,12 +243,12 @@ func (a *app) token(ctx context.Context, srv *server, h handout) (*authenticatio
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
 	}, metav1.CreateOptions{})
 	if err == nil && token.Status.Token == "" {
-		err = errors.New("the server answered without a token")
+		err = errors.New("the server's answer has no token")
 	}
 	return token, err
 }
 
-// giveRole binds the account to its role in the whole workspace.
+// giveRole binds the service account to the role in the whole workspace.
 func (a *app) giveRole(ctx context.Context, srv *server, h handout) error {
 	rbac, err := srv.bindings(srv.base.path)
 	if err != nil {
@@ -246,7 +268,7 @@ func (a *app) giveRole(ctx context.Context, srv *server, h handout) error {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: h.namespace, Name: h.account}},
 	})
 	if done {
-		a.print.note("Gave it role %s, by ClusterRoleBinding %s.", h.role, name)
+		a.print.note("Gave the service account role %s by ClusterRoleBinding %s.", h.role, name)
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestBare checks that a kubeconfig for others has all it takes to reach the server,
-// wherever it is read, and nothing by which its maker is known.
+// TestBare checks that a kubeconfig for a program is complete and independent of its location, and
+// has no credentials of the user.
 func TestBare(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -56,7 +56,39 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// TestHandoutFile checks that no file is replaced that has anything else in it.
+// TestHandoutAs checks which arguments are the name of a service account and which are a
+// workspace.
+func TestHandoutAs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ as, args, account, rest, err string }{
+		{"deployer", "", "deployer", "", ""},
+		{"deployer", "team", "deployer", "team", ""},
+		{"serviceaccount", "deployer", "deployer", "", ""},
+		{"sa", "team deployer", "deployer", "team", ""},
+		{"serviceaccount", "", "", "", "needs a name"},
+		{"user", "ann", "", "", "run: kubectl ws share ann --role edit"},
+		{"User", "team ann", "", "", "run: kubectl ws share ann --role edit"},
+		{"group", "devs", "", "", "run: kubectl ws share devs --group --role edit"},
+		{"user", "", "", "", "run: kubectl ws share NAME --role edit"},
+	} {
+		h := handout{as: c.as, ttl: ttl}
+		rest, err := h.split(strings.Fields(c.args))
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("--as %s %s: %v, want %q", c.as, c.args, err, c.err)
+			}
+			continue
+		}
+		if err == nil {
+			err = h.name("")
+		}
+		if err != nil || h.account != c.account || strings.Join(rest, " ") != c.rest {
+			t.Errorf("--as %s %s: account %q, left %q, %v", c.as, c.args, h.account, rest, err)
+		}
+	}
+}
+
+// TestHandoutFile checks that files with other content are not replaced.
 func TestHandoutFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -25,22 +25,22 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Facts are what can be found out about a workspace.
+// A facts is everything that the user may know about a workspace.
 type facts struct {
 	at      place
-	told    *tenancy.WorkspaceExplanation // by the server; nil if it tells nothing
-	untold  error                         // why not
+	told    *tenancy.WorkspaceExplanation // the server's own explanation; nil if it gives none
+	untold  error                         // why told is nil
 	user    *authenticationv1.UserInfo
-	object  *tenancy.Workspace   // in the workspace above; nil if the user may not read it
+	object  *tenancy.Workspace   // in the parent; nil if the user may not read it
 	cluster *core.LogicalCluster // in the workspace itself; nil if the user may not read it
-	lookup  error                // why there is no object
-	reach   error                // why nothing in the workspace answers
+	lookup  error                // why object is nil
+	reach   error                // why the workspace does not answer
 	rights  []string
-	remark  string // on what the user asks about
+	remark  string // a note about the inquiry
 }
 
-// investigate asks the server all that there is to know of its workspace. It fails if
-// the server does not answer, or not what the user asked in particular.
+// investigate collects the facts about the workspace at the base of s. It fails if the
+// server does not answer, or does not answer the inquiry.
 func (s *server) investigate(ctx context.Context, q inquiry) (*facts, error) {
 	path := s.base.path
 	f := &facts{at: s.base}
@@ -49,14 +49,14 @@ func (s *server) investigate(ctx context.Context, q inquiry) (*facts, error) {
 	if f.untold = s.ask(ctx, explainService, q.query(path), &told); f.untold == nil {
 		f.told = &told
 	} else if q.particular() {
-		return nil, fmt.Errorf("cannot find out about workspace %q: %w", path, f.untold)
+		return nil, about(path, "cannot explain workspace %q: %w", path, f.untold)
 	}
 	f.object, f.lookup = s.object(ctx, path)
 	f.reach = s.reach(ctx, path)
 	for _, err := range []error{f.lookup, f.reach} {
 		var status apierrors.APIStatus
 		if err != nil && !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
-			return nil, fmt.Errorf("cannot find out about workspace %q: %w", path, err)
+			return nil, about(path, "cannot explain workspace %q: %w", path, err)
 		}
 	}
 	f.user = s.whoami(ctx, path)
@@ -68,12 +68,12 @@ func (s *server) investigate(ctx context.Context, q inquiry) (*facts, error) {
 	}
 	var err error
 	if f.rights, err = s.rights(ctx, path); err != nil {
-		return nil, fmt.Errorf("cannot find out what you may do in workspace %q: %w", path, err)
+		return nil, about(path, "cannot list your permissions in workspace %q: %w", path, err)
 	}
 	return f, nil
 }
 
-// An inquiry is what a user asks of a workspace in particular.
+// An inquiry is the user and the request that the server is to explain.
 type inquiry struct {
 	user           string
 	groups         []string
@@ -81,10 +81,10 @@ type inquiry struct {
 	namespace      string
 }
 
-// particular reports whether only the server can answer.
+// particular reports whether only the server's own explanation answers q.
 func (q inquiry) particular() bool { return q.user != "" || len(q.groups) > 0 || q.verb != "" }
 
-// query returns how the server is asked.
+// query returns q as the query of a request.
 func (q inquiry) query(path cluster.Path) url.Values {
 	v := url.Values{"workspace": {string(path)}}
 	set := func(name, value string) {
@@ -110,10 +110,10 @@ func (q inquiry) query(path cluster.Path) url.Values {
 	return v
 }
 
-// resolved returns q with the resource as the API calls it, since users also say what
-// kubectl takes for one: a kind, its singular or its short name. It remarks on what the
-// workspace does not have; roles may name it all the same. Who may not look is told
-// nothing.
+// resolved replaces the resource of q, which may be a kind, a singular or a short name as
+// kubectl accepts it, by its name in the API. The remark is a note if the workspace has no
+// such resource: roles may name it all the same. Without access to discovery, q stays as
+// it is.
 func (s *server) resolved(q inquiry) (_ inquiry, remark string) {
 	if q.resource == "" || strings.HasPrefix(q.resource, "/") {
 		return q, ""
@@ -141,8 +141,8 @@ func (s *server) resolved(q inquiry) (_ inquiry, remark string) {
 	return q, ""
 }
 
-// whoami returns who the server takes the user for. It asks in the first cluster
-// on the way up that lets the user in.
+// whoami returns the user as the server authenticates them. It asks in the first cluster
+// on the way up that the user may enter.
 func (s *server) whoami(ctx context.Context, path cluster.Path) *authenticationv1.UserInfo {
 	for up, ok := path, true; ok; up, _, ok = parent(up) {
 		client, err := authenticationclient.NewForConfigAndClient(s.in(up), s.client)
@@ -170,7 +170,7 @@ func (s *server) logicalCluster(ctx context.Context, path cluster.Path) (*core.L
 	return c, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, c)
 }
 
-// rights returns what the user may do in the workspace at path, in words.
+// rights describes what the user may do in the workspace at path.
 func (s *server) rights(ctx context.Context, path cluster.Path) ([]string, error) {
 	client, err := authorizationclient.NewForConfigAndClient(s.in(path), s.client)
 	if err != nil {
@@ -184,8 +184,8 @@ func (s *server) rights(ctx context.Context, path cluster.Path) ([]string, error
 		{"read objects such as config maps", authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps"}},
 		{"change objects such as config maps", authorizationv1.ResourceAttributes{Verb: "update", Resource: "configmaps"}},
 		{"read secrets", authorizationv1.ResourceAttributes{Verb: "list", Resource: "secrets"}},
-		{"make workspaces in it", authorizationv1.ResourceAttributes{Verb: "create", Group: "tenancy.kcp.io", Resource: "workspaces"}},
-		{"let others in", authorizationv1.ResourceAttributes{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}},
+		{"create workspaces in it", authorizationv1.ResourceAttributes{Verb: "create", Group: "tenancy.kcp.io", Resource: "workspaces"}},
+		{"share it", authorizationv1.ResourceAttributes{Verb: "create", Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}},
 		{"do everything", authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}},
 	} {
 		review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{

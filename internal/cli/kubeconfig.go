@@ -20,31 +20,31 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// The contexts, and the clusters of the same names, that belong to the
-// navigation. Entering a workspace rewrites these two and no other.
+// The contexts, and the clusters of the same names, that entering a workspace rewrites. It
+// changes no other.
 const (
 	currentContext  = "workspace.kcp.io/current"
 	previousContext = "workspace.kcp.io/previous"
 )
 
-// clustersPath is what comes in a URL before the name or path of a cluster.
+// clustersPath precedes the name or path of a cluster in a URL.
 const clustersPath = "/clusters/"
 
-// A place is a logical cluster as the user reaches it: through the server in
-// the kubeconfig, which may be a proxy that no object knows about.
+// A place is a logical cluster at the server in the user's kubeconfig. That server may be a
+// proxy, with a URL that the objects in kcp do not have.
 type place struct {
 	server string // URL up to clustersPath
 	path   cluster.Path
 }
 
-// URL returns what a kubeconfig has as its server for p.
+// URL returns the server of p in a kubeconfig.
 func (p place) URL() string { return p.server + clustersPath + string(p.path) }
 
 // at returns the place of another cluster on the same server.
 func (p place) at(path cluster.Path) place { return place{p.server, path} }
 
-// parsePlace returns the place that a server URL leads to, and whether it is
-// the URL of one logical cluster and of nothing else.
+// parsePlace parses the server of a kubeconfig. It reports whether that is the URL of one
+// logical cluster.
 func parsePlace(server string) (place, bool) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -59,27 +59,26 @@ func parsePlace(server string) (place, bool) {
 	return place{u.String(), path}, true
 }
 
-// A session is the kubeconfig as one run of a command finds it.
+// A session is the kubeconfig as a command read it.
 type session struct {
 	access clientcmd.ConfigAccess
-	// context is the name of the context in use, entry what it says, and
-	// cluster what the cluster of that context says; flags such as --context
-	// and --user are already applied.
+	// context is the name of the current context, entry its content, and cluster the
+	// content of its cluster. Flags such as --context and --user are applied.
 	context string
 	entry   *api.Context
 	cluster *api.Cluster
-	// was and wasCluster are the same without what flags say.
+	// was and wasCluster are entry and cluster without the flags.
 	was        *api.Context
 	wasCluster *api.Cluster
 
-	here place
+	here place        // the current workspace
 	rest *rest.Config // for here
 
 	lockWithin time.Duration
 }
 
-// openSession reads the kubeconfig that flags choose. Where the user is must
-// be a workspace: anything else is an error.
+// openSession reads the kubeconfig that the flags choose. It fails if the current context
+// is not of a workspace.
 func openSession(flags *genericclioptions.ConfigFlags) (*session, error) {
 	loader := flags.ToRawKubeConfigLoader()
 	s := &session{access: loader.ConfigAccess(), lockWithin: lockWithin}
@@ -92,7 +91,7 @@ func openSession(flags *genericclioptions.ConfigFlags) (*session, error) {
 	}
 	var ok bool
 	if s.here, ok = parsePlace(s.cluster.Server); !ok {
-		return nil, fmt.Errorf("context %q is not in a workspace: its server %s does not end in /clusters/<path>; run: kubectl config use-context root", s.context, s.cluster.Server)
+		return nil, fmt.Errorf("context %q is not of a workspace: its server %s does not end in /clusters/PATH; run: kubectl config use-context root", s.context, s.cluster.Server)
 	}
 	if s.rest, err = flags.ToRESTConfig(); err != nil {
 		return nil, fmt.Errorf("cannot use context %q: %w", s.context, err)
@@ -100,7 +99,7 @@ func openSession(flags *genericclioptions.ConfigFlags) (*session, error) {
 	return s, nil
 }
 
-// choose sets the context in use from config and what flags override in it.
+// choose sets the current context from config and the flags.
 func (s *session) choose(config *api.Config, flags *genericclioptions.ConfigFlags) error {
 	s.context = config.CurrentContext
 	override(&s.context, flags.Context)
@@ -118,28 +117,28 @@ func (s *session) choose(config *api.Config, flags *genericclioptions.ConfigFlag
 	override(&s.entry.Namespace, flags.Namespace)
 	cluster, ok := config.Clusters[s.entry.Cluster]
 	if !ok {
-		return fmt.Errorf("context %q is of a cluster %q that the kubeconfig does not have; run: kubectl config view", s.context, s.entry.Cluster)
+		return fmt.Errorf("context %q refers to cluster %q, which the kubeconfig does not have; run: kubectl config view", s.context, s.entry.Cluster)
 	}
 	s.cluster = cluster.DeepCopy()
 	override(&s.cluster.Server, flags.APIServer)
 	return nil
 }
 
-// noContext returns why there is no context in use, and what to do about it.
+// noContext returns the error for a kubeconfig without a current context.
 func (s *session) noContext(config *api.Config) error {
-	const fix = "set KUBECONFIG to one, as to the .kcp/admin.kubeconfig of the folder that the server was started in"
+	const fix = "set KUBECONFIG to a kubeconfig, such as .kcp/admin.kubeconfig in the directory where the server was started"
 	file := s.access.GetDefaultFilename()
 	if len(config.Contexts) > 0 {
 		name := slices.Min(slices.Collect(maps.Keys(config.Contexts)))
 		if _, ok := config.Contexts[string(cluster.Root)]; ok {
 			name = string(cluster.Root)
 		}
-		return fmt.Errorf("no context is in use in %s; run: kubectl config use-context %s", file, name)
+		return fmt.Errorf("%s has no current context; run: kubectl config use-context %s", file, name)
 	}
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no kubeconfig %s; %s", file, fix)
 	}
-	return fmt.Errorf("there is no context in the kubeconfig %s; %s", file, fix)
+	return fmt.Errorf("the kubeconfig %s has no contexts; %s", file, fix)
 }
 
 func override(value, flag *string) {
@@ -148,11 +147,12 @@ func override(value, flag *string) {
 	}
 }
 
-// enter makes the workspace at to the current one, reached with the user of
-// the context in use, and remembers that context as the previous one.
+// enter makes to the current workspace, with the user of the current context, which becomes
+// the previous one.
 func (s *session) enter(ctx context.Context, to place) error {
 	if s.context == currentContext && s.cluster.Server == to.URL() {
-		return s.change(ctx, func(c *api.Config) { c.CurrentContext = currentContext }) // going nowhere keeps what "-" leads to
+		// Entering the current workspace does not change the previous one.
+		return s.change(ctx, func(c *api.Config) { c.CurrentContext = currentContext })
 	}
 	return s.change(ctx, func(c *api.Config) {
 		s.remember(c)
@@ -161,8 +161,8 @@ func (s *session) enter(ctx context.Context, to place) error {
 	})
 }
 
-// enterAs makes the place that another session found the current one, with the
-// user of that session: the way back to what was remembered.
+// enterAs makes the workspace of another session the current one, with the user of that
+// session. It is the way back to the previous workspace.
 func (s *session) enterAs(ctx context.Context, other *session) error {
 	return s.change(ctx, func(c *api.Config) {
 		s.remember(c)
@@ -171,9 +171,9 @@ func (s *session) enterAs(ctx context.Context, other *session) error {
 	})
 }
 
-// remember makes the context in use the previous one, as it is without flags: to
-// go on as somebody else changes nothing about where one was. It refers to the same
-// cluster, unless that is one which the navigation is about to change.
+// remember makes the current context the previous one, without the flags: to go on as
+// another user does not change the previous workspace. The previous context refers to the
+// same cluster, or to a copy if that cluster is about to change.
 func (s *session) remember(c *api.Config) {
 	if s.wasCluster != nil && (s.was.Cluster == currentContext || s.was.Cluster == previousContext) {
 		set(c, previousContext, s.was, s.wasCluster, s.wasCluster.Server)
@@ -184,14 +184,14 @@ func (s *session) remember(c *api.Config) {
 	c.Contexts[previousContext] = entry
 }
 
-// How a context is created.
+// Modes of createContext.
 const (
-	use     = 1 << iota // it becomes the current one
-	replace             // one of that name may be replaced
+	use     = 1 << iota // make it the current context
+	replace             // replace a context of that name
 )
 
-// createContext adds a context of that name for the place to, in a mode that
-// is use, replace, both or neither. It reports whether there was one.
+// createContext adds a context of that name for the place to. Mode is use, replace, both or
+// neither. It reports whether there was a context of that name.
 func (s *session) createContext(ctx context.Context, name string, to place, mode int) (existed bool, err error) {
 	err = s.change(ctx, func(c *api.Config) {
 		_, existed = c.Contexts[name]
@@ -210,8 +210,8 @@ func (s *session) createContext(ctx context.Context, name string, to place, mode
 	return existed, err
 }
 
-// set gives c a context and a cluster called name, like entry and cluster but
-// for the server. What c has already stays in the file that it came from.
+// set adds a context and a cluster of that name to c: copies of entry and cluster with
+// another server. Entries that c has already stay in the files they came from.
 func set(c *api.Config, name string, entry *api.Context, cluster *api.Cluster, server string) {
 	entry, cluster = entry.DeepCopy(), cluster.DeepCopy()
 	entry.Cluster, cluster.Server = name, server

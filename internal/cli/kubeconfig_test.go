@@ -49,8 +49,8 @@ func FuzzParsePlace(f *testing.F) {
 	})
 }
 
-// TestKubeconfigKeepsOthers checks what going somewhere writes, and that it
-// writes nothing else.
+// TestKubeconfigKeepsOthers checks that entering a workspace changes only the necessary entries of
+// the kubeconfig.
 func TestKubeconfigKeepsOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org", "root:org:team")
@@ -88,7 +88,7 @@ func TestKubeconfigKeepsOthers(t *testing.T) {
 	}
 }
 
-// TestFromAnyContext checks that the navigation begins wherever the user is.
+// TestFromAnyContext checks navigation from contexts of all kinds.
 func TestFromAnyContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org", "root:other", "root:other:x")
@@ -126,7 +126,7 @@ func TestNotInAWorkspace(t *testing.T) {
 	file := w.kubeconfig()
 	for _, line := range []string{"ws .", "ws :root:org", "ws tree", "ws create x", "create-workspace x", "ws -"} {
 		got := call(t, file, append(strings.Fields("kubectl-"+line), "--context", "base")...)
-		want := "error: context \"base\" is not in a workspace: its server " + w.URL + " does not end in /clusters/<path>; run: kubectl config use-context root\n"
+		want := "error: context \"base\" is not of a workspace: its server " + w.URL + " does not end in /clusters/PATH; run: kubectl config use-context root\n"
 		if got != (result{err: want, code: 1}) {
 			t.Errorf("%s: got %+v, want %q", line, got, want)
 		}
@@ -138,14 +138,13 @@ func TestNotInAWorkspace(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := call(t, empty, "kubectl-ws", "."); got.code != 1 || !strings.Contains(got.err, "set KUBECONFIG to one") {
+	if got := call(t, empty, "kubectl-ws", "."); got.code != 1 || !strings.Contains(got.err, "set KUBECONFIG to a kubeconfig") {
 		t.Errorf("empty kubeconfig: %+v", got)
 	}
 }
 
-// TestSeveralFiles checks that KUBECONFIG may be a list: what is new goes to
-// the first file, what was there stays where it was, and certificates that
-// files name relative to themselves are still found.
+// TestSeveralFiles checks KUBECONFIG as a list: new entries go to the first file, existing ones stay
+// in their file, and relative paths of certificates stay valid.
 func TestSeveralFiles(t *testing.T) {
 	w := newWorld(t, "root:org", "root:org:team")
 	first, second := filepath.Join(t.TempDir(), "first"), w.kubeconfig()
@@ -170,7 +169,7 @@ func TestSeveralFiles(t *testing.T) {
 		t.Errorf("the first file has %+v", added)
 	}
 	if len(added.AuthInfos) != 0 || added.Contexts["root"] != nil {
-		t.Errorf("the first file was given what is in the second: %+v", added)
+		t.Errorf("the first file got entries of the second: %+v", added)
 	}
 	changed := load(t, second)
 	if changed.Contexts[currentContext] != nil || changed.AuthInfos["kcp-admin"].TokenFile != "token" {
@@ -230,7 +229,7 @@ func TestCreateContext(t *testing.T) {
 	}
 }
 
-// certificate is one that may be read as an authority. Nothing is served with it.
+// certificate is a valid certificate of an authority, which no server uses.
 const certificate = `-----BEGIN CERTIFICATE-----
 MIIBdTCCARugAwIBAgIUdTP9wpDBlXJNmdtZok+K0VBk2xswCgYIKoZIzj0EAwIw
 DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMjEwMDI0MDFaGA8yMTI2MTAyODAwMjQw

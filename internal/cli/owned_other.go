@@ -4,6 +4,6 @@ package cli
 
 import "io/fs"
 
-// owned reports whether a file is of the user who runs this, which a rename does
-// not change here.
+// owned reports whether the user owns a file. A rename does not change the owner on
+// these systems.
 func owned(fs.FileInfo) bool { return true }

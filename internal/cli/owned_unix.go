@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// owned reports whether a file is of the user who runs this.
+// owned reports whether the user owns a file.
 func owned(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return !ok || int(stat.Uid) == os.Geteuid()

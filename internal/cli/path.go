@@ -8,18 +8,18 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// homes begins the paths of home workspaces: the word after it is the name of
-// a user, not of a workspace, so that there is no cluster above such a home.
+// homes is the first word of the paths of home workspaces. The second word is the name of
+// a user, not of a workspace, so a home has no parent.
 const homes = "user"
 
-// resolve returns the path that arg means to somebody who is at current:
+// resolve returns the absolute path that arg names in the workspace current:
 //
-//	.  ..  name  name:name  ..:name    from current
+//	.  ..  name  name:name  ..:name    relative to current
 //	:                                  the root
-//	:root:name  :system:admin          from the top
-//	root  root:name                    from the top too, see absoluteForm
+//	:root:name  :system:admin          absolute
+//	root  root:name                    absolute, see absoluteForm
 //
-// The home (~) is not for resolve: only the server knows where it is.
+// It does not resolve the home (~): only the server knows its path.
 func resolve(current cluster.Path, arg string) (cluster.Path, error) {
 	if arg == ":" {
 		return cluster.Path(cluster.Root), nil
@@ -44,9 +44,8 @@ func resolve(current cluster.Path, arg string) (cluster.Path, error) {
 	return at, nil
 }
 
-// absoluteForm returns arg in the form with a leading colon if it is the older
-// way to write an absolute path ("root", "root:org"), and arg itself otherwise.
-// A child workspace that is called root is reached by ".:root".
+// absoluteForm adds the leading colon if arg is in the older form of absolute paths
+// ("root", "root:org"). The path of a child workspace named root is ".:root".
 func absoluteForm(arg string) string {
 	if arg == string(cluster.Root) || strings.HasPrefix(arg, string(cluster.Root)+":") {
 		return ":" + arg
@@ -54,7 +53,8 @@ func absoluteForm(arg string) string {
 	return arg
 }
 
-// topWords returns how many words of an absolute path name the cluster it starts from.
+// topWords returns the number of words at the start of an absolute path that name one
+// cluster.
 func topWords(words []string) int {
 	switch words[0] {
 	case homes:
@@ -71,7 +71,7 @@ func topWords(words []string) int {
 
 func isDots(word string) bool { return word == "." || word == ".." }
 
-// step follows one word of a path.
+// step resolves one word of a path.
 func step(from cluster.Path, word string) (cluster.Path, error) {
 	switch word {
 	case ".":
@@ -94,11 +94,11 @@ func step(from cluster.Path, word string) (cluster.Path, error) {
 }
 
 func badName(word string) error {
-	return fmt.Errorf("%q is not a workspace name: names are lower-case letters, digits and dashes, in paths joined by colons as in :root:org:team", word)
+	return fmt.Errorf("%q is not a workspace name: use lower-case letters, digits and dashes, and colons between the names of a path, as in :root:org:team", word)
 }
 
-// parent returns the cluster that holds the Workspace object of p and the name
-// of that object, and whether there is one.
+// parent returns the cluster with the Workspace object of p and the name of that object.
+// It reports false if p has no parent.
 func parent(p cluster.Path) (up cluster.Path, name string, ok bool) {
 	if up, ok = p.Parent(); !ok || up == homes {
 		return "", "", false
@@ -106,7 +106,7 @@ func parent(p cluster.Path) (up cluster.Path, name string, ok bool) {
 	return up, string(p[len(up)+1:]), true
 }
 
-// topOf returns the cluster at the top of the tree that p is in.
+// topOf returns the topmost cluster of the tree that contains p.
 func topOf(p cluster.Path) cluster.Path {
 	for {
 		up, _, ok := parent(p)

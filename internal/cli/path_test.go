@@ -80,7 +80,7 @@ func FuzzResolve(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Whatever it leads to is a path, and writing that path absolutely leads there from anywhere.
+		// The result is a path, and its absolute form resolves to it from any workspace.
 		if _, err := cluster.ParsePath(string(got)); err != nil {
 			t.Fatalf("at %q: %q leads to %q: %v", at, arg, got, err)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A printer is the one way to the user. Results go to standard output, and what
-// is only said about them goes to standard error.
+// A printer prints everything that users see. Results go to standard output, messages
+// about them to standard error.
 type printer struct {
 	out, err io.Writer
 }
@@ -23,14 +23,14 @@ func newPrinter(streams genericiooptions.IOStreams) *printer {
 // say prints a line of result.
 func (p *printer) say(format string, args ...any) { p.line(p.out, format, args) }
 
-// note prints a line about what happens.
+// note prints a message.
 func (p *printer) note(format string, args ...any) { p.line(p.err, format, args) }
 
 func (p *printer) line(w io.Writer, format string, args []any) {
-	_, _ = fmt.Fprintf(w, format+"\n", args...) // a reader that went away wants no more
+	_, _ = fmt.Fprintf(w, format+"\n", args...) // the reader may have closed its end
 }
 
-// current prints which workspace is the current one, and its type if that is known.
+// current prints the path of the current workspace, and its type if that is known.
 func (p *printer) current(path cluster.Path, typ string, short bool) {
 	switch {
 	case short:

@@ -17,7 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A quickstart is a tree of workspaces to look around in.
+// A quickstart is a tree of sample workspaces.
 type quickstart struct {
 	scenario, prefix        string
 	cleanup, enter, samples bool
@@ -30,37 +30,37 @@ func (a *app) quickstartCommand() *cobra.Command {
 	var q quickstart
 	cmd := &cobra.Command{
 		Use:   "quickstart",
-		Short: "Make a tree of workspaces to look around in",
-		Long:  "Make a tree of workspaces below the current one to look around in, or remove it again. The same seed makes the same tree.",
-		Example: `  # Make a tree with something in each workspace, and go there
+		Short: "Create a tree of sample workspaces",
+		Long:  "Create a tree of sample workspaces below the current one, or delete it again. The same seed results in the same tree.",
+		Example: `  # Create a tree with a config map in each workspace, and enter it
   kubectl kcp quickstart --with-samples --enter
 
-  # A deep one, under another name
+  # Create a deeper tree with another name
   kubectl kcp quickstart --name-prefix deep --tree-depth 5 --tree-count 30
 
-  # Remove it again
+  # Delete the tree
   kubectl kcp quickstart --cleanup`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.quickstart(cmd.Context(), q) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.scenario, "scenario", "workspaces", "what to make: workspaces")
-	flags.StringVar(&q.prefix, "name-prefix", "quickstart", "name of the workspace at the top of the tree, with which those below begin, too")
-	flags.BoolVar(&q.cleanup, "cleanup", false, "remove the tree")
-	flags.BoolVar(&q.enter, "enter", false, "go to the top of the tree")
-	flags.BoolVar(&q.samples, "with-samples", false, "make a config map in each workspace")
-	flags.DurationVar(&q.timeout, "timeout", readyWithin, "how long it may take")
-	flags.IntVar(&q.depth, "tree-depth", 3, "how many levels the tree has below its top")
-	flags.IntVar(&q.count, "tree-count", 6, "how many workspaces the tree has below its top")
-	flags.Uint64Var(&q.seed, "tree-seed", 1, "what the shape of the tree follows from")
+	flags.StringVar(&q.scenario, "scenario", "workspaces", "What to create: workspaces.")
+	flags.StringVar(&q.prefix, "name-prefix", "quickstart", "Name of the workspace at the top of the tree, and prefix of the names below.")
+	flags.BoolVar(&q.cleanup, "cleanup", false, "Delete the tree.")
+	flags.BoolVar(&q.enter, "enter", false, "Enter the workspace at the top of the tree.")
+	flags.BoolVar(&q.samples, "with-samples", false, "Create a config map in each workspace.")
+	flags.DurationVar(&q.timeout, "timeout", readyWithin, "Timeout for the whole command.")
+	flags.IntVar(&q.depth, "tree-depth", 3, "Number of levels below the top.")
+	flags.IntVar(&q.count, "tree-count", 6, "Number of workspaces below the top.")
+	flags.Uint64Var(&q.seed, "tree-seed", 1, "Seed of the random shape of the tree.")
 	return cmd
 }
 
 func (a *app) quickstart(ctx context.Context, q quickstart) error {
 	switch {
 	case q.scenario == "api-provider":
-		return errors.New("--scenario api-provider needs APIs to be shared between workspaces, which this version does not do; use --scenario workspaces")
+		return errors.New("--scenario api-provider is not supported: this version of kcp cannot share APIs between workspaces; use --scenario workspaces")
 	case q.scenario != "workspaces":
 		return fmt.Errorf("there is no --scenario %q; use workspaces", q.scenario)
 	case q.count > 0 && q.depth < 1 || q.count < 0:
@@ -84,20 +84,20 @@ func (a *app) quickstart(ctx context.Context, q quickstart) error {
 			return err
 		}
 	}
-	a.print.say("The tree below '%s' is there. Look at it: kubectl ws tree :%[1]s", top)
+	a.print.say("Created the tree below '%s'. To see it, run: kubectl ws tree :%[1]s", top)
 	if !q.enter {
 		return nil
 	}
 	return a.enter(ctx, s, srv, top, false)
 }
 
-// tree returns the paths of all workspaces, those above before those below.
+// tree returns the paths of all workspaces, parents before children.
 func (q quickstart) tree(top cluster.Path) []cluster.Path {
 	random := rand.New(rand.NewPCG(q.seed, 0))
 	paths, depths := []cluster.Path{top}, []int{0}
 	for i := 1; i <= q.count; i++ {
 		up := random.IntN(len(paths))
-		for depths[up] >= q.depth { // the top is not as deep
+		for depths[up] >= q.depth { // the top always has room
 			up = random.IntN(len(paths))
 		}
 		paths = append(paths, paths[up].Join(fmt.Sprintf("%s-%d", q.prefix, i)))
@@ -106,7 +106,7 @@ func (q quickstart) tree(top cluster.Path) []cluster.Path {
 	return paths
 }
 
-// plant sees to it that there is a workspace at path, with a sample in it if wanted.
+// plant creates the workspace at path, and a sample in it, unless they exist.
 func (a *app) plant(ctx context.Context, srv *server, path cluster.Path, sample bool) error {
 	up, name, _ := parent(path)
 	w := &tenancy.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -119,7 +119,7 @@ func (a *app) plant(ctx context.Context, srv *server, path cluster.Path, sample 
 		_, err = a.await(ctx, srv, up, made)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot make workspace %q: %w", path, err)
+		return about(path, "cannot create workspace %q: %w", path, err)
 	}
 	a.print.note("%s", path)
 	if !sample {
@@ -132,7 +132,7 @@ func (a *app) plant(ctx context.Context, srv *server, path cluster.Path, sample 
 	hello := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "hello"}, Data: map[string]string{"from": string(path)}}
 	_, err = core.ConfigMaps(metav1.NamespaceDefault).Create(ctx, hello, metav1.CreateOptions{FieldManager: userAgent})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("cannot make a sample in workspace %q: %w", path, err)
+		return about(path, "cannot create a sample in workspace %q: %w", path, err)
 	}
 	return nil
 }

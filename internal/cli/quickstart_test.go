@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestQuickstartTree checks that trees have the size that was asked for, that each
-// workspace comes after the one above it, and that a seed means one tree.
+// TestQuickstartTree checks that trees have the requested size, that each workspace comes after its
+// parent, and that equal seeds give equal trees.
 func TestQuickstartTree(t *testing.T) {
 	for seed := range uint64(20) {
 		q := quickstart{prefix: "q", depth: int(seed%4) + 1, count: int(seed) * 2, seed: seed}

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// lockWithin is how long another program may keep the kubeconfig locked. One
-	// that was killed leaves its lock behind, and users must be told.
+	// lockWithin is the timeout for the lock of the kubeconfig. A program that was killed
+	// leaves its lock behind, so there must be an error in the end.
 	lockWithin = 10 * time.Second
 
-	// lockEvery is how often a lock is tried.
+	// lockEvery is the interval between attempts to take a lock.
 	lockEvery = 20 * time.Millisecond
 
 	// private is the mode of files with credentials in them.
 	private fs.FileMode = 0o600
 )
 
-// change writes what f changes in the kubeconfig: contexts, clusters and which
-// context is the current one. Kubectl reads and writes under the lock file that is
-// taken here, but only writes under it in its library, which would undo what others
-// wrote in between. So the files are read again, changed and written under the lock.
+// change applies f to the kubeconfig and writes its changes: contexts, clusters and the
+// current context. It takes the same lock files as kubectl. The library of kubectl takes
+// them only to write, and so would undo concurrent changes. Here the files are read,
+// changed and written under one lock.
 func (s *session) change(ctx context.Context, f func(*api.Config)) error {
 	unlock, err := lock(ctx, s.access.GetLoadingPrecedence(), s.lockWithin)
 	if err != nil {
@@ -48,14 +48,14 @@ func (s *session) change(ctx context.Context, f func(*api.Config)) error {
 	return save(s.access.GetDefaultFilename(), before, after)
 }
 
-// lock takes the locks of files, in the order that all programs take them in, and
-// returns what gives them back. A file that nobody may lock here cannot be written
-// here either: whether that matters is found out then.
+// lock takes the locks of files, in the order that all programs use, and returns a function
+// that releases them. It skips a file whose lock cannot be created: that file cannot be
+// written either, which is an error only if it changes.
 func lock(ctx context.Context, files []string, within time.Duration) (unlock func(), err error) {
 	var locked []string
 	unlock = func() {
 		for _, name := range locked {
-			_ = os.Remove(name) // it was made here; somebody who removed it meant to
+			_ = os.Remove(name) // a user may have removed it already
 		}
 	}
 	for _, file := range slices.Compact(slices.Sorted(slices.Values(files))) {
@@ -65,7 +65,7 @@ func lock(ctx context.Context, files []string, within time.Duration) (unlock fun
 			locked = append(locked, name)
 		case errors.Is(err, fs.ErrExist):
 			unlock()
-			return nil, fmt.Errorf("the kubeconfig is locked: another program has kept %s for %s; if none is running, remove that file", name, within)
+			return nil, fmt.Errorf("the kubeconfig is locked: %s has existed for %s; if no other program is changing the kubeconfig, remove that file", name, within)
 		case ctx.Err() != nil:
 			unlock()
 			return nil, ctx.Err()
@@ -74,7 +74,7 @@ func lock(ctx context.Context, files []string, within time.Duration) (unlock fun
 	return unlock, nil
 }
 
-// create makes an empty file once there is none of that name.
+// create creates an empty file, and waits for as long as a file of that name exists.
 func create(ctx context.Context, name string, within time.Duration) error {
 	var again <-chan time.Time
 	var over <-chan time.Time
@@ -86,7 +86,7 @@ func create(ctx context.Context, name string, within time.Duration) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if again == nil { // most of the time nobody else is there
+		if again == nil { // the first attempt usually succeeds
 			tick, limit := time.NewTicker(lockEvery), time.NewTimer(within)
 			defer tick.Stop()
 			defer limit.Stop()
@@ -102,8 +102,8 @@ func create(ctx context.Context, name string, within time.Duration) error {
 	}
 }
 
-// save writes to each file what after has and before has not. What is new goes to
-// the file called newcomers.
+// save writes the differences between before and after to the files they belong to. New
+// entries go to the file newcomers.
 func save(newcomers string, before, after *api.Config) error {
 	e := edits{newcomers, map[string]*api.Config{}}
 	err := e.add(before, after)
@@ -118,13 +118,13 @@ func save(newcomers string, before, after *api.Config) error {
 	return nil
 }
 
-// Edits are the files of a kubeconfig that change.
+// An edits holds the files of a kubeconfig that change, with their new content.
 type edits struct {
 	newcomers string
 	files     map[string]*api.Config
 }
 
-// in returns what is in a file, to be changed.
+// in returns the content of a file, for changes.
 func (e edits) in(file string) (*api.Config, error) {
 	if c := e.files[file]; c != nil {
 		return c, nil
@@ -139,7 +139,7 @@ func (e edits) in(file string) (*api.Config, error) {
 	return c, err
 }
 
-// add adds what after has and before has not.
+// add adds the differences between before and after.
 func (e edits) add(before, after *api.Config) error {
 	for name, cl := range after.Clusters {
 		if reflect.DeepEqual(cl, before.Clusters[name]) {
@@ -176,8 +176,8 @@ func (e edits) add(before, after *api.Config) error {
 	return nil
 }
 
-// write replaces a kubeconfig at once, so that nobody reads half of one. Where the
-// file cannot be replaced, because it is mounted or another's, it is overwritten.
+// write replaces a kubeconfig atomically. If the file cannot be replaced, because it is a
+// mount point or has another owner, write overwrites it.
 func write(file string, c *api.Config) error {
 	text, err := clientcmd.Write(*c)
 	if err != nil {
@@ -193,7 +193,7 @@ func write(file string, c *api.Config) error {
 	return err
 }
 
-// replaceFile replaces what is in file, which keeps its mode and its owner.
+// replaceFile replaces the content of file, and keeps its mode and its owner.
 func replaceFile(file string, text []byte) (err error) {
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target
@@ -206,7 +206,7 @@ func replaceFile(file string, text []byte) (err error) {
 	case err == nil:
 		mode = old.Mode().Perm()
 		if w, err := os.OpenFile(file, os.O_WRONLY, 0); err != nil {
-			return err // who may write the folder but not the file is not meant to write it
+			return err // permission to write the directory is not permission to change the file
 		} else if err := w.Close(); err != nil {
 			return err
 		}

@@ -11,8 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUnwritable checks that those who may not write their kubeconfig are told what
-// to do.
+// TestUnwritable checks the advice for users who may not write their kubeconfig.
 func TestUnwritable(t *testing.T) {
 	w := newWorld(t, "root:org")
 	file := w.kubeconfig()
@@ -46,8 +45,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// asNobody makes this thread one of a user who has no right to anything, if it is
-// the administrator's.
+// asNobody changes the user of this thread to one without rights, if it is root.
 func asNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return

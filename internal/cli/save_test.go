@@ -17,8 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TestConcurrentEdits checks that nothing is lost when many write a kubeconfig at
-// once.
+// TestConcurrentEdits checks that concurrent writes of a kubeconfig lose nothing.
 func TestConcurrentEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org")
@@ -44,8 +43,7 @@ func TestConcurrentEdits(t *testing.T) {
 	}
 }
 
-// TestEditsOfOthers checks that what another program wrote since the kubeconfig was
-// read stays.
+// TestEditsOfOthers checks that changes by other programs since the read are kept.
 func TestEditsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org")
@@ -70,7 +68,7 @@ func TestEditsOfOthers(t *testing.T) {
 	}
 }
 
-// TestGoingOnAsSomebodyElse checks that the way back is as it was.
+// TestGoingOnAsSomebodyElse checks that "ws -" returns to the previous context and user.
 func TestGoingOnAsSomebodyElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org", "root:org:team")
@@ -91,7 +89,7 @@ func TestGoingOnAsSomebodyElse(t *testing.T) {
 	}
 }
 
-// TestLocked checks what happens while another program has the lock.
+// TestLocked checks the behaviour while another program has the lock.
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -108,7 +106,7 @@ func TestLocked(t *testing.T) {
 	}
 	s.lockWithin = time.Millisecond
 	_, err = s.createContext(t.Context(), "c", s.here, use)
-	if want := "the kubeconfig is locked: another program has kept " + held + " for 1ms; if none is running, remove that file"; err == nil || err.Error() != want {
+	if want := "the kubeconfig is locked: " + held + " has existed for 1ms; if no other program is changing the kubeconfig, remove that file"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,8 +124,8 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// TestKeepsWhatItDoesNotKnow checks that a kubeconfig with unusual entries is the
-// same afterwards, but for what was added, and that mode and links stay.
+// TestKeepsWhatItDoesNotKnow checks that unusual entries, the mode and links of a kubeconfig are
+// kept.
 func TestKeepsWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root:org")

@@ -27,16 +27,16 @@ import (
 const (
 	userAgent = "kubectl-kcp"
 
-	// pageSize is how many workspaces are asked for at a time.
+	// pageSize is the number of workspaces per page of a list.
 	pageSize = 500
 
-	// home is the name under which the root has the home workspace of whoever asks.
+	// home is the name of the user's own home workspace in the root.
 	home = "~"
 )
 
-// A server is the kcp that a session reaches, with all its clusters.
+// A server sends requests to any cluster of the server of a session.
 type server struct {
-	base   place
+	base   place // what relative paths are relative to
 	config *rest.Config
 	client *http.Client
 }
@@ -44,7 +44,7 @@ type server struct {
 func (s *session) server() (*server, error) {
 	config := rest.CopyConfig(s.rest)
 	config.UserAgent = userAgent
-	config.QPS = -1 // the number of requests in flight is bounded, and the server is fair
+	config.QPS = -1 // commands have few requests in flight, and the server is fair
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use context %q: %w", s.context, err)
@@ -52,14 +52,14 @@ func (s *session) server() (*server, error) {
 	return &server{s.here, config, client}, nil
 }
 
-// in returns how clients reach the cluster at path.
+// in returns the configuration of clients for the cluster at path.
 func (s *server) in(path cluster.Path) *rest.Config {
 	config := rest.CopyConfig(s.config)
 	config.Host = s.base.at(path).URL()
 	return config
 }
 
-// objects returns the objects of a type in the cluster at path.
+// objects returns a client for a resource in the cluster at path.
 func (s *server) objects(path cluster.Path, group, resource string) (dynamic.ResourceInterface, error) {
 	client, err := dynamic.NewForConfigAndClient(s.in(path), s.client)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *server) workspaces(path cluster.Path) (dynamic.ResourceInterface, error
 	return s.objects(path, "tenancy.kcp.io", "workspaces")
 }
 
-// get returns the workspace called name in the cluster at path.
+// get returns the workspace of that name in the cluster at path.
 func (s *server) get(ctx context.Context, path cluster.Path, name string) (*tenancy.Workspace, error) {
 	workspaces, err := s.workspaces(path)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *server) list(ctx context.Context, path cluster.Path) ([]*tenancy.Worksp
 	for {
 		page, err := workspaces.List(ctx, options)
 		if apierrors.IsResourceExpired(err) && options.Continue != "" {
-			all, options = nil, metav1.ListOptions{} // the pages took too long: all in one
+			all, options = nil, metav1.ListOptions{} // the token expired: list without pages
 			continue
 		}
 		if err != nil {
@@ -115,7 +115,7 @@ func (s *server) list(ctx context.Context, path cluster.Path) ([]*tenancy.Worksp
 	}
 }
 
-// create makes the workspace w in the cluster at path.
+// create creates the workspace w in the cluster at path.
 func (s *server) create(ctx context.Context, path cluster.Path, w *tenancy.Workspace) (*tenancy.Workspace, error) {
 	workspaces, err := s.workspaces(path)
 	if err != nil {
@@ -133,10 +133,10 @@ func (s *server) create(ctx context.Context, path cluster.Path, w *tenancy.Works
 	return workspaceOf(o)
 }
 
-// again is how long to wait before a watch that has ended is begun again.
+// again is the pause before a watch that has ended starts again.
 const again = time.Second
 
-// follow calls see with w and each later state of it until see is done or the context ends.
+// follow calls see with w and with each later state of w, until see reports done or ctx ends.
 func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Workspace, see func(*tenancy.Workspace) (done bool, err error)) error {
 	workspaces, err := s.workspaces(path)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Works
 		if !errors.Is(err, watchtools.ErrWatchClosed) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			return err
 		}
-		select { // watches end now and then; what happened meanwhile is seen by a fresh look
+		select { // servers end watches regularly; a get covers the time between two watches
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(again):
@@ -168,10 +168,10 @@ func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Works
 	}
 }
 
-// errDeleted ends watching a workspace that is gone.
+// errDeleted ends the watch of a workspace that was deleted.
 var errDeleted = errors.New("it was deleted")
 
-// seeing returns a condition that shows each state of a watched workspace to see.
+// seeing returns a watch condition that calls see with each state of a workspace.
 func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.ConditionFunc {
 	return func(event watch.Event) (bool, error) {
 		o, ok := event.Object.(*unstructured.Unstructured)
@@ -189,7 +189,29 @@ func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.Cond
 	}
 }
 
-// reach asks the cluster at path for nothing but an answer.
+// missing reports whether the workspace at path is known not to exist, and returns the
+// nearest workspace above it that does.
+func (s *server) missing(ctx context.Context, path cluster.Path) (up cluster.Path, gone bool) {
+	reach := s.reach(ctx, path)
+	if reach == nil {
+		return "", false
+	}
+	if _, err := s.object(ctx, path); !apierrors.IsNotFound(err) && !apierrors.IsNotFound(reach) {
+		return "", false
+	}
+	for {
+		var ok bool
+		if up, _, ok = parent(path); !ok {
+			return cluster.Path(cluster.Root), true
+		}
+		if s.reach(ctx, up) == nil {
+			return up, true
+		}
+		path = up
+	}
+}
+
+// reach sends the cheapest request to the cluster at path, and returns its error.
 func (s *server) reach(ctx context.Context, path cluster.Path) error {
 	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.in(path), s.client)
 	if err != nil {
@@ -198,8 +220,8 @@ func (s *server) reach(ctx context.Context, path cluster.Path) error {
 	return client.RESTClient().Get().AbsPath("api").Do(ctx).Error()
 }
 
-// typeOf returns the type of the workspace at path as it knows it itself, or
-// nothing if the user may not read that.
+// typeOf returns the type of the workspace at path from its LogicalCluster, or nothing if
+// the user may not read that.
 func (s *server) typeOf(ctx context.Context, path cluster.Path) string {
 	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
 	if err != nil {
@@ -215,12 +237,12 @@ func (s *server) typeOf(ctx context.Context, path cluster.Path) string {
 func workspaceOf(o *unstructured.Unstructured) (*tenancy.Workspace, error) {
 	w := &tenancy.Workspace{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, w); err != nil {
-		return nil, fmt.Errorf("cannot understand workspace %q: %w", o.GetName(), err)
+		return nil, fmt.Errorf("cannot decode workspace %q: %w", o.GetName(), err)
 	}
 	return w, nil
 }
 
-// typeName returns the type of w as users write it.
+// typeName returns the type of w in the form path:name.
 func typeName(w *tenancy.Workspace) string {
 	switch t := w.Spec.Type; {
 	case t == nil:

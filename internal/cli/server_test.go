@@ -20,28 +20,27 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A world answers requests as a server does that has certain workspaces. It
-// knows as much of the API as navigation asks for.
+// A world is a server with some workspaces. It has the part of the API that navigation needs.
 type world struct {
 	t *testing.T
 	*httptest.Server
 
-	// phases has the phase of every workspace by its path.
+	// phases has the phase of each workspace by path.
 	phases map[string]string
-	// denied has the clusters that nothing may be read in.
+	// denied has the clusters in which reads are forbidden.
 	denied map[string]bool
-	// homeless makes the server deny, rather than not know, the home workspace.
+	// homeless makes requests for the home workspace forbidden instead of not found.
 	homeless bool
 	// blind forbids watches.
 	blind bool
 	// fickle ends each watch after its events.
 	fickle bool
-	// birth are the phases that a new workspace goes through: the first is what
-	// create returns, the others are what a watch sees.
+	// birth has the phases of a new workspace: the first in the response to its creation,
+	// the others in watch events.
 	birth []string
 
 	mu      sync.Mutex
-	created []map[string]any // what was posted
+	created []map[string]any // bodies of create requests
 	seen    []string         // method and URL of each request
 }
 
@@ -89,7 +88,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveReachable serves all that is not denied, in pages of one.
+// serveReachable lists the workspaces that are not denied, in pages of one.
 func (w *world) serveReachable(rw http.ResponseWriter, r *http.Request) {
 	var paths []string
 	for path := range w.phases {
@@ -149,7 +148,7 @@ func (w *world) serveWorkspaces(rw http.ResponseWriter, r *http.Request, path, n
 	}
 }
 
-// serveList serves pages of one workspace each, whatever the limit.
+// serveList serves pages of one workspace each and ignores the limit.
 func (w *world) serveList(rw http.ResponseWriter, r *http.Request, path string) {
 	items, next := []any{}, ""
 	for _, name := range sortedChildren(w.phases, path) {
@@ -222,8 +221,8 @@ func failure(reason, message, kind, name string) map[string]any {
 	}
 }
 
-// kubeconfig writes the kubeconfig that a server leaves for its administrator,
-// with the contexts root and base, and returns its name.
+// kubeconfig writes the kubeconfig of a server's administrator, with the contexts root and base,
+// and returns its name.
 func (w *world) kubeconfig() string {
 	config := api.NewConfig()
 	for name, server := range map[string]string{"root": w.URL + "/clusters/root", "base": w.URL} {
@@ -239,7 +238,7 @@ func (w *world) kubeconfig() string {
 	return file
 }
 
-// A result is what a command printed and returned.
+// A result is the output and the error of a command.
 type result struct {
 	out, err string
 	code     int

@@ -15,14 +15,14 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Where the server answers questions that concern more than one cluster.
+// Paths of requests that concern more than one cluster.
 const (
 	reachableService = "/services/reachableworkspaces"
 	explainService   = "/services/explainworkspace"
 	inheritedService = "/services/inheritedbindings"
 )
 
-// ask asks the server as a whole, and decodes what it answers.
+// ask sends a request that is for no particular cluster, and decodes the answer.
 func (s *server) ask(ctx context.Context, service string, query url.Values, into any) error {
 	config := rest.CopyConfig(s.config)
 	config.Host = s.base.server
@@ -37,7 +37,7 @@ func (s *server) ask(ctx context.Context, service string, query url.Values, into
 		}
 	}
 	result := request.Do(ctx)
-	if err := result.Error(); err != nil { // unlike that of Raw, it has what the server says
+	if err := result.Error(); err != nil { // unlike the error of Raw, it has the server's message
 		return err
 	}
 	text, err := result.Raw()
@@ -45,12 +45,12 @@ func (s *server) ask(ctx context.Context, service string, query url.Values, into
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("cannot understand what the server answers at %s: %w", service, err)
+		return fmt.Errorf("cannot decode the server's answer at %s: %w", service, err)
 	}
 	return nil
 }
 
-// reachable returns all workspaces that the user may enter, wherever they are.
+// reachable returns all workspaces that the user may enter, at any depth.
 func (s *server) reachable(ctx context.Context) ([]*tenancy.Workspace, error) {
 	var all []*tenancy.Workspace
 	for next := ""; ; {
@@ -71,13 +71,13 @@ func (s *server) reachable(ctx context.Context) ([]*tenancy.Workspace, error) {
 	}
 }
 
-// inheritedBindings returns the bindings that hold in the cluster at path because
-// of clusters above it. Each has the path of its own cluster in its annotations.
+// inheritedBindings returns the bindings in clusters above path that also hold at path.
+// Each has the path of its own cluster in its annotations.
 func (s *server) inheritedBindings(ctx context.Context, path cluster.Path) ([]rbacv1.ClusterRoleBinding, error) {
 	var list rbacv1.ClusterRoleBindingList
 	err := s.ask(ctx, inheritedService, url.Values{"workspace": {string(path)}}, &list)
 	return list.Items, err
 }
 
-// pathOf returns the path of an object's cluster, as the server tells it.
+// pathOf returns the path of an object's cluster.
 func pathOf(annotations map[string]string) string { return annotations[core.PathAnnotation] }

@@ -20,20 +20,19 @@ import (
 )
 
 const (
-	// managedBy is the usual label for what made an object. It sets apart the
-	// bindings that share made, which unshare may remove.
+	// managedBy is the usual label for the creator of an object. It marks the bindings
+	// that share created and unshare may delete.
 	managedBy = "app.kubernetes.io/managed-by"
 	sharing   = "kubectl-ws-share"
 
-	// accessRole is the role that lets a user enter a workspace.
+	// accessRole is the role that allows a user to enter a workspace.
 	accessRole = "system:kcp:workspace:access"
 )
 
-// everywhere are the roles for people that exist in every workspace without being
-// objects in it.
+// everywhere returns the roles for users that every workspace has, without an object.
 func everywhere() []string { return []string{"view", "edit", "admin", "cluster-admin"} }
 
-// A share is what somebody is to be given, or loses.
+// A share is a role that a user or a group gets or loses.
 type share struct {
 	role        string
 	subject     rbacv1.Subject
@@ -44,26 +43,26 @@ func (a *app) shareCommand() *cobra.Command {
 	var sh share
 	var group bool
 	cmd := &cobra.Command{
-		Use:   "share <user>",
-		Short: "Let a user or a group work in the current workspace",
-		Long: `Let a user or a group work in the current workspace: enter it, and do there what a role allows. The role is view, edit, admin or cluster-admin, or a ClusterRole of the workspace.
+		Use:   "share USER --role ROLE",
+		Short: "Give a user or a group access to the current workspace",
+		Long: `Give a user or a group access to the current workspace, with a role: view, edit, admin or cluster-admin, or a ClusterRole of the workspace.
 
-It makes two ClusterRoleBindings whose names begin with "share:". To share again changes nothing. Rights in a workspace are none in the workspaces below, except with --descendants.`,
-		Example: `  # Let alice read in the current workspace
+The command creates two ClusterRoleBindings whose names begin with "share:", one to enter the workspace and one for the role. A second call with the same arguments changes nothing. Without --descendants, the user gets no access to the workspaces below.`,
+		Example: `  # Allow alice to read in the current workspace
   kubectl ws share alice --role view
 
-  # Let a group work in another workspace
+  # Allow a group to edit in another workspace
   kubectl ws share developers --group --role edit -w :root:org:team
 
-  # Make bob an administrator here and in all workspaces below, also later ones
+  # Make bob an administrator here and in all workspaces below, now and later
   kubectl ws share bob --role admin --descendants`,
 		Args: cobra.ExactArgs(1),
 	}
-	sh.flags(cmd, &group, "role to give, by name: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace")
-	cmd.Flags().BoolVar(&sh.descendants, "descendants", false, "give the role in all workspaces below, too, now and later")
+	sh.flags(cmd, &group, "Role to give: "+strings.Join(everywhere(), ", ")+" or a ClusterRole of the workspace.")
+	cmd.Flags().BoolVar(&sh.descendants, "descendants", false, "Give the role in all workspaces below, too, now and later.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if sh.role == "" {
-			return fmt.Errorf("say what %s may do: --role %s, or a ClusterRole of the workspace", args[0], strings.Join(everywhere(), ", "))
+			return fmt.Errorf("the role is missing; add --role %s, or a ClusterRole of the workspace", strings.Join(everywhere(), "|"))
 		}
 		sh.subject = subjectOf(args[0], group)
 		return a.share(cmd.Context(), sh)
@@ -75,17 +74,17 @@ func (a *app) unshareCommand() *cobra.Command {
 	var sh share
 	var group bool
 	cmd := &cobra.Command{
-		Use:   "unshare <user>",
-		Short: "Take back what share gave",
-		Long:  `Take back what "kubectl ws share" gave a user or a group in the current workspace: one role, or all of them. Rights that were given in other ways stay, and are named.`,
-		Example: `  # Take back all that alice was given here by share
+		Use:   "unshare USER",
+		Short: "Revoke the access that share gave",
+		Long:  `Revoke the access that "kubectl ws share" gave to a user or a group in the current workspace: one role, or all of them. Other bindings of the user do not change; the command prints them.`,
+		Example: `  # Revoke all roles that alice got by share in the current workspace
   kubectl ws unshare alice
 
-  # Take back one role of a group
+  # Revoke one role of a group
   kubectl ws unshare developers --group --role edit`,
 		Args: cobra.ExactArgs(1),
 	}
-	sh.flags(cmd, &group, "role to take back; all if not given")
+	sh.flags(cmd, &group, "Role to revoke. (default all roles)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		sh.subject = subjectOf(args[0], group)
 		return a.unshare(cmd.Context(), sh)
@@ -95,7 +94,7 @@ func (a *app) unshareCommand() *cobra.Command {
 
 func (sh *share) flags(cmd *cobra.Command, group *bool, role string) {
 	cmd.Flags().StringVar(&sh.role, "role", "", role)
-	cmd.Flags().BoolVar(group, "group", false, "the name is that of a group")
+	cmd.Flags().BoolVar(group, "group", false, "The argument is the name of a group.")
 	completeFlag(cmd, "role", cobra.FixedCompletions(everywhere(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
@@ -108,14 +107,14 @@ func subjectOf(name string, group bool) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-// called returns the subject as people are told of it.
+// called returns the subject for messages.
 func called(s rbacv1.Subject) string { return strings.ToLower(s.Kind) + " " + s.Name }
 
 func (s *server) bindings(path cluster.Path) (rbacclient.RbacV1Interface, error) {
 	return rbacclient.NewForConfigAndClient(s.in(path), s.client)
 }
 
-// openBindings is open for who works on the bindings of the workspace.
+// openBindings is open with a client for the bindings of the workspace.
 func (a *app) openBindings(ctx context.Context) (*server, rbacclient.RbacV1Interface, error) {
 	_, srv, err := a.open(ctx)
 	if err != nil {
@@ -132,7 +131,7 @@ func (a *app) share(ctx context.Context, sh share) error {
 	}
 	at := srv.base.path
 	fail := func(err error) error {
-		return fmt.Errorf("cannot share workspace %q with %s: %w", at, called(sh.subject), err)
+		return about(at, "cannot share workspace %q with %s: %w", at, called(sh.subject), err)
 	}
 	if err := checkRole(ctx, rbac, sh.role); err != nil {
 		return fail(err)
@@ -156,27 +155,27 @@ func (a *app) share(ctx context.Context, sh share) error {
 	} else {
 		a.print.say("%s has role %s in '%s'%s now, by ClusterRoleBinding %s.", sentence(called(sh.subject)), sh.role, at, scope, strings.Join(did, " and "))
 	}
-	a.print.note("The way there: kubectl ws :%s", at)
-	a.print.note("Its URL: %s", srv.base.URL())
+	a.print.note("To enter it, run: kubectl ws :%s", at)
+	a.print.note("Its URL is %s", srv.base.URL())
 	return nil
 }
 
-// checkRole returns an error if there is certainly no such role.
+// checkRole returns an error if the role is known not to exist.
 func checkRole(ctx context.Context, rbac rbacclient.RbacV1Interface, role string) error {
 	if slices.Contains(everywhere(), role) || role == accessRole {
 		return nil
 	}
 	_, err := rbac.ClusterRoles().Get(ctx, role, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no ClusterRole %q; make one, or use one of %s", role, strings.Join(everywhere(), ", "))
+		return fmt.Errorf("there is no ClusterRole %q; create it, or use one of %s", role, strings.Join(everywhere(), ", "))
 	}
-	if apierrors.IsForbidden(err) { // whether it may be given is decided by another right
+	if apierrors.IsForbidden(err) { // the user may still be allowed to bind the role
 		return nil
 	}
 	return err
 }
 
-// bindings returns the objects that sh stands for: what lets one in, and the role.
+// bindings returns the bindings for sh: to the access role, and to its own role.
 func (sh share) bindings() []*rbacv1.ClusterRoleBinding {
 	var all []*rbacv1.ClusterRoleBinding
 	for _, role := range slices.Compact([]string{accessRole, sh.role}) {
@@ -193,13 +192,13 @@ func (sh share) bindings() []*rbacv1.ClusterRoleBinding {
 	return all
 }
 
-// plain are the characters of names that are good in the name of a binding, too.
+// plain are the characters that the name of a binding may have.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:@.-_+ "
 
-// longest is how long the name of an object may be.
+// longest is the maximum length of the name of an object.
 const longest = 253
 
-// name returns the name of the binding of role, which is that of no other share.
+// name returns the name of the binding to role. No two shares have one in common.
 func (sh share) name(role string) string {
 	subject := ":" + strings.ToLower(sh.subject.Kind) + ":" + sh.subject.Name
 	name := "share:" + role + subject
@@ -214,8 +213,8 @@ func (sh share) name(role string) string {
 	return "share:" + hex.EncodeToString(sum[:16])
 }
 
-// bind makes the binding, or brings one of that name up to it. It reports whether
-// there was anything to do.
+// bind creates the binding, or updates the binding of that name. It reports whether it
+// changed anything.
 func bind(ctx context.Context, bindings rbacclient.ClusterRoleBindingInterface, want *rbacv1.ClusterRoleBinding) (bool, error) {
 	_, err := bindings.Create(ctx, want, metav1.CreateOptions{FieldManager: userAgent})
 	if !apierrors.IsAlreadyExists(err) {
@@ -226,7 +225,7 @@ func bind(ctx context.Context, bindings rbacclient.ClusterRoleBindingInterface, 
 		return false, err
 	}
 	if old.RoleRef != want.RoleRef || old.Labels[managedBy] != want.Labels[managedBy] {
-		return false, fmt.Errorf("there is another ClusterRoleBinding %q; delete it first", want.Name)
+		return false, fmt.Errorf("a ClusterRoleBinding %q with another content exists; delete it first", want.Name)
 	}
 	now := old.DeepCopy()
 	now.Subjects = want.Subjects
@@ -247,7 +246,7 @@ func (a *app) unshare(ctx context.Context, sh share) error {
 	}
 	at := srv.base.path
 	fail := func(err error) error {
-		return fmt.Errorf("cannot take workspace %q from %s: %w", at, called(sh.subject), err)
+		return about(at, "cannot revoke the access of %[2]s to workspace %[1]q: %[3]w", at, called(sh.subject), err)
 	}
 	all, err := rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -262,14 +261,14 @@ func (a *app) unshare(ctx context.Context, sh share) error {
 		a.print.say("Deleted ClusterRoleBinding %s.", b.Name)
 	}
 	if len(drop) == 0 {
-		a.print.note("Nothing of '%s' was shared with %s%s.", at, called(sh.subject), as(sh.role))
+		a.print.note("%s has no role by share in '%s'%s.", sentence(called(sh.subject)), at, as(sh.role))
 	}
 	inherited, err := srv.inheritedBindings(ctx, at)
-	if err != nil { // who may not know, or asks a server that does not, is not told
+	if err != nil { // the user may not read them, or the server has no such request
 		inherited = nil
 	}
 	for _, b := range sh.among(inherited) {
-		a.print.note("note: %s still has role %s here, by ClusterRoleBinding %s in workspace %s above", called(sh.subject), b.RoleRef.Name, b.Name, pathOf(b.Annotations))
+		a.print.note("note: %s still has role %s here, by ClusterRoleBinding %s in workspace %s", called(sh.subject), b.RoleRef.Name, b.Name, pathOf(b.Annotations))
 	}
 	for _, b := range others {
 		a.print.note("note: %s still has role %s, by ClusterRoleBinding %s", called(sh.subject), b.RoleRef.Name, b.Name)
@@ -284,7 +283,7 @@ func as(role string) string {
 	return " as " + role
 }
 
-// among returns those of the bindings that the subject has.
+// among returns the bindings of the subject.
 func (sh share) among(all []rbacv1.ClusterRoleBinding) (its []*rbacv1.ClusterRoleBinding) {
 	for i := range all {
 		if slices.ContainsFunc(all[i].Subjects, func(s rbacv1.Subject) bool { return s.Kind == sh.subject.Kind && s.Name == sh.subject.Name }) {
@@ -294,8 +293,8 @@ func (sh share) among(all []rbacv1.ClusterRoleBinding) (its []*rbacv1.ClusterRol
 	return its
 }
 
-// split returns which of the bindings go with sh, and which others the subject has.
-// The right to enter goes with the last role.
+// split returns the bindings that unshare deletes, and the other bindings of the subject.
+// The binding to the access role is deleted with the last role.
 func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.ClusterRoleBinding) {
 	shared := labels.SelectorFromSet(labels.Set{managedBy: sharing})
 	var access *rbacv1.ClusterRoleBinding

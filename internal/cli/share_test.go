@@ -8,8 +8,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// TestShareNames checks that different shares never have bindings of one name, and
-// that the names are ones that objects may have.
+// TestShareNames checks that the bindings of different shares have different and valid names.
 func TestShareNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, role := range []string{"view", "edit", "system:kcp:workspace:access", "access", "a:user:b", "view:user"} {

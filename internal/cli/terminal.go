@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// What is sent to a terminal, as all of them understand it.
+// Control sequences that all terminals understand.
 const (
 	eraseLine  = "\r\x1b[2K"
 	eraseBelow = "\r\x1b[J"
@@ -22,16 +22,15 @@ const (
 	normal     = "\x1b[m"
 )
 
-// lookWithin is how long looking into a workspace may take while somebody waits at
-// a terminal that answers no key meanwhile.
+// lookWithin is the timeout for listing a workspace. The terminal ignores keys meanwhile.
 const lookWithin = 10 * time.Second
 
-// choose lets the user choose one of the workspaces below top, which may lead to
-// the workspace at. It reports whether one was chosen.
+// choose shows the workspaces below top in the terminal, with the cursor on the workspace
+// at. It reports whether the user chose one.
 func (a *app) choose(ctx context.Context, srv *server, top, at cluster.Path) (cluster.Path, bool, error) {
 	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
-		return "", false, errors.New("-i needs a terminal; to see the tree without one, run: kubectl ws tree")
+		return "", false, errors.New("-i needs a terminal; without one, run: kubectl ws tree")
 	}
 	defer func() { _ = tty.Close() }()
 	var before *term.State
@@ -41,14 +40,14 @@ func (a *app) choose(ctx context.Context, srv *server, top, at cluster.Path) (cl
 	defer func() { _ = control(tty, func(fd int) error { return term.Restore(fd, before) }) }()
 	b := browse(ctx, srv.list, top, at)
 	if b.top.err != nil {
-		return "", false, fmt.Errorf("cannot list the workspaces in %q: %w", top, b.top.err)
+		return "", false, about(top, "cannot list the workspaces in %q: %w", top, b.top.err)
 	}
 	chosen, err := b.run(ctx, tty)
 	return b.at.path, chosen, err
 }
 
-// control calls f with the descriptor of a terminal, which stays one whose reads
-// can be ended.
+// control calls f with the file descriptor of a terminal. Unlike tty.Fd, it leaves the file
+// in non-blocking mode, so that a deadline can end a read.
 func control(tty *os.File, f func(fd int) error) error {
 	conn, err := tty.SyscallConn()
 	if err != nil {
@@ -59,7 +58,7 @@ func control(tty *os.File, f func(fd int) error) error {
 	return errors.Join(err, failed)
 }
 
-// size returns how many columns and lines a terminal has. Some do not know.
+// size returns the columns and lines of a terminal, or the usual ones if it reports none.
 func size(tty *os.File) (width, height int) {
 	err := control(tty, func(fd int) (err error) { width, height, err = term.GetSize(fd); return err })
 	if err != nil || width <= 0 || height <= 0 {
@@ -68,7 +67,7 @@ func size(tty *os.File) (width, height int) {
 	return width, height
 }
 
-// run shows b on a terminal until a key ends it.
+// run shows b on a terminal until a key closes it.
 func (b *browser) run(ctx context.Context, tty *os.File) (chosen bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = tty.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -95,6 +94,9 @@ func (b *browser) run(ctx context.Context, tty *os.File) (chosen bool, err error
 			looking, cancel := context.WithTimeout(ctx, lookWithin)
 			chosen, over := b.press(looking, k)
 			cancel()
+			if k == keyInterrupt {
+				return false, errInterrupted
+			}
 			if over {
 				return chosen, nil
 			}
@@ -105,7 +107,7 @@ func (b *browser) run(ctx context.Context, tty *os.File) (chosen bool, err error
 	}
 }
 
-// A screen is the last lines of a terminal, which it draws over.
+// A screen is the lines at the bottom of a terminal that a browser draws.
 type screen struct {
 	out   io.Writer
 	drawn int

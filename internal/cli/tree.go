@@ -13,22 +13,32 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// listers is how many lists a tree has under way at a time.
+// listers is the number of concurrent list requests of a tree.
 const listers = 8
 
+// A tree holds the flags of tree.
+type tree struct {
+	full, wide, interactive bool
+	depth                   int
+	format                  format
+}
+
 func (a *app) treeCommand() *cobra.Command {
-	var full, wide, interactive bool
+	var t tree
 	cmd := &cobra.Command{
-		Use:   "tree [workspace]",
+		Use:   "tree [WORKSPACE]",
 		Short: "Print the workspaces below the current one as a tree",
-		Long:  "Print the workspaces below the current one, or below another one, as a tree. A workspace that you may not look into is printed with the reason.",
+		Long:  "Print the workspaces below the current one, or below another one, as a tree. For a workspace whose children you may not list, the reason is printed.",
 		Example: `  # Print the workspaces below the current one
   kubectl ws tree
 
-  # Print all workspaces, with their types and phases
-  kubectl ws tree : --wide
+  # Print all workspaces with their types, phases, clusters, owners and ages
+  kubectl ws tree : -o wide
 
-  # Walk through the tree, and go where Enter is pressed
+  # Print two levels only
+  kubectl ws tree : --depth 2
+
+  # Choose a workspace from the tree with the arrow keys, and enter it with Enter
   kubectl ws tree -i
 
   # Print the paths of all workspaces, for scripts
@@ -36,42 +46,49 @@ func (a *app) treeCommand() *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
-	cmd.Flags().BoolVarP(&full, "full", "f", false, "print absolute paths instead of names")
-	cmd.Flags().BoolVar(&wide, "wide", false, "print types, phases and logical clusters too")
-	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "walk through the tree with the keys of a terminal, and go to a workspace with Enter")
-	var f format
-	outputFlag(cmd, &f)
-	for _, other := range []string{"output", "full", "wide"} {
+	flags := cmd.Flags()
+	flags.BoolVarP(&t.full, "full", "f", false, "Print absolute paths instead of names.")
+	flags.BoolVar(&t.wide, "wide", false, "Short for -o wide.")
+	flags.IntVar(&t.depth, "depth", 0, "Number of levels to print below the top; 0 for all.")
+	flags.BoolVarP(&t.interactive, "interactive", "i", false, "Show the tree in the terminal: choose a workspace with the arrow keys and enter it with Enter.")
+	outputFlag(cmd, &t.format, tableFormats())
+	for _, other := range []string{"output", "full", "wide", "depth"} {
 		cmd.MarkFlagsMutuallyExclusive("interactive", other)
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if interactive {
-			if len(args) == 0 {
-				args = []string{"."}
-			}
-			return a.pick(cmd.Context(), args, false)
-		}
-		_, srv, err := a.openAt(cmd.Context(), args)
-		if err != nil {
-			return err
-		}
-		top := &node{path: srv.base.path}
-		if err := srv.grow(cmd.Context(), top); err != nil {
-			return err
-		}
-		if top.err != nil {
-			return fmt.Errorf("cannot list the workspaces in %q: %w", top.path, top.err)
-		}
-		if f != "" {
-			return a.print.result(f, top.summary(), top.paths()...)
-		}
-		a.printTree(top, full, wide)
-		return nil
-	}
+	cmd.MarkFlagsMutuallyExclusive("wide", "output")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.tree(cmd.Context(), args, t) }
 	return cmd
 }
 
-// openAt starts a session in the workspace that the only argument names, if there is one.
+func (a *app) tree(ctx context.Context, args []string, t tree) error {
+	if t.depth < 0 {
+		return fmt.Errorf("invalid --depth %d: must be 1 or more, or 0 for all levels", t.depth)
+	}
+	if t.interactive {
+		if len(args) == 0 {
+			args = []string{"."}
+		}
+		return a.pick(ctx, args, false)
+	}
+	_, srv, err := a.openAt(ctx, args)
+	if err != nil {
+		return err
+	}
+	top := &node{path: srv.base.path}
+	if err := srv.grow(ctx, top, t.depth); err != nil {
+		return err
+	}
+	if top.err != nil {
+		return about(top.path, "cannot list the workspaces in %q: %w", top.path, top.err)
+	}
+	if t.format.encoded() {
+		return a.print.result(t.format, top.summary(), top.paths()...)
+	}
+	a.printTree(top, t.full, t.wide || t.format == asWide)
+	return nil
+}
+
+// openAt starts a session in the workspace in args, or as open does if args is empty.
 func (a *app) openAt(ctx context.Context, args []string) (*session, *server, error) {
 	s, srv, err := a.open(ctx)
 	if err != nil || len(args) == 0 {
@@ -91,16 +108,16 @@ type node struct {
 	path     cluster.Path
 	object   *tenancy.Workspace // nil at the top
 	children []*node
-	err      error // why the children are not known
+	err      error // why the children are unknown
 }
 
-// A summary is what programs are told of a workspace in a tree.
+// A summary is a workspace of a tree as programs get it.
 type summary struct {
 	Path     string     `json:"path"`
 	Type     string     `json:"type,omitempty"`
 	Phase    core.Phase `json:"phase,omitempty"`
 	Cluster  string     `json:"cluster,omitempty"`
-	Remark   string     `json:"remark,omitempty"` // why there are no children, if that is not known
+	Remark   string     `json:"remark,omitempty"` // why the children are unknown
 	Children []summary  `json:"children,omitempty"`
 }
 
@@ -115,7 +132,7 @@ func (n *node) summary() summary {
 	return s
 }
 
-// paths returns the paths of n and all that is below it.
+// paths returns the paths of n and of everything below it.
 func (n *node) paths() []string {
 	all := []string{string(n.path)}
 	for _, child := range n.children {
@@ -124,10 +141,11 @@ func (n *node) paths() []string {
 	return all
 }
 
-// grow finds everything below top, level by level with a fixed number of
-// requests under way. It fails only if ctx ends.
-func (s *server) grow(ctx context.Context, top *node) error {
-	for level := []*node{top}; len(level) > 0; {
+// grow lists the workspaces below top level by level, down to a depth unless that is 0. It
+// fails only if ctx ends.
+func (s *server) grow(ctx context.Context, top *node, depth int) error {
+	level := []*node{top}
+	for i := 0; len(level) > 0 && (depth == 0 || i < depth); i++ {
 		var work errgroup.Group
 		work.SetLimit(listers)
 		for _, n := range level {
@@ -163,7 +181,7 @@ func (s *server) children(ctx context.Context, n *node) ([]*node, error) {
 	return children, nil
 }
 
-// listable tells whether there can be an answer from inside of w.
+// listable reports whether w answers requests in its phase.
 func listable(w *tenancy.Workspace) bool {
 	switch w.Status.Phase {
 	case core.PhaseReady, core.PhaseTerminating, core.PhaseDeleting:
@@ -172,11 +190,11 @@ func listable(w *tenancy.Workspace) bool {
 	return false
 }
 
-// printTree prints top and what is below it.
+// printTree prints top and everything below it.
 func (a *app) printTree(top *node, full, wide bool) {
 	var rows [][]string
 	if wide {
-		rows = append(rows, []string{"NAME", "TYPE", "PHASE", "CLUSTER"})
+		rows = append(rows, []string{"NAME", "TYPE", "PHASE", "CLUSTER", "AGE", "OWNER"})
 	} else {
 		rows = append(rows, []string{"."})
 	}
@@ -212,12 +230,13 @@ func (n *node) row(lead string, full, wide bool) []string {
 	case !wide:
 		return []string{lead + name + remark}
 	case n.object == nil:
-		return []string{lead + name + remark, "-", "-", "-"}
+		return []string{lead + name + remark, "-", "-", "-", "-", "-"}
 	}
-	return []string{lead + name + remark, dash(typeName(n.object)), dash(string(n.object.Status.Phase)), dash(n.object.Spec.Cluster)}
+	w := n.object
+	return []string{lead + name + remark, dash(typeName(w)), dash(string(w.Status.Phase)), dash(w.Spec.Cluster), age(w), dash(owner(w.Annotations))}
 }
 
-// remark returns why nothing is printed below n although there may be something.
+// remark returns why the children of n are unknown, or nothing if they are known.
 func (n *node) remark() string {
 	switch {
 	case n.object != nil && !listable(n.object):
@@ -225,7 +244,7 @@ func (n *node) remark() string {
 			return string(core.PhaseScheduling)
 		}
 		return string(n.object.Status.Phase)
-	case n.err == nil, apierrors.IsNotFound(n.err): // no workspaces are served in there
+	case n.err == nil, apierrors.IsNotFound(n.err): // that cluster does not serve workspaces
 		return ""
 	case apierrors.IsForbidden(n.err):
 		return "access denied"

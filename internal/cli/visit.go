@@ -13,14 +13,13 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// visit checks that the workspace at path can be entered. It returns the type
-// of the workspace, empty if the user may not know it, and what there is to say
-// about the workspace before entering it.
+// visit checks that the user can enter the workspace at path. It returns its type, which is
+// empty if the user may not read it, and a note about its phase.
 func (s *server) visit(ctx context.Context, path cluster.Path) (typ, remark string, err error) {
 	w, lookup := s.object(ctx, path)
 	var status apierrors.APIStatus
 	if lookup != nil && !errors.As(lookup, &status) {
-		return "", "", fmt.Errorf("cannot enter workspace %q: %w", path, lookup) // no answer: no use in asking more
+		return "", "", fmt.Errorf("cannot enter workspace %q: %w", path, lookup) // the server did not answer
 	}
 	remark, err = judge(path, w, lookup, s.reach(ctx, path))
 	if err != nil {
@@ -32,8 +31,7 @@ func (s *server) visit(ctx context.Context, path cluster.Path) (typ, remark stri
 	return s.typeOf(ctx, path), remark, nil
 }
 
-// object returns the Workspace at path, none if there is nothing above path
-// that could have it.
+// object returns the Workspace at path, or nil if path has no parent.
 func (s *server) object(ctx context.Context, path cluster.Path) (*tenancy.Workspace, error) {
 	up, name, ok := parent(path)
 	if !ok {
@@ -42,9 +40,9 @@ func (s *server) object(ctx context.Context, path cluster.Path) (*tenancy.Worksp
 	return s.get(ctx, up, name)
 }
 
-// judge decides whether a workspace may be entered from the answers to two
-// questions: for its Workspace in the cluster above (w or lookup), which not
-// everybody may ask, and for anything in the workspace itself (reach).
+// judge decides whether a user can enter a workspace. It gets the results of two requests:
+// for the Workspace in the parent (w and lookup), which the user may not be allowed to
+// read, and to the workspace itself (reach).
 func judge(path cluster.Path, w *tenancy.Workspace, lookup, reach error) (remark string, err error) {
 	if w != nil {
 		if remark, err = remarkOn(path, w); err != nil {
@@ -55,21 +53,21 @@ func judge(path cluster.Path, w *tenancy.Workspace, lookup, reach error) (remark
 	case reach == nil:
 		return remark, nil
 	case apierrors.IsNotFound(reach), w == nil && apierrors.IsNotFound(lookup) && apierrors.IsForbidden(reach):
-		return "", fmt.Errorf("workspace %q not found; see what there is: kubectl ws tree", path)
+		return "", fmt.Errorf("workspace %q not found; to see which there are, run: kubectl ws tree", path)
 	case apierrors.IsForbidden(reach) && w != nil:
 		if w.Status.Phase == core.PhaseInactive {
-			return remark, nil // nothing in there answers, and it is entered to be woken up
+			return remark, nil // it refuses all requests until somebody activates it
 		}
-		return "", fmt.Errorf("access to workspace %q denied: %w", path, reach)
+		return "", about(path, "access to workspace %q denied: %w", path, reach)
 	case apierrors.IsForbidden(reach):
-		return "", fmt.Errorf("access to workspace %q denied, or it does not exist: %w", path, reach)
+		return "", about(path, "access to workspace %q denied, or it does not exist: %w", path, reach)
 	default:
 		return "", fmt.Errorf("cannot enter workspace %q: %w", path, reach)
 	}
 }
 
-// remarkOn returns what there is to say about w by its phase, or an error if
-// it cannot be used in that phase.
+// remarkOn returns a note about the phase of w, or an error if the user cannot enter w in
+// that phase.
 func remarkOn(path cluster.Path, w *tenancy.Workspace) (string, error) {
 	switch phase := w.Status.Phase; phase {
 	case core.PhaseReady:
@@ -81,11 +79,11 @@ func remarkOn(path cluster.Path, w *tenancy.Workspace) (string, error) {
 	case core.PhaseUnavailable:
 		return "", fmt.Errorf("workspace %q is not available%s", path, reason(w))
 	default:
-		return "", fmt.Errorf("workspace %q is not ready%s; in the workspace above, run: kubectl wait workspace/%s --for=jsonpath={.status.phase}=Ready", path, reason(w), w.Name)
+		return "", fmt.Errorf("workspace %q is not ready%s; in the parent workspace, run: kubectl wait workspace/%s --for=jsonpath={.status.phase}=Ready", path, reason(w), w.Name)
 	}
 }
 
-// reason returns what w says about why it is not ready, as the end of a sentence.
+// reason returns why w is not ready, in parentheses for the end of a sentence.
 func reason(w *tenancy.Workspace) string {
 	phase := w.Status.Phase
 	if phase == "" {
@@ -109,7 +107,7 @@ func (s *server) home(ctx context.Context) (cluster.Path, error) {
 	w, err := s.get(ctx, cluster.Path(cluster.Root), home)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return "", errors.New("home workspaces are not available on this server, or not to you; name a workspace, for example: kubectl ws :root")
+		return "", errors.New("you have no home workspace on this server; enter a workspace by its path, for example: kubectl ws :root")
 	case err != nil:
 		return "", fmt.Errorf("cannot find your home workspace: %w", err)
 	}
@@ -118,9 +116,9 @@ func (s *server) home(ctx context.Context) (cluster.Path, error) {
 		path, err = at.path, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot find your home workspace: the server does not say where it is: %w", err)
+		return "", fmt.Errorf("cannot find your home workspace: the server sent no valid path: %w", err)
 	}
-	if c, err := s.logicalCluster(ctx, path); err == nil { // people call it by its path
+	if c, err := s.logicalCluster(ctx, path); err == nil { // a path is easier to read than a name
 		if own, err := cluster.ParsePath(pathOf(c.Annotations)); err == nil {
 			return own, nil
 		}

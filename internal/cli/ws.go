@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -13,15 +14,15 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-const pathHelp = `A workspace is named like a file:
+const pathHelp = `WORKSPACE is a path, as of a file, with colons between the names:
 
-  name, name:name   below the current workspace
+  name, name:name   a workspace below the current one
   .                 the current workspace
-  ..                the workspace above; also in longer paths, as in ..:name
-  :                 the root
+  ..                the parent of the current workspace; also as in ..:name
+  :                 the root workspace
   :root:org:team    an absolute path
   ~                 your home workspace
-  -                 the workspace you were in before`
+  -                 the previous workspace`
 
 // Workspaces returns the command "kubectl ws".
 func Workspaces(streams genericiooptions.IOStreams) *cobra.Command {
@@ -31,46 +32,46 @@ func Workspaces(streams genericiooptions.IOStreams) *cobra.Command {
 
 func (a *app) workspaces() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "ws [workspace]",
+		Use:     "ws [WORKSPACE]",
 		Aliases: []string{"workspace", "workspaces"},
 		Short:   "Move between workspaces and manage them",
-		Long: `Move between workspaces and manage them. Without an argument it leads to your home workspace.
+		Long: `Enter a workspace, or manage workspaces with the subcommands. Without an argument, enter your home workspace.
 
 ` + pathHelp + `
 
-The current workspace is kept in the context "` + currentContext + `" of your kubeconfig, the one before in "` + previousContext + `". Other contexts are left as they are.`,
-		Example: `  # Where am I?
+The context "` + currentContext + `" of your kubeconfig holds the current workspace, and "` + previousContext + `" holds the previous one. Other contexts do not change.`,
+		Example: `  # Print the current workspace
   kubectl ws .
 
-  # Go to a workspace below this one, up again, and back
+  # Enter a workspace below the current one, go up again, and go back
   kubectl ws team
   kubectl ws ..
   kubectl ws -
 
-  # Go to a workspace by its absolute path
+  # Enter a workspace by its absolute path
   kubectl ws :root:org:team
 
-  # Choose one from a tree
+  # Choose a workspace from a tree
   kubectl ws -i`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	a.navigation(cmd)
 	cmd.AddCommand(a.useCommand(), a.currentCommand(), a.treeCommand(), a.listCommand(),
-		a.createCommand("create <name>", "kubectl ws create"), a.createContextCommand(), a.deleteCommand(),
+		a.createCommand("create NAME", "kubectl ws create"), a.createContextCommand(), a.deleteCommand(),
 		a.shareCommand(), a.unshareCommand(), a.kubeconfigCommand(), a.explainCommand())
 	return cmd
 }
 
 func (a *app) useCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "use [workspace]",
+		Use:     "use [WORKSPACE]",
 		Aliases: []string{"cd"},
-		Short:   "Go to a workspace",
-		Long:    "Go to a workspace. Does what \"kubectl ws <workspace>\" does, also for a workspace that is called like a command.\n\n" + pathHelp,
-		Example: `  # Go to a workspace below this one
+		Short:   "Enter a workspace",
+		Long:    "Enter a workspace, as \"kubectl ws WORKSPACE\" does. It also works for a workspace with the name of a subcommand.\n\n" + pathHelp,
+		Example: `  # Enter a workspace below the current one
   kubectl ws use team
 
-  # Go to a workspace beside this one
+  # Enter a workspace with the same parent
   kubectl ws cd ..:other`,
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -78,10 +79,10 @@ func (a *app) useCommand() *cobra.Command {
 	return cmd
 }
 
-// navigation makes cmd the command that goes to a workspace.
+// navigation makes cmd a command that enters a workspace.
 func (a *app) navigation(cmd *cobra.Command) {
 	short := shortFlag(cmd)
-	interactive := cmd.Flags().BoolP("interactive", "i", false, "choose the workspace from a tree, in a terminal")
+	interactive := cmd.Flags().BoolP("interactive", "i", false, "Choose the workspace from a tree in the terminal.")
 	cmd.ValidArgsFunction = a.complete
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *interactive {
@@ -95,8 +96,8 @@ func (a *app) navigation(cmd *cobra.Command) {
 	}
 }
 
-// pick lets the user choose where to go: from the whole tree, or from what is
-// below the workspace that the only argument names.
+// pick shows a tree in the terminal and enters the workspace that the user chooses. The
+// top of the tree is the workspace in args, or else the highest one that the user may list.
 func (a *app) pick(ctx context.Context, args []string, short bool) error {
 	s, srv, err := a.open(ctx)
 	if err != nil {
@@ -107,7 +108,7 @@ func (a *app) pick(ctx context.Context, args []string, short bool) error {
 		if top, err = a.locate(ctx, srv, args[0]); err != nil {
 			return err
 		}
-	} else if _, err := srv.list(ctx, top); err != nil { // not everybody may look around up there
+	} else if _, err := srv.list(ctx, top); err != nil {
 		top = s.here.path
 	}
 	path, chosen, err := a.choose(ctx, srv, top, s.here.path)
@@ -123,50 +124,67 @@ func (a *app) pick(ctx context.Context, args []string, short bool) error {
 }
 
 func shortFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("short", false, "print the path of the workspace and nothing else")
+	return cmd.Flags().Bool("short", false, "Print only the path of the workspace.")
 }
 
 func (a *app) currentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "current",
 		Short: "Print the current workspace",
-		Long:  "Print the current workspace, as the kubeconfig has it. Does what \"kubectl ws .\" does.",
-		Example: `  # Where am I?
+		Long:  "Print the current workspace of the kubeconfig, as \"kubectl ws .\" does. If somebody deleted the workspace, a note says so.",
+		Example: `  # Print the current workspace
   kubectl ws current
 
-  # The path alone, for scripts
+  # Print only its path, for scripts
   kubectl ws current --short
 
-  # The path, the URL and the context, for programs
+  # Print its path, its URL and the context as JSON
   kubectl ws current -o json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	short := shortFlag(cmd)
 	var f format
-	outputFlag(cmd, &f)
+	outputFlag(cmd, &f, objectFormats())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, _, err := a.open(cmd.Context())
+		s, srv, err := a.open(cmd.Context())
 		if err != nil {
 			return err
 		}
-		if f == "" {
-			a.print.current(s.here.path, "", *short)
-			return nil
+		if f != "" {
+			return a.print.result(f, location{string(s.here.path), s.here.URL(), s.context}, string(s.here.path))
 		}
-		return a.print.result(f, whereabouts{string(s.here.path), s.here.URL(), s.context}, string(s.here.path))
+		a.stay(cmd.Context(), s, srv, *short)
+		return nil
 	}
 	return cmd
 }
 
-// Whereabouts are what the kubeconfig tells programs of the current workspace.
-type whereabouts struct {
+// A location is the current workspace as programs get it.
+type location struct {
 	Path    string `json:"path"`
 	Server  string `json:"server"`
 	Context string `json:"context"`
 }
 
-// navigate goes to the workspace that arg names, and says where that is.
+// stay prints the current workspace. A note follows if it is known not to exist any more:
+// the kubeconfig alone cannot tell.
+func (a *app) stay(ctx context.Context, s *session, srv *server, short bool) {
+	a.print.current(s.here.path, "", short)
+	if short { // scripts ask for the path often, and the answer needs no server
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, existsWithin)
+	defer cancel()
+	if up, gone := srv.missing(ctx, s.here.path); gone {
+		a.print.note("note: workspace %q does not exist any more; to leave it, run: kubectl ws :%s", s.here.path, up)
+	}
+}
+
+// existsWithin bounds how long "kubectl ws ." waits for the server: it answers without one.
+const existsWithin = 2 * time.Second
+
+// navigate enters the workspace that arg names, and prints its path.
 func (a *app) navigate(ctx context.Context, arg string, short bool) error {
 	s, srv, err := a.open(ctx)
 	if err != nil {
@@ -174,7 +192,7 @@ func (a *app) navigate(ctx context.Context, arg string, short bool) error {
 	}
 	switch arg {
 	case ".":
-		a.print.current(s.here.path, "", short)
+		a.stay(ctx, s, srv, short)
 		return nil
 	case "-":
 		return a.back(ctx, s, short)
@@ -186,7 +204,7 @@ func (a *app) navigate(ctx context.Context, arg string, short bool) error {
 	return a.enter(ctx, s, srv, path, short)
 }
 
-// enter makes the workspace at path the current one, and says so.
+// enter makes the workspace at path the current one, and prints its path.
 func (a *app) enter(ctx context.Context, s *session, srv *server, path cluster.Path, short bool) error {
 	typ, remark, err := srv.visit(ctx, path)
 	if err != nil {
@@ -199,14 +217,14 @@ func (a *app) enter(ctx context.Context, s *session, srv *server, path cluster.P
 	return nil
 }
 
-// back goes to the workspace that was the current one before.
+// back enters the previous workspace.
 func (a *app) back(ctx context.Context, s *session, short bool) error {
 	config, err := s.access.GetStartingConfig()
 	if err != nil {
 		return err
 	}
 	if config.Contexts[previousContext] == nil {
-		return errors.New("there is no previous workspace yet; name one, for example: kubectl ws :root")
+		return errors.New("there is no previous workspace yet; enter one by its path, for example: kubectl ws :root")
 	}
 	flags := genericclioptions.NewConfigFlags(true).WithWarningPrinter(a.streams)
 	name := previousContext
@@ -237,18 +255,19 @@ func (a *app) arrived(path cluster.Path, typ, remark string, short bool) {
 	a.print.current(path, typ, short)
 }
 
-// locate returns the path that arg means to somebody at the base of srv.
+// locate returns the absolute path that arg names, relative to the base of srv. It prints
+// a note if arg is in the older form of absolute paths.
 func (a *app) locate(ctx context.Context, srv *server, arg string) (cluster.Path, error) {
 	if absolute := absoluteForm(arg); absolute != arg {
-		a.print.note("note: %q is taken as an absolute path, which is now written %q; a workspace of that name below this one is %q", arg, absolute, ".:"+arg)
+		a.print.note("note: %q is read as the absolute path %q; for a workspace of that name below the current one, use %q", arg, absolute, ".:"+arg)
 	}
 	return a.seek(ctx, srv, arg)
 }
 
-// seek is locate without a word.
+// seek is locate without the note.
 func (a *app) seek(ctx context.Context, srv *server, arg string) (cluster.Path, error) {
 	if dir, err := os.UserHomeDir(); err == nil && arg == dir {
-		arg = home // as shells write it before we see it
+		arg = home // the shell has expanded the tilde
 	}
 	first, rest, below := strings.Cut(arg, ":")
 	if first != home {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -67,14 +68,14 @@ func TestRefused(t *testing.T) {
 		":root:org:secret":  `access to workspace "root:org:secret" denied: access denied`,
 		":root:closed:none": `access to workspace "root:closed:none" denied, or it does not exist`,
 		":unknown":          `access to workspace "unknown" denied, or it does not exist`,
-		"new":               `workspace "root:new" is not ready (Scheduling); in the workspace above, run: kubectl wait workspace/new`,
+		"new":               `workspace "root:new" is not ready (Scheduling); in the parent workspace, run: kubectl wait workspace/new`,
 		"young":             `workspace "root:young" is not ready (Initializing, WorkspaceInitialized: InitializerExists: root:slow is not done)`,
 		"off":               `workspace "root:off" is not available (Unavailable`,
 		"..":                `workspace "root" has no parent`,
 		"Capital":           `"Capital" is not a workspace name`,
 		"-":                 "there is no previous workspace yet",
-		"~":                 "home workspaces are not available on this server",
-		"~:below":           "home workspaces are not available on this server",
+		"~":                 "you have no home workspace on this server",
+		"~:below":           "you have no home workspace on this server",
 	} {
 		got := call(t, file, "kubectl-ws", to)
 		lines := 1
@@ -124,7 +125,7 @@ func TestHome(t *testing.T) {
 	} {
 		w := newWorld(t)
 		prepare(w)
-		want := "error: home workspaces are not available on this server, or not to you; name a workspace, for example: kubectl ws :root\n"
+		want := "error: you have no home workspace on this server; enter a workspace by its path, for example: kubectl ws :root\n"
 		for _, line := range [][]string{{"kubectl-ws"}, {"kubectl-ws", "~"}, {"kubectl-ws", "use"}} {
 			if got := call(t, w.kubeconfig(), line...); got != (result{err: want, code: 1}) {
 				t.Errorf("%s: %v: got %+v", name, line, got)
@@ -198,6 +199,26 @@ func TestList(t *testing.T) {
 	if got := call(t, file, "kubectl-ws", "list", ":root:c"); got != (result{err: "No workspaces in 'root:c'.\n"}) {
 		t.Errorf("empty list: %+v", got)
 	}
+	wide := call(t, file, "kubectl-ws", "list", "-o", "wide")
+	if header, rest, _ := strings.Cut(wide.out, "\n"); wide.code != 0 || !strings.HasSuffix(header, "OWNER   URL") || strings.Count(rest, "\n") != 3 {
+		t.Errorf("-o wide: %+v", wide)
+	}
+}
+
+// TestGone checks the message about a deleted current workspace, with a workspace to enter.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "root:org")
+	file, server := w.kubeconfig(), w.URL+"/clusters/root:org:team:below"
+	want := result{out: "Current workspace is 'root:org:team:below'.\n", err: "note: workspace \"root:org:team:below\" does not exist any more; to leave it, run: kubectl ws :root:org\n"}
+	for _, line := range [][]string{{"kubectl-ws", "."}, {"kubectl-ws", "current"}} {
+		if got := call(t, file, append(line, "--server", server)...); got != want {
+			t.Errorf("%v: got %+v", line, got)
+		}
+	}
+	if got := call(t, file, "kubectl-ws", "current", "--short", "--server", server); got != (result{out: "root:org:team:below\n"}) {
+		t.Errorf("--short: got %+v", got)
+	}
 }
 
 func TestListMine(t *testing.T) {
@@ -209,13 +230,13 @@ func TestListMine(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	got := call(t, file, "kubectl-ws", "list", "--mine")
-	if fields := strings.Fields(got.out); got.code != 0 || len(fields) != 5*4 || !strings.HasPrefix(got.out, "PATH ") || fields[4] != "root:a" {
+	if fields := strings.Fields(got.out); got.code != 0 || len(fields) != 5*5 || !strings.HasPrefix(got.out, "PATH ") || fields[5] != "root:a" {
 		t.Errorf("got %+v", got)
 	}
-	if got := call(t, file, "kubectl-ws", "list", "--mine", "a"); got.code != 1 || !strings.Contains(got.err, "leave out the workspace") {
+	if got := call(t, file, "kubectl-ws", "list", "--mine", "a"); got.code != 1 || !strings.Contains(got.err, "omit the workspace") {
 		t.Errorf("with a workspace: %+v", got)
 	}
-	if got := call(t, newWorld(t).kubeconfig(), "kubectl-ws", "list", "--mine"); got != (result{err: "There is no workspace that you may enter.\n"}) {
+	if got := call(t, newWorld(t).kubeconfig(), "kubectl-ws", "list", "--mine"); got != (result{err: "You may not enter any workspace.\n"}) {
 		t.Errorf("none: %+v", got)
 	}
 }
@@ -238,7 +259,7 @@ func TestFormats(t *testing.T) {
 			t.Errorf("%s: got %+v, want %q", line, got, want)
 		}
 	}
-	if got := call(t, file, "kubectl-ws", "tree", "-o", "xml"); got.code != 1 || !strings.Contains(got.err, "it must be one of json, yaml, name") {
+	if got := call(t, file, "kubectl-ws", "tree", "-o", "xml"); got.code != 1 || !strings.Contains(got.err, "must be one of json, yaml, name") {
 		t.Errorf("another format: %+v", got)
 	}
 }
@@ -268,15 +289,28 @@ func TestTree(t *testing.T) {
 		t.Errorf("got %+v, want\n%s", got, want)
 	}
 	want = strings.TrimLeft(`
-NAME      TYPE                PHASE   CLUSTER
-a         -                   -       -
-├── b     root:organization   Ready   c-b
-│   └── c root:organization   Ready   c-c
-└── z     root:organization   Ready   c-z
+NAME      TYPE                PHASE   CLUSTER AGE OWNER
+a         -                   -       -       -   -
+├── b     root:organization   Ready   c-b     1d  -
+│   └── c root:organization   Ready   c-c     1d  -
+└── z     root:organization   Ready   c-z     1d  -
 `, "\n")
-	got := call(t, file, "kubectl-ws", "tree", ":root:a", "--wide")
-	if strings.Join(strings.Fields(got.out), " ") != strings.Join(strings.Fields(want), " ") || got.code != 0 {
-		t.Errorf("got %+v, want\n%s", got, want)
+	ages := regexp.MustCompile(`\b(\d+[ydhms]+)+\b`)
+	for _, wide := range []string{"--wide", "--output=wide"} {
+		got := call(t, file, "kubectl-ws", "tree", ":root:a", wide)
+		if strings.Join(strings.Fields(ages.ReplaceAllString(got.out, "1d")), " ") != strings.Join(strings.Fields(want), " ") || got.code != 0 {
+			t.Errorf("%s: got %+v, want\n%s", wide, got, want)
+		}
+	}
+	want = ".\n└── root\n    ├── a\n    ├── m\n    ├── n\n    └── o (Initializing)\n"
+	if got := call(t, file, "kubectl-ws", "tree", "--depth", "1"); got != (result{out: want}) {
+		t.Errorf("--depth 1: got %+v, want\n%s", got, want)
+	}
+	if got := call(t, file, "kubectl-ws", "tree", "--depth=2", "-o", "name"); got.out != "root\nroot:a\nroot:a:b\nroot:a:z\nroot:m\nroot:n\nroot:o\n" || got.code != 0 {
+		t.Errorf("--depth 2: got %+v", got)
+	}
+	if got := call(t, file, "kubectl-ws", "tree", "--depth", "-1"); got.code != 1 || !strings.Contains(got.err, "invalid --depth -1") {
+		t.Errorf("--depth -1: got %+v", got)
 	}
 	if got := call(t, file, "kubectl-ws", "tree", "m"); got.code != 1 || got.out != "" || !strings.HasPrefix(got.err, `error: cannot list the workspaces in "root:m": access denied`) {
 		t.Errorf("a tree of nothing readable: %+v", got)

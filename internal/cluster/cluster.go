@@ -1,5 +1,5 @@
-// Package cluster hides what a logical cluster is called: the grammar of its
-// names and paths, and where a request and an object carry them.
+// Package cluster hides the grammar of logical cluster names and paths, and where
+// requests and objects carry them.
 package cluster
 
 import (
@@ -15,17 +15,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotation holds, on every object served, the name of its logical cluster.
-// It is computed from where the object is stored and never stored itself.
+// Annotation is the key of the annotation that holds the name of an object's
+// logical cluster. The server computes it from the storage key; it is never stored.
 const Annotation = "kcp.io/cluster"
 
-// A Name identifies a logical cluster for as long as it exists. It is a segment
-// of storage keys, so nothing outside the grammar of [ParseName] may become one.
+// A Name identifies a logical cluster and never changes. It is a segment of storage
+// keys, so every Name must follow the grammar of [ParseName].
 type Name string
 
 const (
-	// All stands for every logical cluster in list and watch requests.
-	// It is not a name that an object can be stored under.
+	// All means every logical cluster, in list and watch requests.
+	// No object is stored under it.
 	All Name = "*"
 
 	// Root is the cluster at the top of the tree of workspaces.
@@ -34,12 +34,12 @@ const (
 	// Admin holds RBAC that applies in every cluster, and the server's own leases.
 	Admin Name = "system:admin"
 
-	// Shard holds what belongs to this shard alone.
+	// Shard holds objects that are local to this shard.
 	Shard Name = "system:shard"
 )
 
-// systemPrefix begins the names of clusters that belong to the server. It is
-// the one place where a name contains a colon.
+// systemPrefix begins the names of clusters that belong to the server. Only these
+// names contain colons.
 const systemPrefix = "system:"
 
 const nameGrammar = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])`
@@ -50,8 +50,8 @@ var (
 )
 
 // ParseName checks that s is the name of one logical cluster: 2 to 63 lower-case
-// letters, digits and dashes, beginning and ending with a letter or digit; or
-// words of that kind after "system:".
+// letters, digits and dashes, beginning and ending with a letter or digit. The name of
+// a system cluster is "system:" and such words, joined with colons.
 func ParseName(s string) (Name, error) {
 	rest, system := strings.CutPrefix(s, systemPrefix)
 	if !system && nameRE.MatchString(s) {
@@ -72,8 +72,8 @@ func ParseName(s string) (Name, error) {
 // System reports whether n belongs to the server rather than to a workspace.
 func (n Name) System() bool { return strings.HasPrefix(string(n), systemPrefix) }
 
-// NewName returns an unused name: 16 characters of the base36 form of the
-// SHA-224 of 32 random bytes.
+// NewName returns a random name: the first 16 characters of the base36 form of the
+// SHA-224 of 32 random bytes. It does not check that the name is unused.
 func NewName() Name {
 	var seed [32]byte
 	_, _ = rand.Read(seed[:]) // never fails: crypto/rand ends the program instead
@@ -82,14 +82,14 @@ func NewName() Name {
 	return Name(strings.Repeat("0", max(0, 16-len(text))) + text[:min(16, len(text))])
 }
 
-// A Path is how people write a cluster: a name followed by the names of
-// workspaces below it, joined with colons. Unlike a [Name] it may change.
+// A Path locates a cluster in the workspace tree: a [Name], then the names of
+// the workspaces below it, joined with colons. Unlike a Name it may change.
 type Path string
 
 // ParsePath checks that s is a path: words of at most 63 lower-case letters,
-// digits and dashes, joined with colons, of which the first is a [Name]. After the
-// word "user" comes the name of a user, and the path leads to or from his home: see
-// [HomePath] for what becomes of names that are no words.
+// digits and dashes, joined with colons. The first word is a [Name], or "user".
+// After "user" comes a user name, which stands for the home workspace of that user.
+// A user name that is not a valid word is replaced as in [HomePath].
 func ParsePath(s string) (Path, error) {
 	switch first, rest, nested := strings.Cut(s, ":"); {
 	case strings.HasPrefix(s, systemPrefix):
@@ -106,8 +106,8 @@ func ParsePath(s string) (Path, error) {
 	}
 }
 
-// joined returns the path of the workspaces called by the words of rest, below p. It is
-// what s is parsed for.
+// joined appends the words of rest to p, and checks each. Errors quote s, the whole
+// path that is being parsed.
 func (p Path) joined(s, rest string) (Path, error) {
 	for nested := true; nested; {
 		var word string
@@ -119,15 +119,15 @@ func (p Path) joined(s, rest string) (Path, error) {
 	return p, nil
 }
 
-// Name returns the cluster that p names directly, and whether it does: a path
-// of one word, or of a system cluster.
+// Name returns p as a [Name], and whether p is one: a path of one word, or that of a
+// system cluster.
 func (p Path) Name() (Name, bool) {
 	s := string(p)
 	return Name(s), strings.HasPrefix(s, systemPrefix) || !strings.Contains(s, ":")
 }
 
-// Split returns the name that p begins with and the names of the workspaces
-// that lead from there to the cluster.
+// Split returns the name of the cluster that p begins with, and the names of the
+// workspaces below it. For a path that begins with "user:" the cluster is the user's home.
 func (p Path) Split() (Name, []string) {
 	if n, ok := p.Name(); ok {
 		return n, nil
@@ -166,7 +166,8 @@ func From(ctx context.Context) (Name, bool) {
 	return n, ok
 }
 
-// One returns the cluster of a request that must be for exactly one.
+// One returns the cluster of a request, and an error if the request has no cluster or
+// is for [All].
 func One(ctx context.Context) (Name, error) {
 	switch n, ok := From(ctx); {
 	case !ok:
@@ -178,5 +179,5 @@ func One(ctx context.Context) (Name, error) {
 	}
 }
 
-// Of returns the cluster that a served object belongs to.
+// Of returns the cluster of a served object, empty if it has no [Annotation].
 func Of(o metav1.Object) Name { return Name(o.GetAnnotations()[Annotation]) }

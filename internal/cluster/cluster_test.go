@@ -83,7 +83,7 @@ func FuzzParsePath(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Whatever is accepted must be safe as a key segment and come back unchanged.
+		// Every accepted name must be safe as a key segment and come back unchanged.
 		n, words := p.Split()
 		if _, err := ParseName(string(n)); err != nil {
 			t.Fatalf("%q begins with %q: %v", s, n, err)

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// homes begins the paths of home workspaces: the word after it is the name of a user.
+// homes is the first word of the paths of home workspaces. The next word is a user name.
 const homes = "user"
 
-// homeSeed is how many bytes of the hash of a user's name make the name of the home.
+// homeSeed is the number of bytes of the user name's hash that make the home's name.
 const homeSeed = 8
 
 // Home returns the name of the home workspace of a user: the base36 form of the first
-// bytes of the SHA-224 of the user's name, with a zero for each byte that is zero at
-// the beginning. It is a name whatever the user is called.
+// 8 bytes of the SHA-224 of the user name, with a "0" for each leading zero byte.
+// The result is a valid [Name] for every user name.
 func Home(user string) Name {
 	sum := sha256.Sum224([]byte(user))
 	seed := sum[:homeSeed]
@@ -30,8 +30,8 @@ func Home(user string) Name {
 	return Name(text)
 }
 
-// HomePath returns the canonical path of the home workspace of a user: user:<name>, or
-// the name of the home if that of the user is not one that workspaces can have.
+// HomePath returns the canonical path of a user's home workspace: user:<name>, or
+// [Home] if the user name is not a valid word of a path.
 func HomePath(user string) Path {
 	if wordRE.MatchString(user) {
 		return Path(homes).Join(user)
@@ -39,12 +39,12 @@ func HomePath(user string) Path {
 	return Path(Home(user))
 }
 
-// parseHome parses a path that begins with "user:" and the name of a user, which may be
-// anything without a colon. Such a name that is no word is replaced by that of the home.
+// parseHome parses a path that begins with "user:" and a user name. The user name may
+// hold any characters except a colon; [HomePath] replaces one that is not a valid word.
 func parseHome(s string) (Path, error) {
 	user, rest, nested := strings.Cut(strings.TrimPrefix(s, homes+":"), ":")
 	if user == "" {
-		return "", fmt.Errorf("logical cluster path %q does not say whose home it is in; write user:<name>", s)
+		return "", fmt.Errorf("logical cluster path %q has no user name; write user:<name>", s)
 	}
 	at := HomePath(user)
 	if !nested {
@@ -53,14 +53,14 @@ func parseHome(s string) (Path, error) {
 	return at.joined(s, rest)
 }
 
-// InHome reports whether p leads to a home, or from one, by the name of its user.
+// InHome reports whether p begins with "user:", so it is a home workspace or below one.
 func (p Path) InHome() bool {
 	_, _, ok := p.inHome()
 	return ok
 }
 
-// inHome returns the home that a path begins in and the names of the workspaces that
-// lead on from there, if it begins in one.
+// inHome returns the home that p begins with and the names of the workspaces below it.
+// It returns false if p does not begin with "user:".
 func (p Path) inHome() (home Name, words []string, ok bool) {
 	rest, ok := strings.CutPrefix(string(p), homes+":")
 	if !ok {

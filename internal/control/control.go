@@ -1,14 +1,13 @@
-// Package control runs reconcile loops over every logical cluster at once.
+// Package control runs reconcile loops over all logical clusters at once.
 //
-// A loop is one function of a [Key]. Watching, queueing fairly between tenants,
-// retry, logging and metrics live here, once, so that a controller holds
-// nothing but its decision. Nothing here exists per cluster: no goroutine, no
-// timer, no cache, and no memory for clusters in which nothing is to be done.
+// A loop is one function of a [Key], and the sources that wake it. This package provides
+// fair queueing between tenants, retry with back-off, logging and metrics, so that a
+// controller contains only its decision. It is the only mechanism of loops in the server.
+// No goroutine, timer or cache exists per cluster, and a cluster without queued keys uses
+// no memory.
 package control
 
 import (
-	"cmp"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -38,14 +37,6 @@ func KeyOf(o metav1.Object) Key {
 // different strings, so it serves as the value of an index.
 func (k Key) String() string { return string(k.Cluster) + "|" + k.object() }
 
-// compare orders keys by cluster, namespace and name.
-func (k Key) compare(other Key) int {
-	return cmp.Or(
-		cmp.Compare(k.Cluster, other.Cluster),
-		cmp.Compare(k.Namespace, other.Namespace),
-		cmp.Compare(k.Name, other.Name))
-}
-
 func (k Key) object() string {
 	if k.Namespace == "" {
 		return k.Name
@@ -53,25 +44,25 @@ func (k Key) object() string {
 	return k.Namespace + "/" + k.Name
 }
 
-// A Source is something that a loop reads. Any package can make one, of
-// whatever it holds.
+// A Source is data that a loop reads. Any package can provide one.
 type Source struct {
-	// Ready is closed once what the source stands for has been read completely.
-	// No loop runs before all its sources are ready, so an object that is
-	// absent then is truly absent. Nil means ready from the start.
+	// Ready is closed once the source has been read completely. A loop starts
+	// after all its sources are ready, so an object that it does not find does
+	// not exist. Nil means ready from the start.
 	Ready <-chan struct{}
 
-	// Subscribe makes the source wake a loop. Nil is for sources that are only
-	// read: the loop waits for them, and nothing more.
+	// Subscribe connects the source to a loop that it wakes. Nil means that the
+	// source wakes no loop; the loop only waits until it is ready.
 	//
-	// It must call wake with the key of everything that exists, before or
-	// after it returns, and of everything that appears, changes or goes from
-	// then on, whichever goroutine notices. It must miss nothing in between,
-	// but may wake a key more often than needed: keys are merged. What a key
-	// stands for must be visible to readers before wake is called for it.
-	// wake never blocks and may be called while holding locks, at any time,
-	// even after unsubscribe, when it does nothing.
+	// The source must call wake with the key of each existing object, before or
+	// after Subscribe returns. From then on it must call wake with the key of each
+	// object that is added, changed or deleted. It must not miss any, but may
+	// repeat keys: the queue merges them. A change must be visible to readers
+	// before wake is called for it.
 	//
-	// The loop calls unsubscribe once, when it stops; it may be nil.
+	// wake never blocks, and is safe to call from any goroutine and with locks
+	// held. After the loop has stopped it does nothing.
+	//
+	// The loop calls unsubscribe once, when it stops. It may be nil.
 	Subscribe func(wake func(Key)) (unsubscribe func())
 }

@@ -18,56 +18,56 @@ import (
 const (
 	defaultWorkers = 4
 
-	// A key that fails is tried again after firstRetry, then after twice that,
-	// and so on up to lastRetry: often enough that a tenant who repaired
-	// something that nothing watches need not ask, and seldom enough that
-	// thousands of broken objects cost nothing.
+	// A key that fails is retried after firstRetry, then after twice that, and so
+	// on up to lastRetry. lastRetry is short enough that a repair of something
+	// that no source watches is noticed soon. It is long enough that thousands
+	// of broken objects cost little.
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = 5 * time.Minute
 )
 
-// A Loop brings objects, one key at a time, to the state that they ask for.
+// A Loop reconciles objects, one key at a time.
 type Loop struct {
 	// Name is for logs and metrics. It is unique among the loops of a server.
 	Name string
 
-	// On lists everything that Do reads, and what wakes it.
+	// On lists all sources that Do reads or that wake the loop.
 	On []Source
 
-	// Do works on one key: what it finds there decides what it does, not what
-	// happened before, so it is safe to call again at any time. It is never
-	// called twice at once for one key. Its context carries the key's cluster
-	// and a logger that names loop, cluster and key, and ends when the loop is
-	// to stop.
+	// Do reconciles one key. It must be level-based: it acts on the current state,
+	// not on events, so it is safe to call at any time. The loop never calls it
+	// concurrently for one key. Its context carries the key's cluster and a logger
+	// with loop, cluster and key, and is cancelled when the loop stops.
 	//
-	// A key is done with when Do returns nil, again due when it returns
-	// [After], and tried again with exponential back-off on any other error. A
-	// panic is an error of the key it happened for.
+	// If Do returns nil, the key leaves the queue. If it returns [After], the key
+	// is due again after that time. Any other error is retried with exponential
+	// back-off. A panic counts as an error of that key.
 	Do func(context.Context, Key) error
 
-	// Workers is how many keys are worked on at once; 0 means 4. One tenant
-	// never holds them all, except if there is only one. A worker costs
-	// nothing while there is nothing to do.
+	// Workers is the maximum of keys that are reconciled concurrently; 0 means 4.
+	// One tenant never occupies all of them, except if the maximum is 1. Idle
+	// workers use no goroutine.
 	Workers int
 }
 
-// After, returned by [Loop.Do], asks for the key again in d, or earlier if a
-// source wakes it. It is not a failure, also if wrapped.
+// After returns a result of [Loop.Do] that makes the key due again in d, or earlier if
+// a source wakes it. It does not count as a failure, even if it is wrapped.
 func After(d time.Duration) error { return after(d) }
 
 type after time.Duration
 
 func (a after) Error() string { return "again in " + time.Duration(a).String() }
 
-// A Runner says how loops run. Its zero value runs them here and now.
+// A Runner runs loops. Its zero value runs them at once, without metrics and leader
+// election.
 type Runner struct {
-	// Metrics, if not nil, count what the loops do.
+	// Metrics, if not nil, count the work of the loops.
 	Metrics *Metrics
 
-	// Lead, if not nil, decides when the loops run: it calls run with a context
-	// that ends when they have to stop, for example when a lease is lost, any
-	// number of times, one after the other. It returns when ctx has ended and
-	// the last call of run has returned.
+	// Lead, if not nil, elects the leader. While this process leads, Lead calls run
+	// with a context that it cancels when the lead is lost. It may call run many
+	// times, but not concurrently. It returns after ctx has ended and the last call
+	// of run has returned.
 	Lead func(ctx context.Context, run func(context.Context))
 }
 
@@ -112,11 +112,11 @@ func (l Loop) run(ctx context.Context, m *Metrics) {
 	<-ctx.Done()
 }
 
-// A scheduler is a running loop: the queue, and the workers that empty it.
-// Workers are goroutines that exist while there is something to do.
+// A scheduler is a running loop: its queue and its workers. A worker is a goroutine
+// that ends when no key is due.
 type scheduler struct {
 	loop    Loop
-	ctx     context.Context // of this run of the loop, which the scheduler is
+	ctx     context.Context // of this run of the loop
 	metrics *Metrics
 	workers int
 	ended   sync.WaitGroup // workers, and the timer while it is armed
@@ -126,10 +126,10 @@ type scheduler struct {
 	started  bool
 	stopped  bool
 	busy     int // workers
-	reported int // depth that the metric shows
+	reported int // queue depth last added to the metric
 	timer    *time.Timer
 	armed    bool
-	wakes    time.Time // when armed
+	wakes    time.Time // when the armed timer fires
 }
 
 func newScheduler(ctx context.Context, l Loop, m *Metrics) *scheduler {
@@ -139,8 +139,8 @@ func newScheduler(ctx context.Context, l Loop, m *Metrics) *scheduler {
 		ctx:     ctx,
 		metrics: m,
 		workers: workers,
-		// All but one: enough for a lone tenant, and however long its keys
-		// take, the next tenant's wait for nothing.
+		// One worker stays free for other tenants, however long the keys of
+		// one tenant take.
 		queue: queue{share: max(1, workers-1)},
 	}
 }
@@ -164,7 +164,7 @@ func (s *scheduler) start() {
 	s.dispatch()
 }
 
-// stop returns when no key is worked on any more.
+// stop ends the queue and the timer, and waits for the workers.
 func (s *scheduler) stop() {
 	s.mu.Lock()
 	s.stopped = true
@@ -172,16 +172,16 @@ func (s *scheduler) stop() {
 		s.armed = false
 		s.ended.Done()
 	}
-	s.queue = queue{share: s.queue.share} // so that sources, which know add, hold nothing
+	s.queue = queue{share: s.queue.share} // sources may keep s.add, and through it s
 	s.report()
 	s.mu.Unlock()
 	s.ended.Wait()
 }
 
-// ending reports whether no more keys are to be worked on. Called locked.
+// ending reports whether the loop is stopping. The caller holds mu.
 func (s *scheduler) ending() bool { return s.stopped || s.ctx.Err() != nil }
 
-// dispatch hands waiting keys to new workers and arms the timer. Called locked.
+// dispatch starts workers for waiting keys and arms the timer. The caller holds mu.
 func (s *scheduler) dispatch() {
 	for s.started && !s.ending() && s.busy < s.workers {
 		it := s.queue.take()
@@ -200,15 +200,16 @@ func (s *scheduler) report() {
 	s.reported = s.queue.waiting
 }
 
-// arm sets the one timer of the loop to the time when the first key has rested.
-// It may go off early, when that key was woken; then it is just armed again.
+// arm sets the loop's only timer to the time when the first resting key is due. The
+// timer may fire early, if that key was woken; fire then arms it again.
+// The caller holds mu.
 func (s *scheduler) arm() {
 	at, ok := s.queue.nextWake()
 	if !ok || s.ending() || s.armed && !at.Before(s.wakes) {
 		return
 	}
 	if s.armed && !s.timer.Stop() {
-		return // it is going off just now, and then arms itself
+		return // the timer is firing, and fire arms it again
 	}
 	if !s.armed {
 		s.armed = true
@@ -231,15 +232,15 @@ func (s *scheduler) fire() {
 	s.dispatch()
 }
 
-// work is a worker: it works on a key and then on others while there are any.
+// work is a worker: it reconciles it, and then further keys until none is due.
 func (s *scheduler) work(it *item) {
 	for it != nil {
 		it = s.step(it)
 	}
 }
 
-// step works on one key and returns the next. The bookkeeping is deferred, so
-// that it also happens if Do ends the goroutine, as a failing test does.
+// step reconciles one key and returns the next. The bookkeeping is deferred, so that it
+// also runs if Do ends the goroutine, as t.FailNow does.
 func (s *scheduler) step(it *item) (next *item) {
 	var until time.Time
 	returned := false
@@ -264,14 +265,14 @@ func (s *scheduler) step(it *item) (next *item) {
 	return nil
 }
 
-// do works on one key and returns when it is due again, if at all.
+// do reconciles one key and returns when it is due again, zero if it is done.
 func (s *scheduler) do(it *item) (until time.Time) {
 	k := it.key
 	log := klog.FromContext(s.ctx).WithValues("loop", s.loop.Name, "cluster", k.Cluster, "key", k.object())
 	ctx := cluster.With(klog.NewContext(s.ctx, log), k.Cluster)
 
 	began := time.Now()
-	err := safely(func() error { return s.loop.Do(ctx, k) })
+	err := Safely(func() error { return s.loop.Do(ctx, k) })
 	now := time.Now()
 	s.metrics.worked(s.loop.Name, now.Sub(began))
 
@@ -282,7 +283,7 @@ func (s *scheduler) do(it *item) (until time.Time) {
 		it.tries = 0
 		return time.Time{}
 	case s.ctx.Err() != nil:
-		return time.Time{} // stopping, which is probably why it failed
+		return time.Time{} // the loop is stopping, which probably caused the error
 	case errors.As(err, &again):
 		it.tries = 0
 		return now.Add(max(0, time.Duration(again)))
@@ -292,9 +293,9 @@ func (s *scheduler) do(it *item) (until time.Time) {
 	s.metrics.retried(s.loop.Name)
 	switch {
 	case errors.As(err, &crash):
-		log.Error(err, "loop panicked; will retry", "tries", it.tries, "in", wait, "stack", string(crash.stack))
+		LogError(log, err, "loop panicked; will retry", "tries", it.tries, "in", wait)
 	case apierrors.IsConflict(err):
-		// The view was behind what it was saved against; it catches up by itself.
+		// The view was stale. It catches up by itself.
 		log.V(4).Info("conflict; will retry", "tries", it.tries, "in", wait, "err", err)
 	default:
 		log.Error(err, "reconcile failed; will retry", "tries", it.tries, "in", wait)
@@ -302,15 +303,15 @@ func (s *scheduler) do(it *item) (until time.Time) {
 	return now.Add(wait)
 }
 
-// backOff returns how long to wait after a failure that follows so many others.
+// backOff returns the delay of a retry after tries earlier failures in a row.
 func backOff(tries int) time.Duration {
-	if tries >= 30 { // far beyond lastRetry, and short of an overflow
+	if tries >= 30 { // beyond lastRetry; avoids an overflow of the shift
 		return lastRetry
 	}
 	return min(firstRetry<<tries, lastRetry)
 }
 
-// panicked is the error that a panic becomes.
+// panicked is the error of a recovered panic.
 type panicked struct {
 	value any
 	stack []byte
@@ -318,19 +319,28 @@ type panicked struct {
 
 func (p panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
-// Unwrap returns the error that was panicked with, if it was one.
+// Unwrap returns the panic's value, if it was an error.
 func (p panicked) Unwrap() error {
 	err, _ := p.value.(error)
 	return err
 }
 
-// safely calls f and turns a panic into an error, since one tenant's object
-// must not stop the server for all.
-func safely(f func() error) (err error) {
+// Safely calls f and turns a panic into an error, so that an object of one tenant
+// cannot crash the server.
+func Safely(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = panicked{r, debug.Stack()}
 		}
 	}()
 	return f()
+}
+
+// LogError logs an error, with the stack if it is that of a panic.
+func LogError(log klog.Logger, err error, message string, keysAndValues ...any) {
+	var crash panicked
+	if errors.As(err, &crash) {
+		keysAndValues = append(keysAndValues, "stack", string(crash.stack))
+	}
+	log.Error(err, message, keysAndValues...)
 }

@@ -351,9 +351,3 @@ func TestKeysHaveDifferentStrings(t *testing.T) {
 		}
 	}
 }
-
-// tick lets a little of the bubble's time pass, and everything due in it happen.
-func tick() {
-	<-time.After(100 * time.Millisecond)
-	synctest.Wait()
-}

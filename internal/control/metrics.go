@@ -9,9 +9,9 @@ import (
 	"github.com/unforked/kcp/internal/meter"
 )
 
-// Metrics count what the loops of one server do. The only label is the name of
-// the loop: how many tenants there are changes nothing. The zero value, and
-// nil, count nothing.
+// Metrics count the work of a server's loops. The only label is the loop's name, so
+// the number of series does not depend on the number of tenants. The zero value and
+// nil count nothing.
 type Metrics struct {
 	waiting *metrics.GaugeVec
 	adds    *metrics.CounterVec
@@ -19,36 +19,35 @@ type Metrics struct {
 	work    *metrics.HistogramVec
 }
 
-// NewMetrics returns metrics that count from when they are registered.
+// NewMetrics returns metrics. They count once they are registered.
 func NewMetrics() *Metrics {
 	const subsystem = "kcp_control"
 	loop := []string{"loop"}
 	return &Metrics{
 		waiting: metrics.NewGaugeVec(&metrics.GaugeOpts{
 			Subsystem: subsystem, Name: "depth", StabilityLevel: metrics.ALPHA,
-			Help: "Keys that wait for a worker of the loop, over all logical clusters.",
+			Help: "Number of keys that wait for a worker of the loop, over all logical clusters.",
 		}, loop),
 		adds: metrics.NewCounterVec(&metrics.CounterOpts{
 			Subsystem: subsystem, Name: "adds_total", StabilityLevel: metrics.ALPHA,
-			Help: "Keys that sources gave to the loop, merged ones not counted.",
+			Help: "Number of keys that sources added to the loop's queue, without merged ones.",
 		}, loop),
 		retries: metrics.NewCounterVec(&metrics.CounterOpts{
 			Subsystem: subsystem, Name: "retries_total", StabilityLevel: metrics.ALPHA,
-			Help: "Keys that failed and are tried again.",
+			Help: "Number of retries of keys after an error.",
 		}, loop),
 		work: metrics.NewHistogramVec(&metrics.HistogramOpts{
 			Subsystem: subsystem, Name: "work_duration_seconds", StabilityLevel: metrics.ALPHA,
-			Help:    "How long the loop worked on one key.",
+			Help:    "Time that the loop took to reconcile one key, in seconds.",
 			Buckets: metrics.ExponentialBuckets(0.0001, 4, 10), // 100 µs to 26 s
 		}, loop),
 	}
 }
 
-// Register makes a registry serve m; register is the method of that name of a
-// Kubernetes registry, or legacyregistry.Register. Call it before loops run.
+// Register registers m. The argument register is the Register method of a Kubernetes
+// registry, or legacyregistry.Register. Call it before loops run.
 //
-// Servers that share a registry share what is counted there: registering a
-// second time is no error, and adds up with the first.
+// Servers that share a registry share its metrics, which then hold their sums.
 func (m *Metrics) Register(register func(metrics.Registerable) error) error {
 	if m == nil || m.adds == nil {
 		return nil
@@ -64,7 +63,7 @@ func (m *Metrics) Register(register func(metrics.Registerable) error) error {
 func (m *Metrics) on() bool { return m != nil && m.adds != nil }
 
 func (m *Metrics) depth(loop string, change int) {
-	// Changes, not totals, so that servers that share a registry add up.
+	// The gauge is changed by differences, because servers can share it.
 	if m.on() && change != 0 {
 		m.waiting.WithLabelValues(loop).Add(float64(change))
 	}

@@ -14,13 +14,13 @@ import (
 )
 
 const counted = `
-# HELP kcp_control_adds_total [ALPHA] Keys that sources gave to the loop, merged ones not counted.
+# HELP kcp_control_adds_total [ALPHA] Number of keys that sources added to the loop's queue, without merged ones.
 # TYPE kcp_control_adds_total counter
 kcp_control_adds_total{loop="l"} ADDS
-# HELP kcp_control_depth [ALPHA] Keys that wait for a worker of the loop, over all logical clusters.
+# HELP kcp_control_depth [ALPHA] Number of keys that wait for a worker of the loop, over all logical clusters.
 # TYPE kcp_control_depth gauge
 kcp_control_depth{loop="l"} DEPTH
-# HELP kcp_control_retries_total [ALPHA] Keys that failed and are tried again.
+# HELP kcp_control_retries_total [ALPHA] Number of retries of keys after an error.
 # TYPE kcp_control_retries_total counter
 kcp_control_retries_total{loop="l"} RETRIES
 `

@@ -8,21 +8,21 @@ import (
 	"github.com/unforked/kcp/internal/shrink"
 )
 
-// A queue decides which key a loop works on next. It only decides: it has no
-// lock, clock or goroutine, so its owner serialises calls and tells it the time.
+// A queue decides which key a loop reconciles next. It has no lock, clock or
+// goroutine: the caller serializes calls and passes the time.
 //
-// Keys wait in one lane per cluster, and lanes take turns, so that the work of
-// one tenant waits for at most one key of each other tenant. A key is in the
-// queue once: added while it waits it is merged, added while it is worked on it
-// waits again afterwards. Memory is held for the keys in the queue alone.
+// Keys wait in one lane per cluster, and the queue serves lanes round-robin. The next
+// key of a tenant therefore waits for at most one key of each other tenant. A key is in the
+// queue once: a key that is added while it waits is merged; one that is added while it
+// runs waits again afterwards. Only keys in the queue use memory.
 type queue struct {
-	share   int // the most keys of one cluster that are worked on at once
+	share   int // maximum of running keys of one cluster
 	items   shrink.Map[Key, *item]
-	lanes   shrink.Map[cluster.Name, *lane] // of clusters with keys that wait or are worked on
-	next    *lane                           // whose turn it is
-	last    *lane                           // whose turn comes last
+	lanes   shrink.Map[cluster.Name, *lane] // of clusters with waiting or running keys
+	next    *lane                           // head of the round-robin list
+	last    *lane                           // tail of the round-robin list
 	later   delayed
-	added   uint64 // counts items delayed, to keep those of one time in order
+	added   uint64 // number of items ever delayed; orders items of equal time
 	waiting int
 }
 
@@ -39,9 +39,9 @@ type item struct {
 	key   Key
 	state state
 	again bool // was added while running
-	tries int  // failures in a row; kept here, since a key that failed stays in the queue
+	tries int  // failures in a row; a failed key stays in the queue, so they are kept
 	lane  *lane
-	next  *item // behind this one in its lane
+	next  *item // the next waiting item of the lane
 
 	at    time.Time // when a resting item waits again
 	order uint64
@@ -53,12 +53,12 @@ type lane struct {
 	cluster     cluster.Name
 	first, last *item
 	running     int
-	listed      bool // among the lanes that take turns
+	listed      bool // in the round-robin list
 	next        *lane
 }
 
-// add puts k into the queue, at once even if it rests. It reports whether that
-// made work, rather than being merged with an earlier call.
+// add makes k wait, even if it rests. It returns false if k was merged with an earlier
+// call.
 func (q *queue) add(k Key) bool {
 	it, ok := q.items.Get(k)
 	switch {
@@ -72,15 +72,14 @@ func (q *queue) add(k Key) bool {
 		it.again = true
 		return added
 	default:
-		// The outcome of a run decides what is next, and a new run is due, so
-		// the rest that the last one asked for is over.
+		// The new run will decide about the next delay, so the current one ends.
 		heap.Remove(&q.later, it.index)
 	}
 	q.wait(it)
 	return true
 }
 
-// take returns the next item to work on, or nil. The caller owes a call of done.
+// take returns the next item to run, or nil. The caller must call done with it.
 func (q *queue) take() *item {
 	l := q.next
 	if l == nil {
@@ -101,8 +100,8 @@ func (q *queue) take() *item {
 	return it
 }
 
-// done ends the work on an item. It waits again if it was added meanwhile, else
-// rests until the given time, or leaves the queue if that is zero.
+// done ends the run of an item. The item waits again if it was added meanwhile.
+// Otherwise it rests until the given time, or leaves the queue if until is zero.
 func (q *queue) done(it *item, until time.Time) {
 	l := it.lane
 	l.running--
@@ -125,14 +124,14 @@ func (q *queue) done(it *item, until time.Time) {
 	q.list(l)
 }
 
-// wake lets the items wait whose rest is over.
+// wake makes the resting items wait that are due at now.
 func (q *queue) wake(now time.Time) {
 	for len(q.later) > 0 && !q.later[0].at.After(now) {
 		q.wait(heap.Pop(&q.later).(*item))
 	}
 }
 
-// nextWake returns when wake has something to do, and whether it ever will.
+// nextWake returns when the first resting item is due, and false if none rests.
 func (q *queue) nextWake() (time.Time, bool) {
 	if len(q.later) == 0 {
 		return time.Time{}, false
@@ -157,7 +156,7 @@ func (q *queue) wait(it *item) {
 	q.list(l)
 }
 
-// list gives l a turn, behind all others, if it can use one.
+// list appends l to the round-robin list, if a key of it can run.
 func (q *queue) list(l *lane) {
 	if l.listed || l.first == nil || l.running >= q.share {
 		return

@@ -14,8 +14,7 @@ import (
 
 func key(c, name string) Key { return Key{Cluster: cluster.Name(c), Name: name} }
 
-// slowQueue says what a queue does, with a list for everything and no thought
-// of cost.
+// slowQueue is a reference implementation of queue with plain lists.
 type slowQueue struct {
 	share   int
 	turns   []cluster.Name
@@ -98,7 +97,7 @@ func (q *slowQueue) wake(now time.Time) {
 	}
 }
 
-// compare does what the bytes of script say to a queue and to a slowQueue.
+// compare applies the operations in script to a queue and to a slowQueue.
 func compare(t *testing.T, script []byte) {
 	if len(script) == 0 {
 		return
@@ -148,7 +147,7 @@ func compare(t *testing.T, script []byte) {
 	drain(t, q, running)
 }
 
-// drain ends all work and checks that nothing stays behind.
+// drain ends all work and checks that the queue is empty then.
 func drain(t *testing.T, q *queue, running []*item) {
 	t.Helper()
 	q.wake(time.Unix(1<<40, 0))

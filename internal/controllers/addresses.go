@@ -3,26 +3,20 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 )
 
-// Addresses has workspaces say where they are reached after the server was moved.
+// Addresses updates the URLs of workspaces after the URL of the server changed.
 func Addresses(d Deps) control.Loop {
 	tree := d.Workspaces.Tree
 	return control.Loop{
 		Name: "workspace-addresses",
-		On: []control.Source{{
-			Ready: d.Store.Spine().Ready(),
-			Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-				return tree.OnCluster(func(c cluster.Name) { wake(control.Key{Cluster: c}) })
-			},
-		}},
+		On:   d.on(d.clusters),
 		Do: func(ctx context.Context, k control.Key) error {
-			if c, ok := tree.Cluster(k.Cluster); !ok || !c.Moved {
+			if c, ok := tree.Cluster(k.Cluster); !ok || !c.StaleURL {
 				return nil
 			}
-			return d.Workspaces.Readdress(ctx, k.Cluster)
+			return d.Workspaces.UpdateURL(ctx, k.Cluster)
 		},
 	}
 }

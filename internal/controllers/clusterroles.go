@@ -14,28 +14,18 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/store"
 )
 
-// aggregator is the field manager of the rules of roles that are made of others.
+// aggregator is the field manager of aggregated rules.
 const aggregator = "clusterrole-aggregation-controller"
 
-// ClusterRoleAggregation gives cluster roles with an aggregation rule the rules of
-// the roles that it selects: of those in their own cluster, and of the bootstrap
-// policy. Roles of that policy are not stored, and aggregated where they are read.
+// ClusterRoleAggregation writes the rules of stored cluster roles with an aggregation rule.
+// They are the rules of the selected roles, in the same cluster and in the bootstrap
+// policy. Roles of that policy are not stored; they are aggregated when they are read.
 func ClusterRoleAggregation(d Deps) control.Loop {
 	return control.Loop{
 		Name: "cluster-role-aggregation",
-		On: []control.Source{{
-			Ready: d.Store.Spine().Ready(),
-			Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-				unsubscribe = d.ClusterRoles.Subscribe(func(k store.Key) { wake(control.Key{Cluster: k.Cluster}) })
-				for _, k := range d.ClusterRoles.Keys() {
-					wake(control.Key{Cluster: k.Cluster})
-				}
-				return unsubscribe
-			},
-		}},
+		On:   d.on(d.clusterRoles),
 		Do: func(ctx context.Context, k control.Key) error {
 			own := d.ClusterRoles.List(k.Cluster, "")
 			var errs []error
@@ -49,7 +39,7 @@ func ClusterRoleAggregation(d Deps) control.Loop {
 	}
 }
 
-// aggregate brings the rules of one role up to date.
+// aggregate updates the rules of one role.
 func (d Deps) aggregate(ctx context.Context, c cluster.Name, role *rbacv1.ClusterRole, own []*rbacv1.ClusterRole) error {
 	rules, err := d.Policy.Aggregate(c, role, own)
 	if err != nil {
@@ -62,7 +52,7 @@ func (d Deps) aggregate(ctx context.Context, c cluster.Name, role *rbacv1.Cluste
 	if err != nil {
 		return err
 	}
-	// With its UID, or one that was deleted just now would be made again.
+	// Without the UID, apply would create a role that was just deleted.
 	apply := applyrbacv1.ClusterRole(role.Name).WithUID(role.UID)
 	for _, r := range rules {
 		apply.WithRules(&applyrbacv1.PolicyRuleApplyConfiguration{
@@ -70,5 +60,5 @@ func (d Deps) aggregate(ctx context.Context, c cluster.Name, role *rbacv1.Cluste
 		})
 	}
 	_, err = clients.ClusterRoles().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: aggregator, Force: true})
-	return ignore(err, apierrors.IsConflict) // whatever changed it wakes the loop
+	return ignore(err, apierrors.IsConflict) // the concurrent change wakes the loop
 }

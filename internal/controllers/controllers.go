@@ -1,40 +1,40 @@
-// Package controllers holds every reconcile loop of the server, one per file, each
-// a constructor that returns a control.Loop. All lists them.
+// Package controllers has the reconcile loops of the server, one per file. Each is a
+// function that returns a [control.Loop]. [All] lists them.
 package controllers
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Deps is what loops work with. All fields are set.
+// Deps are the dependencies of loops. All fields are required.
 type Deps struct {
 	Store      *store.Store
 	Workspaces *tenancy.Workspaces
 	Tokens     *auth.ServiceAccounts
 	Policy     *auth.Bootstrap
-	// Namespaces has when each namespace began to be deleted, nil if it did not.
-	Namespaces *store.Table[*metav1.Time]
-	// ClusterRoles have their UID and labels, and what they grant.
-	ClusterRoles *store.Table[*rbacv1.ClusterRole]
+	// Namespaces has the deletion timestamp of each namespace, nil if it has none.
+	Namespaces *feed.Table[store.Namespace]
+	// ClusterRoles have only their UID, labels and rules.
+	ClusterRoles *feed.Table[*rbacv1.ClusterRole]
 	Kinds        *serve.Kinds
-	// Definitions are those of the custom resources of all clusters.
+	// Definitions are the CustomResourceDefinitions of all clusters.
 	Definitions *serve.Definitions
-	// Client returns the configuration of clients in one cluster, or in
-	// [cluster.All], that may do anything there. Its requests stay in the process.
+	// Client returns the configuration of clients with all rights in one cluster, or in
+	// [cluster.All]. Their requests stay in the process.
 	Client func(cluster.Name) *rest.Config
 }
 
-// All returns every loop, in no order that matters. It is called before the spine
-// of the store starts, so that loops can add tables to it; they run after that.
+// All returns all loops; their order does not matter. Call it before the change feed of
+// the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Completion(d),

@@ -16,73 +16,79 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	// deletionsAtOnce is how many custom resources of one definition are deleted at
-	// the same time.
+	// deletionsAtOnce limits the concurrent deletions of instances of one definition.
 	deletionsAtOnce = 16
-	// instancesAgain is how soon instances that stay are looked at again, in case that
-	// what kept them goes without a trace.
+	// instancesAgain is the retry interval for remaining instances, for obstacles whose end
+	// causes no event.
 	instancesAgain = time.Minute
+	// unreadableAgain is the retry interval for unreadable instances.
+	unreadableAgain = 5 * time.Second
 )
 
-// DefinitionNames has definitions that could not get their names ask again when
-// others of their group have changed.
+// DefinitionNames accepts the names of definitions that conflicted with another definition
+// of their group, after that definition has changed.
 func DefinitionNames(d Deps) control.Loop {
-	waiting := &unsettledDefinitions{newInbox(func() []control.Key { return keys(d.Definitions.Unsettled()) }), d.Definitions}
-	d.Store.Spine().Follow(waiting)
+	waiting := &unsettledDefinitions{newInbox(func() []control.Key { return loopKeys(d.Definitions.Unsettled()) }), d.Definitions}
+	d.Store.Feed().Follow(waiting)
 	return control.Loop{
 		Name: "definition-names",
-		On:   []control.Source{waiting.source(d.Store.Spine().Ready())},
+		On:   d.on(waiting.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			client, err := apiextensionsclient.NewForConfig(d.Client(k.Cluster))
 			if err != nil {
 				return err
 			}
-			// Every write settles what is to settle, one without changes too.
+			// Each write accepts the names if possible, even a write without changes.
 			_, err = client.CustomResourceDefinitions().Patch(ctx, k.Name, types.MergePatchType, []byte("{}"), metav1.PatchOptions{})
 			return ignore(err, apierrors.IsNotFound)
 		},
 	}
 }
 
-// unsettledDefinitions finds those that a change of another may help.
+// unsettledDefinitions finds the definitions with conflicts that a change of another
+// definition may solve.
 type unsettledDefinitions struct {
 	*inbox
 	definitions *serve.Definitions
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (*unsettledDefinitions) Reset() {}
 
-// Apply implements [store.Follower].
-func (f *unsettledDefinitions) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (f *unsettledDefinitions) Apply(e feed.Event) {
 	if e.Key.Resource != serve.CustomResourceDefinitions() {
 		return
 	}
-	for _, k := range keys(f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)) {
+	for _, k := range loopKeys(f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)) {
 		f.put(k)
 	}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (f *unsettledDefinitions) Done() {
 	for _, k := range f.all() {
 		f.put(k)
 	}
 }
 
-// DefinitionDeletion deletes the instances of definitions that are being deleted,
-// and lets go of the definitions then.
+// DefinitionDeletion deletes the instances of definitions that are being deleted, and then
+// removes the finalizer of the definitions.
 func DefinitionDeletion(d Deps) control.Loop {
-	ending := &endingDefinitions{newInbox(func() []control.Key { return keys(d.Definitions.AllDeleting()) }), d}
-	d.Store.Spine().Follow(ending)
+	ending := &endingDefinitions{newInbox(func() []control.Key { return loopKeys(d.Definitions.AllDeleting()) }), d}
+	d.Store.Feed().Follow(ending)
 	return control.Loop{
 		Name: "definition-deletion",
-		On:   []control.Source{ending.source(d.Store.Spine().Ready())},
+		On:   d.on(ending.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if !d.Definitions.Deleting(k.Cluster, k.Name) {
 				return nil
@@ -91,28 +97,28 @@ func DefinitionDeletion(d Deps) control.Loop {
 			if err != nil {
 				return err
 			}
-			e := &endingDefinition{d, client.CustomResourceDefinitions(), k}
+			e := &endingDefinition{deps: d, client: client.CustomResourceDefinitions(), key: k}
 			return ignore(e.proceed(ctx), apierrors.IsNotFound, apierrors.IsConflict) // a change wakes the loop
 		},
 	}
 }
 
-// endingDefinitions finds definitions that are being deleted, and those of them of
-// which the last instance has gone.
+// endingDefinitions finds definitions when their deletion begins, and again when their last
+// instance is deleted.
 type endingDefinitions struct {
 	*inbox
 	deps Deps
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (*endingDefinitions) Reset() {}
 
-// Apply implements [store.Follower].
-func (f *endingDefinitions) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (f *endingDefinitions) Apply(e feed.Event) {
 	name := e.Key.Name
 	switch {
 	case e.Key.Resource == serve.CustomResourceDefinitions():
-	case e.Key.Root == store.Custom && e.Deleted() && f.deps.Store.Spine().Ledger().Objects(e.Key.Cluster, e.Key.Resource) == 0:
+	case e.Key.Root == keys.Custom && e.Deleted() && f.deps.Store.Feed().Ledger().Objects(e.Key.Cluster, e.Key.Resource) == 0:
 		name = serve.DefinitionName(e.Key.GroupResource())
 	default:
 		return
@@ -122,18 +128,22 @@ func (f *endingDefinitions) Apply(e store.Event) {
 	}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (f *endingDefinitions) Done() {
 	for _, k := range f.all() {
 		f.put(k)
 	}
 }
 
-// An endingDefinition is one that is being deleted.
+// An endingDefinition is a definition that is being deleted.
 type endingDefinition struct {
 	deps   Deps
 	client apiextensionsclient.CustomResourceDefinitionInterface
 	key    control.Key
+	forced bool // delete corrupt instances
+
+	mu         sync.Mutex
+	unreadable bool // an instance could not be read
 }
 
 func (e *endingDefinition) proceed(ctx context.Context) error {
@@ -144,13 +154,14 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		return e.finish(ctx, crd, "NeverEstablished", "resource was never established")
 	}
-	resource := store.CustomResource(serve.ResourceOfName(crd.Name), "")
+	e.forced = tenancy.IsForced(crd)
+	resource := keys.CustomResource(serve.ResourceOfName(crd.Name), "")
 	left, err := e.empty(ctx, resource)
 	if err != nil {
 		return errors.Join(err, e.report(ctx, crd, "InstanceDeletionFailed", "could not issue all deletes: "+err.Error()))
 	}
-	// Nothing can be created any more: every write compares the definition that it
-	// was admitted by, and this one says that it is going.
+	// No instances can be created any more: the store refuses writes that were admitted
+	// by an older version of the definition, and this version is being deleted.
 	n, err := e.deps.Store.Count(ctx, e.key.Cluster, resource)
 	switch {
 	case err != nil:
@@ -158,15 +169,18 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 	case n == 0:
 		return e.finish(ctx, crd, "InstanceDeletionCompleted", "removed all instances")
 	case left == "":
-		return control.After(0) // what came meanwhile
+		return control.After(0) // instances that were created meanwhile
 	}
 	if err := e.report(ctx, crd, "InstanceDeletionCheck", fmt.Sprintf("could not confirm zero CustomResources remaining: %d left, of which %s", n, left)); err != nil {
 		return err
 	}
+	if e.unreadable {
+		return control.After(unreadableAgain)
+	}
 	return control.After(instancesAgain)
 }
 
-// report sets why the definition is still there.
+// report sets the condition about the remaining instances.
 func (e *endingDefinition) report(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, reason, message string) error {
 	now := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue, Reason: reason, Message: message}
 	if old := apihelpers.FindCRDCondition(crd, now.Type); old != nil && apihelpers.IsCRDConditionEquivalent(old, &now) {
@@ -178,7 +192,7 @@ func (e *endingDefinition) report(ctx context.Context, crd *apiextensionsv1.Cust
 	return err
 }
 
-// finish lets go of the definition.
+// finish removes the finalizer of the definition.
 func (e *endingDefinition) finish(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, reason, message string) error {
 	crd = crd.DeepCopy()
 	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{
@@ -189,10 +203,10 @@ func (e *endingDefinition) finish(ctx context.Context, crd *apiextensionsv1.Cust
 	return err
 }
 
-// empty deletes the instances, as far as nobody has to do something first, and says
-// of one that stays what keeps it. They go where they are stored, so that one which
-// cannot be read any more does not keep the others.
-func (e *endingDefinition) empty(ctx context.Context, r store.Resource) (left string, err error) {
+// empty deletes the instances without finalizers, and returns a message about one of the
+// others. It deletes them in the store, because a request to delete the collection would
+// fail if one of them cannot be read.
+func (e *endingDefinition) empty(ctx context.Context, r keys.Resource) (left string, err error) {
 	err = e.deps.Store.Sweep(ctx, e.key.Cluster, r, func(page []store.Item) error {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -219,8 +233,18 @@ func (e *endingDefinition) empty(ctx context.Context, r store.Resource) (left st
 	return left, err
 }
 
-// delete deletes one instance, or says what keeps it.
+// delete deletes one instance, or returns the reason why it stays.
 func (e *endingDefinition) delete(ctx context.Context, item store.Item) (why string, err error) {
+	if item.Err != nil && !(e.forced && values.IsCorrupt(item.Err)) { // it may have finalizers
+		e.mu.Lock()
+		e.unreadable = true
+		e.mu.Unlock()
+		why = fmt.Sprintf("%s cannot be read: %v", objectName(item.Key), item.Err)
+		if values.IsCorrupt(item.Err) {
+			why += "; only a forced deletion removes it"
+		}
+		return why, nil
+	}
 	if len(item.Metadata.Finalizers) == 0 {
 		_, err := e.deps.Store.Commit(ctx, []store.Write{{
 			Resource: item.Resource, Cluster: item.Cluster, Expect: item.Revision, Delete: true,
@@ -241,7 +265,7 @@ func (e *endingDefinition) delete(ctx context.Context, item store.Item) (why str
 	return fmt.Sprintf("%s is kept by finalizers %v", objectName(item.Key), item.Metadata.Finalizers), nil
 }
 
-func objectName(k store.Key) string {
+func objectName(k keys.Key) string {
 	if k.Namespace == "" {
 		return k.Name
 	}

@@ -12,32 +12,33 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
 const (
-	// orphansEvery is how often clusters are looked for whose Workspace vanished
-	// without anybody having been told.
+	// orphansEvery is the interval of the search for clusters whose Workspace is missing
+	// without an event.
 	orphansEvery = 10 * time.Minute
-	// forgetAfter is how long watch caches have to hear of the end of a cluster.
+	// forgetAfter is the time for watch caches to process the deletion of a cluster.
 	forgetAfter = 10 * time.Second
-	// lookAgain bounds how much of its time a server spends on looking whether
-	// finalizers are gone: a look is followed by a rest this many times as long.
+	// lookAgain limits the time for checks of blocked deletions: after a check, the
+	// cluster rests this many times as long as the check took.
 	lookAgain = 20
 )
 
-// Deletion deletes workspaces, with their clusters, that somebody deleted, and
-// clusters that have lost their Workspace.
+// Deletion continues the deletion of workspaces with their clusters, and deletes clusters
+// whose Workspace is missing.
 //
-// Its keys are those of Workspaces, so that all workspaces of one tenant take turns
-// as one. A key without a name is that of a cluster: it is passed on to the
-// Workspace that leads there, if one does.
+// Its keys are those of Workspaces: the queue is fair by the cluster of the key, so that
+// deletions of many workspaces do not delay those in other clusters. A key without a name is
+// that of a cluster; it wakes the key of the cluster's Workspace, if there is one.
 func Deletion(d Deps) control.Loop {
-	l := &deaths{Deps: d, tree: d.Workspaces.Tree, delete: through(d.Client), blocked: newAlarms(d.Store)}
+	l := &deleter{Deps: d, tree: d.Workspaces.Tree, delete: through(d.Client), blocked: newAlarms(d.Store)}
 	return control.Loop{
 		Name:    "workspace-deletion",
-		On:      []control.Source{{Ready: d.Store.Spine().Ready(), Subscribe: l.subscribe}},
+		On:      d.on(l.subscribe),
 		Workers: 32, // they mostly wait for etcd
 		Do: func(ctx context.Context, k control.Key) error {
 			switch {
@@ -55,20 +56,20 @@ func Deletion(d Deps) control.Loop {
 	}
 }
 
-type deaths struct {
+type deleter struct {
 	Deps
 	tree    *tenancy.Tree
 	delete  tenancy.Delete
 	blocked *alarms
 }
 
-func (l *deaths) subscribe(wake func(control.Key)) (unsubscribe func()) {
+func (l *deleter) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	l.blocked.start(wake)
 	clusters := l.tree.OnCluster(func(c cluster.Name) { wake(control.Key{Cluster: c}) })
 	workspaces := l.tree.OnWorkspace(func(c cluster.Name, name string) {
 		wake(control.Key{Cluster: c, Name: name})
-		// A cluster waits for the last of its workspaces.
-		if l.Store.Spine().Ledger().Objects(c, l.Workspaces.Resource) == 0 {
+		// The deletion of a cluster waits for its last workspace.
+		if l.Store.Feed().Ledger().Objects(c, l.Workspaces.Resource) == 0 {
 			wake(control.Key{Cluster: c})
 		}
 	})
@@ -76,7 +77,7 @@ func (l *deaths) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	return func() { clusters(); workspaces() }
 }
 
-func (l *deaths) workspace(ctx context.Context, k control.Key) error {
+func (l *deleter) workspace(ctx context.Context, k control.Key) error {
 	child, ok := l.tree.Child(k.Cluster, k.Name)
 	if !ok || !child.Ending {
 		return nil
@@ -86,7 +87,7 @@ func (l *deaths) workspace(ctx context.Context, k control.Key) error {
 	})
 }
 
-func (l *deaths) cluster(ctx context.Context, k control.Key) error {
+func (l *deleter) cluster(ctx context.Context, k control.Key) error {
 	root, ok := l.tree.Cluster(k.Cluster)
 	orphan := l.tree.Orphan(k.Cluster)
 	switch {
@@ -109,8 +110,8 @@ func (l *deaths) cluster(ctx context.Context, k control.Key) error {
 	})
 }
 
-// work goes on with the deletion of cluster c.
-func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end func() (tenancy.Progress, error)) error {
+// work continues the deletion of cluster c.
+func (l *deleter) work(ctx context.Context, k control.Key, c cluster.Name, end func() (tenancy.Progress, error)) error {
 	watched, rest := l.blocked.resting(c)
 	if rest > 0 {
 		return control.After(rest)
@@ -119,7 +120,7 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 		began := time.Now()
 		p, err := end()
 		if p == tenancy.Blocked && !watched {
-			// What goes from now on is noticed. What went since is seen by one more look.
+			// From now on, changes wake the loop. Check once more for changes before.
 			l.blocked.set(c, k)
 			watched = true
 			continue
@@ -136,7 +137,7 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 			return err
 		case p == tenancy.Unfinished:
 			return control.After(0)
-		case p == tenancy.Terminating:
+		case p == tenancy.Terminating, p == tenancy.Kept:
 			l.above(k)
 		case p == tenancy.Held:
 			l.above(k)
@@ -148,15 +149,15 @@ func (l *deaths) work(ctx context.Context, k control.Key, c cluster.Name, end fu
 	}
 }
 
-// above lets the cluster that a Workspace is in repeat what blocks that.
-func (l *deaths) above(k control.Key) {
+// above wakes the deletion of the cluster of a Workspace, to copy the obstacle there.
+func (l *deleter) above(k control.Key) {
 	if parent, ok := l.tree.Cluster(k.Cluster); ok && parent.Ending && k.Name != "" {
 		l.blocked.wake(control.Key{Cluster: k.Cluster})
 	}
 }
 
-// through returns how objects are deleted by way of the API, so that whoever
-// has a say in it has it.
+// through returns a function that deletes objects through the API, with admission and
+// validation.
 func through(client func(cluster.Name) *rest.Config) tenancy.Delete {
 	return func(ctx context.Context, item store.Item) error {
 		gv, err := item.APIVersion(ctx)
@@ -174,8 +175,8 @@ func through(client func(cluster.Name) *rest.Config) tenancy.Delete {
 	}
 }
 
-// alarms wake the loop when something changes in clusters whose deletion is
-// blocked. It is a follower of the spine.
+// alarms wakes the loop after changes in clusters whose deletion is blocked. It is a
+// follower of the change feed.
 type alarms struct {
 	mu    sync.RWMutex
 	wakes func(control.Key)
@@ -184,12 +185,12 @@ type alarms struct {
 
 type alarm struct {
 	key   control.Key
-	until time.Time // of the rest
+	until time.Time // end of the rest
 }
 
 func newAlarms(s *store.Store) *alarms {
 	a := &alarms{of: map[cluster.Name]*alarm{}}
-	s.Spine().Follow(a)
+	s.Feed().Follow(a)
 	return a
 }
 
@@ -225,7 +226,7 @@ func (a *alarms) rest(c cluster.Name, d time.Duration) {
 	}
 }
 
-// resting reports whether there is an alarm for c, and how much of its rest is left.
+// resting reports whether there is an alarm for c, and the remaining time of its rest.
 func (a *alarms) resting(c cluster.Name) (set bool, rest time.Duration) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -236,11 +237,11 @@ func (a *alarms) resting(c cluster.Name) (set bool, rest time.Duration) {
 	return true, time.Until(it.until)
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (a *alarms) Reset() {}
 
-// Apply implements [store.Follower].
-func (a *alarms) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (a *alarms) Apply(e feed.Event) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	if it := a.of[e.Key.Cluster]; it != nil && e.Key.Resource != tenancy.LogicalClusters() {
@@ -248,7 +249,7 @@ func (a *alarms) Apply(e store.Event) {
 	}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (a *alarms) Done() {
 	a.mu.RLock()
 	defer a.mu.RUnlock()

@@ -11,21 +11,23 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// garbageWorkers bounds the deletions that are under way at once.
+// garbageWorkers limits the concurrent deletions.
 const garbageWorkers = 16
 
-// Garbage deletes objects whose owners are gone, and lets owners go whose deletion
-// waits for their dependents, as Kubernetes' garbage collector does, in every
-// cluster. Owners are looked for in the cluster of their dependents alone.
+// Garbage is the garbage collector of all clusters, with the rules of Kubernetes. It deletes
+// objects without owners, and finishes the deletion of owners that waits for dependents.
+// Owners and dependents are always in the same cluster.
 func Garbage(d Deps) control.Loop {
-	g := &garbage{deps: d, graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[objectID]struct{}{}}
-	d.Store.Spine().Follow(g)
+	g := &garbage{deps: d, graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{}}
+	d.Store.Feed().Follow(g)
 	return control.Loop{
 		Name:    "garbage-collection",
-		On:      []control.Source{{Ready: d.Store.Spine().Ready(), Subscribe: g.subscribe}},
+		On:      d.on(g.subscribe),
 		Workers: garbageWorkers,
 		Do: func(ctx context.Context, k control.Key) error {
 			return g.do(ctx, objectID{k.Cluster, types.UID(k.Name)})
@@ -33,21 +35,24 @@ func Garbage(d Deps) control.Loop {
 	}
 }
 
-// garbage holds the ownership graph of all clusters. It is a follower of the spine.
+// garbage has the ownership graph of all clusters. It is a follower of the change feed.
 type garbage struct {
 	deps Deps
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards the fields below
 	graph    *ownership
 	building *ownership // during a rebuild, else nil
 	wakers   map[int]func(control.Key)
 	next     int
-	unserved map[objectID]struct{} // what waits for its cluster to serve another kind
+	unserved map[objectID]struct{} // objects that wait for a kind that is not served
+	// unknown has the objects whose owners and finalizers cannot be read. Any object of
+	// their cluster may be their owner.
+	unknown map[cluster.Name]map[keys.Key]struct{}
 }
 
-var _ store.Follower = (*garbage)(nil)
+var _ feed.Follower = (*garbage)(nil)
 
-// subscribe is that of the loop's source: objects go by their UIDs.
+// subscribe is [control.Source.Subscribe]. The names of keys are the UIDs of objects.
 func (g *garbage) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	g.mu.Lock()
 	n := g.next
@@ -67,16 +72,9 @@ func (g *garbage) subscribe(wake func(control.Key)) (unsubscribe func()) {
 
 func (id objectID) key() control.Key { return control.Key{Cluster: id.cluster, Name: string(id.uid)} }
 
-// change changes the books, and wakes those that it concerns once they show it.
+// change calls f to change the graph, and then wakes the objects that need a check.
 func (g *garbage) change(f func()) {
-	g.mu.Lock()
-	f()
-	awake := g.graph.woken()
-	wakers := make([]func(control.Key), 0, len(g.wakers))
-	for _, wake := range g.wakers {
-		wakers = append(wakers, wake)
-	}
-	g.mu.Unlock()
+	awake, wakers := g.changed(f)
 	for _, wake := range wakers {
 		for _, id := range awake {
 			wake(id.key())
@@ -84,15 +82,28 @@ func (g *garbage) change(f func()) {
 	}
 }
 
-// Reset implements [store.Follower].
+// changed calls f with the lock, and returns the objects to wake. It unlocks also if f
+// panics.
+func (g *garbage) changed(f func()) (awake []objectID, wakers []func(control.Key)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+	for _, wake := range g.wakers {
+		wakers = append(wakers, wake)
+	}
+	return g.graph.woken(), wakers
+}
+
+// Reset implements [feed.Follower].
 func (g *garbage) Reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	clear(g.unknown)
 	g.building = newOwnership()
-	g.building.ticks = g.graph.ticks // what is learned of the old graph is not meant for the new one
+	g.building.ticks = g.graph.ticks // results for the old graph do not apply to the new one
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (g *garbage) Done() {
 	g.change(func() {
 		g.graph, g.building = g.building, nil
@@ -100,22 +111,24 @@ func (g *garbage) Done() {
 	})
 }
 
-// Apply implements [store.Follower].
-func (g *garbage) Apply(e store.Event) {
-	if e.Key.Root == store.System || ephemeral(e.Key.Resource) {
+// Apply implements [feed.Follower].
+func (g *garbage) Apply(e feed.Event) {
+	if e.Key.Root == keys.System || ephemeral(e.Key.Resource) {
 		return
 	}
 	m, err := e.Metadata(context.Background())
-	if err != nil {
-		klog.Background().Error(err, "Stored object left out of garbage collection", "key", e.Key.String())
+	if err != nil && !e.Deleted() {
+		klog.Background().Error(err, "Garbage collection waits in this logical cluster until the object can be read", "key", e.Key.String())
+		g.Unknown(e.Key)
 		return
 	}
+	g.known(e.Key)
+	if err != nil {
+		return // a deleted object without metadata
+	}
 	id := objectID{e.Key.Cluster, m.UID}
-	// Most objects have nothing to do with garbage collection: this allocates nothing.
-	g.mu.Lock()
-	matters := len(m.Owners) > 0 || g.books().nodes[id] != nil || phaseOf(m).waits()
-	apis := g.building == nil && len(g.unserved) > 0 && definesAPIs(e.Key.Resource)
-	g.mu.Unlock()
+	// Most objects have no owners or dependents. For these, concerns allocates nothing.
+	matters, apis := g.concerns(id, e.Key.Resource, m)
 	if !matters && !apis {
 		return
 	}
@@ -127,22 +140,71 @@ func (g *garbage) Apply(e store.Event) {
 			return
 		}
 		if e.Deleted() {
-			g.books().drop(id, placeOf(e.Key))
+			g.current().drop(id, placeOf(e.Key))
 			return
 		}
-		g.books().put(owned{id: id, at: placeOf(e.Key), owners: references(e.Key.Namespace, m.Owners), phase: phaseOf(m)})
+		g.current().put(owned{id: id, at: placeOf(e.Key), owners: references(e.Key.Namespace, m.Owners), phase: phaseOf(m)})
 	})
 }
 
-// books returns the graph that events go to. Called locked.
-func (g *garbage) books() *ownership {
+// concerns reports whether a change of an object matters to the graph, and whether it may
+// change which kinds its cluster serves.
+func (g *garbage) concerns(id objectID, r keys.Resource, m values.Metadata) (matters, apis bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	matters = len(m.Owners) > 0 || g.current().nodes[id] != nil || phaseOf(m).waits()
+	return matters, g.building == nil && len(g.unserved) > 0 && definesAPIs(r)
+}
+
+// Unknown implements [feed.Careful].
+func (g *garbage) Unknown(k keys.Key) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unknown[k.Cluster] == nil {
+		g.unknown[k.Cluster] = map[keys.Key]struct{}{}
+	}
+	g.unknown[k.Cluster][k] = struct{}{}
+}
+
+// known removes an object from unknown, and wakes the deletions that waited for it.
+func (g *garbage) known(k keys.Key) {
+	g.mu.Lock()
+	_, was := g.unknown[k.Cluster][k]
+	if delete(g.unknown[k.Cluster], k); len(g.unknown[k.Cluster]) == 0 {
+		delete(g.unknown, k.Cluster)
+	}
+	g.mu.Unlock()
+	if !was {
+		return
+	}
+	g.change(func() {
+		for id, n := range g.graph.nodes {
+			if id.cluster == k.Cluster && n.waits() {
+				g.graph.awake = append(g.graph.awake, id)
+			}
+		}
+	})
+}
+
+// unreadable returns an object of a cluster whose owners are unknown.
+func (g *garbage) unreadable(c cluster.Name) (keys.Key, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for k := range g.unknown[c] {
+		return k, true
+	}
+	return keys.Key{}, false
+}
+
+// current returns the graph that events change. The caller holds the lock.
+func (g *garbage) current() *ownership {
 	if g.building != nil {
 		return g.building
 	}
 	return g.graph
 }
 
-// served wakes what waits for a cluster to serve another kind. Called locked.
+// served wakes the objects of a cluster that wait for a kind. The caller holds the lock.
 func (g *garbage) served(c cluster.Name) {
 	for id := range g.unserved {
 		if id.cluster == c {
@@ -151,26 +213,26 @@ func (g *garbage) served(c cluster.Name) {
 	}
 }
 
-// ephemeral reports whether objects of a resource end by themselves and soon.
-// Kubernetes leaves Events alone too.
-func ephemeral(r store.Resource) bool {
-	return r.Root == store.Native && r.Resource == "events" && r.Group == ""
+// ephemeral reports whether objects of a resource expire. Kubernetes does not collect
+// Events either.
+func ephemeral(r keys.Resource) bool {
+	return r.Root == keys.Native && r.Resource == "events" && r.Group == ""
 }
 
-// definesAPIs reports whether objects of a resource say what their cluster serves.
-func definesAPIs(r store.Resource) bool {
+// definesAPIs reports whether objects of a resource define the APIs of their cluster.
+func definesAPIs(r keys.Resource) bool {
 	return r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io" ||
 		r.Resource == "apibindings" && r.Group == "apis.kcp.io"
 }
 
-func phaseOf(m store.Metadata) phase {
+func phaseOf(m values.Metadata) phase {
 	return phase{
 		foreground: m.Deleting && slices.Contains(m.Finalizers, metav1.FinalizerDeleteDependents),
 		orphaning:  m.Deleting && slices.Contains(m.Finalizers, metav1.FinalizerOrphanDependents),
 	}
 }
 
-// references returns the owners that an object in a namespace names.
+// references returns the owner references of an object in a namespace.
 func references(namespace string, owners []metav1.OwnerReference) []reference {
 	all := make([]reference, len(owners))
 	for i, o := range owners {

@@ -17,27 +17,28 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// garbageCollector is who events come from.
+// garbageCollector is the source of events.
 const garbageCollector = "garbage-collector-controller"
 
-// conflicts bounds how often a patch is made anew because its object has changed.
+// conflicts limits the attempts to patch an object that changes concurrently.
 const conflicts = 5
 
-// An object is read where it is stored, and written as any client does it, so that
-// admission, finalizers and validation have their say.
+// An object is read from the store and written through the API, with admission and
+// validation.
 type object struct {
-	key  store.Key
+	key  keys.Key
 	uid  types.UID
 	kind serve.Kind
 	deps Deps
 }
 
-// read returns the object as it is now and its revision, 0 if it is gone.
-func (o object) read(ctx context.Context) (store.Metadata, int64, error) {
+// read returns the current metadata of the object and its revision, 0 if it does not exist.
+func (o object) read(ctx context.Context) (values.Metadata, int64, error) {
 	m, version, err := o.deps.Store.Metadata(ctx, o.key)
 	if m.UID != o.uid {
 		version = 0
@@ -57,7 +58,7 @@ func (o object) client() (metadata.ResourceInterface, error) {
 	return r.Namespace(o.key.Namespace), nil
 }
 
-// remove deletes the object: of that version only, unless it is 0.
+// remove deletes the object. If version is not 0, the object must have that version.
 func (o object) remove(ctx context.Context, how metav1.DeletionPropagation, version int64) error {
 	c, err := o.client()
 	if err != nil {
@@ -71,7 +72,8 @@ func (o object) remove(ctx context.Context, how metav1.DeletionPropagation, vers
 	return o.failed("delete", err)
 }
 
-// failed says what was tried. That the object is gone is no failure.
+// failed wraps err with the operation and the object. It returns nil if the object does not
+// exist.
 func (o object) failed(what string, err error) error {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
@@ -79,9 +81,9 @@ func (o object) failed(what string, err error) error {
 	return fmt.Errorf("%s %s: %w", what, o.key, err)
 }
 
-// patch sets fields of the metadata as change says, which returns none if there is
-// nothing to change.
-func (o object) patch(ctx context.Context, change func(store.Metadata) map[string]any) error {
+// patch sets the metadata fields that change returns. If change returns none, patch writes
+// nothing.
+func (o object) patch(ctx context.Context, change func(values.Metadata) map[string]any) error {
 	for try := 1; ; try++ {
 		live, version, err := o.read(ctx)
 		if err != nil || version == 0 {
@@ -108,7 +110,7 @@ func (o object) patch(ctx context.Context, change func(store.Metadata) map[strin
 }
 
 func (o object) removeFinalizer(ctx context.Context, name string) error {
-	return o.patch(ctx, func(m store.Metadata) map[string]any {
+	return o.patch(ctx, func(m values.Metadata) map[string]any {
 		if !slices.Contains(m.Finalizers, name) {
 			return nil
 		}
@@ -117,9 +119,9 @@ func (o object) removeFinalizer(ctx context.Context, name string) error {
 	})
 }
 
-// release takes owners off the object.
+// release removes the references to owners from the object.
 func (o object) release(ctx context.Context, owners []types.UID) error {
-	return o.patch(ctx, func(m store.Metadata) map[string]any {
+	return o.patch(ctx, func(m values.Metadata) map[string]any {
 		rest := slices.DeleteFunc(slices.Clone(m.Owners), func(r metav1.OwnerReference) bool { return slices.Contains(owners, r.UID) })
 		if len(rest) == len(m.Owners) {
 			return nil
@@ -128,9 +130,9 @@ func (o object) release(ctx context.Context, owners []types.UID) error {
 	})
 }
 
-// unblock makes the object hold up the deletion of no owner.
+// unblock clears blockOwnerDeletion in all owner references of the object.
 func (o object) unblock(ctx context.Context) error {
-	return o.patch(ctx, func(m store.Metadata) map[string]any {
+	return o.patch(ctx, func(m values.Metadata) map[string]any {
 		refs, changed := slices.Clone(m.Owners), false
 		for i := range refs {
 			if refs[i].BlockOwnerDeletion != nil && *refs[i].BlockOwnerDeletion {
@@ -144,9 +146,8 @@ func (o object) unblock(ctx context.Context) error {
 	})
 }
 
-// reportMisplaced tells whoever looks at an object that owners of it are in another
-// namespace, where they count for nothing. That is tried again, as a busy server may not
-// take it, until the object is gone.
+// reportMisplaced creates events about owners in another namespace, which are ignored. The
+// loop retries after errors, such as those of a busy server, until the object is deleted.
 func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
 	id := objectID{o.key.Cluster, o.uid}
 	g.mu.Lock()
@@ -156,7 +157,7 @@ func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
 	for _, r := range misplaced {
 		err := o.report(ctx, r)
 		if apierrors.IsInvalid(err) {
-			klog.FromContext(ctx).Error(err, "owner in another namespace not reported", "resource", o.kind.GroupVersionResource(), "name", o.key.Name)
+			klog.FromContext(ctx).Error(err, "Cannot report an owner in another namespace", "resource", o.kind.GroupVersionResource(), "name", o.key.Name)
 			err = nil
 		}
 		if err != nil {

@@ -9,44 +9,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// An objectID names an object for ever. UIDs alone would not: a copy of a cluster
-// may have those of its origin.
+// An objectID identifies an object permanently. A UID alone is not enough: a copy of a
+// cluster may have the UIDs of its origin.
 type objectID struct {
 	cluster cluster.Name
 	uid     types.UID
 }
 
-// A place is where an object is stored in its cluster. The zero place is nowhere.
+// A place is the key of an object within its cluster. The zero value means unknown.
 type place struct {
-	resource        unique.Handle[store.Resource]
+	resource        unique.Handle[keys.Resource]
 	namespace, name string
 }
 
-func placeOf(k store.Key) place {
+func placeOf(k keys.Key) place {
 	return place{unique.Make(k.Resource), k.Namespace, k.Name}
 }
 
-func (p place) key(c cluster.Name) store.Key {
-	return store.Key{Resource: p.resource.Value(), Cluster: c, Namespace: p.namespace, Name: p.name}
+func (p place) key(c cluster.Name) keys.Key {
+	return keys.Key{Resource: p.resource.Value(), Cluster: c, Namespace: p.namespace, Name: p.name}
 }
 
-// A reference is how a dependent names an owner.
+// A reference is an owner reference of a dependent.
 type reference struct {
 	claim
 	uid    types.UID
-	blocks bool // its deletion, in the foreground
+	blocks bool // blocks the foreground deletion of the owner
 }
 
-// A claim is what a reference says about an owner besides its UID. The namespace
-// is that of the dependent, where an owner with one must be.
+// A claim is the part of a reference besides the UID of the owner. namespace is that of the
+// dependent. Namespaced owners must be in the same namespace.
 type claim struct {
 	apiVersion, kind, name, namespace string
 }
 
-// An owned is what the graph is told of an object.
+// An owned is the state of an object as input of the graph.
 type owned struct {
 	id     objectID
 	at     place
@@ -54,48 +54,47 @@ type owned struct {
 	phase
 }
 
-// A phase says what the deletion of an object waits for, once that began.
+// A phase is the state of the deletion of an object.
 type phase struct {
-	foreground bool // it waits for the deletion of its dependents
-	orphaning  bool // it waits for its dependents to let go of it
+	foreground bool // waits for the deletion of its dependents
+	orphaning  bool // waits for the removal of the references of its dependents
 }
 
 func (p phase) waits() bool { return p.foreground || p.orphaning }
 
-// A verdict is what is known of a claim.
+// A verdict is the result of the check of a claim.
 type verdict uint8
 
 const (
 	unchecked verdict = iota
-	unserved          // the cluster serves no such kind
-	held              // the owner is where the claim says
-	wrong             // it is not
+	unserved          // the cluster does not serve the kind
+	held              // the owner exists as claimed
+	wrong             // the owner does not exist as claimed
 )
 
-// The ownership graph holds, of all clusters, the objects that have owners, those
-// that are named as owners, and those whose deletion waits for their dependents.
-// It only keeps books: it has no lock, and does and reads nothing. What has to be
-// looked at because of a change is noted for [ownership.woken].
+// The ownership graph has the objects of all clusters with owners, with references to them,
+// or with a deletion that waits for dependents. It is a pure data structure without lock
+// and I/O. It collects the objects that need a check after a change; [ownership.woken]
+// returns them.
 type ownership struct {
 	nodes map[objectID]*node
 	awake []objectID
 	ticks uint64
 }
 
-// A node is an object, or the UID of one of which nothing is known but that
-// others name it.
+// A node is an object, or the UID of an unknown object with references to it.
 type node struct {
 	id objectID
 	phase
-	at       place  // nowhere if it is not known to exist
-	seen     uint64 // another one whenever it appears or goes
+	at       place  // zero if the object is not known to exist
+	seen     uint64 // changes whenever the object is created or deleted
 	owners   []edge
 	claims   []*claims
-	byClaim  map[claim]*claims // the same, while they are many
+	byClaim  map[claim]*claims // index of claims, if they are many
 	blocking int               // edges of dependents that block its deletion
 }
 
-// claims are the edges to one owner that claim the same of it.
+// claims are the edges to one owner with the same claim.
 type claims struct {
 	claim
 	owner *node
@@ -104,11 +103,11 @@ type claims struct {
 	edges []*edge
 }
 
-// manyOf is from when on what is looked for in a list is looked for in a map: a tenant
-// decides how many owners an object names, and how many names an owner is called by.
+// manyOf is the length from which lists are indexed by a map. Users decide how many owners
+// an object references, and with how many different claims an owner is referenced.
 const manyOf = 16
 
-// find returns the edges to n that claim c, nil if there are none.
+// find returns the edges to n with claim c, nil if there are none.
 func (n *node) find(c claim) *claims {
 	if n.byClaim != nil {
 		return n.byClaim[c]
@@ -145,18 +144,19 @@ func (n *node) remove(c *claims) {
 	}
 }
 
-// An edge leads from a dependent to its owner. It does not move: others point to it.
+// An edge leads from a dependent to its owner. It must not move in memory, because claims
+// point to it.
 type edge struct {
 	from     *node
 	to       *claims
 	index    int // in to.edges
 	blocks   bool
-	reported bool // that the owner is in another namespace
+	reported bool // an event about the owner's other namespace was created
 }
 
 func newOwnership() *ownership { return &ownership{nodes: map[objectID]*node{}} }
 
-// woken returns what has to be looked at since it was last called.
+// woken returns the objects that need a check because of changes since the last call.
 func (g *ownership) woken() []objectID {
 	awake := g.awake
 	g.awake = nil
@@ -171,16 +171,16 @@ func (g *ownership) wakeDependents(of *claims) {
 	}
 }
 
-// tick returns a number that was not given before.
+// tick returns a new number.
 func (g *ownership) tick() uint64 {
 	g.ticks++
 	return g.ticks
 }
 
-// exists reports whether n is known to.
+// exists reports whether n is known to exist.
 func (n *node) exists() bool { return n.at != place{} }
 
-// dependents returns how many edges lead to n.
+// dependents returns the number of edges to n.
 func (n *node) dependents() int {
 	sum := 0
 	for _, c := range n.claims {
@@ -189,12 +189,12 @@ func (n *node) dependents() int {
 	return sum
 }
 
-// put takes in that an object exists as given.
+// put adds or updates an object.
 func (g *ownership) put(o owned) {
 	n := g.nodes[o.id]
 	if n == nil {
 		if len(o.owners) == 0 && !o.waits() {
-			return // what nobody depends on costs nothing
+			return // objects without references need no node
 		}
 		n = g.node(o.id)
 	}
@@ -217,7 +217,7 @@ func (g *ownership) put(o owned) {
 	g.tidy(n)
 }
 
-// drop takes in that an object is gone from where it was.
+// drop records the deletion of an object at a place.
 func (g *ownership) drop(id objectID, from place) {
 	n := g.nodes[id]
 	if n == nil || n.exists() && n.at != from {
@@ -236,7 +236,7 @@ func (g *ownership) drop(id objectID, from place) {
 func (g *ownership) node(id objectID) *node {
 	n := g.nodes[id]
 	if n == nil {
-		// Of its own: strings of events are parts of larger ones.
+		// Clone the strings, which are parts of larger ones.
 		id = objectID{shared(id.cluster), types.UID(strings.Clone(string(id.uid)))}
 		n = &node{id: id, seen: g.tick()}
 		g.nodes[id] = n
@@ -244,7 +244,7 @@ func (g *ownership) node(id objectID) *node {
 	return n
 }
 
-// recheck forgets what was found of the claims to n.
+// recheck marks all claims to n as unchecked.
 func (g *ownership) recheck(n *node) {
 	for _, c := range n.claims {
 		c.found = unchecked
@@ -269,7 +269,7 @@ func (g *ownership) relate(n *node, refs []reference) {
 		was = func(e *edge) int { return known[e.to] - 1 }
 	}
 	n.owners = make([]edge, len(refs))
-	for i, r := range refs { // before the old ones go, so that what is known of their owners stays
+	for i, r := range refs { // before the old edges are removed, to keep the nodes of their owners
 		e := &n.owners[i]
 		g.link(e, n, r)
 		if at := was(e); at >= 0 {
@@ -283,15 +283,15 @@ func (g *ownership) relate(n *node, refs []reference) {
 	}
 }
 
-// holds reports whether the dependent holds up the deletion of its owner. Nothing
-// waits for itself.
+// holds reports whether the dependent blocks the deletion of its owner. Objects do not
+// block themselves.
 func (e *edge) holds() bool { return e.blocks && e.from != e.to.owner }
 
 func (e *edge) is(r reference) bool {
 	return e.to.owner.id.uid == r.uid && e.to.claim == r.claim && e.blocks == r.blocks
 }
 
-// judge wakes whoever has to act because of a new edge.
+// judge wakes the objects that need a check because of a new edge.
 func (g *ownership) judge(e *edge) {
 	owner := e.to.owner
 	if e.to.found == unchecked {
@@ -337,16 +337,16 @@ func (g *ownership) unlink(e *edge) {
 	g.tidy(owner)
 }
 
-// tidy drops a node that nothing is known of any more that matters.
+// tidy removes a node without edges whose deletion waits for nothing.
 func (g *ownership) tidy(n *node) {
 	if len(n.claims) == 0 && len(n.owners) == 0 && !n.waits() {
 		delete(g.nodes, n.id)
 	}
 }
 
-// settle takes in what was found of a claim to an owner, unless that has appeared
-// or gone since: seen says which look at it is meant. It reports whether it was
-// taken in. at is where the owner was found, if it was.
+// settle records the verdict of a claim to an owner, and reports whether it did. It does not
+// if the owner was created or deleted since the check, that is, if seen has changed. at is
+// the place where the owner was found, or zero.
 func (g *ownership) settle(id objectID, seen uint64, of claim, found verdict, at place) bool {
 	n := g.nodes[id]
 	if n == nil || n.seen != seen {
@@ -359,7 +359,7 @@ func (g *ownership) settle(id objectID, seen uint64, of claim, found verdict, at
 	if c == nil {
 		return true
 	}
-	// A dependent whose owners could not all be found was left alone.
+	// Dependents with unserved owners were not collected, so check them now.
 	if found == wrong || found == held && c.found == unserved {
 		g.wakeDependents(c)
 	}
@@ -367,8 +367,7 @@ func (g *ownership) settle(id objectID, seen uint64, of claim, found verdict, at
 	return true
 }
 
-// due returns everything that has to be looked at when nothing is known of what
-// was looked at before.
+// due returns all objects that need a check if no earlier checks are known.
 func (g *ownership) due() []objectID {
 	var all []objectID
 	for id, n := range g.nodes {
@@ -391,21 +390,21 @@ func (n *node) due() bool {
 	return slices.ContainsFunc(n.owners, func(e edge) bool { return e.to.found == wrong || e.to.owner.waits() })
 }
 
-// A look is what the graph knows of one object at one time.
+// A look is a snapshot of one object in the graph.
 type look struct {
 	id         objectID
-	at         place // nowhere if it is not known to exist
+	at         place // zero if the object is not known to exist
 	seen       uint64
-	unsettled  []claim // to it
-	dependents int     // how many edges lead to it
-	blocking   int     // those of them that block its deletion
-	owned      bool    // it has owners
+	unsettled  []claim // claims to the object without a verdict
+	dependents int     // number of edges to the object
+	blocking   int     // number of these that block its deletion
+	owned      bool    // the object has owners
 	phase
-	// leaving are the owners that wait for it to let go of them.
+	// leaving are the owners whose references must be removed from the object.
 	leaving []types.UID
 }
 
-// look returns what is known of an object.
+// look returns a snapshot of an object, and whether the graph has it.
 func (g *ownership) look(id objectID) (look, bool) {
 	n := g.nodes[id]
 	if n == nil {
@@ -427,8 +426,8 @@ func (g *ownership) look(id objectID) (look, bool) {
 	return l, true
 }
 
-// circular reports whether a dependent of an object waits for its own dependents,
-// so that they may wait for each other.
+// circular reports whether a dependent of an object waits for its own dependents. Then both
+// may wait for each other.
 func (g *ownership) circular(id objectID) bool {
 	n := g.nodes[id]
 	return n != nil && slices.ContainsFunc(n.claims, func(c *claims) bool {
@@ -436,8 +435,8 @@ func (g *ownership) circular(id objectID) bool {
 	})
 }
 
-// misplaced returns the references of an object to owners in another namespace of which
-// nobody was told yet.
+// misplaced returns the references of an object to owners in another namespace that were not
+// reported.
 func (g *ownership) misplaced(id objectID) []reference {
 	var all []reference
 	for e := range g.misplacedEdges(id) {
@@ -446,7 +445,7 @@ func (g *ownership) misplaced(id objectID) []reference {
 	return all
 }
 
-// reported takes in that somebody was told of a reference that is misplaced.
+// reported marks a misplaced reference as reported.
 func (g *ownership) reported(id objectID, r reference) {
 	for e := range g.misplacedEdges(id) {
 		if e.to.claim == r.claim && e.to.owner.id.uid == r.uid {
@@ -471,5 +470,5 @@ func (g *ownership) misplacedEdges(id objectID) iter.Seq[*edge] {
 	}
 }
 
-// shared returns s as a string that all that are equal share.
+// shared returns the canonical copy of s, so that equal strings share memory.
 func shared[S ~string](s S) S { return S(unique.Make(string(s)).Value()) }

@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-func thingAt(id objectID) store.Key {
-	return store.Key{Resource: store.Resource{Root: store.Native, Resource: "things"}, Cluster: id.cluster, Namespace: "ns", Name: string(id.uid)}
+func thingAt(id objectID) keys.Key {
+	return keys.Key{Resource: keys.Resource{Root: keys.Native, Resource: "things"}, Cluster: id.cluster, Namespace: "ns", Name: string(id.uid)}
 }
 
-// slowGraph is the ownership graph as it is defined: everything is computed from the
-// objects that exist and what was found of the claims that they make.
+// slowGraph is the definition of the ownership graph: it computes everything from the
+// existing objects and the verdicts of their claims.
 type slowGraph struct {
 	objects map[objectID]owned
 	known   map[objectID]bool // to exist, by those that matter
@@ -53,7 +53,7 @@ func (s *slowGraph) edgesTo(id objectID) []slowEdge {
 	return all
 }
 
-// matter returns everything that the graph must hold.
+// matter returns all objects that the graph must have.
 func (s *slowGraph) matter() map[objectID]bool {
 	all := map[objectID]bool{}
 	for _, o := range s.objects {
@@ -67,7 +67,7 @@ func (s *slowGraph) matter() map[objectID]bool {
 	return all
 }
 
-// forget drops what is known of that which does not matter, and knows nothing of new
+// forget drops the state of objects that the graph need not have, and the verdicts of new
 // claims.
 func (s *slowGraph) forget() {
 	matter := s.matter()
@@ -131,7 +131,7 @@ func (s *slowGraph) look(id objectID) look {
 	return l
 }
 
-// reasons returns why objects have to be looked at.
+// reasons returns why objects need a check.
 func (s *slowGraph) reasons() map[objectID]map[string]bool {
 	all := map[objectID]map[string]bool{}
 	for id := range s.matter() {
@@ -189,8 +189,8 @@ func (w world) object() owned {
 	return o
 }
 
-// The graph is at all times as its slow definition says, and whoever has a new
-// reason to be looked at is woken.
+// The graph always equals its slow definition, and wakes each object with a new reason for
+// a check.
 func TestOwnershipIsAsDefined(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
@@ -212,7 +212,7 @@ func TestOwnershipIsAsDefined(t *testing.T) {
 	}
 }
 
-// step does one operation on both graphs, and says which.
+// step does one operation on both graphs, and returns its description.
 func (w world) step(g *ownership, s *slowGraph) string {
 	switch n := w.IntN(10); {
 	case n < 5:
@@ -228,7 +228,7 @@ func (w world) step(g *ownership, s *slowGraph) string {
 	case n < 8:
 		id := w.id()
 		if elsewhere := (place{name: "elsewhere"}); s.known[id] {
-			g.drop(id, elsewhere) // another object with a UID like that
+			g.drop(id, elsewhere) // another object with the same UID
 		}
 		return fmt.Sprintf("drop %v elsewhere", id)
 	default:
@@ -253,7 +253,7 @@ func (w world) step(g *ownership, s *slowGraph) string {
 	}
 }
 
-// differences says how a graph differs from its definition.
+// differences describes how a graph differs from its definition.
 func differences(g *ownership, s *slowGraph, before map[objectID]map[string]bool) string {
 	matter, after := s.matter(), s.reasons()
 	if len(g.nodes) != len(matter) {
@@ -295,7 +295,7 @@ func differences(g *ownership, s *slowGraph, before map[objectID]map[string]bool
 	return ""
 }
 
-// What nobody depends on costs nothing, and is not woken.
+// Objects without references have no node and are not woken.
 func TestObjectsWithoutOwnersCostNothing(t *testing.T) {
 	t.Parallel()
 	g := newOwnership()
@@ -308,8 +308,8 @@ func TestObjectsWithoutOwnersCostNothing(t *testing.T) {
 	}
 }
 
-// However many names an owner is called by, and however many owners an object names, each
-// is found at once: with these numbers it would take hours to look through all for each.
+// Lookups of claims and owners do not search lists: with these numbers, linear searches
+// would take hours.
 func TestManyNamesOfAnOwner(t *testing.T) {
 	t.Parallel()
 	const n = 300_000
@@ -343,7 +343,7 @@ func TestManyNamesOfAnOwner(t *testing.T) {
 	}
 }
 
-// An owner in another namespace is told of once for each dependent.
+// An owner in another namespace is reported once for each dependent.
 func TestMisplacedOwnersAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	g := newOwnership()
@@ -360,7 +360,7 @@ func TestMisplacedOwnersAreReportedOnce(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	if again := g.misplaced(child); len(again) != 1 {
-		t.Errorf("given up before anybody was told: %v", again)
+		t.Errorf("marked as reported too early: %v", again)
 	}
 	g.reported(child, got[0])
 	if got := g.misplaced(child); len(got) != 0 {
@@ -368,7 +368,7 @@ func TestMisplacedOwnersAreReportedOnce(t *testing.T) {
 	}
 }
 
-// The deletion of an owner of many takes time in proportion to them.
+// The time to delete an owner is proportional to the number of its dependents.
 func BenchmarkOwnerOfManyGoes(b *testing.B) {
 	const n = 10_000
 	for b.Loop() {
@@ -390,8 +390,8 @@ func BenchmarkOwnerOfManyGoes(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/dependent")
 }
 
-// BenchmarkOwnershipMemory tells what an object takes: without owners, with one of
-// its own, and with one that a hundred share.
+// BenchmarkOwnershipMemory measures the memory per object: without owners, with an owner of
+// its own, and with an owner that a hundred objects share.
 func BenchmarkOwnershipMemory(b *testing.B) {
 	const n = 100_000
 	for name, each := range map[string]int{"none": 0, "own": 1, "shared": 100} {
@@ -414,7 +414,7 @@ func BenchmarkOwnershipMemory(b *testing.B) {
 
 func uid(i int) types.UID { return types.UID(fmt.Sprintf("0b9eb2c6-1b13-4f3b-a9cc-%012d", i)) }
 
-// fill puts n objects into a graph, of which each so many have one owner.
+// fill puts n objects into a graph; each group of that size has one owner.
 func fill(g *ownership, n, each int) {
 	for i := range n {
 		id := objectID{"c1", uid(i)}

@@ -15,33 +15,33 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// unservedRetry is how often it is tried again whether a cluster serves a kind that
-// it did not: seldom, since changes of what it serves wake what waits for them.
+// unservedRetry is the retry interval for kinds that a cluster does not serve. It is long
+// because changes of the APIs of a cluster wake the waiting objects.
 const unservedRetry = 5 * time.Minute
 
-// maxSearches bounds how many names of one owner are looked for in all namespaces. Each
-// search reads the keys of all objects that the cluster has of a resource, and what
-// comes of it is an event.
+// maxSearches limits the searches for one owner in all namespaces. A search reads the keys of
+// all objects of a resource in the cluster, and results only in an event.
 const maxSearches = 8
 
 var (
-	// errUnserved tells that the cluster of an object does not serve its kind, or
-	// that of one of its owners: nobody knows whether the owner exists.
+	// errUnserved means that the cluster does not serve the kind of an object or of one of
+	// its owners, so it is unknown whether the owner exists.
 	errUnserved = errors.New("kind is not served")
-	// errNamespaced tells that an object without a namespace names an owner of a
-	// kind that has one: it is never collected.
-	errNamespaced = errors.New("owner of an object without a namespace has one")
+	// errNamespaced means that an object without a namespace references a namespaced
+	// owner. Such objects are never collected.
+	errNamespaced = errors.New("an object without a namespace has a namespaced owner")
 )
 
-// do looks at one object, or at the UID of one that others name as their owner.
+// do checks one object, or the UID of an unknown owner.
 func (g *garbage) do(ctx context.Context, id objectID) error {
 	g.mu.Lock()
 	l, ok := g.graph.look(id)
-	g.unserved[id] = struct{}{} // until it is known to be otherwise, so that no change of APIs is missed
+	g.unserved[id] = struct{}{} // during the check, so that it misses no change of APIs
 	g.mu.Unlock()
 	err := g.lookAt(ctx, l, ok)
 	if errors.Is(err, errUnserved) {
@@ -67,8 +67,8 @@ func (g *garbage) lookAt(ctx context.Context, l look, known bool) error {
 	return err
 }
 
-// settle finds out whether an owner is what its dependents claim. It reports
-// whether it could for all of them.
+// settle checks the claims to an owner. It reports whether the cluster serves the kinds of
+// all claims.
 func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
 	all = true
 	searches := maxSearches
@@ -83,8 +83,8 @@ func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
 	return all, nil
 }
 
-// examine looks for the owner that a claim names, and returns where it is if that
-// is not where the claim says either.
+// examine checks one claim. It returns the place of the owner, also if the owner is in
+// another namespace than claimed.
 func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (verdict, place, error) {
 	kind, ok := g.kind(ctx, l.id.cluster, c.apiVersion, c.kind)
 	if !ok {
@@ -107,7 +107,7 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 	if *searches--; !kind.Namespaced || *searches < 0 {
 		return wrong, place{}, nil
 	}
-	// It may be in another namespace, which the dependent is told then.
+	// The owner may be in another namespace. An event about the dependent reports that.
 	namesakes, err := g.deps.Store.Namesakes(ctx, kind.Stored, l.id.cluster, c.name)
 	if err != nil {
 		return 0, place{}, err
@@ -123,35 +123,41 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 	return wrong, place{}, nil
 }
 
-// kind returns how a cluster serves a kind. That it does not is only said by what
-// knows of every API that there is.
+// kind returns how a cluster serves a kind. Before it returns false it waits for current
+// definitions.
 func (g *garbage) kind(ctx context.Context, c cluster.Name, apiVersion, kind string) (serve.Kind, bool) {
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
 	k, ok := g.deps.Kinds.Find(c, gvk)
-	if !ok && g.deps.Store.Spine().Fresh(ctx) {
+	if !ok && g.deps.Store.Feed().Fresh(ctx) {
 		k, ok = g.deps.Kinds.Find(c, gvk)
 	}
 	return k, ok
 }
 
-func ownerKey(c cluster.Name, kind serve.Kind, namespace, name string) store.Key {
+func ownerKey(c cluster.Name, kind serve.Kind, namespace, name string) keys.Key {
 	if !kind.Namespaced {
 		namespace = ""
 	}
-	return store.Key{Resource: kind.Stored, Cluster: c, Namespace: namespace, Name: name}
+	return keys.Key{Resource: kind.Stored, Cluster: c, Namespace: namespace, Name: name}
 }
 
-// collect does what is due for an object that exists.
+// collect removes finalizers of an object whose dependents are done, and collects the object
+// if it has owners.
 func (g *garbage) collect(ctx context.Context, l look) error {
 	key := l.at.key(l.id.cluster)
 	kind, ok := g.deps.Kinds.StoredAs(key.Cluster, key.Resource)
-	if !ok && g.deps.Store.Spine().Fresh(ctx) {
+	if !ok && g.deps.Store.Feed().Fresh(ctx) {
 		kind, ok = g.deps.Kinds.StoredAs(key.Cluster, key.Resource)
 	}
 	if !ok {
 		return errUnserved
 	}
 	o := object{key: key, uid: l.id.uid, kind: kind, deps: g.deps}
+	unknown, blocked := g.unreadable(key.Cluster)
+	if blocked && (l.orphaning && l.dependents == 0 || l.foreground && l.blocking == 0) {
+		klog.FromContext(ctx).Info("Deletion waits: an unreadable object may be a dependent", "deleting", key.String(), "unreadable", unknown.String())
+		return control.After(unreadableAgain)
+	}
 	if l.orphaning && l.dependents == 0 {
 		if err := o.removeFinalizer(ctx, metav1.FinalizerOrphanDependents); err != nil {
 			return err
@@ -168,24 +174,23 @@ func (g *garbage) collect(ctx context.Context, l look) error {
 	return g.collectOwned(ctx, o, l)
 }
 
-// collectOwned deletes an object, or takes references to owners off it, if its
-// owners want it to. It goes by the object and its owners as they are now: the graph
-// only said when to look.
+// collectOwned deletes an object, or removes owner references from it, as its owners
+// require. It reads the stored object and owners, as the graph may be stale.
 func (g *garbage) collectOwned(ctx context.Context, o object, l look) error {
 	live, version, err := o.read(ctx)
 	if err != nil || version == 0 || len(live.Owners) == 0 {
 		return err
 	}
-	told := g.reportMisplaced(ctx, o) // which keeps nothing from being done
-	return errors.Join(g.collectLive(ctx, o, l, live, version), told)
+	reported := g.reportMisplaced(ctx, o) // an error does not stop the collection
+	return errors.Join(g.collectLive(ctx, o, l, live, version), reported)
 }
 
-func (g *garbage) collectLive(ctx context.Context, o object, l look, live store.Metadata, version int64) error {
+func (g *garbage) collectLive(ctx context.Context, o object, l look, live values.Metadata, version int64) error {
 	if len(l.leaving) > 0 && live.Deleting {
 		return o.release(ctx, l.leaving)
 	}
 	if live.Deleting {
-		return nil // on its way; its dependents are looked at when it is gone
+		return nil // its dependents are checked when it is deleted
 	}
 	standings, err := g.standings(ctx, o.key, live.Owners, l.leaving)
 	if err != nil {
@@ -200,18 +205,18 @@ func (g *garbage) collectLive(ctx context.Context, o object, l look, live store.
 	return g.carryOut(ctx, o, decide(live, standings, l.dependents), live, version)
 }
 
-// A standing is how the owner that a reference names stands.
+// A standing is the state of an owner for one of its dependents.
 type standing uint8
 
 const (
-	solid    standing = iota // it exists
-	dangling                 // it does not
-	waiting                  // it exists until this dependent is gone
-	leaving                  // it exists until this dependent has let go of it
+	solid    standing = iota // exists
+	dangling                 // does not exist
+	waiting                  // waits for the deletion of the dependent
+	leaving                  // waits for the removal of the reference
 )
 
-// standings finds out how each owner stands, by what is stored now.
-func (g *garbage) standings(ctx context.Context, of store.Key, owners []metav1.OwnerReference, left []types.UID) ([]standing, error) {
+// standings returns the state of each owner, by the stored objects.
+func (g *garbage) standings(ctx context.Context, of keys.Key, owners []metav1.OwnerReference, left []types.UID) ([]standing, error) {
 	all := make([]standing, len(owners))
 	for i, ref := range owners {
 		kind, ok := g.kind(ctx, of.Cluster, ref.APIVersion, ref.Kind)
@@ -237,21 +242,21 @@ func (g *garbage) standings(ctx context.Context, of store.Key, owners []metav1.O
 	return all, nil
 }
 
-// A decision is what to do about an object because of its owners. The zero value
-// leaves it alone.
+// A decision is the action for an object because of its owners. The zero value is no
+// action.
 type decision struct {
-	// release are the owners to take off it.
+	// release are the owners whose references are removed.
 	release []types.UID
-	// remove is how to delete it, if that is not empty.
+	// remove is the propagation of the deletion, empty for no deletion.
 	remove metav1.DeletionPropagation
-	// mayBeCircular tells that the object's owners wait for it, and it is to wait for its
-	// dependents: they may wait for each other.
+	// mayBeCircular means that the owners wait for the object, which will wait for its
+	// dependents. So they may wait for each other.
 	mayBeCircular bool
 }
 
-// decide returns what to do about an object whose owners stand like that.
-func decide(o store.Metadata, standings []standing, dependents int) decision {
-	var release []types.UID // an owner that waits would do so for ever if another keeps the object
+// decide returns the decision for an object whose owners have these states.
+func decide(o values.Metadata, standings []standing, dependents int) decision {
+	var release []types.UID // otherwise a waiting owner would wait forever if another owner is solid
 	for i, s := range standings {
 		if s != solid {
 			release = append(release, o.Owners[i].UID)
@@ -271,7 +276,7 @@ func decide(o store.Metadata, standings []standing, dependents int) decision {
 	}
 }
 
-func (g *garbage) carryOut(ctx context.Context, o object, d decision, live store.Metadata, version int64) error {
+func (g *garbage) carryOut(ctx context.Context, o object, d decision, live values.Metadata, version int64) error {
 	if len(d.release) > 0 {
 		return o.release(ctx, d.release)
 	}
@@ -291,7 +296,7 @@ func (g *garbage) carryOut(ctx context.Context, o object, d decision, live store
 	}
 	err := o.remove(ctx, d.remove, version)
 	if apierrors.IsConflict(err) && version != 0 {
-		// Changes of anything but its owners must not keep it.
+		// Changes of other fields than the owners must not prevent the deletion.
 		now, rev, readErr := o.read(ctx)
 		switch {
 		case readErr != nil:
@@ -303,7 +308,7 @@ func (g *garbage) carryOut(ctx context.Context, o object, d decision, live store
 		}
 	}
 	if err == nil {
-		klog.FromContext(ctx).V(2).Info("deleted for want of owners", "resource", o.kind.GroupVersionResource(), "name", o.key.Name, "namespace", o.key.Namespace, "propagation", d.remove)
+		klog.FromContext(ctx).V(2).Info("Object without owners deleted", "resource", o.kind.GroupVersionResource(), "name", o.key.Name, "namespace", o.key.Namespace, "propagation", d.remove)
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 func TestDecide(t *testing.T) {
@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		"after its dependents":                           {standings: []standing{waiting}, dependents: 1, want: decision{remove: foreground, mayBeCircular: true}},
 		"which are not left behind then, as in upstream": {standings: []standing{waiting}, dependents: 1, finalizers: []string{"orphan"}, want: decision{remove: foreground, mayBeCircular: true}},
 	} {
-		o := store.Metadata{Finalizers: c.finalizers}
+		o := values.Metadata{Finalizers: c.finalizers}
 		for i := range c.standings {
 			o.Owners = append(o.Owners, metav1.OwnerReference{UID: types.UID(rune('0' + i))})
 		}

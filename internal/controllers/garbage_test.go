@@ -19,12 +19,13 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// What waits for a kind that its cluster does not serve is looked at again when what
-// the cluster serves changes, and not before.
+// Objects that wait for an unserved kind are checked again when the APIs of their cluster
+// change, and not earlier.
 func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
@@ -46,7 +47,7 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 		u.SetName(name)
 		u.SetUID(types.UID(name))
 		u.SetOwnerReferences(owners)
-		r := store.CustomResource(schema.GroupResource{Group: group, Resource: resource}, "")
+		r := keys.CustomResource(schema.GroupResource{Group: group, Resource: resource}, "")
 		if _, err := st.Commit(t.Context(), []store.Write{{Resource: r, Cluster: "c1", Object: u}}); err != nil {
 			t.Fatal(err)
 		}
@@ -54,18 +55,18 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	write("example.com", "owners", "Owner", "top")
 	write("example.com", "dependents", "Dependent", "child", metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Owner", Name: "top", UID: "top"})
 	if w := <-done; w.key.Name != "top" || w.err == nil {
-		t.Fatalf("%v was looked at, with %v; its kind is not served", w.key, w.err)
+		t.Fatalf("%v was checked, with %v; its kind is not served", w.key, w.err)
 	}
 	shape.Store(serve.NewShape(things(t, "Dependent"), things(t, "Owner")))
 	write("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "owners.example.com")
-	for range 2 { // the owner, and then the dependent that was left alone
+	for range 2 { // the owner, and then the dependent
 		if w := <-done; w.err != nil {
 			t.Errorf("%v: %v", w.key, w.err)
 		}
 	}
 }
 
-// busy answers that it has no time, and takes an event when it is asked again.
+// busy answers 504 to the first request, and accepts events after that.
 type busy struct {
 	asked atomic.Int32
 	told  chan struct{}
@@ -84,7 +85,7 @@ func (b *busy) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// That an owner is in another namespace is told although the first try fails, and once.
+// An owner in another namespace is reported once, although the first attempt fails.
 func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 	t.Parallel()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
@@ -107,7 +108,7 @@ func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 			map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "name": "top", "uid": "top"},
 		}}}},
 	} {
-		r := store.CustomResource(schema.GroupResource{Group: "example.com", Resource: strings.ToLower(o.GetKind()) + "s"}, "")
+		r := keys.CustomResource(schema.GroupResource{Group: "example.com", Resource: strings.ToLower(o.GetKind()) + "s"}, "")
 		if _, err := st.Commit(t.Context(), []store.Write{{Resource: r, Cluster: "c1", Object: o}}); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 		}
 	}
 	if len(server.told) != 1 || !failed {
-		t.Errorf("told %d times; a try failed: %v", len(server.told), failed)
+		t.Errorf("reported %d times; an attempt failed: %v", len(server.told), failed)
 	}
 }
 
@@ -129,7 +130,7 @@ type worked struct {
 	err error
 }
 
-// runObserved runs the garbage collector, and tells of every object it looked at.
+// runObserved runs the garbage collector, and reports every object that it checks.
 func runObserved(t *testing.T, d Deps) <-chan worked {
 	t.Helper()
 	loop, done := Garbage(d), make(chan worked, 100)
@@ -139,7 +140,7 @@ func runObserved(t *testing.T, d Deps) <-chan worked {
 		done <- worked{k, err}
 		return err
 	}
-	if err := d.Store.Spine().Start(t.Context()); err != nil {
+	if err := d.Store.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -149,7 +150,7 @@ func runObserved(t *testing.T, d Deps) <-chan worked {
 	return done
 }
 
-// things is what a cluster serves of a kind without namespaces.
+// things is the definition of a kind without namespaces.
 func things(t *testing.T, kind string) serve.Served {
 	t.Helper()
 	return scopedThings(t, kind, apiextensionsv1.ClusterScoped)

@@ -4,28 +4,22 @@ import (
 	"context"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 )
 
-// Inactivity has the phase of clusters say whether an operator has taken them offline.
-// That they are does not wait for it.
+// Inactivity updates the phase of clusters that operators take offline or online. The
+// server refuses requests by the annotation, without waiting for the phase.
 func Inactivity(d Deps) control.Loop {
 	tree := d.Workspaces.Tree
 	return control.Loop{
-		Name: "workspace-inactivity",
-		On: []control.Source{{
-			Ready: d.Store.Spine().Ready(),
-			Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-				return tree.OnCluster(func(c cluster.Name) { wake(control.Key{Cluster: c}) })
-			},
-		}},
+		Name:    "workspace-inactivity",
+		On:      d.on(d.clusters),
 		Workers: 1,
 		Do: func(ctx context.Context, k control.Key) error {
 			if c, ok := tree.Cluster(k.Cluster); !ok || c.Inactive == (c.Phase == core.PhaseInactive) || c.Ending {
 				return nil
 			}
-			return d.Workspaces.Repose(ctx, k.Cluster)
+			return d.Workspaces.UpdateInactive(ctx, k.Cluster)
 		},
 	}
 }

@@ -7,42 +7,42 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// Mounts has Workspaces that something else serves say where, and whether it does: in step
-// with the objects that they are mounted from.
+// Mounts updates mounted Workspaces from the objects that they are mounted from.
 func Mounts(d Deps) control.Loop {
-	l := &mounts{Deps: d, objects: map[store.Key]map[control.Key]struct{}{}, from: map[control.Key]store.Key{}}
-	l.inbox = newInbox(func() []control.Key { return keys(d.Workspaces.Tree.Mounted()) })
-	d.Store.Spine().Follow(l)
-	return control.Loop{Name: "workspace-mounts", On: []control.Source{l.source(d.Store.Spine().Ready())}, Do: l.do}
+	l := &mounts{Deps: d, objects: map[keys.Key]map[control.Key]struct{}{}, from: map[control.Key]keys.Key{}}
+	l.inbox = newInbox(func() []control.Key { return loopKeys(d.Workspaces.Tree.Mounted()) })
+	d.Store.Feed().Follow(l)
+	return control.Loop{Name: "workspace-mounts", On: d.on(l.subscribe), Do: l.do}
 }
 
-// mounts finds the Workspaces that a change concerns. It is a follower of the spine, after
-// the tree and the definitions, and knows nothing of workspaces that are not mounted.
+// mounts finds the mounted Workspaces that a change affects. It is a follower of the change
+// feed, after the tree and the definitions. It has no state for other workspaces.
 type mounts struct {
 	*inbox
 	Deps
 
 	mu      sync.RWMutex
-	objects map[store.Key]map[control.Key]struct{} // what is mounted from them
-	from    map[control.Key]store.Key              // by Workspace; the zero key while there is no such kind
+	objects map[keys.Key]map[control.Key]struct{} // the Workspaces that are mounted from each object
+	from    map[control.Key]keys.Key              // by Workspace; the zero key if the kind does not exist
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (*mounts) Reset() {}
 
-// Apply implements [store.Follower].
-func (l *mounts) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (l *mounts) Apply(e feed.Event) {
 	if e.Key.Resource == l.Workspaces.Resource {
 		child, _ := l.Workspaces.Tree.Child(e.Key.Cluster, e.Key.Name)
 		l.mu.RLock()
@@ -58,8 +58,8 @@ func (l *mounts) Apply(e store.Event) {
 	}
 }
 
-// concerned returns the Workspaces that an object or a definition matters to.
-func (l *mounts) concerned(k store.Key) []control.Key {
+// concerned returns the Workspaces that an object or a definition affects.
+func (l *mounts) concerned(k keys.Key) []control.Key {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	switch {
@@ -77,15 +77,15 @@ func (l *mounts) concerned(k store.Key) []control.Key {
 	return all
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (l *mounts) Done() {
 	for _, k := range l.all() {
 		l.put(k)
 	}
 }
 
-// follow has a Workspace woken by the object at a key, and by no other.
-func (l *mounts) follow(ws control.Key, object store.Key) {
+// follow makes changes of an object wake a Workspace, and those of no other object.
+func (l *mounts) follow(ws control.Key, object keys.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropLocked(ws)
@@ -118,12 +118,12 @@ func (l *mounts) do(ctx context.Context, k control.Key) error {
 	}
 	source, err := l.read(ctx, k, child.Mount.Reference)
 	if err != nil {
-		return fmt.Errorf("read what the workspace is mounted from: %w", err)
+		return fmt.Errorf("read the object that the workspace is mounted from: %w", err)
 	}
-	return l.Workspaces.Remount(ctx, k.Cluster, k.Name, source)
+	return l.Workspaces.UpdateMount(ctx, k.Cluster, k.Name, source)
 }
 
-// mountForm is what is read of an object that workspaces are mounted from.
+// mountForm is the part that is read of an object with a mount.
 type mountForm struct {
 	Metadata struct {
 		DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
@@ -135,23 +135,22 @@ type mountForm struct {
 	} `json:"status"`
 }
 
-// read reads the object that a Workspace is mounted from. From before on, its changes wake
-// the Workspace.
+// read reads the object that a Workspace is mounted from. Changes after the read wake the
+// Workspace.
 func (l *mounts) read(ctx context.Context, ws control.Key, ref tenancyapi.ObjectReference) (source tenancy.MountSource, err error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
-		l.follow(ws, store.Key{})
+		l.follow(ws, keys.Key{})
 		return source, nil //nolint:nilerr // there is no such kind
 	}
-	l.follow(ws, store.Key{}) // a definition that is made after the look wakes it
+	l.follow(ws, keys.Key{}) // a later definition of the kind wakes the Workspace
 	kind, ok := l.Kinds.Find(ws.Cluster, gv.WithKind(ref.Kind))
-	if !ok || kind.Stored.Root != store.Custom || kind.Namespaced != (ref.Namespace != "") {
+	if !ok || kind.Stored.Root != keys.Custom || kind.Namespaced != (ref.Namespace != "") {
 		return source, nil
 	}
-	source.Kind = true
-	key := store.Key{Resource: kind.Stored, Cluster: ws.Cluster, Namespace: ref.Namespace, Name: ref.Name}
+	key := keys.Key{Resource: kind.Stored, Cluster: ws.Cluster, Namespace: ref.Namespace, Name: ref.Name}
 	l.follow(ws, key)
-	if source.Mountable, err = l.mountable(ctx, ws, kind); err != nil || !source.Mountable {
+	if source.Kind, err = l.defined(ctx, ws, kind); err != nil || !source.Kind {
 		return source, err
 	}
 	var o mountForm
@@ -159,21 +158,21 @@ func (l *mounts) read(ctx context.Context, ws control.Key, ref tenancyapi.Object
 	if rev == 0 {
 		return source, err
 	}
-	source.Exists = true // what cannot be read says nothing of itself
+	if err != nil && !values.IsCorrupt(err) {
+		return source, err
+	}
+	source.Exists = true // a corrupt object has no phase
 	if err == nil && o.Metadata.DeletionTimestamp == nil {
 		source.Phase, source.URL, source.CA = o.Status.Phase, o.Status.URL, o.Status.CABundle
 	}
 	return source, nil
 }
 
-// mountable reports whether the definition of a kind says that workspaces may be mounted
-// from its objects.
-func (l *mounts) mountable(ctx context.Context, ws control.Key, kind serve.Kind) (bool, error) {
-	key := store.Key{Resource: serve.CustomResourceDefinitions(), Cluster: ws.Cluster, Name: serve.DefinitionName(kind.GroupVersionResource().GroupResource())}
+// defined reports whether a CustomResourceDefinition in the logical cluster of a Workspace
+// defines a kind. Workspaces cannot be mounted from kinds that the server adds to every
+// cluster, such as LogicalCluster, which also has a URL and a phase.
+func (l *mounts) defined(ctx context.Context, ws control.Key, kind serve.Kind) (bool, error) {
+	key := keys.Key{Resource: serve.CustomResourceDefinitions(), Cluster: ws.Cluster, Name: serve.DefinitionName(kind.GroupVersionResource().GroupResource())}
 	stored, _, err := l.Store.Read(ctx, key)
-	if err != nil || stored == nil {
-		return false, err
-	}
-	crd, err := meta.Accessor(stored)
-	return err == nil && crd.GetAnnotations()[tenancyapi.IsMountAnnotation] == "true", err
+	return stored != nil, err
 }

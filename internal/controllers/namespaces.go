@@ -7,21 +7,23 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// Namespaces gives every namespace a default service account and the certificates
-// that verify the server, makes them again when they are deleted, and sets the
-// certificates back when they are changed.
+// Namespaces creates the default service account and the config map with the server's CA
+// certificates in every namespace. It creates them again after a deletion, and resets the
+// certificates after a change.
 func Namespaces(d Deps) control.Loop {
-	incomplete := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return keys(d.Namespaces.Keys()) }), intact: d.Workspaces.IsIntact}
-	d.Store.Spine().Follow(incomplete)
+	incomplete := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return loopKeys(d.Namespaces.Keys()) }), intact: d.Workspaces.IsIntact}
+	d.Store.Feed().Follow(incomplete)
 	return control.Loop{
 		Name: "namespaces",
-		On:   []control.Source{incomplete.source(d.Store.Spine().Ready())},
+		On:   d.on(incomplete.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			if ended, ok := d.Namespaces.Get(k.Cluster, "", k.Name); !ok || ended != nil {
+			if n, ok := d.Namespaces.Get(k.Cluster, "", k.Name); !ok || n.Deleted != nil {
 				return nil
 			}
 			return d.Workspaces.FillNamespace(ctx, k.Cluster, k.Name)
@@ -29,7 +31,7 @@ func Namespaces(d Deps) control.Loop {
 	}
 }
 
-// parts of a namespace, as bits.
+// parts is a bit set of the initial content of a namespace.
 type parts uint8
 
 const (
@@ -39,27 +41,27 @@ const (
 	whole = itself | account | certificates
 )
 
-// incompleteNamespaces finds the namespaces that may lack what every one has. It
-// keeps nothing of those that do not, except while everything is read.
+// incompleteNamespaces finds namespaces that may lack a part. It has no state for other
+// namespaces, except during a Reset.
 type incompleteNamespaces struct {
 	*inbox
 	intact func(runtime.Object) bool
 
-	// seen is what there is of each namespace, while everything is read, else nil.
+	// seen has the existing parts of each namespace between Reset and Done, else nil.
 	seen map[control.Key]parts
-	// last is the namespace that was written in most recently, at revision, and
-	// what of it was written there.
+	// last is the namespace with the most recent write, at revision. written has the
+	// parts that were written at that revision.
 	last     control.Key
 	revision int64
 	written  parts
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (f *incompleteNamespaces) Reset() { f.seen = map[control.Key]parts{} }
 
-// Apply implements [store.Follower]. Most events are told from their key alone not
-// to concern it, and not decoded.
-func (f *incompleteNamespaces) Apply(e store.Event) {
+// Apply implements [feed.Follower]. It ignores most events by their key, without decoding
+// them.
+func (f *incompleteNamespaces) Apply(e feed.Event) {
 	k, part := partOf(e.Key)
 	if part == 0 {
 		return
@@ -69,17 +71,18 @@ func (f *incompleteNamespaces) Apply(e store.Event) {
 	case f.seen != nil && there:
 		f.seen[k] |= part
 	case f.seen != nil:
+		f.seen[k] &^= part // deleted between Reset and Done
 	case part == itself && !there:
 	case !there:
 		f.put(k)
 	case part != itself:
 		f.record(k, e.Revision, part)
 	case f.last != k || f.revision != e.Revision || f.written|itself != whole:
-		f.put(k) // it did not come with its content
+		f.put(k) // created without its content
 	}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (f *incompleteNamespaces) Done() {
 	for k, has := range f.seen {
 		if has&itself != 0 && has != whole {
@@ -89,8 +92,8 @@ func (f *incompleteNamespaces) Done() {
 	f.seen = nil
 }
 
-// record notes that a part of a namespace was written at a revision. A namespace
-// that is born with its parts is the last that is written there.
+// record notes that a part of a namespace was written at a revision. A transaction that
+// creates a namespace with its parts writes the namespace last.
 func (f *incompleteNamespaces) record(k control.Key, revision int64, part parts) {
 	if f.last != k || f.revision != revision {
 		f.last, f.revision, f.written = k, revision, 0
@@ -98,8 +101,11 @@ func (f *incompleteNamespaces) record(k control.Key, revision int64, part parts)
 	f.written |= part
 }
 
-func (f *incompleteNamespaces) isIntact(e store.Event) bool {
+func (f *incompleteNamespaces) isIntact(e feed.Event) bool {
 	o, err := e.Object(context.Background())
+	if err != nil && !values.IsCorrupt(err) {
+		return true // the feed delivers the change again when it can be decrypted
+	}
 	if err != nil {
 		klog.Background().Error(err, "Stored object will be replaced", "key", e.Key.String())
 		return false
@@ -107,9 +113,9 @@ func (f *incompleteNamespaces) isIntact(e store.Event) bool {
 	return f.intact(o)
 }
 
-// partOf returns the namespace that a key is of, and what part of it. The part is 0
-// for what not every namespace has.
-func partOf(k store.Key) (control.Key, parts) {
+// partOf returns the namespace of a key, and which part of it the object is. The part is 0
+// for other objects.
+func partOf(k keys.Key) (control.Key, parts) {
 	switch {
 	case k.Resource == namespaces:
 		return control.Key{Cluster: k.Cluster, Name: k.Name}, itself

@@ -14,11 +14,12 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// namespaceWorld is a store with what follows it, without a loop that would act.
+// namespaceWorld is a store with its followers, without a loop.
 type namespaceWorld struct {
 	t          *testing.T
 	store      *store.Store
@@ -45,17 +46,17 @@ func openNamespaceWorld(t *testing.T, dir string) *namespaceWorld {
 	}
 	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: "certificates"}
 	f := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return nil }), intact: w.IsIntact}
-	s.Spine().Follow(f)
-	if err := s.Spine().Start(t.Context()); err != nil {
+	s.Feed().Follow(f)
+	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return &namespaceWorld{t: t, store: s, workspaces: w, follower: f}
 }
 
-// write changes one object without anything that comes with it.
-func (w *namespaceWorld) write(c cluster.Name, r store.Resource, o runtime.Object, m *metav1.ObjectMeta, del bool) {
+// write changes one object without its side effects.
+func (w *namespaceWorld) write(c cluster.Name, r keys.Resource, o runtime.Object, m *metav1.ObjectMeta, del bool) {
 	w.t.Helper()
-	_, rev, err := w.store.Read(w.t.Context(), store.Key{Resource: r, Cluster: c, Namespace: m.Namespace, Name: m.Name})
+	_, rev, err := w.store.Read(w.t.Context(), keys.Key{Resource: r, Cluster: c, Namespace: m.Namespace, Name: m.Name})
 	if err == nil {
 		w.last, err = w.store.Commit(w.t.Context(), []store.Write{{Resource: r, Cluster: c, Object: o, Expect: rev, Delete: del}})
 	}
@@ -72,7 +73,7 @@ func (w *namespaceWorld) namespace(c cluster.Name, name string) {
 // found returns the namespaces that were found since the last call.
 func (w *namespaceWorld) found() []string {
 	w.t.Helper()
-	if err := w.store.Spine().WaitFor(w.t.Context(), w.last); err != nil {
+	if err := w.store.Feed().WaitFor(w.t.Context(), w.last); err != nil {
 		w.t.Fatal(err)
 	}
 	w.follower.inbox.mu.Lock()
@@ -94,7 +95,7 @@ func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ca := store.Resource{Root: store.Native, Resource: "configmaps"}
+	ca := keys.Resource{Root: keys.Native, Resource: "configmaps"}
 	root := func(namespace, text string) *corev1.ConfigMap {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: tenancy.RootCAConfigMap}, Data: map[string]string{"ca.crt": text}}
 		m.Annotations = map[string]string{"kubernetes.io/description": "x"}
@@ -106,7 +107,7 @@ func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"a cluster is born whole", func() { w.namespace("one", "x") }, []string{"one|x"}}, // whose births were before
+		{"a cluster is created complete", func() { w.namespace("one", "x") }, []string{"one|x"}}, // created before
 		{"it changes", func() { w.namespace("one", "x") }, []string{"one|x"}},
 		{"it is filled", func() {
 			if err := w.workspaces.FillNamespace(t.Context(), "one", "x"); err != nil {
@@ -126,7 +127,7 @@ func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.namespace("two", "y") // so that the change is followed
+			w.namespace("two", "y") // so that the feed delivers the change
 		}, []string{"one|x", "two|y"}},
 		{"they are made again", func() {
 			for c, ns := range map[cluster.Name]string{"one": "x", "two": "y"} {
@@ -141,16 +142,16 @@ func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
 	for _, step := range steps {
 		step.do()
 		if got := w.found(); !slices.Equal(got, step.want) {
-			t.Errorf("%s: looked at %v, want %v", step.name, got, step.want)
+			t.Errorf("%s: found %v, want %v", step.name, got, step.want)
 		}
 	}
 	w.store.Close()
 
-	// After a restart the same are found, and nothing else.
+	// After a restart the same namespaces are found.
 	w = openNamespaceWorld(t, dir)
 	defer w.store.Close()
 	if got, want := w.found(), []string{"one|default", "two|default"}; !slices.Equal(got, want) {
-		t.Errorf("after a restart: looked at %v, want %v", got, want)
+		t.Errorf("after a restart: found %v, want %v", got, want)
 	}
 }
 
@@ -159,7 +160,7 @@ func TestAnInboxLosesNothing(t *testing.T) {
 	b := newInbox(func() []control.Key { return all })
 	var woken []control.Key
 	run := func() func() {
-		return b.source(nil).Subscribe(func(k control.Key) { woken = append(woken, k) })
+		return b.subscribe(func(k control.Key) { woken = append(woken, k) })
 	}
 	check := func(step string, want ...control.Key) {
 		t.Helper()
@@ -186,40 +187,27 @@ func TestAnInboxLosesNothing(t *testing.T) {
 	check("after a long time", all...)
 }
 
-// Followers run in every process, and loops in one: what the others keep for a loop
-// does not grow without end.
+// Followers run in every process, and loops in one. The keys that a process without loops
+// keeps are limited.
 func TestIdleFollowersForget(t *testing.T) {
-	none := func() []control.Key { return nil }
-	ending := &endingNamespaces{inbox: newInbox(none)}
 	tokens := newTokenSecrets()
 	tokens.Done()
 	for i := range 2 * maxWaiting {
 		k := control.Key{Cluster: "one", Namespace: "x", Name: fmt.Sprint(i)}
-		ending.setLate(k)
 		tokens.set(k, "account")
 		tokens.set(k, "") // it was deleted
-	}
-	if n := len(ending.late); n > maxWaiting {
-		t.Errorf("%d namespaces are kept", n)
 	}
 	if n := len(tokens.gone); n > maxWaiting {
 		t.Errorf("%d secrets are kept", n)
 	}
-	for i := range 3*maxEnded + 1 {
-		k := control.Key{Cluster: "three", Name: fmt.Sprint(i)}
-		ending.namespace(k, true)
-		if n := len(ending.ended[0]) + len(ending.ended[1]); n < min(i, maxEnded) || n > 2*maxEnded || !ending.ended[0][k] {
-			t.Fatalf("%d of %d namespaces that ended are kept, the last: %v", n, i+1, ending.ended[0][k])
-		}
-	}
-	for _, b := range []*inbox{ending.inbox, tokens.inbox} {
-		b.source(nil).Subscribe(func(control.Key) {})
-	}
-	before := len(ending.late)
+	tokens.subscribe(func(control.Key) {})
+	before := len(tokens.gone)
 	for i := range maxWaiting {
-		ending.setLate(control.Key{Cluster: "two", Name: fmt.Sprint(i)})
+		k := control.Key{Cluster: "two", Namespace: "x", Name: fmt.Sprint(i)}
+		tokens.set(k, "account")
+		tokens.set(k, "")
 	}
-	if n := len(ending.late); n != before+maxWaiting {
-		t.Errorf("the loop that runs is not told of %d of %d namespaces", before+maxWaiting-n, before+maxWaiting)
+	if n := len(tokens.gone); n != before+maxWaiting {
+		t.Errorf("the running loop does not get %d of %d secrets", before+maxWaiting-n, before+maxWaiting)
 	}
 }

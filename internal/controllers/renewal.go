@@ -3,22 +3,15 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 )
 
-// StorageRenewal has everything stored as this program stores it: after an upgrade in
-// the new version of its kind, after a change of keys encrypted with the new one.
+// StorageRenewal rewrites stored objects after an upgrade, in the new version of their kind,
+// and after a change of encryption keys, with the new key.
 func StorageRenewal(d Deps) control.Loop {
 	return control.Loop{
 		Name: "storage-renewal",
-		On: []control.Source{{
-			Ready: d.Store.Spine().Ready(),
-			Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-				wake(control.Key{Cluster: cluster.Admin, Name: "all"})
-				return nil
-			},
-		}},
+		On:   d.on(once),
 		Do: func(ctx context.Context, _ control.Key) error {
 			again, err := d.Store.Renew(ctx)
 			if err == nil && again > 0 {

@@ -16,17 +16,17 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/feed"
 )
 
-// ServiceAccountTokens fills secrets that ask for the token of a service account,
-// and deletes them when that account does not exist, or no longer.
+// ServiceAccountTokens fills secrets for tokens of service accounts, and deletes the secrets
+// of accounts that do not exist.
 func ServiceAccountTokens(d Deps) control.Loop {
 	tokens := newTokenSecrets()
-	d.Store.Spine().Follow(tokens)
+	d.Store.Feed().Follow(tokens)
 	return control.Loop{
 		Name: "service-account-tokens",
-		On:   []control.Source{tokens.source(d.Store.Spine().Ready())},
+		On:   d.on(tokens.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			clients, err := typedcorev1.NewForConfig(d.Client(k.Cluster))
 			if err != nil {
@@ -41,7 +41,7 @@ func ServiceAccountTokens(d Deps) control.Loop {
 			}
 			account, err := accountOf(ctx, clients, k.Namespace, secret.Annotations[corev1.ServiceAccountNameKey])
 			if apierrors.IsNotFound(err) || err == nil && !isOf(secret, account) {
-				klog.FromContext(ctx).V(4).Info("service account is gone, and so is its token")
+				klog.FromContext(ctx).V(4).Info("The service account does not exist: deleting its token secret")
 				err := clients.Secrets(k.Namespace).Delete(ctx, k.Name, *metav1.NewPreconditionDeleteOptions(string(secret.UID)))
 				return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
 			}
@@ -53,8 +53,8 @@ func ServiceAccountTokens(d Deps) control.Loop {
 	}
 }
 
-// accountOf returns the service account of that name, which is what somebody wrote
-// into a secret: none has a name that cannot be asked for.
+// accountOf returns the service account of that name. The name is from a secret, so it may
+// be invalid; then the error is NotFound.
 func accountOf(ctx context.Context, clients typedcorev1.CoreV1Interface, namespace, name string) (*corev1.ServiceAccount, error) {
 	if len(content.IsPathSegmentName(name)) > 0 {
 		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), name)
@@ -62,14 +62,14 @@ func accountOf(ctx context.Context, clients typedcorev1.CoreV1Interface, namespa
 	return clients.ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// isOf reports whether a token secret is of that account, and not of one that had
-// its name before.
+// isOf reports whether a token secret belongs to that account, and not to an earlier account
+// of the same name.
 func isOf(secret *corev1.Secret, account *corev1.ServiceAccount) bool {
 	uid := secret.Annotations[corev1.ServiceAccountUIDKey]
 	return uid == "" || uid == string(account.UID)
 }
 
-// fillToken writes into a secret what it lacks of the token of an account.
+// fillToken writes the missing data of a token secret.
 func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface, account *corev1.ServiceAccount, secret *corev1.Secret) error {
 	ca := []byte(d.Workspaces.RootCA)
 	current := len(ca) == 0 || bytes.Equal(secret.Data[corev1.ServiceAccountRootCAKey], ca)
@@ -92,14 +92,14 @@ func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface
 		}
 		secret.Data[corev1.ServiceAccountTokenKey] = []byte(token)
 	}
-	// It has the name of the account, or would not be a valid secret of its type.
+	// The annotations exist: validation requires the one with the name of the account.
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := clients.Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
-	// Whoever changed it in the meantime wakes the loop.
+	// A concurrent change wakes the loop.
 	return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
 }
 
-// dropReference takes a secret that is gone out of the list of its account.
+// dropReference removes a deleted secret from the list of its account.
 func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, secret control.Key, name string) error {
 	account, err := accountOf(ctx, clients, secret.Namespace, name)
 	if err != nil {
@@ -114,7 +114,7 @@ func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, sec
 	return ignore(err, apierrors.IsNotFound)
 }
 
-// ignore returns err unless it is of one of the kinds.
+// ignore returns err, or nil if err is of one of the kinds.
 func ignore(err error, kinds ...func(error) bool) error {
 	for _, is := range kinds {
 		if is(err) {
@@ -124,8 +124,8 @@ func ignore(err error, kinds ...func(error) bool) error {
 	return err
 }
 
-// tokenSecrets knows which secrets are for tokens of which service account. Of
-// other secrets and accounts it keeps nothing.
+// tokenSecrets maps token secrets to their service accounts. It has no state for other
+// secrets and accounts.
 type tokenSecrets struct {
 	*inbox
 
@@ -133,8 +133,8 @@ type tokenSecrets struct {
 	// known has the account of each secret, and of is its inverse.
 	known map[control.Key]string
 	of    map[control.Key][]control.Key
-	// gone has the account of each secret that was deleted and may still be in the
-	// account's list.
+	// gone has the account of each deleted secret that may still be in the account's
+	// list.
 	gone    map[control.Key]string
 	reading bool
 }
@@ -146,15 +146,15 @@ func newTokenSecrets() *tokenSecrets {
 	return t
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (t *tokenSecrets) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.known, t.of, t.reading = map[control.Key]string{}, map[control.Key][]control.Key{}, true
 }
 
-// Apply implements [store.Follower].
-func (t *tokenSecrets) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (t *tokenSecrets) Apply(e feed.Event) {
 	k := keyOf(e.Key)
 	switch e.Key.Resource {
 	case serviceAccounts:
@@ -162,14 +162,18 @@ func (t *tokenSecrets) Apply(e store.Event) {
 			t.put(secret)
 		}
 	case secrets:
-		account := tokenAccount(e)
+		account, err := tokenAccount(e)
+		if err != nil {
+			klog.Background().Error(err, "The change of the secret is ignored until it can be read", "key", e.Key.String())
+			return
+		}
 		if t.set(k, account) {
 			t.put(k)
 		}
 	}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (t *tokenSecrets) Done() {
 	t.mu.Lock()
 	t.reading = false
@@ -198,8 +202,8 @@ func (t *tokenSecrets) secretsOf(account control.Key) []control.Key {
 	return slices.Clone(t.of[account])
 }
 
-// set records which account a secret is for, none if empty, and reports whether
-// there is something to do for it.
+// set records the account of a secret, or its deletion if account is empty. It reports
+// whether the loop must check the secret.
 func (t *tokenSecrets) set(k control.Key, account string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,7 +214,7 @@ func (t *tokenSecrets) set(k control.Key, account string) bool {
 		if t.of[at] = slices.DeleteFunc(t.of[at], func(s control.Key) bool { return s == k }); len(t.of[at]) == 0 {
 			delete(t.of, at)
 		}
-		if t.full(len(t.gone)) { // the process whose loop runs knows them too
+		if t.full(len(t.gone)) { // the process that runs the loop has them too
 			clear(t.gone)
 		}
 		t.gone[k] = old
@@ -226,7 +230,7 @@ func (t *tokenSecrets) set(k control.Key, account string) bool {
 	return !t.reading && (was || account != "")
 }
 
-// forget has drop called for a secret that is gone, until that succeeds.
+// forget calls drop for a deleted secret, and forgets the secret if drop succeeds.
 func (t *tokenSecrets) forget(k control.Key, drop func(account string) error) error {
 	t.mu.Lock()
 	account, ok := t.gone[k]
@@ -245,23 +249,21 @@ func (t *tokenSecrets) forget(k control.Key, drop func(account string) error) er
 	return nil
 }
 
-// tokenAccount returns the account that a secret is to hold a token of, or nothing
-// if it is not for tokens, or is gone.
-func tokenAccount(e store.Event) string {
+// tokenAccount returns the account of a token secret, or an empty name if the secret is not
+// for tokens or was deleted.
+func tokenAccount(e feed.Event) (string, error) {
 	if e.Deleted() {
-		return ""
+		return "", nil
 	}
 	o, err := e.Object(context.Background())
-	if err == nil {
-		var secret *corev1.Secret
-		if secret, err = asSecret(o); err == nil && secret.Type == corev1.SecretTypeServiceAccountToken {
-			return secret.Annotations[corev1.ServiceAccountNameKey]
-		}
-	}
 	if err != nil {
-		klog.Background().Error(err, "Stored object left out", "key", e.Key.String())
+		return "", err
 	}
-	return ""
+	secret, err := asSecret(o)
+	if err != nil || secret.Type != corev1.SecretTypeServiceAccountToken {
+		return "", err
+	}
+	return secret.Annotations[corev1.ServiceAccountNameKey], nil
 }
 
 func asSecret(o runtime.Object) (*corev1.Secret, error) {

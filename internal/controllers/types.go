@@ -3,26 +3,20 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 )
 
-// WorkspaceTypes has types say where the server is, and gives to existing workspaces
-// what types whose life cycle is to maintain them give to new ones.
+// WorkspaceTypes updates the URLs of types after the URL of the server changed. It adds the
+// labels of types with the life cycle Maintain to existing workspaces.
 func WorkspaceTypes(d Deps) control.Loop {
 	types := d.Workspaces.Types
 	return control.Loop{
-		Name: "workspace-types",
-		On: []control.Source{{
-			Ready: d.Store.Spine().Ready(),
-			Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-				return types.OnType(func(c cluster.Name, name string) { wake(control.Key{Cluster: c, Name: name}) })
-			},
-		}},
+		Name:    "workspace-types",
+		On:      d.on(d.types),
 		Workers: 1,
 		Do: func(ctx context.Context, k control.Key) error {
-			if types.Moved(k.Cluster, k.Name) {
-				if err := d.Workspaces.ReaddressType(ctx, k.Cluster, k.Name); err != nil {
+			if types.StaleURL(k.Cluster, k.Name) {
+				if err := d.Workspaces.UpdateTypeURLs(ctx, k.Cluster, k.Name); err != nil {
 					return err
 				}
 			}

@@ -10,22 +10,23 @@ import (
 	"strings"
 )
 
-// The flags of the server that a refusal names.
+// Server flags that error messages name.
 const (
-	// AllowFlag lets tenants reach addresses that they may not by default.
+	// AllowFlag allows addresses that are denied to tenants by default.
 	AllowFlag = "tenant-egress-allow-cidrs"
-	// DenyFlag keeps tenants from addresses that they may reach by default.
+	// DenyFlag denies addresses that are allowed to tenants by default.
 	DenyFlag = "tenant-egress-deny-cidrs"
 )
 
-// A kind is a range of addresses that are not just somebody's on the internet.
+// A kind is a range of special-purpose addresses. Errors quote what: it completes
+// a sentence that begins with the address.
 type kind struct {
 	netip.Prefix
 	what string
 }
 
-// never are the addresses that no flag lets tenants reach: what answers there trusts
-// whoever can ask it, or there is nobody to answer.
+// never returns the addresses that no flag allows: local and metadata services that
+// trust every client, and addresses that are no unicast destination.
 func never() []kind {
 	return []kind{
 		{netip.MustParsePrefix("0.0.0.0/8"), "is unspecified, which means this machine"},
@@ -42,8 +43,8 @@ func never() []kind {
 	}
 }
 
-// inside are the addresses that tenants reach only if a flag lets them: those that
-// mean something else on each network, and are reachable from inside of it only.
+// inside returns the addresses that only a flag allows: they are local to a network,
+// or reserved for special purposes.
 func inside() []kind {
 	return []kind{
 		{netip.MustParsePrefix("127.0.0.0/8"), "is on the machine of the server"},
@@ -54,8 +55,8 @@ func inside() []kind {
 		{netip.MustParsePrefix("100.64.0.0/10"), "is private to a provider"},
 		{netip.MustParsePrefix("fc00::/7"), "is private"},
 		{netip.MustParsePrefix("fec0::/10"), "is private"},
-		{netip.MustParsePrefix("64:ff9b:1::/48"), "is of a private translation to IPv4"},
-		{netip.MustParsePrefix("2001::/32"), "is of a tunnel to IPv4"},
+		{netip.MustParsePrefix("64:ff9b:1::/48"), "is a local-use translation to IPv4"},
+		{netip.MustParsePrefix("2001::/32"), "is a tunnel to IPv4 (Teredo)"},
 		{netip.MustParsePrefix("192.0.0.0/24"), "is set aside for protocols"},
 		{netip.MustParsePrefix("192.0.2.0/24"), "is set aside for documentation"},
 		{netip.MustParsePrefix("198.18.0.0/15"), "is set aside for benchmarks"},
@@ -66,7 +67,8 @@ func inside() []kind {
 	}
 }
 
-// A Refused says why an address is not called for tenants, and what to do about it.
+// A Refused is the error of a call to a denied address. Why holds the reason and the
+// remedy.
 type Refused struct {
 	Addr netip.AddrPort
 	Why  string
@@ -77,7 +79,7 @@ func (e *Refused) Error() string {
 	return fmt.Sprintf("refusing to call %s for a logical cluster: %s", e.Addr, e.Why)
 }
 
-// rules decide which addresses may be called. They are never changed.
+// rules decide which addresses tenants may call. They are immutable.
 type rules struct {
 	never, inside []kind
 	allow, deny   []netip.Prefix
@@ -87,9 +89,10 @@ func newRules(allow, deny []netip.Prefix) rules {
 	return rules{never(), inside(), allow, deny}
 }
 
-// check returns why a may not be called, or nothing if it may. An address that stands
-// for one of IPv4 must be allowed as that, too. The narrowest range decides; of equally
-// narrow ones what is denied by flag goes before what is allowed.
+// check returns the reason why a is denied, empty if it is allowed. If a embeds an IPv4
+// address, that address must be allowed too. The narrowest range that contains an address
+// decides. Among equally narrow ranges, the deny flag precedes the allow flag, which
+// precedes the defaults.
 func (r rules) check(a netip.Addr) (why string) {
 	a = a.Unmap().WithZone("")
 	if why := r.checkOne(a); why != "" {
@@ -135,8 +138,8 @@ func (r rules) checkOne(a netip.Addr) (why string) {
 	return why
 }
 
-// embedded returns the IPv4 address that packets to a end up at, if a says so: as
-// NAT64, 6to4, SIIT and the old compatible form do.
+// embedded returns the IPv4 address that a embeds, as NAT64, 6to4, SIIT and
+// IPv4-compatible addresses do.
 func embedded(a netip.Addr) (netip.Addr, bool) {
 	if !a.Is6() {
 		return netip.Addr{}, false
@@ -157,8 +160,8 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// own reports whether at is where one of the addresses of the server itself is, which
-// are each an IP address or a name, with a port.
+// own reports whether at is one of the server's own addresses. Each of addresses is
+// host:port, where host is an IP address, a name, or empty for all interfaces.
 func own(ctx context.Context, at netip.AddrPort, addresses []string, lookup func(context.Context, string, string) ([]netip.Addr, error)) (bool, error) {
 	for _, text := range addresses {
 		host, port, err := net.SplitHostPort(text)
@@ -181,7 +184,8 @@ func own(ctx context.Context, at netip.AddrPort, addresses []string, lookup func
 	return false, nil
 }
 
-// addressesOf returns what a server listens at that says it listens at host.
+// addressesOf returns the IP addresses of a server that listens at host. An unspecified
+// or empty host means the addresses of all local interfaces.
 func addressesOf(ctx context.Context, host string, lookup func(context.Context, string, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	ip, err := netip.ParseAddr(host)
 	if host != "" && err != nil {
@@ -205,8 +209,8 @@ func addressesOf(ctx context.Context, host string, lookup func(context.Context, 
 	return ips, nil
 }
 
-// ParseRanges returns the ranges of addresses in the values of a flag: in CIDR
-// notation, or single addresses. It reports all that it does not understand.
+// ParseRanges parses the values of a flag, each a range in CIDR notation or a single
+// IP address. The error joins one error per invalid value.
 func ParseRanges(values []string) ([]netip.Prefix, error) {
 	var ranges []netip.Prefix
 	var errs []error

@@ -19,8 +19,8 @@ func ranges(t testing.TB, texts ...string) []netip.Prefix {
 	return p
 }
 
-// What is on the internet may be called, what is private must be allowed, and some
-// addresses are never called. The narrowest range decides.
+// Public addresses are allowed, private ones need a flag, and some addresses are never allowed.
+// The narrowest range decides.
 func TestAddresses(t *testing.T) {
 	everything := []string{"0.0.0.0/0", "::/0", "127.0.0.0/8", "169.254.0.0/16", "169.254.169.254", "fe80::/10", "0.0.0.0", "::", "224.0.0.1", "fd00:ec2::254", "100.100.100.200"}
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestAddresses(t *testing.T) {
 		{addr: "fd12::1", why: "is private (fc00::/7)"},
 		{addr: "192.0.2.1", why: "documentation"},
 		{addr: "2001::1", why: "tunnel"},
-		// Other ways to write the same.
+		// Other notations of the same addresses.
 		{addr: "::ffff:127.0.0.1", why: "127.0.0.1 is on the machine of the server"},
 		{addr: "::ffff:10.0.0.1", why: "10.0.0.1 is private"},
 		{addr: "::ffff:8.8.8.8"},
@@ -52,12 +52,12 @@ func TestAddresses(t *testing.T) {
 		{addr: "64:ff9b::7f00:1", why: "it stands for 127.0.0.1"},
 		{addr: "64:ff9b::a9fe:a9fe", why: "it stands for 169.254.169.254"},
 		{addr: "64:ff9b::808:808"},
-		{addr: "64:ff9b:1::7f00:1", why: "private translation"},
+		{addr: "64:ff9b:1::7f00:1", why: "local-use translation"},
 		{addr: "2002:7f00:1::", why: "it stands for 127.0.0.1"},
 		{addr: "2002:808:808::"},
 		{addr: "::1%lo", why: "on the machine"},
 		{addr: "fe80::1%eth0", why: "link-local"},
-		// What no flag allows.
+		// Addresses that no flag allows.
 		{addr: "169.254.169.254", allow: everything, why: "is link-local, where clouds hand out credentials (169.254.0.0/16), and no flag changes that"},
 		{addr: "::ffff:169.254.169.254", allow: everything, why: "link-local"},
 		{addr: "64:ff9b::a9fe:a9fe", allow: append(everything, "64:ff9b::/96"), why: "link-local"},
@@ -96,8 +96,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// However an address is written, it is refused as what it stands for; and nothing that
-// is allowed opens what is never called.
+// All notations of a refused address are refused. No allowed range allows addresses that are
+// never called.
 func FuzzAddresses(f *testing.F) {
 	for _, a := range []string{"127.0.0.1", "::1", "fe80::1%1", "64:ff9b::7f00:1", "2002:a00:1::", "::ffff:10.0.0.1", "8.8.8.8", "::"} {
 		f.Add(a)
@@ -162,7 +162,7 @@ func TestParseRanges(t *testing.T) {
 	}
 }
 
-// The server is known by each address it listens at, and by names.
+// The server recognizes its own addresses and names.
 func TestOwnAddresses(t *testing.T) {
 	lookup := func(_ context.Context, _, host string) ([]netip.Addr, error) {
 		if host != "etcd.example.com" {

@@ -1,6 +1,6 @@
-// Package dial hides how the server calls what a tenant tells it to call, such as
-// webhooks: which addresses it never calls, that it brings no credentials along, and
-// that no tenant's calls hold up another's.
+// Package dial provides HTTP transports for calls to URLs that tenants configure, such
+// as webhooks. It hides which addresses are denied, keeps the server's credentials out of
+// the calls, and limits concurrent calls per tenant.
 package dial
 
 import (
@@ -22,26 +22,28 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Limits bound calls. The zero value of each field stands for its default.
+// Limits limit calls. The zero value of a field means its default.
 type Limits struct {
-	// Timeout of a call, from waiting for its turn to the end of the answer.
+	// Timeout limits a call, from waiting for a slot to the end of the response.
 	// The default is 30 s.
 	Timeout time.Duration
-	// Answer is how many bytes an answer may have. The default is 8 MiB.
+	// Answer is the maximum size of a response in bytes. The default is 8 MiB.
 	Answer int64
-	// TenantCalls is how many calls one tenant has at once, 16 by default, and
-	// TenantWaiting how many more may wait for that, 1,000 by default.
+	// TenantCalls is the maximum of concurrent calls of one tenant, 16 by default.
+	// TenantWaiting is the maximum of calls that wait for a slot, 1,000 by default.
 	TenantCalls, TenantWaiting int
-	// Calls is how many calls all tenants have at once, 1,024 by default.
+	// Calls is the maximum of concurrent calls of all tenants, 1,024 by default.
 	Calls int
-	// TenantHeld is how many bytes of answers are read for one tenant at a time, 32 MiB
-	// by default, and Held for all of them, 256 MiB.
+	// TenantHeld is the maximum of bytes in the open responses of one tenant, 32 MiB
+	// by default. Held is the maximum for all tenants, 256 MiB by default.
 	TenantHeld, Held int64
-	// Idle is how many connections are kept for the next call, 256 by default, and
-	// IdleTime for how long, 15 s.
+	// Idle is the maximum of idle connections, 256 by default. IdleTime is the time
+	// after which an idle connection is closed, 15 s by default.
 	Idle     int
 	IdleTime time.Duration
 }
@@ -72,33 +74,33 @@ const (
 	idlePerEndpoint = 4
 )
 
-// Options say what may be called. The zero value is of use: it lets tenants call what
-// is on the internet.
+// Options configure a [Dialer]. The zero value lets tenants call public addresses only.
 type Options struct {
-	// Allow and Deny are ranges of addresses that tenants may and may not reach. The
-	// narrowest range decides; see [Refused].
+	// Allow and Deny are ranges of addresses that tenants may and may not call. The
+	// narrowest range that contains an address decides.
 	Allow, Deny []netip.Prefix
-	// Own are the addresses of the server itself and of its etcd, as host:port. They
-	// are never called, whatever is allowed.
+	// Own are the addresses of the server and its etcd, as host:port. Calls to them
+	// are always denied.
 	Own []string
-	// Resolver finds the addresses of names. The default is that of the machine.
+	// Resolver resolves names. The default is Go's resolver with the machine's
+	// configuration.
 	Resolver *net.Resolver
 	Limits   Limits
 	Relays   RelayLimits
 }
 
-// A Dialer makes the calls that tenants cause. There is one in a server. It keeps
-// nothing for a tenant that has no call and no idle connection.
+// A Dialer makes calls on behalf of tenants. A server has one. A tenant without calls
+// and idle connections uses no memory. All methods are safe for concurrent use.
 type Dialer struct {
 	rules    rules
 	own      []string
 	resolver *net.Resolver
 	limits   Limits
-	lanes    *lanes
+	calls    *limiter
 	http     *http.Transport
 
 	relayLimits RelayLimits
-	relays      *lanes
+	relays      *limiter
 	relayed     *http.Transport
 
 	closed context.Context // ends all calls
@@ -109,17 +111,19 @@ type Dialer struct {
 func New(o Options) *Dialer {
 	d := &Dialer{rules: newRules(o.Allow, o.Deny), own: o.Own, resolver: o.Resolver, limits: o.Limits.withDefaults()}
 	if d.resolver == nil {
-		// That of the C library goes on after the call has ended, and reads numbers in
-		// odd bases as addresses.
+		// The C library's resolver cannot be cancelled, and accepts octal and
+		// hexadecimal numbers as addresses.
 		d.resolver = &net.Resolver{PreferGo: true}
 	}
-	d.lanes = newLanes(d.limits)
+	d.calls = newLimiter(d.limits)
 	d.closed, d.close = context.WithCancel(context.Background())
 	d.http = &http.Transport{
-		// No Proxy: that of the environment is the server's.
-		DialContext:            func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("only TLS is spoken") },
+		// No Proxy: the environment's proxy is for the server's own calls.
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, errors.New("only https is supported")
+		},
 		DialTLSContext:         d.connect,
-		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // as upstream, which lets a load balancer see each request
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{}, // no HTTP/2, as upstream: load balancers then spread requests
 		MaxIdleConns:           d.limits.Idle,
 		MaxIdleConnsPerHost:    idlePerEndpoint,
 		MaxConnsPerHost:        d.limits.TenantCalls,
@@ -128,23 +132,23 @@ func New(o Options) *Dialer {
 		ExpectContinueTimeout:  time.Second,
 	}
 	d.relayLimits = o.Relays.withDefaults()
-	d.relays = newLanes(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests})
+	d.relays = newLimiter(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests})
 	d.relayed = newRelay(d)
 	return d
 }
 
-// Close ends all calls, and closes idle connections. Later calls fail.
+// Close cancels all calls and closes idle connections. Later calls fail.
 func (d *Dialer) Close() {
 	d.close()
 	d.http.CloseIdleConnections()
 	d.relayed.CloseIdleConnections()
 }
 
-// For returns what makes calls for a tenant, to servers whose certificates are verified
-// by a bundle of certificate authorities in PEM, or by those of the machine if there is
-// none. Connections are shared only between calls for one tenant with one bundle.
-// Redirects are an error, and so is an answer that goes over a limit. A call holds one
-// of the tenant's places until its answer is closed.
+// For returns a transport for calls of a tenant. Servers are verified with bundle,
+// certificate authorities in PEM; an empty bundle means those of the machine. Only calls
+// of the same tenant with the same bundle share connections. A redirect is an error, and
+// so is a response that exceeds a limit. A call occupies one of the tenant's slots until
+// the response body is closed.
 func (d *Dialer) For(tenant cluster.Name, bundle []byte) (http.RoundTripper, error) {
 	c := &caller{dialer: d, tenant: tenant, trust: sha256.Sum256(bundle)}
 	if len(bytes.TrimSpace(bundle)) > 0 {
@@ -160,16 +164,16 @@ func (d *Dialer) For(tenant cluster.Name, bundle []byte) (http.RoundTripper, err
 type caller struct {
 	dialer *Dialer
 	tenant cluster.Name
-	trust  [sha256.Size]byte // of the bundle
-	roots  *x509.CertPool    // nil for those of the machine
+	trust  [sha256.Size]byte // hash of the bundle
+	roots  *x509.CertPool    // nil for the machine's certificate authorities
 }
 
-// An endpoint is where a call goes. It travels in the context, past the transport,
-// which knows it by its key only.
+// An endpoint is the destination of a call. It is passed to connect in the context,
+// because the transport sees only a hash of it; see addressed.
 type endpoint struct {
 	host, port string
 	roots      *x509.CertPool
-	// certificate is what the server shows there, nil for none.
+	// certificate returns the server's client certificate. Nil means none.
 	certificate func() (*tls.Certificate, error)
 }
 
@@ -193,7 +197,7 @@ func (c *caller) call(req *http.Request) (*http.Response, error) {
 	d := c.dialer
 	ctx, cancel := context.WithTimeout(context.WithValue(req.Context(), endpointKey{}, at), d.limits.Timeout)
 	stop := context.AfterFunc(d.closed, cancel)
-	leave, err := d.lanes.enter(ctx, c.tenant)
+	leave, err := d.calls.enter(ctx, c.tenant)
 	if err != nil {
 		stop()
 		cancel()
@@ -207,16 +211,16 @@ func (c *caller) call(req *http.Request) (*http.Response, error) {
 	}
 	if err != nil {
 		end()
-		return nil, d.ending(err)
+		return nil, d.ending(failed(ctx, at, err))
 	}
-	// Clients of Kubernetes wait as long as this says, and ask again, holding up a
-	// request of ours.
+	// Kubernetes clients would wait for this time and retry, which delays the request
+	// that waits for the call.
 	resp.Header.Del("Retry-After")
-	resp.Body = &answer{body: resp.Body, dialer: d, tenant: c.tenant, end: end}
+	resp.Body = &answer{body: resp.Body, from: at, dialer: d, tenant: c.tenant, end: end}
 	return resp, nil
 }
 
-// ending says of an error of a call that it was ended by the server, if it was.
+// ending adds to err that the server is stopping, if it is.
 func (d *Dialer) ending(err error) error {
 	if d.closed.Err() != nil {
 		return fmt.Errorf("the server is stopping: %w", err)
@@ -228,11 +232,11 @@ func endpointOf(u *url.URL) (endpoint, error) {
 	host, port := u.Hostname(), u.Port()
 	switch {
 	case u.Scheme != "https":
-		return endpoint{}, fmt.Errorf("only https is spoken, and not %q", u.Scheme)
+		return endpoint{}, fmt.Errorf("scheme %q is not supported; use https", u.Scheme)
 	case u.User != nil:
-		return endpoint{}, errors.New("a URL with a user is not called; leave out what is before the @")
+		return endpoint{}, errors.New("the URL contains a user; remove the part before the @")
 	case host == "":
-		return endpoint{}, errors.New("a URL without a host")
+		return endpoint{}, errors.New("the URL has no host")
 	case port == "":
 		port = "443"
 	}
@@ -242,11 +246,11 @@ func endpointOf(u *url.URL) (endpoint, error) {
 	return endpoint{host: host, port: port}, nil
 }
 
-// addressed returns req in the name of its tenant: the transport keeps connections by
-// the host that it sees, so it sees one that differs by tenant and trust.
+// addressed returns a copy of req whose URL host is a hash of tenant, bundle and
+// endpoint. The transport pools connections by URL host, so tenants never share one.
 func (c *caller) addressed(ctx context.Context, req *http.Request, at endpoint) *http.Request {
 	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%s\n%x\n%s\n%s", c.tenant, c.trust, at.host, at.port) // a hash takes everything
+	_, _ = fmt.Fprintf(sum, "%s\n%x\n%s\n%s", c.tenant, c.trust, at.host, at.port) // a hash never fails
 	to := req.Clone(ctx)
 	if to.Host == "" {
 		to.Host = req.URL.Host
@@ -255,45 +259,53 @@ func (c *caller) addressed(ctx context.Context, req *http.Request, at endpoint) 
 	return to
 }
 
-// redirect returns an error for an answer that sends the caller elsewhere. The place
-// may be one that was not written down by who answers for the tenant's URL.
+// redirect returns an error if resp is a redirect, and closes its body then. Redirects
+// are not followed, because the new URL was not configured by the tenant.
 func redirect(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		_ = resp.Body.Close() // nobody reads it
-		return fmt.Errorf("it answers with a redirect (%d) to %q, which is not followed; use the URL that answers", resp.StatusCode, resp.Header.Get("Location"))
+		_ = resp.Body.Close() // the error of the redirect counts
+		return fmt.Errorf("the response is a redirect (%d), which is not followed; use the final URL", resp.StatusCode)
 	}
 	return nil
 }
 
-// connect opens a connection for the transport, and checks where to. The transport may
-// use the connection for another call to the same endpoint, and go on connecting when
-// the call that wanted it has ended.
+// connect opens a TLS connection for the transport. Control checks the address. The
+// transport may use the connection for another call to the same endpoint, and may still
+// be connecting after the call has ended.
 func (d *Dialer) connect(ctx context.Context, network, _ string) (net.Conn, error) {
 	to, ok := ctx.Value(endpointKey{}).(endpoint)
 	if !ok {
-		return nil, errors.New("a connection to nowhere")
+		return nil, errors.New("bug: no endpoint in the context")
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	defer context.AfterFunc(d.closed, cancel)()
 	raw, err := (&net.Dialer{Resolver: d.resolver, ControlContext: d.control}).DialContext(ctx, network, net.JoinHostPort(to.host, to.port))
 	if err != nil {
-		return nil, err
+		return nil, failed(ctx, to, err)
 	}
 	config := &tls.Config{RootCAs: to.roots, ServerName: to.host, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if to.certificate != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return to.certificate() }
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			shown, err := to.certificate()
+			if err != nil { // only for the log: it names a file of the server
+				klog.FromContext(ctx).Error(err, "Cannot read the certificate for requests to mounted workspaces")
+				return nil, &Failed{text: "the server cannot read its certificate; the log of the server says why", cause: err}
+			}
+			return shown, nil
+		}
 	}
 	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(err, raw.Close())
+		_ = raw.Close() // the handshake failed
+		return nil, failed(ctx, to, err)
 	}
 	return conn, nil
 }
 
-// control is asked with the address that is about to be connected to: what names stand
-// for cannot change any more.
+// control denies the connection if the rules deny address, or if the server listens
+// there. It runs after name resolution, so a later DNS change cannot bypass the check.
 func (d *Dialer) control(ctx context.Context, network, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -304,18 +316,20 @@ func (d *Dialer) control(ctx context.Context, network, address string, _ syscall
 	}
 	mine, err := own(ctx, at, d.own, d.resolver.LookupNetIP)
 	if err != nil {
-		return &Refused{at, "it cannot be told whether that is the server itself: " + err.Error()}
+		klog.FromContext(ctx).Error(err, "Cannot resolve an address of the server or its etcd: calls for logical clusters are refused", "address", address)
+		return &Refused{at, "the server cannot check whether this is its own address; try again later"}
 	}
 	if mine {
-		return &Refused{at, "it is the server itself, or its etcd, and no flag changes that"}
+		return &Refused{at, "it is an address of the server or its etcd, and no flag changes that"}
 	}
 	return nil
 }
 
-// An answer is the body of a response, of which too much is an error. It holds the
-// place of its call until it is closed.
+// An answer is a response body whose Read fails when a size limit is exceeded. The
+// call's slot is free once the body is closed.
 type answer struct {
 	body   io.ReadCloser
+	from   endpoint
 	dialer *Dialer
 	tenant cluster.Name
 	read   int64
@@ -330,11 +344,14 @@ func (a *answer) Read(b []byte) (int, error) {
 	}
 	n, err := a.body.Read(b)
 	a.read += int64(n)
-	if over := a.dialer.lanes.hold(a.tenant, int64(n)); over != nil {
+	if over := a.dialer.calls.hold(a.tenant, int64(n)); over != nil {
 		return n, over
 	}
 	if a.read > a.dialer.limits.Answer {
-		return n, fmt.Errorf("the answer is longer than %d bytes", a.dialer.limits.Answer)
+		return n, fmt.Errorf("the response exceeds %d bytes", a.dialer.limits.Answer)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = failed(context.Background(), a.from, err)
 	}
 	return n, err
 }
@@ -346,7 +363,7 @@ func (a *answer) Close() error {
 	}
 	a.ended = true
 	err := a.body.Close()
-	_ = a.dialer.lanes.hold(a.tenant, -a.read) // less is never too much
+	_ = a.dialer.calls.hold(a.tenant, -a.read) // a decrease never fails
 	a.end()
 	return err
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A hook is a server that a tenant has the server call.
+// A hook is a server that a tenant has configured.
 type hook struct {
 	*httptest.Server
 	calls atomic.Int32
@@ -51,13 +51,13 @@ func newHook(t *testing.T, answer http.HandlerFunc) *hook {
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
 
-// at is the hook's URL with another host.
+// at returns the hook's URL with another host.
 func (h *hook) at(host string) string {
 	_, port, _ := net.SplitHostPort(h.addr.String())
 	return "https://" + net.JoinHostPort(strings.Trim(host, "[]"), port)
 }
 
-// newDialer returns a dialer that may call what is on this machine.
+// newDialer returns a dialer that may call this machine.
 func newDialer(t *testing.T, o Options) *Dialer {
 	t.Helper()
 	if o.Allow == nil {
@@ -66,10 +66,10 @@ func newDialer(t *testing.T, o Options) *Dialer {
 	d := New(o)
 	t.Cleanup(func() {
 		d.Close()
-		d.lanes.mu.Lock()
-		defer d.lanes.mu.Unlock()
-		if len(d.lanes.by) != 0 || d.lanes.held != 0 || len(d.lanes.all) != 0 {
-			t.Errorf("%d tenants, %d calls and %d bytes are remembered after the last call", len(d.lanes.by), len(d.lanes.all), d.lanes.held)
+		d.calls.mu.Lock()
+		defer d.calls.mu.Unlock()
+		if len(d.calls.by) != 0 || d.calls.held != 0 || len(d.calls.all) != 0 {
+			t.Errorf("%d tenants, %d calls and %d bytes are counted after the last call", len(d.calls.by), len(d.calls.all), d.calls.held)
 		}
 	})
 	return d
@@ -102,8 +102,19 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// A call comes with nothing of the server: no credentials, no cookies, not through its
-// proxy; and under the name that the tenant wrote.
+// wantRefused checks the reason of a refusal, which the error text may not contain.
+func wantRefused(t *testing.T, err error, part string) {
+	t.Helper()
+	var refused *Refused
+	if !errors.As(err, &refused) {
+		t.Errorf("got %v, want a refusal with %q", err, part)
+		return
+	}
+	wantError(t, refused, part)
+}
+
+// A call has no credentials and cookies of the server, does not use its proxy, and has the host
+// name of the tenant's URL.
 func TestCall(t *testing.T) {
 	proxy := newHook(t, hello)
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "ALL_PROXY"} {
@@ -138,8 +149,8 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// However a tenant writes an address of the server's machine, nothing there is called,
-// and the error says which address, by which rule, and which flag lets it through.
+// All notations of addresses of the server's machine are refused. The error has the address, the
+// rule, and the flag that allows the address.
 func TestRefused(t *testing.T) {
 	h := newHook(t, hello)
 	d := newDialer(t, Options{Allow: []netip.Prefix{}})
@@ -168,8 +179,8 @@ func TestURLs(t *testing.T) {
 	h := newHook(t, hello)
 	d := newDialer(t, Options{})
 	for url, want := range map[string]string{
-		"http://" + h.addr.String():                  `only https is spoken, and not "http"`,
-		"https://kcp:secret@" + h.addr.String():      "a URL with a user is not called",
+		"http://" + h.addr.String():                  `scheme "http" is not supported; use https`,
+		"https://kcp:secret@" + h.addr.String():      "the URL contains a user",
 		"https://127.0.0.1:0":                        `"0" is not a port`,
 		"https://127.0.0.1:70000":                    `"70000" is not a port`,
 		"https://:443":                               "",
@@ -193,7 +204,7 @@ func TestURLs(t *testing.T) {
 	wantError(t, err, "certificate signed by unknown authority")
 }
 
-// What is allowed does not open the server's own addresses.
+// Allowed ranges do not allow the server's own addresses.
 func TestOwn(t *testing.T) {
 	h := newHook(t, hello)
 	_, port, _ := net.SplitHostPort(h.addr.String())
@@ -201,7 +212,7 @@ func TestOwn(t *testing.T) {
 		d := newDialer(t, Options{Own: []string{"127.0.0.1:1", listens}})
 		for _, host := range []string{"127.0.0.1", "localhost"} {
 			_, err := d.get(t.Context(), "a", h, h.at(host))
-			wantError(t, err, "it is the server itself, or its etcd, and no flag changes that")
+			wantRefused(t, err, "it is an address of the server or its etcd, and no flag changes that")
 		}
 	}
 	if n := h.calls.Load(); n != 0 {
@@ -209,7 +220,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// names is a DNS server that answers with the addresses it is given, in turns.
+// names is a DNS server that answers with the given addresses in turn.
 func names(t *testing.T, turns ...[]string) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -249,8 +260,7 @@ func names(t *testing.T, turns ...[]string) *net.Resolver {
 	}}
 }
 
-// It is the address connected to that counts: a name that changes its mind gets nobody
-// past the rules.
+// The rules apply to the address of the connection, so a changing name cannot bypass them.
 func TestRebinding(t *testing.T) {
 	h := newHook(t, hello) // its certificate is for example.com, too
 	d := newDialer(t, Options{
@@ -263,7 +273,7 @@ func TestRebinding(t *testing.T) {
 	for _, want := range []string{"127.0.0.2 is on the machine of the server", "169.254.169.254 is link-local"} {
 		d.http.CloseIdleConnections()
 		_, err := d.get(t.Context(), "a", h, h.at("example.com."))
-		wantError(t, err, want)
+		wantRefused(t, err, want)
 	}
 	d.http.CloseIdleConnections()
 	if got, err := d.get(t.Context(), "a", h, h.at("example.com.")); err != nil || got != "hello" {
@@ -277,14 +287,14 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		h := newHook(t, func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, other.URL, code) })
 		_, err := d.get(t.Context(), "a", h, h.URL)
-		wantError(t, err, "it answers with a redirect", other.URL, "which is not followed; use the URL that answers")
+		wantError(t, err, "the response is a redirect", "which is not followed; use the final URL")
 	}
 	if n := other.calls.Load(); n != 0 {
 		t.Errorf("%d redirects are followed", n)
 	}
 }
 
-// Answers are bounded, also those that are short on the wire, and together.
+// The size of responses is limited, also of compressed ones, for each and in total.
 func TestLongAnswers(t *testing.T) {
 	endless := func(w http.ResponseWriter, _ *http.Request) {
 		for b := make([]byte, 1000); ; {
@@ -307,8 +317,8 @@ func TestLongAnswers(t *testing.T) {
 		answer http.HandlerFunc
 		want   string
 	}{
-		{endless, "the answer is longer than 65536 bytes"},
-		{bomb, "the answer is longer than 65536 bytes"},
+		{endless, "the response exceeds 65536 bytes"},
+		{bomb, "the response exceeds 65536 bytes"},
 		{headers, "server response headers exceeded 65536 bytes"},
 	} {
 		h := newHook(t, c.answer)
@@ -317,12 +327,12 @@ func TestLongAnswers(t *testing.T) {
 	}
 	h := newHook(t, endless)
 	_, err := newDialer(t, Options{Limits: Limits{TenantHeld: 1 << 16}}).get(t.Context(), "a", h, h.URL)
-	wantError(t, err, "the answers to the calls of logical cluster a are longer than 65536 bytes together")
+	wantError(t, err, "the responses that are being read for logical cluster a exceed 65536 bytes in total")
 	_, err = newDialer(t, Options{Limits: Limits{Held: 1 << 16}}).get(t.Context(), "a", h, h.URL)
-	wantError(t, err, "the server has too many long answers")
+	wantError(t, err, "the responses that the server is reading for logical clusters exceed their limit")
 }
 
-// Nobody is told to wait: clients of Kubernetes would, for as long as a webhook likes.
+// Retry-After is removed: Kubernetes clients would wait as long as a webhook says.
 func TestRetryAfterIsDropped(t *testing.T) {
 	h := newHook(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1000000")
@@ -342,7 +352,7 @@ func TestRetryAfterIsDropped(t *testing.T) {
 	}
 }
 
-// stuck is a hook that answers when it is told to, or its caller has gone.
+// stuck is a hook that answers when the test releases it, or when its caller has disconnected.
 func stuck(t *testing.T) (h *hook, reached chan struct{}) {
 	t.Helper()
 	reached = make(chan struct{}, 100)
@@ -353,8 +363,8 @@ func stuck(t *testing.T) (h *hook, reached chan struct{}) {
 	}), reached
 }
 
-// A tenant whose calls hang has no more of them, and others do not notice. Calls end
-// after a while although nobody cancels them.
+// A tenant with hanging calls reaches its limit, without effect for other tenants. Calls end after
+// a timeout.
 func TestTenantsApart(t *testing.T) {
 	hanging, reached := stuck(t)
 	h := newHook(t, hello)
@@ -374,13 +384,13 @@ func TestTenantsApart(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, err := d.get(ended, "a", h, h.URL)
-	wantError(t, err, "logical cluster a has 2 calls that are not answered, and no more are made at once")
+	wantError(t, err, "logical cluster a has reached its limit of 2 concurrent calls")
 	waiting, stop := context.WithCancel(t.Context())
 	calls.Go(func() {
 		_, err := d.get(waiting, "a", h, h.URL)
-		wantError(t, err, "logical cluster a has 2 calls that are not answered")
+		wantError(t, err, "logical cluster a has reached its limit of 2 concurrent calls")
 	})
-	until(t, func() bool { d.lanes.mu.Lock(); defer d.lanes.mu.Unlock(); return d.lanes.by["a"].calls == 3 })
+	until(t, func() bool { d.calls.mu.Lock(); defer d.calls.mu.Unlock(); return d.calls.by["a"].calls == 3 })
 	_, err = d.get(t.Context(), "a", h, h.URL)
 	wantError(t, err, "logical cluster a has 2 calls running and 1 waiting")
 	if got, err := d.get(t.Context(), "b", h, h.URL); err != nil || got != "hello" {
@@ -398,7 +408,7 @@ func TestTenantsApart(t *testing.T) {
 	}
 }
 
-// until waits, without sleeping, for what other goroutines are about to do.
+// until waits for other goroutines, without sleeping.
 func until(t *testing.T, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -412,7 +422,7 @@ func until(t *testing.T, done func() bool) {
 	}
 }
 
-// All tenants together have a bound, too.
+// All tenants together have a limit.
 func TestAllTenants(t *testing.T) {
 	hanging, reached := stuck(t)
 	d := newDialer(t, Options{Limits: Limits{Calls: 1}})
@@ -423,12 +433,12 @@ func TestAllTenants(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	_, err := d.get(ended, "b", hanging, hanging.URL)
-	wantError(t, err, "the server has 1 calls for logical clusters that are not answered")
+	wantError(t, err, "the server has reached its limit of 1 concurrent calls for logical clusters")
 	cancel()
 	calls.Wait()
 }
 
-// A connection is of one tenant and one bundle; within these it is used again.
+// Connections are reused for one tenant and one bundle only.
 func TestConnectionsAreNotShared(t *testing.T) {
 	var from string
 	h := newHook(t, func(w http.ResponseWriter, req *http.Request) {
@@ -464,7 +474,7 @@ func TestConnectionsAreNotShared(t *testing.T) {
 	}
 }
 
-// idle returns how many connections are open after calls of three tenants.
+// idle returns the number of open connections after calls of three tenants.
 func idle(t *testing.T, d *Dialer, h *hook) int {
 	t.Helper()
 	var mu sync.Mutex
@@ -493,7 +503,7 @@ func idle(t *testing.T, d *Dialer, h *hook) int {
 	return n()
 }
 
-// Close ends calls that hang, and there are none after it.
+// Close ends hanging calls, and later calls fail.
 func TestClose(t *testing.T) {
 	hanging, reached := stuck(t)
 	d := newDialer(t, Options{})

@@ -13,13 +13,14 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// RelayLimits bound the requests of clients that are passed on to what a tenant names.
-// The zero value of each field stands for its default.
+// RelayLimits limit client requests that are proxied to a tenant's endpoint.
+// The zero value of a field means its default.
 type RelayLimits struct {
-	// Header is how long the beginning of an answer may take, 30 s by default.
+	// Header is the timeout for the response headers, 30 s by default.
 	Header time.Duration
-	// TenantRequests is how many are passed on for one tenant at once, watches and
-	// upgraded connections among them, 500 by default, and Requests for all, 5,000.
+	// TenantRequests is the maximum of concurrent requests of one tenant, including
+	// watches and upgraded connections, 500 by default. Requests is the maximum of all
+	// tenants, 5,000 by default.
 	TenantRequests, Requests int
 }
 
@@ -30,12 +31,12 @@ func (l RelayLimits) withDefaults() RelayLimits {
 	return l
 }
 
-// ErrBusy tells that a tenant, or all of them, have as many requests passed on as may be
-// at once.
-var ErrBusy = errors.New("too many requests are being passed on at once")
+// ErrBusy means that the limit of concurrent requests is reached, of the tenant or of
+// the server.
+var ErrBusy = errors.New("too many concurrent requests to mounted workspaces")
 
-// A Redirected tells that an answer sends whoever asked elsewhere, which is not passed
-// on: his credentials would follow.
+// A Redirected is the error for a response that is a redirect. It is not proxied,
+// because the client would send its credentials to the new URL.
 type Redirected struct{ err error }
 
 // Error implements error.
@@ -44,17 +45,17 @@ func (r *Redirected) Error() string { return r.err.Error() }
 func newRelay(d *Dialer) *http.Transport {
 	t := d.http.Clone()
 	t.DialContext, t.DialTLSContext = d.http.DialContext, d.connect
-	t.MaxConnsPerHost = 0 // places bound them
+	t.MaxConnsPerHost = 0 // d.relays limits requests
 	t.ResponseHeaderTimeout = d.relayLimits.Header
-	t.DisableCompression = true // bytes are passed on as they are
+	t.DisableCompression = true // bodies are proxied unchanged
 	return t
 }
 
-// Relay returns what passes requests of clients on for a tenant, as [Dialer.For] makes
-// calls: to servers that are verified by a bundle, which is told who asks by whoever uses
-// it. A request and its answer may take as long as they like, but for the beginning of the
-// answer. Connections can be upgraded. If certificate is not nil it returns the one that
-// the server shows, which is then asked for whenever a connection is opened.
+// Relay returns a transport that proxies client requests for a tenant. Servers are
+// verified with bundle, as in [Dialer.For]. The caller sets the headers that identify the
+// user. Only the response headers have a timeout, and connections can be upgraded. If
+// certificate is not nil, each new connection calls it for the client certificate.
+// A request that exceeds [RelayLimits] fails with [ErrBusy] without waiting.
 func (d *Dialer) Relay(tenant cluster.Name, bundle []byte, certificate func() (*tls.Certificate, error)) (http.RoundTripper, error) {
 	made, err := d.For(tenant, bundle)
 	if err != nil {
@@ -65,7 +66,7 @@ func (d *Dialer) Relay(tenant cluster.Name, bundle []byte, certificate func() (*
 	return &relay{c, certificate}, nil
 }
 
-// A relay passes requests on for one tenant.
+// A relay proxies requests for one tenant.
 type relay struct {
 	*caller
 	certificate func() (*tls.Certificate, error)
@@ -97,7 +98,7 @@ func (r *relay) pass(req *http.Request) (*http.Response, error) {
 	resp, err := d.relayed.RoundTrip(r.addressed(ctx, req, at))
 	if err != nil {
 		end()
-		return nil, d.ending(err)
+		return nil, d.ending(failed(ctx, at, err))
 	}
 	if err := redirect(resp); err != nil {
 		end()
@@ -112,7 +113,7 @@ func (r *relay) pass(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// relayedBody and upgradedBody give back the place of their request when they are closed.
+// relayedBody and upgradedBody free the slot of their request when they are closed.
 type (
 	relayedBody struct {
 		io.ReadCloser
@@ -136,8 +137,8 @@ func (b *upgradedBody) Close() error {
 	return b.ReadWriteCloser.Close()
 }
 
-// try is enter for those who do not wait.
-func (l *lanes) try(tenant cluster.Name) (leave func(), ok bool) {
+// try is [limiter.enter] without waiting: it returns false if no slot is free.
+func (l *limiter) try(tenant cluster.Name) (leave func(), ok bool) {
 	at, err := l.join(tenant)
 	if err != nil {
 		return nil, false

@@ -33,7 +33,7 @@ func (d *Dialer) relayTo(t *testing.T, tenant cluster.Name, h *hook, path string
 	return r.RoundTrip(req)
 }
 
-// An answer that does not begin is not waited for, one that goes on is.
+// Response headers have a timeout; bodies have none.
 func TestRelayTime(t *testing.T) {
 	release := make(chan struct{})
 	h := newHook(t, func(w http.ResponseWriter, req *http.Request) {
@@ -62,7 +62,7 @@ func TestRelayTime(t *testing.T) {
 	}
 }
 
-// One tenant has so many requests passed on at once, and all of them so many.
+// The concurrent requests of one tenant and of all tenants are limited.
 func TestRelayPlaces(t *testing.T) {
 	h := newHook(t, hello)
 	d := newRelays(t, RelayLimits{TenantRequests: 2, Requests: 3})
@@ -95,8 +95,8 @@ func TestRelayPlaces(t *testing.T) {
 	}
 }
 
-// A certificate that cannot be read is an error of the request, and connections that
-// show one are no others'.
+// An unreadable certificate is an error of the request. Connections with a certificate are not
+// used for other calls.
 func TestRelayCertificate(t *testing.T) {
 	h := newHook(t, hello)
 	h.TLS.ClientAuth = tls.RequestClientCert

@@ -1,7 +1,7 @@
-// Package etcdtest runs real etcd members for tests, each in a process of its own, so
-// that a test can stop one, kill it, or let it hang.
+// Package etcdtest runs real etcd members for tests. Each member is a process, so a test can
+// stop, kill or suspend it.
 //
-// A test binary that uses it calls [Main] first of all: it plays the member itself.
+// A test binary that uses it calls [Main] first: the members run the same binary.
 package etcdtest
 
 import (
@@ -23,19 +23,19 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// variable holds the settings of a member in the environment of its process.
+// variable is the environment variable with the settings of a member.
 const variable = "ETCDTEST_MEMBER"
 
-// settings are all that makes a member differ from others.
+// settings are the settings that differ between members.
 type settings struct {
 	Name, Dir, Client, Peer, Cluster string
 	Quota                            int64
 	Steady                           bool
-	// CA, Cert and Key secure the client port, and ask clients for certificates of CA.
+	// CA, Cert and Key secure the client port. With CA, clients need a certificate.
 	CA, Cert, Key string
 }
 
-// Main runs a member, and never returns, in a process that was started for that.
+// Main runs a member and exits if this process was started as one. Otherwise it returns.
 func Main() {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -56,7 +56,7 @@ func run(text string) error {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir, cfg.InitialCluster = s.Name, s.Dir, s.Cluster
 	cfg.LogLevel, cfg.Logger = "fatal", "zap"
-	cfg.UnsafeNoFsync = true // the machine does not crash
+	cfg.UnsafeNoFsync = true // tests do not crash the machine
 	cfg.TickMs, cfg.ElectionMs = 50, 500
 	if s.Steady {
 		cfg.TickMs, cfg.ElectionMs = 250, 5000
@@ -84,7 +84,7 @@ func run(text string) error {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
 	orphaned := make(chan struct{})
-	go func() { // the test that started this process is gone, or wants it to end
+	go func() { // the standard input ends with the test process, or when the test closes it
 		defer close(orphaned)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	}()
@@ -106,16 +106,16 @@ func run(text string) error {
 	}
 }
 
-// Options say what an etcd is like. The zero value is one member without any security.
+// Options configure an etcd. The zero value is one member without TLS.
 type Options struct {
-	// Members is how many there are; 1 if it is 0.
+	// Members is the number of members. The default is 1.
 	Members int
-	// Quota of the database in bytes; 0 for etcd's own.
+	// Quota is the maximum size of the database in bytes. The default is that of etcd.
 	Quota int64
-	// Steady has the members give each other up late: for tests in which none of them
-	// fails, but a busy machine may keep one waiting for longer than an election takes.
+	// Steady sets a long election timeout. It is for tests without failures of members, so
+	// that a slow machine causes no elections.
 	Steady bool
-	// CA, Cert and Key are files that secure the client ports.
+	// CA, Cert and Key are PEM files that secure the client ports.
 	CA, Cert, Key string
 }
 
@@ -124,12 +124,12 @@ type Cluster struct {
 	Members []*Member
 }
 
-// A Member is one process of an etcd.
+// A Member is a member of an etcd, in its own process.
 type Member struct {
 	t        testing.TB
 	settings settings
 	cmd      *exec.Cmd
-	hold     *os.File // its standard input: it ends when this is closed
+	hold     *os.File // the write end of the member's standard input; closing it ends the member
 	ready    chan struct{}
 }
 
@@ -158,7 +158,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// freePorts returns addresses at which nobody listens.
+// freePorts returns free loopback addresses.
 func freePorts(t testing.TB, n int) []string {
 	t.Helper()
 	ports := make([]string, n)
@@ -167,7 +167,7 @@ func freePorts(t testing.TB, n int) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }() // all at once, so that they differ
+		defer func() { _ = l.Close() }() // all stay open until the end, so that the ports differ
 		ports[i] = l.Addr().String()
 	}
 	return ports
@@ -182,7 +182,7 @@ func (c *Cluster) Servers() []string {
 	return all
 }
 
-// Start starts the members that do not run, and returns when all are ready.
+// Start starts the members that are not running, and returns when all are ready.
 func (c *Cluster) Start() {
 	for _, m := range c.Members {
 		m.begin()
@@ -201,13 +201,13 @@ func (c *Cluster) Kill() {
 	all.Wait()
 }
 
-// Start starts the member, which does not run, again, without waiting for it.
+// Start starts a member that is not running, and returns before it is ready.
 func (m *Member) Start() { m.begin() }
 
-// URL is where clients reach the member.
+// URL returns the client URL of the member.
 func (m *Member) URL() string { return m.settings.Client }
 
-// Backup returns a copy of the data of the member, which must not run.
+// Backup returns the directory of a copy of the member's data. The member must not run.
 func (m *Member) Backup() string {
 	m.t.Helper()
 	to := filepath.Join(m.t.TempDir(), "backup")
@@ -217,7 +217,7 @@ func (m *Member) Backup() string {
 	return to
 }
 
-// Restore replaces the data of the member, which must not run, by a backup.
+// Restore replaces the member's data by a backup. The member must not run.
 func (m *Member) Restore(backup string) {
 	m.t.Helper()
 	if err := os.RemoveAll(m.settings.Dir); err != nil {
@@ -237,7 +237,7 @@ func (m *Member) begin() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	// Not of the context of the test, which ends before its cleanup.
+	// The context of the test would end before its cleanup.
 	cmd := exec.Command(os.Args[0], "-test.run=^$") //nolint:noctx // see above
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	cmd.Stderr = os.Stderr
@@ -253,34 +253,33 @@ func (m *Member) begin() {
 	if err := cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	_ = in.Close() // the process has it
+	_ = in.Close() // the process has its own copy
 	m.cmd, m.hold, m.ready = cmd, hold, make(chan struct{})
-	go func(ready chan struct{}) { // ends with the process
+	go func(ready chan struct{}) { // returns when the process ends
 		defer close(ready)
 		_, _ = bufio.NewReader(out).ReadString('\n')
 	}(m.ready)
 }
 
-// Ready returns when the member serves, or has ended.
+// Ready returns when the member serves or has ended.
 func (m *Member) Ready() { <-m.ready }
 
-// Kill ends the process of the member at once. It may be started again.
+// Kill kills the process of the member. Start can start it again.
 func (m *Member) Kill() {
 	if m.cmd == nil {
 		return
 	}
-	_ = m.cmd.Process.Kill() // it may have ended
-	_ = m.cmd.Wait()         // it was killed
+	_ = m.cmd.Process.Kill() // fails only if it has ended
+	_ = m.cmd.Wait()         // returns the signal as an error
 	_ = m.hold.Close()
 	<-m.ready
 	m.cmd = nil
 }
 
-// Hang stops the process, as a machine that is out of memory would: its connections
-// stay, and nobody answers on them.
+// Hang suspends the process: its connections stay open, but do not answer.
 func (m *Member) Hang() { m.signal(syscall.SIGSTOP) }
 
-// Resume lets the process go on.
+// Resume continues the process after Hang.
 func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
 
 func (m *Member) signal(s os.Signal) {

@@ -1,4 +1,4 @@
-// Package meter lets several servers in one process count into the same metrics.
+// Package meter lets several servers in one process share metrics.
 package meter
 
 import (
@@ -9,9 +9,9 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// Register returns the metric that a registry serves under the name of m: m itself, or
-// the one of that name and type which was registered before. The argument register is the
-// method of that name of a Kubernetes registry, or legacyregistry.Register.
+// Register registers m and returns the metric to use: m, or a metric of the same name
+// and type that was registered earlier. The argument register is the Register method of
+// a Kubernetes registry, or legacyregistry.Register.
 func Register[M metrics.Registerable](register func(metrics.Registerable) error, m M) (M, error) {
 	err := register(m)
 	if err == nil {

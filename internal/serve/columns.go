@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// maxBranches bounds how many times the parts of a path can multiply what they find.
+	// maxBranches is the maximal product of the sizes of all unions in a path.
 	maxBranches = 64
-	// maxPath is how long a path may be: parsing takes stack, and time by its square.
+	// maxPath is the maximal length of a path in bytes. Parsing is recursive, and takes
+	// time quadratic in the length.
 	maxPath = 4096
 )
 
-// checkColumns refuses a definition with a printer column that finds far more than there
-// is: each step down to any depth, each range, and each union multiplies what was found
-// by those before, so that a small object takes all the memory there is.
+// checkColumns refuses a definition with an expensive path in a printer column. Each
+// recursive descent, range and union multiplies the results of the steps before it, so
+// that a path could exhaust the memory even on a small object.
 func checkColumns(crd *apiextensions.CustomResourceDefinition) *field.Error {
 	err := checkPaths(crd.Spec.AdditionalPrinterColumns, field.NewPath("spec", "additionalPrinterColumns"))
 	for i := range crd.Spec.Versions {
@@ -33,9 +34,9 @@ func checkPaths(columns []apiextensions.CustomResourceColumnDefinition, at *fiel
 		if len(column.JSONPath) > maxPath {
 			return field.TooLong(at.Index(i).Child("jsonPath"), "", maxPath)
 		}
-		parsed, err := jsonpath.Parse("column", "{"+column.JSONPath+"}") // as it is used
+		parsed, err := jsonpath.Parse("column", "{"+column.JSONPath+"}") // as upstream parses it
 		if err != nil {
-			continue // it shows nothing
+			continue // upstream shows an empty column
 		}
 		w := pathWeight{branches: 1}
 		w.add(parsed.Root)
@@ -47,14 +48,14 @@ func checkPaths(columns []apiextensions.CustomResourceColumnDefinition, at *fiel
 	return nil
 }
 
-// A pathWeight is what multiplies the results of a path.
+// A pathWeight counts the steps of a path that multiply its results.
 type pathWeight struct{ descents, ranges, branches int }
 
 func (w *pathWeight) add(node jsonpath.Node) {
 	switch n := node.(type) {
 	case *jsonpath.ListNode:
 		if n == nil {
-			return // the other side of a filter that only asks whether there is one
+			return // the right side of a filter that only tests existence
 		}
 		for _, one := range n.Nodes {
 			w.add(one)

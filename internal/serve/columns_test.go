@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 )
 
-// Columns of printers show what is there, and not the more of it the longer they are.
+// Paths of printer columns whose output could grow with their length are refused.
 func TestColumns(t *testing.T) {
 	for path, ok := range map[string]bool{
 		".status.phase": true, ".metadata.ownerReferences[*].name": true, `.status.conditions[?(@.type=="Ready")].status`: true,

@@ -20,16 +20,19 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// attempts bounds how often a definition is decided on anew because others define
-// something in the same group.
+// attempts is the maximum of attempts of a write that conflicts with other definitions
+// in its group.
 const attempts = 10
 
-// APIGroup returns the group of definitions, stored in what g gives. It is
-// upstream's but for a few things: their status is settled with every write, what was
-// written is served when the answer comes, and what would take the process down is refused.
+// APIGroup returns the API group of definitions, with storage from g. It differs from
+// upstream's: each write computes the status, the definition is served when the write
+// returns, and definitions that could crash the process are refused.
 func (d *Definitions) APIGroup(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme, metav1.ParameterCodec, apiextensionsserver.Codecs)
 	info.NegotiatedSerializer = shallow{info.NegotiatedSerializer}
@@ -78,12 +81,12 @@ func (s *definitionStorage) Update(ctx context.Context, name string, o rest.Upda
 // Delete implements [rest.GracefulDeleter].
 func (s *definitionStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, o *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	out, deleted, err := s.REST.Delete(ctx, name, validate, o)
-	s.d.store.Spine().Fresh(ctx)
+	s.d.store.Feed().Fresh(ctx)
 	return out, deleted, err
 }
 
-// DeleteCollection implements [rest.CollectionDeleter]. Upstream's deletes the
-// definitions alone, and leaves their objects to whoever defines them next.
+// DeleteCollection implements [rest.CollectionDeleter]. Upstream's would skip the
+// finalizer that deletes the objects; they would reappear with the next definition.
 func (s *definitionStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, o *metav1.DeleteOptions, which *metainternalversion.ListOptions) (runtime.Object, error) {
 	found, err := s.List(ctx, which)
 	if err != nil {
@@ -104,7 +107,7 @@ func (s *definitionStorage) DeleteCollection(ctx context.Context, validate rest.
 	return list, nil
 }
 
-// statusStorage is upstream's storage of their status.
+// statusStorage is upstream's storage of the status of definitions.
 type statusStorage struct {
 	*customresourcedefinition.StatusREST
 	d *Definitions
@@ -113,30 +116,29 @@ type statusStorage struct {
 // Update implements [rest.Updater].
 func (s *statusStorage) Update(ctx context.Context, name string, o rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	out, created, err := s.StatusREST.Update(ctx, name, o, create, update, force, opts)
-	s.d.store.Spine().Fresh(ctx)
+	s.d.store.Feed().Fresh(ctx)
 	return out, created, err
 }
 
 type takenKey struct{}
 
-// define makes a write that may claim names in a group of the request's cluster,
-// and returns once what it wrote is served. The names are claimed by advancing a
-// key of the group in the same transaction: of two definitions that ask for one
-// name at the same time, the later sees the earlier, whichever processes they are
-// written by.
+// define runs a write that may claim names in a group of the request's cluster. It
+// returns after the change feed has delivered the write. The same transaction advances a
+// key of the group, so that concurrent claims of a name conflict, also between processes.
+// The write that lost is retried with the new names.
 func (d *Definitions) define(ctx context.Context, group string, write func(context.Context) error) error {
 	c, err := cluster.One(ctx)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	claims := store.SystemKey(c, "names", claimsOf(group))
-	defer forgetPatterns()
+	claims := keys.SystemKey(c, "names", claimsOf(group))
+	defer upstream.ForgetPatterns(maxKept)
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
 		if err != nil {
 			return err
 		}
-		if err := d.store.Spine().Await(ctx, at); err != nil {
+		if err := d.store.Feed().Await(ctx, at); err != nil {
 			return err
 		}
 		claiming := store.WithCondition(context.WithValue(ctx, takenKey{}, d.names(c, group)), &store.Condition{
@@ -144,20 +146,20 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 			Renew: func(context.Context, int64) (int64, error) { return 0, errNamesMoved },
 		})
 		if err = write(claiming); !errors.Is(err, errNamesMoved) {
-			d.store.Spine().Fresh(ctx)
+			d.store.Feed().Fresh(ctx)
 			return err
 		}
 	}
-	return apierrors.NewTooManyRequests("others define resources in this group at the same time", 1)
+	return etcd.Unavailable("the names of resources in this group changed while this request was in progress; try again")
 }
 
-// claimsOf returns what the names of a group are claimed by. Groups share a few keys,
-// so that a cluster does not leave one behind for every group that it ever had.
+// claimsOf returns the last segment of the key that guards the names of a group. Groups
+// share 16 keys, so that deleted groups leave few keys behind.
 func claimsOf(group string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(group)))[:1] }
 
-// creating is upstream's strategy with the status settled. It is settled once the
-// definition was found to be valid, so that an invalid one is told of its own faults
-// alone, and before admission has its last word.
+// creating is upstream's create strategy that also computes the status. It does so after
+// validation, so that errors name only faults of the definition, and before validating
+// admission.
 type creating struct{ rest.RESTCreateStrategy }
 
 func (s creating) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
@@ -167,14 +169,14 @@ func (s creating) Validate(ctx context.Context, obj runtime.Object) field.ErrorL
 			return field.ErrorList{err}
 		}
 	}
-	if !ok || crd.Spec.Group != "" {
+	if !ok {
 		return settled(ctx, obj, s.RESTCreateStrategy.Validate(ctx, obj))
 	}
 	standIn := validatable(crd)
-	return settled(ctx, obj, coreErrors(crd, standIn, s.RESTCreateStrategy.Validate(ctx, standIn)))
+	return settled(ctx, obj, standInErrors(crd, standIn, s.RESTCreateStrategy.Validate(ctx, standIn)))
 }
 
-// updating is upstream's strategy with the status settled.
+// updating is upstream's update strategy that also computes the status.
 type updating struct{ rest.RESTUpdateStrategy }
 
 func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
@@ -185,11 +187,11 @@ func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 			return field.ErrorList{err}
 		}
 	}
-	if !ok || !was || crd.Spec.Group != "" || before.Spec.Group != "" { // what goes to another group is refused
+	if !ok || !was || crd.Spec.Group != before.Spec.Group { // a change of the group is refused
 		return settled(ctx, obj, s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
 	}
 	standIn := validatable(crd)
-	return settled(ctx, obj, coreErrors(crd, standIn, s.RESTUpdateStrategy.ValidateUpdate(ctx, standIn, validatable(before))))
+	return settled(ctx, obj, standInErrors(crd, standIn, s.RESTUpdateStrategy.ValidateUpdate(ctx, standIn, validatable(before))))
 }
 
 func settled(ctx context.Context, obj runtime.Object, errs field.ErrorList) field.ErrorList {

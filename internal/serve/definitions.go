@@ -16,18 +16,20 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// CustomResourceDefinitions is where the definitions of all clusters are stored.
-func CustomResourceDefinitions() store.Resource {
-	return store.NativeResource(apiextensionsv1.Resource("customresourcedefinitions"))
+// CustomResourceDefinitions returns the resource that definitions are stored as.
+func CustomResourceDefinitions() keys.Resource {
+	return keys.NativeResource(apiextensionsv1.Resource("customresourcedefinitions"))
 }
 
-// Definitions knows which custom resources each cluster serves: those that the
-// server gives it, and those that are defined in it. It follows the spine, and
-// holds for each definition in a cluster a name and a pointer to what equal
-// definitions share.
+// Definitions is a cache of the custom resources that each cluster serves: those that
+// the server gives it, and those that the cluster defines. It follows
+// the change feed. Each definition of a cluster takes a name and a pointer to data that
+// equal definitions share. All methods are safe for concurrent use.
 type Definitions struct {
 	store  *store.Store
 	given  func(cluster.Name) *Shape
@@ -41,13 +43,13 @@ type Definitions struct {
 	mu       sync.RWMutex
 	clusters map[cluster.Name]*defined
 	building map[cluster.Name]*defined // during a rebuild, else nil
-	lasting  map[definitionID]map[*lasting]struct{}
+	watches  map[definitionID]map[*contentWatch]struct{}
 }
 
-// defined is what one cluster defines.
+// defined holds the definitions of one cluster.
 type defined struct {
 	rows  []row  // sorted by name
-	shape *Shape // with what is given; nil until it is asked for
+	shape *Shape // including given resources; nil until the first use
 }
 
 type row struct {
@@ -57,12 +59,13 @@ type row struct {
 	*reading
 }
 
-// A reading is what matters of a definition, wherever it stands.
+// A reading is the decoded part of a definition. Equal definitions of all clusters share
+// one. It is immutable.
 type reading struct {
-	content *Content // nil while it is not served
+	content *Content // nil if the definition is not served
 	group   string
 	names   apiextensionsv1.CustomResourceDefinitionNames // accepted
-	settled bool                                          // it has all that it asks for
+	settled bool                                          // established with all names of its spec
 }
 
 type definitionID struct {
@@ -70,21 +73,21 @@ type definitionID struct {
 	name    string
 }
 
-// NewDefinitions returns the definitions in a store, whose spine must not have
-// started. Given tells what the server itself has a cluster serve.
+// NewDefinitions returns the definitions in a store, whose change feed must not have
+// started. given returns the resources that the server gives a cluster.
 func NewDefinitions(s *store.Store, given func(cluster.Name) *Shape) *Definitions {
 	d := &Definitions{
 		store: s, given: given, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
 		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), shapes: newInterned[Hash, Shape](),
 		sharing:  newSharing(),
-		clusters: map[cluster.Name]*defined{}, lasting: map[definitionID]map[*lasting]struct{}{},
+		clusters: map[cluster.Name]*defined{}, watches: map[definitionID]map[*contentWatch]struct{}{},
 	}
-	s.Spine().Follow(d)
+	s.Feed().Follow(d)
 	return d
 }
 
-// Find returns the custom resource that a cluster serves of that group and plural
-// name, and the revision of its definition, 0 if the server gives it.
+// Find returns the custom resource gr of cluster c, and the revision of its definition.
+// The revision is 0 if the server gives the resource. Given resources take precedence.
 func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (Served, int64, bool) {
 	if s, ok := d.given(c).Find(gr); ok {
 		return s, 0, true
@@ -111,13 +114,13 @@ func (d *defined) search(name string) (int, bool) {
 	return slices.BinarySearchFunc(d.rows, name, func(r row, name string) int { return strings.Compare(r.name, name) })
 }
 
-// ShapeOf returns what the cluster of a request serves.
+// ShapeOf returns the shape of the cluster of a request.
 func (d *Definitions) ShapeOf(ctx context.Context) *Shape {
 	c, _ := cluster.From(ctx)
 	return d.Shape(c)
 }
 
-// Shape returns what a cluster serves.
+// Shape returns the shape of a cluster.
 func (d *Definitions) Shape(c cluster.Name) *Shape {
 	d.mu.RLock()
 	in := d.clusters[c]
@@ -136,7 +139,7 @@ func (d *Definitions) Shape(c cluster.Name) *Shape {
 	defer d.mu.Unlock()
 	in = d.clusters[c]
 	switch {
-	case in == nil: // not any more
+	case in == nil: // removed since the first check
 		return d.given(c)
 	case in.shape == nil:
 		in.shape = d.shapeOf(c, in)
@@ -144,7 +147,7 @@ func (d *Definitions) Shape(c cluster.Name) *Shape {
 	return in.shape
 }
 
-// shapeOf makes the shape of a cluster, or finds that of an equal one.
+// shapeOf returns the shape of a cluster, which clusters with equal resources share.
 func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
 	served := slices.Clone(d.given(c).All())
 	for _, r := range in.rows {
@@ -155,7 +158,7 @@ func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
 	fresh := NewShape(served...)
 	sum := sha256.New()
 	sum.Write(fresh.Key[:])
-	for _, s := range fresh.All() { // shapes that look the same may be of other identities
+	for _, s := range fresh.All() { // shapes with equal keys may differ in identities
 		sum.Write([]byte(s.Identity + "\n"))
 	}
 	var key Hash
@@ -164,14 +167,13 @@ func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
 	return shape
 }
 
-// Reserve has names in a group taken in all clusters, for what the server itself has
-// there. It is called before anything is defined.
+// Reserve marks names of a native resource as in use in all clusters. Call it before the
+// change feed starts.
 func (d *Definitions) Reserve(group string, names apiextensionsv1.CustomResourceDefinitionNames) {
 	d.native[group] = append(d.native[group], names)
 }
 
-// names returns the names that are taken in a group of a cluster, of resources and
-// of kinds.
+// names returns the names that are in use in a group of a cluster.
 func (d *Definitions) names(c cluster.Name, group string) taken {
 	t := newTaken()
 	for _, n := range d.native[group] {
@@ -194,8 +196,8 @@ func (d *Definitions) names(c cluster.Name, group string) taken {
 	return t
 }
 
-// Anywhere reports whether any cluster serves a resource that it defines. It looks
-// at all of them.
+// Anywhere reports whether any cluster defines and serves gr. It takes time proportional
+// to the number of clusters with definitions.
 func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -214,61 +216,61 @@ func (d *Definitions) Deleting(c cluster.Name, name string) bool {
 }
 
 // AllDeleting returns the definitions of all clusters that are being deleted.
-func (d *Definitions) AllDeleting() []store.Key {
+func (d *Definitions) AllDeleting() []keys.Key {
 	return d.keys(func(r row) bool { return r.deleting })
 }
 
-// Unsettled returns the definitions of all clusters that wait for something, above
-// all for a name that another has.
-func (d *Definitions) Unsettled() []store.Key {
+// Unsettled returns the definitions of all clusters that are not established or lack a
+// name of their spec, mostly because another definition uses the name.
+func (d *Definitions) Unsettled() []keys.Key {
 	return d.keys(func(r row) bool { return !r.settled })
 }
 
-func (d *Definitions) keys(which func(row) bool) []store.Key {
+func (d *Definitions) keys(which func(row) bool) []keys.Key {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	var all []store.Key
+	var all []keys.Key
 	for c, in := range d.clusters {
 		for _, r := range in.rows {
 			if which(r) {
-				all = append(all, store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+				all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
 			}
 		}
 	}
 	return all
 }
 
-// UnsettledBeside returns the other definitions in the group of one that wait for
-// something.
-func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []store.Key {
+// UnsettledBeside returns the unsettled definitions of cluster c in the group of the
+// definition called name, without that definition.
+func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []keys.Key {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	in := d.clusters[c]
 	if in == nil {
 		return nil
 	}
-	var all []store.Key
+	var all []keys.Key
 	for _, r := range in.rows {
 		if !r.settled && r.name != name && r.group == ResourceOfName(name).Group {
-			all = append(all, store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+			all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
 		}
 	}
 	return all
 }
 
-// Reset implements [store.Follower].
+// Reset implements [feed.Follower].
 func (d *Definitions) Reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.building = map[cluster.Name]*defined{}
 }
 
-// Done implements [store.Follower].
+// Done implements [feed.Follower].
 func (d *Definitions) Done() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clusters, d.building = d.building, nil
-	for id, all := range d.lasting {
+	for id, all := range d.watches {
 		var now *reading
 		if in := d.clusters[id.cluster]; in != nil {
 			if i, ok := in.search(id.name); ok {
@@ -279,8 +281,8 @@ func (d *Definitions) Done() {
 	}
 }
 
-// Apply implements [store.Follower].
-func (d *Definitions) Apply(e store.Event) {
+// Apply implements [feed.Follower].
+func (d *Definitions) Apply(e feed.Event) {
 	if e.Key.Resource != CustomResourceDefinitions() {
 		return
 	}
@@ -304,11 +306,11 @@ func (d *Definitions) Apply(e store.Event) {
 	}
 	put(to, e.Key.Cluster, row{e.Key.Name, e.Revision, deleting, now})
 	if id := (definitionID{e.Key.Cluster, e.Key.Name}); d.building == nil {
-		end(d.lasting[id], now)
+		end(d.watches[id], now)
 	}
 }
 
-// put sets a row of a cluster, or removes it if its reading is nil.
+// put stores a row of a cluster, or removes it if its reading is nil.
 func put(to map[cluster.Name]*defined, c cluster.Name, r row) {
 	in := to[c]
 	if in == nil {
@@ -331,8 +333,8 @@ func put(to map[cluster.Name]*defined, c cluster.Name, r row) {
 	}
 }
 
-// read returns what matters of a definition. Equal ones are decoded once.
-func (d *Definitions) read(e store.Event) (*reading, error) {
+// read decodes a definition. Equal definitions are decoded once.
+func (d *Definitions) read(e feed.Event) (*reading, error) {
 	var parts struct {
 		Spec   json.RawMessage                                `json:"spec"`
 		Status apiextensionsv1.CustomResourceDefinitionStatus `json:"status"`
@@ -350,7 +352,7 @@ func (d *Definitions) read(e store.Event) (*reading, error) {
 	for _, c := range []apiextensionsv1.CustomResourceDefinitionConditionType{
 		apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating,
 	} {
-		_, _ = fmt.Fprintln(sum, apihelpers.IsCRDConditionTrue(crd, c)) // a hash takes everything
+		_, _ = fmt.Fprintln(sum, apihelpers.IsCRDConditionTrue(crd, c)) // a hash never fails
 	}
 	for _, part := range [][]byte{[]byte(crd.Name), names, parts.Spec} {
 		_, _ = fmt.Fprintln(sum, len(part))
@@ -378,8 +380,8 @@ func (d *Definitions) read(e store.Event) (*reading, error) {
 	})
 }
 
-// isServed reports whether the resource of a definition is to be served. One whose
-// plural name was not accepted would be served under another's.
+// isServed reports whether the resource of a definition is served. Without its plural
+// name accepted, it would be served under the name of another definition.
 func isServed(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Status.AcceptedNames.Plural == crd.Spec.Names.Plural && crd.Status.AcceptedNames.Kind != "" &&
 		DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}) == crd.Name &&

@@ -38,7 +38,7 @@ type registry struct {
 	status rest.Updater
 }
 
-// newRegistry opens the store in dir, whose clusters are given what given says.
+// newRegistry opens the store in dir. given returns the built-in contents of a cluster.
 func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
@@ -59,7 +59,7 @@ func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 	storages := info.VersionedResourcesStorageMap["v1"]
 	r.crds = storages["customresourcedefinitions"].(*definitionStorage)
 	r.status = storages["customresourcedefinitions/status"].(rest.Updater)
-	if err := s.Spine().Start(t.Context()); err != nil {
+	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []cluster.Name{"c1", "c2"} {
@@ -102,7 +102,7 @@ func (r *registry) external(o kruntime.Object) *definition {
 	return out
 }
 
-// change updates a definition, by its status too if that is the way to do it.
+// change updates a definition or, with the status storage, its status.
 func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*apiextensions.CustomResourceDefinition)) *definition {
 	r.Helper()
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old kruntime.Object) (kruntime.Object, error) {
@@ -117,20 +117,19 @@ func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*
 	return r.external(out)
 }
 
-// put stores bytes as a definition, as no server would, and waits until they are
-// taken in.
+// put stores arbitrary bytes as a definition, and waits until they are processed.
 func (r *registry) put(c cluster.Name, name, text string) {
 	r.Helper()
 	resp, err := r.store.RawClient().Put(r.Context(), fmt.Sprintf("/registry/n/apiextensions.k8s.io/customresourcedefinitions/-/%s/%s", c, name), text)
 	if err == nil {
-		err = r.store.Spine().WaitFor(r.Context(), resp.Header.Revision)
+		err = r.store.Feed().WaitFor(r.Context(), resp.Header.Revision)
 	}
 	if err != nil {
 		r.Fatal(err)
 	}
 }
 
-// served returns the names of what a cluster serves.
+// served returns the names of the resources that a cluster serves.
 func (r *registry) served(c cluster.Name) []string {
 	var all []string
 	for _, s := range r.Shape(c).All() {
@@ -151,8 +150,8 @@ func (r *registry) expect(when string, c cluster.Name, want ...string) {
 	}
 }
 
-// What was defined is served when the answer comes, in its cluster alone; equal
-// definitions are one content, and equal sets of them one shape.
+// A definition is served when its creation is answered, in its cluster only. Equal definitions
+// share a content, and equal sets of definitions share a shape.
 func TestDefinitionsAreShared(t *testing.T) {
 	r := newRegistry(t, t.TempDir(), nil)
 	foos, bars := called("foos foo Foo FooList"), called("bars bar Bar BarList")
@@ -206,8 +205,8 @@ func TestDefinitionsAreShared(t *testing.T) {
 	}
 }
 
-// What cannot be decoded is not served, and holds up neither the cluster that has
-// it nor others, now or at the next start.
+// Undecodable definitions are not served. They do not affect other definitions, now and after a
+// restart.
 func TestUndecodableDefinitions(t *testing.T) {
 	dir := t.TempDir()
 	r := newRegistry(t, dir, nil)
@@ -241,8 +240,8 @@ func TestUndecodableDefinitions(t *testing.T) {
 	r.expect("elsewhere, after a restart", "c2", "foos.example.com/FooList")
 }
 
-// Reset and Done bring the definitions to what is given between them, and end the
-// requests that stood on what has changed.
+// Reset and Done replace the definitions with those applied between them, and end watches whose
+// definition has changed.
 func TestDefinitionsAreRebuilt(t *testing.T) {
 	r := newRegistry(t, t.TempDir(), nil)
 	foos := schema.GroupResource{Group: "example.com", Resource: "foos"}
@@ -252,11 +251,11 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	s1, _, _ := r.Find("c1", foos)
 	s2, _, _ := r.Find("c2", foos)
 	bars, _, _ := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "bars"})
-	gone, done1 := r.Last(t.Context(), "c1", s1)
+	gone, done1 := r.WatchContext(t.Context(), "c1", s1)
 	defer done1()
-	stays, done2 := r.Last(t.Context(), "c2", s2)
+	stays, done2 := r.WatchContext(t.Context(), "c2", s2)
 	defer done2()
-	changed, done3 := r.Last(t.Context(), "c1", bars)
+	changed, done3 := r.WatchContext(t.Context(), "c1", bars)
 	defer done3()
 	r.Reset()
 	r.expect("during a rebuild", "c1", "bars.example.com/BarList", "foos.example.com/FooList")
@@ -276,7 +275,7 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	if stays.Err() != nil {
 		t.Error("a request that nothing changed for has ended")
 	}
-	late, done4 := r.Last(t.Context(), "c1", s1)
+	late, done4 := r.WatchContext(t.Context(), "c1", s1)
 	defer done4()
 	if late.Err() == nil {
 		t.Error("a request for what has gone begins")
@@ -284,8 +283,8 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	for _, done := range []func(){done1, done2, done3, done4} {
 		done()
 	}
-	if len(r.lasting) != 0 {
-		t.Errorf("requests that have ended are kept: %v", r.lasting)
+	if len(r.watches) != 0 {
+		t.Errorf("requests that have ended are kept: %v", r.watches)
 	}
 }
 
@@ -298,7 +297,7 @@ func (d *defined) mustRow(t *testing.T, name string) *row {
 	return &d.rows[i]
 }
 
-// What the server gives comes first, whatever a cluster has defined before.
+// Built-in resources take precedence over definitions of a cluster.
 func TestGivenComesFirst(t *testing.T) {
 	dir := t.TempDir()
 	r := newRegistry(t, dir, nil)
@@ -315,7 +314,7 @@ func TestGivenComesFirst(t *testing.T) {
 	if !ok || rev != 0 || s.Identity != "secret" {
 		t.Errorf("found %+v at %d", s, rev)
 	}
-	ctx, done := r.Last(t.Context(), "c1", s)
+	ctx, done := r.WatchContext(t.Context(), "c1", s)
 	r.change(r.crds, "c1", "foos.example.com", func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ListKind = "AgainList" })
 	if ctx.Err() != nil {
 		t.Error("a watch of what is given depends on what is defined")
@@ -328,7 +327,7 @@ func TestGivenComesFirst(t *testing.T) {
 	r.expect("with a name that is given", "c2", "foos.example.com/FooList")
 }
 
-// Names that were not asked for are not served, whoever wrote them.
+// Accepted names that the spec does not have are not served.
 func TestForgedStatus(t *testing.T) {
 	r := newRegistry(t, t.TempDir(), nil)
 	r.create("c1", called("foos foo Foo FooList"))
@@ -348,12 +347,12 @@ func TestForgedStatus(t *testing.T) {
 		}
 		r.expect("settled after "+name, "c1", "bars.example.com/BarList", "foos.example.com/FooList")
 	}
-	// A kind is only a word: with that of another it is served beside it.
+	// Two resources with the same kind are both served.
 	r.change(r.status, "c1", "bars.example.com", func(d *crd) { d.Status.AcceptedNames.Kind, d.Status.AcceptedNames.ListKind = "Foo", "FooList" })
 	r.expect("another's kind", "c1", "bars.example.com/FooList", "foos.example.com/FooList")
 }
 
-// Whatever a definition is called, it is found again, and no other with it.
+// The name of a definition identifies its resource.
 func FuzzDefinitionName(f *testing.F) {
 	for _, s := range []string{"", ".", "foos", "foos.example.com", ".example.com", "foos.", "a..b", "a/b.c", "\x00", "ä.ö", strings.Repeat("a.", 200)} {
 		f.Add(s, s)
@@ -406,8 +405,8 @@ func TestReadingsAreOfWhatIsStored(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// Definitions in the core group are told of the names that they have, and not of those
-// that they are validated by.
+// Definitions in the core group have their own names in results, and not those that are used for
+// their validation.
 func TestDefinitionsInTheCoreGroup(t *testing.T) {
 	r := newRegistry(t, t.TempDir(), nil)
 	r.Reserve("", apiextensionsv1.CustomResourceDefinitionNames{Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", ShortNames: []string{"cm"}})

@@ -5,7 +5,6 @@ import (
 	"crypto/sha512"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -25,10 +24,9 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// What is kept, by count: per shape a few KB of discovery and of hashes; a few
-// hundred KB for the OpenAPI of a group and version, which is built again from
-// its definitions when it is asked for; and about a MB for OpenAPI version 2,
-// which holds all native kinds once more.
+// Cache limits, in entries. Discovery and hashes of a shape take a few KB. An OpenAPI v3
+// document takes a few hundred KB, and is rebuilt on demand. An OpenAPI v2 document takes
+// about 1 MB, because it contains all native kinds.
 const (
 	maxGroups    = 1024
 	maxOpenAPIV3 = 1024
@@ -38,31 +36,28 @@ const (
 	maxIdle      = 10 * time.Minute
 )
 
-// aggregatedJSON asks for all groups of a server in one answer.
+// aggregatedJSON is the media type of aggregated discovery.
 const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// A Discovery serves what is to be found in a cluster: its groups, versions and
-// resources, and their OpenAPI. Native kinds and custom resources appear as one.
-// Everything is built when it is first asked for, once for all clusters of a
-// shape; a cluster costs nothing.
+// A Discovery serves the discovery and OpenAPI of clusters, with native and custom
+// resources merged. It builds documents on demand, once for all clusters of a shape, and
+// holds nothing per cluster.
 type Discovery struct {
 	base    *genericapiserver.GenericAPIServer
 	shapeOf func(context.Context) *Shape
 	codecs  serializer.CodecFactory // of aggregated discovery
 
-	// What the server has natively, "api" or "apis": shapes hold parts of the same.
-	natives   *recent[string, []apidiscoveryv2.APIGroupDiscovery]
-	groups    *recent[Hash, map[string]http.Handler] // by shape, then by path without slashes around it
-	openAPIV2 *recent[Hash, http.Handler]            // by shape
-	openAPIV3 *recent[Hash, *openAPIV3]              // by shape
-	hashes    *recent[Hash, string]                  // of documents, by what is in them
-	documents *recent[Hash, *document]               // by what is in them
+	natives   *recent[string, []apidiscoveryv2.APIGroupDiscovery] // native groups, by "api" or "apis"
+	groups    *recent[Hash, map[string]http.Handler]              // by shape, then by path without outer slashes
+	openAPIV2 *recent[Hash, http.Handler]                         // by shape
+	openAPIV3 *recent[Hash, *openAPIV3]                           // by shape
+	hashes    *recent[Hash, string]                               // hashes of documents, by key of the part
+	documents *recent[Hash, *document]                            // by key of the part
 }
 
-// NewDiscovery returns the discovery of the clusters of a server. ShapeOf tells
-// what the cluster of a request serves besides the native kinds of base, nil
-// for nothing. Base must have all of its groups installed and be prepared to run
-// before the first request comes.
+// NewDiscovery returns the discovery of a server's clusters. shapeOf returns the custom
+// resources of a request's cluster; nil means none. All groups of base must be installed,
+// and base prepared to run, before the first request.
 func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.Context) *Shape) *Discovery {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
@@ -77,9 +72,8 @@ func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.
 	}
 }
 
-// Wrap returns a handler that answers requests for the discovery and OpenAPI of
-// a cluster, as far as custom resources change them, and passes all others to
-// next.
+// Wrap returns a handler that serves discovery and OpenAPI where custom resources change
+// them, and passes other requests to next.
 func (d *Discovery) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !describes(r.URL.Path) {
@@ -106,8 +100,8 @@ func (d *Discovery) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// describes reports whether path may be one of discovery or OpenAPI. It is
-// asked for every request.
+// describes reports whether path may belong to discovery or OpenAPI. It runs for every
+// request, so it must be cheap.
 func describes(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	switch depth := strings.Count(path, "/"); {
@@ -120,11 +114,11 @@ func describes(path string) bool {
 	}
 }
 
-// page returns what serves a request in clusters of a shape, or nil if they do
-// not differ there from the native server.
+// page returns the handler of a request in clusters of a shape. It returns nil if the
+// native server's response is the same.
 func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 	path := r.URL.Path
-	ctx := context.WithoutCancel(r.Context()) // others may wait longer for a result than this client
+	ctx := context.WithoutCancel(r.Context()) // other requests may wait for the result after this client has gone
 	if !strings.HasPrefix(path, "/openapi/") {
 		pages, err := d.groups.get(r.Context(), s.Key, func() (map[string]http.Handler, error) { return d.buildGroups(ctx, s) })
 		return pages[strings.Trim(path, "/")], err
@@ -149,7 +143,8 @@ func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 	return nil, v3.failed[name]
 }
 
-// buildGroups returns the pages of discovery on which a shape's resources stand.
+// buildGroups returns the handlers of the discovery paths that contain resources of a
+// shape.
 func (d *Discovery) buildGroups(ctx context.Context, s *Shape) (map[string]http.Handler, error) {
 	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
 	pages := map[string]http.Handler{}
@@ -192,8 +187,8 @@ func (d *Discovery) buildGroups(ctx context.Context, s *Shape) (map[string]http.
 	return pages, nil
 }
 
-// nativeGroups returns the groups that the server has itself below a root, "api"
-// or "apis". They must not be changed.
+// nativeGroups returns the native groups below a root, "api" or "apis". The result is
+// shared: callers must not change it.
 func (d *Discovery) nativeGroups(ctx context.Context, root string) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	return d.natives.get(ctx, root, func() ([]apidiscoveryv2.APIGroupDiscovery, error) {
 		manager := d.base.AggregatedDiscoveryGroupManager
@@ -206,7 +201,7 @@ func (d *Discovery) nativeGroups(ctx context.Context, root string) ([]apidiscove
 	})
 }
 
-// contents returns what a shape adds to each group and version.
+// contents returns the contents that a shape adds to each group and version.
 func (d *Discovery) contents(ctx context.Context, s *Shape) (map[schema.GroupVersion][]*Content, error) {
 	core, err := d.nativeGroups(ctx, "api")
 	if err != nil {
@@ -216,8 +211,8 @@ func (d *Discovery) contents(ctx context.Context, s *Shape) (map[schema.GroupVer
 	return contentsByVersion(s, slices.Concat(core, others)), err
 }
 
-// mergeNatives returns the groups below a root with customs among them, and adds
-// the page of each group and version that has customs.
+// mergeNatives returns the groups below a root, native and custom. It adds to pages the
+// handler of each group and version that has custom resources.
 func (d *Discovery) mergeNatives(ctx context.Context, pages map[string]http.Handler, root string, customs map[schema.GroupVersion]resources) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	natives, err := d.nativeGroups(ctx, root)
 	if err != nil {
@@ -245,8 +240,8 @@ func hasVersion(groups []apidiscoveryv2.APIGroupDiscovery, gv schema.GroupVersio
 	})
 }
 
-// groupPages adds the page of each group that has customs, and returns these
-// groups in order.
+// groupPages adds to pages the handler of each group that has custom resources, and
+// returns these groups in order.
 func (d *Discovery) groupPages(pages map[string]http.Handler, groups []apidiscoveryv2.APIGroupDiscovery, customs map[schema.GroupVersion]resources) []metav1.APIGroup {
 	changed := map[string]bool{}
 	for gv := range customs {
@@ -263,8 +258,8 @@ func (d *Discovery) groupPages(pages map[string]http.Handler, groups []apidiscov
 	return out
 }
 
-// groupList returns a handler of the older list of all groups: the native ones,
-// with changed put in the places of those of the same name or at the end.
+// groupList returns a handler of the unaggregated list of groups. Each group in changed
+// replaces the native group of its name, or is appended.
 func (d *Discovery) groupList(changed []metav1.APIGroup) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		natives, err := d.base.DiscoveryGroupManager.Groups(r.Context(), r)
@@ -272,29 +267,32 @@ func (d *Discovery) groupList(changed []metav1.APIGroup) http.Handler {
 			responsewriters.ErrorNegotiated(apierrors.NewInternalError(err), d.base.Serializer, schema.GroupVersion{}, w, r)
 			return
 		}
-		var local addresses
-		if len(natives) > 0 {
-			local = natives[0].ServerAddressByClientCIDRs
+		groups := slices.Clone(natives)
+		for _, g := range changed {
+			if len(natives) > 0 {
+				g.ServerAddressByClientCIDRs = natives[0].ServerAddressByClientCIDRs
+			}
+			if i := slices.IndexFunc(groups, func(have metav1.APIGroup) bool { return have.Name == g.Name }); i >= 0 {
+				groups[i] = g
+			} else {
+				groups = append(groups, g)
+			}
 		}
-		// Adding a group of the same name replaces it where it stands.
-		list := discovery.NewRootAPIsHandler(local, d.base.Serializer)
-		for _, g := range slices.Concat(natives, changed) {
-			list.AddGroup(g)
-		}
-		list.ServeHTTP(w, r)
+		d.writeGroups(w, r, groups)
 	})
 }
 
-// Addresses of the server for the client of one request.
-type addresses []metav1.ServerAddressByClientCIDR
+// writeGroups writes the unaggregated list of groups. It sets the apiVersion of the list,
+// as Kubernetes' aggregator does; upstream's own handler leaves it out.
+func (d *Discovery) writeGroups(w http.ResponseWriter, r *http.Request, groups []metav1.APIGroup) {
+	list := &metav1.APIGroupList{Groups: groups}
+	responsewriters.WriteObjectNegotiated(d.base.Serializer, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, r, http.StatusOK, list, false)
+}
 
-// ServerAddressByClientCIDRs implements [discovery.Addresses].
-func (a addresses) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR { return a }
-
-// newRoot returns a handler that serves all groups with their resources to
-// clients that know that form, and leaves the others to older.
+// newRoot returns a handler that serves aggregated discovery to clients that accept it,
+// and passes other requests to older.
 func (d *Discovery) newRoot(groups []apidiscoveryv2.APIGroupDiscovery, older http.Handler) (http.Handler, error) {
-	list := apidiscoveryv2.APIGroupDiscoveryList{Items: groups}
+	list := apidiscoveryv2.APIGroupDiscoveryList{Items: append([]apidiscoveryv2.APIGroupDiscovery{}, groups...)} // not null
 	text, err := json.Marshal(list)
 	if err != nil {
 		return nil, err
@@ -307,12 +305,12 @@ func (d *Discovery) newRoot(groups []apidiscoveryv2.APIGroupDiscovery, older htt
 			older.ServeHTTP(w, r)
 			return
 		}
-		answer := list // encoding writes its kind and version into it
+		answer := list // a copy, because encoding sets its kind and version
 		aggregated.ServeHTTPWithETag(&answer, etag, accepted.Convert.GroupVersion(), d.codecs, w, r)
 	})), nil
 }
 
-// getOnly refuses other methods as the native pages of discovery do.
+// getOnly refuses other methods with 405, as native discovery does.
 func getOnly(h http.Handler) http.Handler { return only(h, http.MethodGet) }
 
 func only(h http.Handler, methods ...string) http.Handler {

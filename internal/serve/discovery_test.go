@@ -3,7 +3,9 @@ package serve
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -19,7 +21,7 @@ const (
 	acceptV2beta1  = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 )
 
-// named returns the group and version of each list with the names in it.
+// named returns the names in each list, by group and version.
 func named(lists []*metav1.APIResourceList) map[string][]string {
 	out := map[string][]string{}
 	for _, l := range lists {
@@ -94,7 +96,7 @@ func TestDiscoveryOfClustersSideBySide(t *testing.T) {
 	}
 }
 
-// Both forms of discovery must tell a client the same about each resource.
+// Both forms of discovery have the same data about each resource.
 func TestDiscoveryOfOneResource(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{
@@ -168,7 +170,7 @@ func TestPreferredVersions(t *testing.T) {
 }
 
 // The list of groups keeps the form of the native one, with the addresses of
-// the server.
+// the server. Its apiVersion, too, is that of Kubernetes' aggregator.
 func TestGroupListLooksNative(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(own(t)...)})
@@ -178,7 +180,7 @@ func TestGroupListLooksNative(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	equal(t, "type", got.TypeMeta, plain.TypeMeta)
+	equal(t, "type", got.TypeMeta, metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"})
 	equal(t, "native groups", got.Groups[:len(plain.Groups)], plain.Groups)
 	if len(plain.Groups[0].ServerAddressByClientCIDRs) == 0 {
 		t.Fatal("the native server gives no addresses")
@@ -203,11 +205,11 @@ func TestAggregatedDiscoveryIsCached(t *testing.T) {
 		} {
 			equal(t, string(name), w.get(t, name, "/apis", "Accept", accept, "If-None-Match", etag).Code, want)
 		}
-		// What is in the group without a name is the same in all of them.
+		// The core group is the same in all clusters.
 		etag = w.get(t, "plain", "/api", "Accept", accept).Header().Get("ETag")
 		equal(t, "/api", w.get(t, "a", "/api", "Accept", accept, "If-None-Match", etag).Code, http.StatusNotModified)
 	}
-	// What the native server no longer speaks, the others do not either.
+	// Formats that the native server does not support are not supported.
 	for _, name := range []cluster.Name{"plain", "a"} {
 		equal(t, "beta in "+string(name), w.get(t, name, "/apis", "Accept", acceptV2beta1).Code, http.StatusNotAcceptable)
 		equal(t, "beta or older in "+string(name), w.get(t, name, "/apis", "Accept", acceptV2beta1+",application/json").Code, http.StatusOK)
@@ -242,7 +244,7 @@ func TestMethodsAndPathsOfDiscovery(t *testing.T) {
 	}
 }
 
-// A native resource is served as such, whatever a cluster defines.
+// Native resources are served even if a cluster defines resources of the same name.
 func TestNativeResourcesWin(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(
@@ -283,7 +285,7 @@ func TestNothingIsMadeOfWhatIsBeingRemoved(t *testing.T) {
 	equal(t, "verbs", list.APIResources[0].Verbs, metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"})
 }
 
-// Versions that are not served are stored, at most.
+// Versions that are not served are not in discovery.
 func TestVersionsNotServed(t *testing.T) {
 	t.Parallel()
 	crd := define("example.com", "widgets", "Widget", "v1", "v2")
@@ -304,5 +306,31 @@ func TestVersionsNotServed(t *testing.T) {
 	}
 	for _, path := range []string{"/apis", "/api", "/openapi/v3"} {
 		equal(t, path, w.get(t, "none", path).Body.String(), w.get(t, "plain", path).Body.String())
+	}
+}
+
+// A view has no core group: its lists are empty, and not null.
+func TestViewWithoutCoreGroup(t *testing.T) {
+	t.Parallel()
+	c := own(t)[0]
+	h, err := startWorld(t, nil).Viewed(c, c.Definition.Spec.Versions[0].Name, Verbs{c.GroupResource().Resource: {"get", "list"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for accept, want := range map[string]string{acceptV2: `"items":[]`, "application/json": `"versions":[]`} {
+		r := httptest.NewRequest(http.MethodGet, "/api", nil)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", accept, w.Code, w.Body)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "/apis", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	var list metav1.APIGroupList
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || list.APIVersion != "v1" || len(list.Groups) != 1 {
+		t.Errorf("%v, %+v", err, list)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 )
 
-// taken are the names that the definitions of a group have, each for itself.
+// taken are the names in use in a group: resource names and kinds are separate.
 type taken struct {
 	resources, kinds sets.Set[string]
 }
@@ -28,10 +28,9 @@ func (t taken) add(n apiextensionsv1.CustomResourceDefinitionNames) {
 	t.kinds.Insert(n.Kind, n.ListKind)
 }
 
-// establish sets the status that a definition has from its specification and from
-// the names that are taken in its group. On a kube-apiserver controllers do that
-// one after the other, some time later; here it is a part of every write, so that
-// a definition is served when the answer to its creation comes.
+// establish computes the status of a definition from its spec and from the names in use
+// in its group. A kube-apiserver has controllers for this, which run later. Here each
+// write includes it, so that a definition is served when its creation returns.
 func establish(crd *apiextensions.CustomResourceDefinition, t taken) {
 	acceptNames(crd, t)
 	checkSchemas(crd)
@@ -51,8 +50,8 @@ func set(crd *apiextensions.CustomResourceDefinition, t apiextensions.CustomReso
 	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{Type: t, Status: s, Reason: reason, Message: message})
 }
 
-// acceptNames accepts the names that a definition asks for as far as nobody else
-// has them, and keeps those that it has instead of the others.
+// acceptNames accepts the names in the spec that are not in use. For a name in use it
+// keeps the name that was accepted before.
 func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 	want, have := crd.Spec.Names, &crd.Status.AcceptedNames
 	status, reason, message := apiextensions.ConditionTrue, "NoConflicts", "no conflicts found"
@@ -84,8 +83,8 @@ func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 
 func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
 
-// checkSchemas says whether the schemas are structural, as those of new definitions
-// have to be.
+// checkSchemas sets the condition NonStructuralSchema. New definitions must have
+// structural schemas.
 func checkSchemas(crd *apiextensions.CustomResourceDefinition) {
 	var all field.ErrorList
 	if p := crd.Spec.PreserveUnknownFields; p != nil && *p {
@@ -112,8 +111,8 @@ func checkSchemas(crd *apiextensions.CustomResourceDefinition) {
 	set(crd, apiextensions.NonStructuralSchema, apiextensions.ConditionTrue, "Violations", all.ToAggregate().Error())
 }
 
-// checkApproval says whether a definition in a group of the Kubernetes community is
-// approved by it.
+// checkApproval sets the condition KubernetesAPIApprovalPolicyConformant of definitions
+// in protected groups, such as *.k8s.io.
 func checkApproval(crd *apiextensions.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
@@ -140,5 +139,5 @@ func hasInvalidCABundle(crd *apiextensions.CustomResourceDefinition) bool {
 	return c != nil && c.WebhookClientConfig != nil && len(webhook.ValidateCABundle(field.NewPath(""), c.WebhookClientConfig.CABundle)) > 0
 }
 
-// errNamesMoved tells that somebody else defined something in the same group.
+// errNamesMoved means that a concurrent write changed the names of the group.
 var errNamesMoved = errors.New("names of the group have changed")

@@ -28,8 +28,8 @@ import (
 
 type definition = apiextensionsv1.CustomResourceDefinition
 
-// called returns a definition in example.com with these names: its plural and
-// singular, its kind and that of lists, and short ones.
+// called returns a definition in example.com with these names: plural, singular, kind, list kind
+// and short names.
 func called(names string) *definition {
 	n := strings.Fields(names)
 	crd := gadgets("example.com")
@@ -39,13 +39,13 @@ func called(names string) *definition {
 	return crd
 }
 
-// wanting returns it with other names than it has accepted.
+// wanting returns crd with other names in its spec than in its status.
 func wanting(crd *definition, names string) *definition {
 	crd.Spec.Names, crd.Generation = called(names).Spec.Names, crd.Generation+1
 	return crd
 }
 
-// settle returns crd as establish makes it beside others, which are settled.
+// settle returns crd after establish, with the other, settled definitions.
 func settle(t *testing.T, crd *definition, others ...*definition) *definition {
 	t.Helper()
 	taken := newTaken()
@@ -66,8 +66,8 @@ func settle(t *testing.T, crd *definition, others ...*definition) *definition {
 	return out
 }
 
-// upstream returns crd as upstream's controllers make it.
-func upstream(t *testing.T, crd *definition, others ...*definition) (got *definition) {
+// asUpstream returns crd after upstream's controllers.
+func asUpstream(t *testing.T, crd *definition, others ...*definition) (got *definition) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewSimpleClientset() //nolint:staticcheck // the other one does not know the types of definitions
@@ -104,8 +104,8 @@ func upstream(t *testing.T, crd *definition, others ...*definition) (got *defini
 	return got
 }
 
-// refuseStale makes writes conflict as those to a server do, which the tracker of the
-// fake client does not: upstream's controllers would undo what the others did.
+// refuseStale makes stale writes fail with a conflict, as in a server. The tracker of the fake
+// client accepts them, so upstream's controllers would undo writes of each other.
 func refuseStale(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
 	revision := 0
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -123,8 +123,8 @@ func refuseStale(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc
 	}
 }
 
-// Every definition gets the status that upstream's controllers give it in the end,
-// and these find nothing to do then.
+// Every definition gets the final status of upstream's controllers, which then have nothing to
+// do.
 func TestEstablishedAsUpstream(t *testing.T) {
 	other := settle(t, called("gizmos gizmo Gizmo GizmoList gz"))
 	elsewhere := settle(t, called("foos foo Foo FooList f"))
@@ -191,14 +191,14 @@ func TestEstablishedAsUpstream(t *testing.T) {
 			if got := conditions[apiextensionsv1.Established]; (got.Status != "True") != c.pending {
 				t.Errorf("established: %+v", got)
 			}
-			theirs := upstream(t, c.crd, other, elsewhere)
+			theirs := asUpstream(t, c.crd, other, elsewhere)
 			if d := cmp.Diff(theirs.Status.AcceptedNames, got.Status.AcceptedNames, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("names (-upstream +ours):\n%s", d)
 			}
 			if d := cmp.Diff(conditionsOf(theirs), conditions); d != "" {
 				t.Errorf("conditions (-upstream +ours):\n%s", d)
 			}
-			if d := cmp.Diff(got.Status, upstream(t, got, other, elsewhere).Status); d != "" {
+			if d := cmp.Diff(got.Status, asUpstream(t, got, other, elsewhere).Status); d != "" {
 				t.Errorf("upstream's controllers change it:\n%s", d)
 			}
 			if d := cmp.Diff(got.Status, settle(t, got, other, elsewhere).Status); d != "" {
@@ -227,7 +227,7 @@ func webhooked(crd *definition, ca string) *definition {
 	return crd
 }
 
-// conditionsOf returns the conditions by their type, without when they changed.
+// conditionsOf returns the conditions by type, without their times.
 func conditionsOf(crd *definition) map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.CustomResourceDefinitionCondition {
 	all := map[apiextensionsv1.CustomResourceDefinitionConditionType]apiextensionsv1.CustomResourceDefinitionCondition{}
 	for _, c := range crd.Status.Conditions {
@@ -237,7 +237,7 @@ func conditionsOf(crd *definition) map[apiextensionsv1.CustomResourceDefinitionC
 	return all
 }
 
-// Names that one lets go of, another gets with its next write.
+// A definition gets released names with its next write.
 func TestReleasedNames(t *testing.T) {
 	first := settle(t, called("foos foo Foo FooList f"))
 	second := settle(t, called("bars foo Foo FooList f"), first)

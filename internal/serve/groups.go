@@ -15,14 +15,14 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 )
 
-// resources are the custom resources of one group and version in both forms that
-// discovery has, ordered by name.
+// resources are the custom resources of one group and version, ordered by name, in both
+// forms of discovery.
 type resources struct {
 	listed     []metav1.APIResource
 	aggregated []apidiscoveryv2.APIResourceDiscovery
 }
 
-// at returns the path below which a group and version is served.
+// at returns the path of a group and version, without a leading slash.
 func at(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return "api/" + gv.Version
@@ -30,8 +30,8 @@ func at(gv schema.GroupVersion) string {
 	return "apis/" + gv.Group + "/" + gv.Version
 }
 
-// contentsByVersion returns what a shape serves in each group and version,
-// ordered by name. Native resources are not replaced by those of a cluster.
+// contentsByVersion returns the contents of a shape by group and version, ordered by
+// name. It leaves out resources that are native.
 func contentsByVersion(s *Shape, natives []apidiscoveryv2.APIGroupDiscovery) map[schema.GroupVersion][]*Content {
 	native := map[schema.GroupVersionResource]bool{}
 	for _, g := range natives {
@@ -78,8 +78,8 @@ func resourcesOf(gv schema.GroupVersion, contents []*Content) (resources, error)
 
 func subresourceVerbs() metav1.Verbs { return metav1.Verbs{"get", "patch", "update"} }
 
-// verbs returns what can be done with the objects of a definition. Nothing is
-// made any more while it is being removed.
+// verbs returns the verbs of a definition's objects. A terminating definition has no
+// verbs that write objects, except deletion.
 func verbs(crd *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
 		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
@@ -141,10 +141,10 @@ func describe(gv schema.GroupVersion, crd *apiextensionsv1.CustomResourceDefinit
 	return out
 }
 
-// mergeGroups adds customs to the groups that the server has natively, changing
-// neither. Native groups come first, as they stand, since a client that finds a
-// short name in two groups takes the first; then the others by name. Within a
-// group, versions are ordered as Kubernetes does, v1 before v1beta1.
+// mergeGroups returns the native groups with customs added. It does not change its
+// arguments. Native groups come first, in their order, because a client that finds a
+// short name in two groups takes the first. Other groups follow by name. Versions of a
+// group are in the order of Kubernetes, v1 before v1beta1.
 func mergeGroups(natives []apidiscoveryv2.APIGroupDiscovery, customs map[schema.GroupVersion]resources) []apidiscoveryv2.APIGroupDiscovery {
 	added := map[string][]apidiscoveryv2.APIVersionDiscovery{}
 	for gv, r := range customs {
@@ -186,7 +186,8 @@ func mergeVersions(natives, customs []apidiscoveryv2.APIVersionDiscovery) []apid
 	return out
 }
 
-// groupOf returns the older form of a group. Its first version is preferred.
+// groupOf returns a group in the form of unaggregated discovery. The first version is
+// the preferred one.
 func groupOf(g apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
 	out := metav1.APIGroup{Name: g.Name}
 	for _, v := range g.Versions {

@@ -9,47 +9,49 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
 const (
-	// maxHandlers is how many handlers stay that nobody uses right now. Each holds
-	// the compiled schemas of a definition: some hundred KB, and for the largest
-	// definitions some MB.
+	// maxHandlers is the maximum of idle handlers. Each holds the compiled schemas of
+	// a definition: some hundred KB, and for the largest definitions some MB.
 	maxHandlers = 256
-	// handlerIdle is how long one stays after it was last used.
+	// handlerIdle is the time after its last use until an idle handler is destroyed.
 	handlerIdle = 10 * time.Minute
 )
 
-// A handlerKey is what requests must have in common to be served by one handler.
+// A handlerKey identifies a handler. Requests with equal keys share it.
 type handlerKey struct {
 	content Hash
-	tenant  cluster.Name // only if it calls webhooks
+	tenant  cluster.Name // only if the handler calls webhooks
 }
 
-// handlers holds one handler for each key. They go when no cluster has their
-// content any more, when they have been idle for long, or when there are many;
-// never while a request, such as a watch, is in them. Nothing runs meanwhile.
+// handlers holds one handler for each key. It destroys a handler when no cluster uses
+// its content any more, when it has been idle for handlerIdle, or when more than
+// maxHandlers are idle. It never destroys a handler that serves a request, such as a
+// watch. It checks idle times when a request ends, without a timer.
 type handlers struct {
 	now func() time.Time
 
 	mu     sync.Mutex
 	byKey  map[handlerKey]*handler
-	idle   list.List // of those that nobody uses, the last used first
+	idle   list.List // idle handlers, most recently used first
 	closed bool
 }
 
-// A handler serves one content. It does not hold on to it, but to its definition.
+// A handler serves one content. It holds the definition but not the [Content], so that
+// the garbage collector can free the Content.
 type handler struct {
-	definition *oneDefinition
+	definition *upstream.Definition
 	once       sync.Once
 	http       http.Handler
 	err        error
 
 	key  handlerKey
 	uses int           // guarded by handlers.mu
-	at   *list.Element // in handlers.idle, nil while it is used
-	used time.Time     // when it was last let go of
-	gone bool          // nobody has the content any more
+	at   *list.Element // in handlers.idle, nil while it is in use
+	used time.Time     // end of the last use
+	gone bool          // the content was garbage collected
 	last runtime.Cleanup
 }
 
@@ -57,19 +59,19 @@ func newHandlers() *handlers {
 	return &handlers{now: time.Now, byKey: map[handlerKey]*handler{}}
 }
 
-// of returns the handler of a key, which is for content c. It is built once, without
-// holding up others. Done must be called when the request has ended.
-func (s *handlers) of(key handlerKey, c *Content, build func(*oneDefinition) (http.Handler, error)) (h http.Handler, done func(), err error) {
+// of returns the handler of key, and builds it with build if it does not exist. Other
+// handlers stay available meanwhile. The caller must call done when the request has ended.
+func (s *handlers) of(key handlerKey, c *Content, build func(*upstream.Definition) (http.Handler, error)) (h http.Handler, done func(), err error) {
 	use := s.take(key, c)
 	use.once.Do(func() {
 		defer func() {
-			if p := recover(); p != nil { // what one tenant defined must not break what all use
+			if p := recover(); p != nil { // a definition of a tenant must not crash the server
 				use.err = fmt.Errorf("panic: %v", p)
 			}
 		}()
-		if use.definition.crd, use.err = c.Whole(); use.err == nil {
+		if use.definition.CRD, use.err = c.Whole(); use.err == nil {
 			gr := c.GroupResource()
-			use.definition.crd.Name = gr.Resource + "." + gr.Group // as upstream looks for it, also in the core group
+			use.definition.CRD.Name = gr.Resource + "." + gr.Group // the name that upstream looks up, also in the core group
 			use.http, use.err = build(use.definition)
 		}
 	})
@@ -85,7 +87,7 @@ func (s *handlers) take(key handlerKey, c *Content) *handler {
 	defer s.mu.Unlock()
 	h := s.byKey[key]
 	if h == nil {
-		h = &handler{key: key, definition: &oneDefinition{}}
+		h = &handler{key: key, definition: &upstream.Definition{}}
 		s.byKey[key] = h
 		h.last = runtime.AddCleanup(c, s.orphan, h)
 	}
@@ -115,7 +117,7 @@ func (s *handlers) release(h *handler) {
 	}
 }
 
-// orphan is called when nobody has the content of h any more.
+// orphan runs after the content of h was garbage collected.
 func (s *handlers) orphan(h *handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,15 +126,15 @@ func (s *handlers) orphan(h *handler) {
 	}
 }
 
-// drop tears an unused handler down. Called locked.
+// drop destroys an idle handler. The caller holds mu.
 func (s *handlers) drop(h *handler) {
 	s.idle.Remove(h.at)
 	h.at = nil
-	h.last.Stop() // it would keep h for as long as there is the content
+	h.last.Stop() // the cleanup would keep h in memory as long as the content exists
 	if s.byKey[h.key] == h {
 		delete(s.byKey, h.key)
 	}
-	h.definition.remove()
+	h.definition.Remove()
 }
 
 func (s *handlers) len() int {
@@ -141,8 +143,8 @@ func (s *handlers) len() int {
 	return len(s.byKey)
 }
 
-// close tears all handlers down. A request that was given up may still be in one, even
-// while that is built: then it goes when the request is done with it.
+// close destroys all handlers. A request that timed out may still use one; that handler
+// is destroyed when the request ends.
 func (s *handlers) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// A workshop has handlers that say how often each was built and torn down.
+// A workshop counts how often each handler was built and torn down.
 type workshop struct {
 	t *testing.T
 	*handlers
@@ -28,18 +30,18 @@ func newWorkshop(t *testing.T) *workshop {
 	return w
 }
 
-func (w *workshop) build(d *oneDefinition) (http.Handler, error) {
+func (w *workshop) build(d *upstream.Definition) (http.Handler, error) {
 	w.built.Add(1)
 	_, err := d.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
 		w.gone.Add(1)
-		if _, err := d.Get(d.crd.Name); err == nil {
+		if _, err := d.Get(d.CRD.Name); err == nil {
 			w.t.Errorf("a definition is removed, and still there")
 		}
 	}})
 	return http.NotFoundHandler(), err
 }
 
-// use takes the handler of a content, until the function returned is called.
+// use uses the handler of a content until the returned function is called.
 func (w *workshop) use(c *Content) (done func()) {
 	w.t.Helper()
 	h, done, err := w.of(handlerKey{content: c.Hash}, c, w.build)
@@ -65,8 +67,8 @@ func contentOf(t testing.TB, group string) *Content {
 	return c
 }
 
-// A handler is built once, however many ask for it at the same time, and one that
-// takes its time holds up nobody who wants another.
+// A handler is built once for all concurrent requests. A slow build does not delay requests for
+// other handlers.
 func TestOneHandler(t *testing.T) {
 	w := newWorkshop(t)
 	slow, quick := contentOf(t, "slow.com"), contentOf(t, "quick.com")
@@ -75,7 +77,7 @@ func TestOneHandler(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			_, done, err := w.of(handlerKey{content: slow.Hash}, slow, func(d *oneDefinition) (http.Handler, error) {
+			_, done, err := w.of(handlerKey{content: slow.Hash}, slow, func(d *upstream.Definition) (http.Handler, error) {
 				builds.Add(1)
 				close(begun)
 				<-goOn
@@ -96,7 +98,7 @@ func TestOneHandler(t *testing.T) {
 		t.Errorf("built %d times", builds.Load())
 	}
 	w.expect("in the end", 2, 2, 0)
-	_, done, err := w.of(handlerKey{content: slow.Hash, tenant: "c1"}, slow, func(d *oneDefinition) (http.Handler, error) {
+	_, done, err := w.of(handlerKey{content: slow.Hash, tenant: "c1"}, slow, func(d *upstream.Definition) (http.Handler, error) {
 		w.close() // its request was given up, and goes on
 		w.expect("closed while one is built", 1, 2, 2)
 		return w.build(d)
@@ -110,13 +112,13 @@ func TestOneHandler(t *testing.T) {
 	w.expect("let go", 0, 3, 3)
 }
 
-// What cannot be built is said to all who wait for it, and tried again by the next.
+// All waiting requests get the error of a failed build. The next request tries again.
 func TestHandlerThatCannotBeBuilt(t *testing.T) {
 	w := newWorkshop(t)
 	c := contentOf(t, "example.com")
-	for name, build := range map[string]func(*oneDefinition) (http.Handler, error){
-		"cannot": func(*oneDefinition) (http.Handler, error) { return nil, errors.New("cannot") },
-		"broken": func(*oneDefinition) (http.Handler, error) { panic("broken") },
+	for name, build := range map[string]func(*upstream.Definition) (http.Handler, error){
+		"cannot": func(*upstream.Definition) (http.Handler, error) { return nil, errors.New("cannot") },
+		"broken": func(*upstream.Definition) (http.Handler, error) { panic("broken") },
 	} {
 		for range 2 {
 			var wg sync.WaitGroup
@@ -136,7 +138,7 @@ func TestHandlerThatCannotBeBuilt(t *testing.T) {
 	w.expect("after errors", 1, 1, 0)
 }
 
-// Handlers go when they were not used for long, as soon as another is let go of.
+// Idle handlers are removed when the use of another handler ends.
 func TestIdleHandlers(t *testing.T) {
 	w := newWorkshop(t)
 	old, watched, busy := contentOf(t, "old.com"), contentOf(t, "watched.com"), contentOf(t, "busy.com")
@@ -159,8 +161,7 @@ func TestIdleHandlers(t *testing.T) {
 	runtime.KeepAlive([]*Content{old, watched, busy})
 }
 
-// No more than so many stay that nobody uses; those in use do not count, and are
-// never taken away.
+// The number of unused handlers is limited. Handlers in use do not count and are not removed.
 func TestManyHandlers(t *testing.T) {
 	w := newWorkshop(t)
 	var all []*Content
@@ -191,7 +192,7 @@ func TestManyHandlers(t *testing.T) {
 	runtime.KeepAlive(all)
 }
 
-// A handler goes with its content: at once, or when the last request has left it.
+// A handler is removed with its content: at once, or after its last request.
 func TestOrphanedHandlers(t *testing.T) {
 	w := newWorkshop(t)
 	kept := contentOf(t, "kept.com")

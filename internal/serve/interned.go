@@ -6,7 +6,8 @@ import (
 	"weak"
 )
 
-// interned keeps one of each value, for as long as anybody else does.
+// interned deduplicates immutable values by key. It holds weak pointers: a value is
+// freed when its last user drops it.
 type interned[K comparable, V any] struct {
 	mu     sync.Mutex
 	values map[K]weak.Pointer[V]
@@ -16,8 +17,8 @@ func newInterned[K comparable, V any]() *interned[K, V] {
 	return &interned[K, V]{values: map[K]weak.Pointer[V]{}}
 }
 
-// get returns the value of key, which it builds if there is none. Of two who build
-// it at the same time, both get the same.
+// get returns the value of key, and builds it if it does not exist. Concurrent callers
+// may both build, but get the same value.
 func (i *interned[K, V]) get(key K, build func() (*V, error)) (*V, error) {
 	if v := i.find(key); v != nil {
 		return v, nil
@@ -43,7 +44,7 @@ func (i *interned[K, V]) find(key K) *V {
 	return i.values[key].Value()
 }
 
-// forget drops a value that is gone, unless there is another by now.
+// forget removes the entry of a freed value, unless key has a new value.
 func (i *interned[K, V]) forget(key K, gone weak.Pointer[V]) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// collected runs the garbage collector until what is wanted has happened.
+// collected runs the garbage collector until happened returns true.
 func collected(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	for range 10000 {
@@ -28,7 +28,7 @@ func (i *interned[K, V]) len() int {
 	return len(i.values)
 }
 
-// A value is there for as long as anybody has it, and is then forgotten.
+// A value is kept while it is referenced.
 func TestInterned(t *testing.T) {
 	all := newInterned[int, string]()
 	built := 0
@@ -62,7 +62,7 @@ func TestInterned(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// The end of an old value does not take away a new one of its key.
+// The cleanup of an old value does not remove a new value of the same key.
 func TestInternedAgain(t *testing.T) {
 	all := newInterned[string, [64]byte]()
 	for i := range 200 {
@@ -81,7 +81,7 @@ func TestInternedAgain(t *testing.T) {
 	collected(t, "the last", func() bool { return all.len() == 0 })
 }
 
-// Of those who ask at the same time, all get the same, while values come and go.
+// Concurrent callers get the same value.
 func TestInternedConcurrently(t *testing.T) {
 	all := newInterned[string, int]()
 	for round := range 20 {

@@ -4,18 +4,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// A Kind is what a cluster serves of a resource in one version.
+// A Kind is one version of a resource that a cluster serves.
 type Kind struct {
 	schema.GroupVersionKind
 	Plural     string
 	Namespaced bool
-	Stored     store.Resource
+	Stored     keys.Resource
 }
 
-// GroupVersionResource returns what the kind is asked for as.
+// GroupVersionResource returns the resource that serves the kind.
 func (k Kind) GroupVersionResource() schema.GroupVersionResource {
 	return k.GroupVersion().WithResource(k.Plural)
 }
@@ -24,14 +24,14 @@ func (k Kind) GroupVersionResource() schema.GroupVersionResource {
 // It holds nothing per cluster.
 type Kinds struct {
 	natives map[schema.GroupVersionKind]Kind
-	stored  map[store.Resource]Kind
+	stored  map[keys.Resource]Kind
 	shapeOf func(cluster.Name) *Shape
 }
 
-// NewKinds returns the kinds compiled into the server, the preferred version of each
-// first, and those of the shape that a cluster has.
+// NewKinds returns the kinds of natives and of each cluster's shape. The preferred
+// version of a native resource must come first.
 func NewKinds(natives []Kind, shapeOf func(cluster.Name) *Shape) *Kinds {
-	k := &Kinds{natives: map[schema.GroupVersionKind]Kind{}, stored: map[store.Resource]Kind{}, shapeOf: shapeOf}
+	k := &Kinds{natives: map[schema.GroupVersionKind]Kind{}, stored: map[keys.Resource]Kind{}, shapeOf: shapeOf}
 	for _, n := range natives {
 		k.natives[n.GroupVersionKind] = n
 		if _, ok := k.stored[n.Stored]; !ok {
@@ -41,7 +41,7 @@ func NewKinds(natives []Kind, shapeOf func(cluster.Name) *Shape) *Kinds {
 	return k
 }
 
-// Find returns how cluster c serves a kind in exactly that version.
+// Find returns the kind that cluster c serves as gvk, in exactly this version.
 func (k *Kinds) Find(c cluster.Name, gvk schema.GroupVersionKind) (Kind, bool) {
 	if native, ok := k.natives[gvk]; ok {
 		return native, true
@@ -60,10 +60,10 @@ func (k *Kinds) Find(c cluster.Name, gvk schema.GroupVersionKind) (Kind, bool) {
 	return Kind{}, false
 }
 
-// StoredAs returns how cluster c serves the objects that it stores as a resource, in
-// the version that they are stored in if that is served.
-func (k *Kinds) StoredAs(c cluster.Name, r store.Resource) (Kind, bool) {
-	if r.Root == store.Native {
+// StoredAs returns the kind that cluster c serves for objects stored as r. The version
+// is the storage version if that is served, else the first served one.
+func (k *Kinds) StoredAs(c cluster.Name, r keys.Resource) (Kind, bool) {
+	if r.Root == keys.Native {
 		native, ok := k.stored[r]
 		return native, ok
 	}
@@ -86,6 +86,6 @@ func (s Served) kind(version string) Kind {
 		GroupVersionKind: schema.GroupVersionKind{Group: gr.Group, Version: version, Kind: d.Status.AcceptedNames.Kind},
 		Plural:           gr.Resource,
 		Namespaced:       d.Spec.Scope == "Namespaced",
-		Stored:           store.CustomResource(gr, s.Identity),
+		Stored:           keys.CustomResource(gr, s.Identity),
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// An answer records what a handler of this process writes.
+// An answer records the response of a handler in this process.
 type answer struct {
 	code   int
 	header http.Header
@@ -28,9 +28,9 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.body.Write(b)
 }
 
-// fetch reads the JSON that h serves at path. What it reads is the same for every
-// client and kept for later ones, so it does not depend on a request's context.
-// The request accepts no encoding, so that the answer is never packed.
+// fetch decodes the JSON that h serves at path. It takes no context, because the result
+// is cached for all clients. The request accepts no encoding, so the response is not
+// compressed.
 func fetch(h http.Handler, path, accept string, into any) error {
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, path, nil)
 	if err != nil {

@@ -100,7 +100,7 @@ type world struct {
 	url string
 }
 
-// startWorld serves the native kinds in every cluster, and what is in shapes.
+// startWorld serves the native kinds in every cluster, and the shapes.
 func startWorld(t *testing.T, shapes map[cluster.Name]*Shape) *world {
 	t.Helper()
 	native := startNative(t)

@@ -9,14 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// maxNesting is how deep an object may be nested, as the decoders of JSON have it. A
-// schema is nested in itself as deep as whoever writes it likes, and in protobuf that
-// takes a few bytes for each level: decoding it would take more stack than a program may
-// have, which ends the program.
+// maxNesting is the maximal nesting of an object, the limit of JSON decoders. Schemas
+// are recursive, and one level takes a few bytes of protobuf. Decoding without a limit
+// could overflow the stack, which crashes the process.
 const maxNesting = 10_000
 
-// shallow is a serializer that refuses what is nested deeper in protobuf than it could
-// be in JSON.
+// shallow is a serializer that refuses protobuf with more than maxNesting levels.
 type shallow struct{ runtime.NegotiatedSerializer }
 
 // SupportedMediaTypes implements [runtime.NegotiatedSerializer].
@@ -43,16 +41,16 @@ func (d shallowDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, i
 	return d.Serializer.Decode(data, defaults, into)
 }
 
-// protobufMagic is what every object in protobuf begins with.
+// protobufMagic is the prefix of every object in protobuf.
 const protobufMagic = "k8s\x00"
 
-// nestedDeeper reports whether a message has others in it more than limit levels deep.
-// It does not know which of its fields are messages and takes for one whatever could
-// be, so that what it reports can be too much, but never too little. It looks at each
-// byte a few times at most.
+// nestedDeeper reports whether a message is nested more than limit levels deep. It does
+// not know the types of fields, so it treats every field as a message that could be one.
+// It may overestimate the depth, but never underestimates it. Its time is linear in the
+// size of data.
 func nestedDeeper(data []byte, limit int) bool {
 	data = data[min(len(data), len(protobufMagic)):]
-	ends := []int{len(data)} // of the messages that at is in
+	ends := []int{len(data)} // ends of the messages around at, outermost first
 	for at := 0; ; {
 		for at == ends[len(ends)-1] {
 			if ends = ends[:len(ends)-1]; len(ends) == 0 {
@@ -61,7 +59,7 @@ func nestedDeeper(data []byte, limit int) bool {
 		}
 		end := ends[len(ends)-1]
 		size, inner, ok := nextField(data[at:end])
-		if !ok { // it is no message: go on behind it
+		if !ok { // not a message: continue after it
 			at = end
 			continue
 		}
@@ -74,9 +72,9 @@ func nestedDeeper(data []byte, limit int) bool {
 	}
 }
 
-// nextField reads the field that a message begins with: its size or, if it may be a
-// message itself, where that begins and how long it is. Groups are skipped by their
-// marks, which are fields without a value.
+// nextField reads the first field of a message. It returns the size of the field. If the
+// field may be a message, size is the offset of that message and inner its length. The
+// start and end tags of groups count as fields without a value.
 func nextField(message []byte) (size, inner int, ok bool) {
 	tag, size := varint(message)
 	if size == 0 {
@@ -103,8 +101,8 @@ func nextField(message []byte) (size, inner int, ok bool) {
 	return size, 0, size <= len(message)
 }
 
-// varint reads a number, and how many bytes it has, 0 if there is none. Like the decoders
-// that are generated, and unlike encoding/binary, it drops what is beyond 64 bits.
+// varint decodes a number and returns its size in bytes, 0 if it is invalid. Like the
+// generated decoders, and unlike encoding/binary, it drops bits beyond 64.
 func varint(b []byte) (v uint64, size int) {
 	for i := 0; i < len(b) && i < binary.MaxVarintLen64; i++ {
 		if v |= uint64(b[i]&0x7f) << (7 * i); b[i] < 0x80 {

@@ -21,8 +21,8 @@ func nestedProps(n int) []byte {
 	return b
 }
 
-// How deep a message is nested is found out before anything is decoded, also where it is
-// written as only lenient decoders read it.
+// The nesting of a message is determined before it is decoded, also for encodings that only
+// lenient decoders accept.
 func TestNesting(t *testing.T) {
 	deep := nestedProps(200)
 	if err := new(apiextensionsv1.JSONSchemaProps).Unmarshal(deep); err != nil {
@@ -52,7 +52,7 @@ func TestNesting(t *testing.T) {
 	}
 }
 
-// A definition that decodes is never deeper than what was reported of it.
+// A decoded definition is never deeper than reported.
 func FuzzNesting(f *testing.F) {
 	for _, n := range []int{0, 1, 5, 60} {
 		f.Add(nestedProps(n))

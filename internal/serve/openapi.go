@@ -22,25 +22,24 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// groupVersionKinds is the extension of a definition that lists the kinds which
-// it is used for.
+// groupVersionKinds is the OpenAPI extension that lists the kinds of a schema.
 const groupVersionKinds = "x-kubernetes-group-version-kind"
 
-// openAPIV3 is the OpenAPI version 3 of the clusters of a shape.
+// openAPIV3 is the OpenAPI v3 of the clusters of a shape.
 type openAPIV3 struct {
 	root   http.Handler
 	parts  map[string]part  // by path, such as /apis/apps/v1
-	failed map[string]error // those that cannot be built, by path
+	failed map[string]error // errors of parts that cannot be built, by path
 }
 
-// A part is what clusters serve in one group and version.
+// A part is the set of custom resources of one group and version.
 type part struct {
 	gv       schema.GroupVersion
 	contents []*Content
-	shared   bool // with native kinds
+	shared   bool // the group and version has native kinds too
 }
 
-// key returns a hash of the part. It is the same in all shapes that have it.
+// key returns a hash of the part. Equal parts of different shapes have equal keys.
 func (p part) key() Hash {
 	sum := sha256.New()
 	sum.Write([]byte(at(p.gv) + "\n"))
@@ -52,9 +51,8 @@ func (p part) key() Hash {
 	return key
 }
 
-// buildOpenAPIV3 returns the OpenAPI of a shape. Parts that cannot be built are
-// listed without a hash, and whoever reads one is told why; they take nothing
-// from the others.
+// buildOpenAPIV3 returns the OpenAPI of a shape. A part that cannot be built is listed
+// without a hash, and a request for it gets the error. Other parts are not affected.
 func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, error) {
 	v := &openAPIV3{parts: map[string]part{}, failed: map[string]error{}}
 	natives, err := hashesOf(d.base.OpenAPIV3VersionedService)
@@ -116,8 +114,7 @@ func newOpenAPIV3Root(hashes map[string]string) (http.Handler, error) {
 
 func getOrHead(h http.Handler) http.Handler { return only(h, http.MethodGet, http.MethodHead) }
 
-// hashesOf returns the hash of each document of a service by its path, such as
-// /api/v1.
+// hashesOf returns the hashes of a service's documents by path, such as /api/v1.
 func hashesOf(service *handler3.OpenAPIService) (map[string]string, error) {
 	var list handler3.OpenAPIV3Discovery
 	if err := fetch(http.HandlerFunc(service.HandleDiscovery), "/openapi/v3", "application/json", &list); err != nil {
@@ -134,9 +131,9 @@ func hashesOf(service *handler3.OpenAPIService) (map[string]string, error) {
 	return out, nil
 }
 
-// moved returns what answers a request for a native document with the hash of
-// another one, or for a document that there is not, which the library answers with an
-// empty one. It is nil for all other requests.
+// moved returns a handler that redirects a request for a native document with an old
+// hash, or answers 404 for a missing document, where the library would serve an empty
+// one. It returns nil for other requests.
 func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
 	path, within := strings.CutPrefix(r.URL.Path, "/openapi/v3/")
 	if !within || d.base.OpenAPIV3VersionedService == nil {
@@ -152,10 +149,9 @@ func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
 	return http.NotFoundHandler(), nil
 }
 
-// redirect returns a handler that sends clients which ask for another hash to
-// the right one, or nil if r is not from one. The location is relative, since
-// the path that the client used may begin with the name of its cluster, which is
-// not to be seen here.
+// redirect returns a handler that redirects r to the URL with hash, or nil if r has this
+// hash or none. The location is relative, because the client's path may begin with the
+// cluster, which r no longer contains.
 func redirect(r *http.Request, hash string) http.Handler {
 	if asked := r.URL.Query().Get("hash"); asked == "" || asked == hash {
 		return nil
@@ -167,7 +163,7 @@ func redirect(r *http.Request, hash string) http.Handler {
 	})
 }
 
-// A document is the OpenAPI of one part.
+// A document is the OpenAPI v3 document of one part.
 type document struct {
 	service *handler3.OpenAPIService
 	hash    string
@@ -182,7 +178,8 @@ func (doc *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	getOrHead(h).ServeHTTP(w, r)
 }
 
-// buildDocument returns the document of a part, with the native kinds there.
+// buildDocument returns the document of a part, including the native kinds of its group
+// and version.
 func (d *Discovery) buildDocument(p part) (*document, error) {
 	var specs []*spec3.OpenAPI
 	var native spec3.OpenAPI
@@ -209,7 +206,7 @@ func (d *Discovery) buildDocument(p part) (*document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build OpenAPI of %s: %w", p.gv, err)
 	}
-	if p.shared { // keep what merging leaves out, such as how clients authenticate
+	if p.shared { // keep the fields that merging drops, such as security schemes
 		whole, components := native, *native.Components
 		components.Schemas = merged.Components.Schemas
 		whole.Paths, whole.Components = merged.Paths, &components
@@ -225,13 +222,12 @@ func (d *Discovery) buildDocument(p part) (*document, error) {
 }
 
 func openAPIOptions(v2 bool) builder.Options {
-	// Selectable fields are upstream's feature CustomResourceFieldSelectors, which
-	// can no longer be switched off.
+	// The feature gate CustomResourceFieldSelectors is locked to true in upstream.
 	return builder.Options{V2: v2, IncludeSelectableFields: true}
 }
 
-// withoutEmptyGroup returns paths as they are served: the builder knows no
-// resources of the group without a name.
+// withoutEmptyGroup corrects the paths of core resources: the builder writes /apis//v1
+// instead of /api/v1.
 func withoutEmptyGroup[P any](paths map[string]P) map[string]P {
 	out := make(map[string]P, len(paths))
 	for path, p := range paths {
@@ -243,7 +239,7 @@ func withoutEmptyGroup[P any](paths map[string]P) map[string]P {
 	return out
 }
 
-// buildOpenAPIV2 returns a handler for the one document that version 2 has.
+// buildOpenAPIV2 returns a handler for the OpenAPI v2 document of a shape.
 func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler, error) {
 	byVersion, err := d.contents(ctx, s)
 	if err != nil {
@@ -264,8 +260,8 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 				return nil, fmt.Errorf("build OpenAPI version 2 of %s, version %s: %w", c.Definition.Name, gv.Version, err)
 			}
 			swagger.Paths.Paths = withoutEmptyGroup(swagger.Paths.Paths)
-			// Native definitions come without defaults; those that both have must
-			// be equal, or they would be there twice.
+			// Native schemas have no defaults. Schemas that both use must be equal,
+			// or merging would keep both.
 			swagger.Definitions = handler2.PruneDefaults(swagger.Definitions)
 			specs = append(specs, swagger)
 		}
@@ -279,9 +275,9 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 	return getOrHead(registered.Handler), nil
 }
 
-// ownExtensions returns static with extensions that may be changed: merging adds
-// the kinds of custom resources to the definitions they share with native ones,
-// in place, where other shapes and other requests would see them.
+// ownExtensions returns a copy of static whose extensions may be changed. Merging adds
+// the kinds of custom resources to shared schemas in place, which must not affect other
+// shapes.
 func ownExtensions(static *spec.Swagger) *spec.Swagger {
 	out := *static
 	out.Definitions = maps.Clone(static.Definitions)
@@ -294,7 +290,7 @@ func ownExtensions(static *spec.Swagger) *spec.Swagger {
 	return &out
 }
 
-// registered keeps the one handler that is registered with it.
+// registered is a mux that keeps one registered handler.
 type registered struct{ http.Handler }
 
 // Handle keeps h.

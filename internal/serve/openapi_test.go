@@ -82,7 +82,7 @@ func TestOpenAPIOfClustersSideBySide(t *testing.T) {
 	}
 }
 
-// Merging keeps what the native document of a shared group says besides kinds.
+// Merging keeps the parts of the native document of a shared group other than kinds.
 func TestSharedDocumentKeepsTheNativeOne(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{
@@ -97,7 +97,7 @@ func TestSharedDocumentKeepsTheNativeOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What only custom resources use is taken out; then the two are equal.
+	// Without the definitions that only custom resources use, both are equal.
 	custom := 0
 	prune := func(merged, native any) {
 		for name := range merged.(map[string]any) {
@@ -261,7 +261,7 @@ func TestOldHashLeadsToTheSameCluster(t *testing.T) {
 	}
 }
 
-// A document that there is not is not found, wherever it is asked for.
+// A missing document is 404 in all clusters.
 func TestNoDocument(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(own(t)...)})
@@ -275,7 +275,7 @@ func TestNoDocument(t *testing.T) {
 	}
 }
 
-// What cannot be described is said where it is asked for, and nowhere else.
+// An error in a schema affects only the documents that contain it.
 func TestShapeThatCannotBeDescribed(t *testing.T) {
 	t.Parallel()
 	broken := content(t, define("broken.example.com", "widgets", "Widget", "v1"))

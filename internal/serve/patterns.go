@@ -2,12 +2,8 @@ package serve
 
 import (
 	"fmt"
-	"regexp"
 	"regexp/syntax"
 	"strings"
-	"sync"
-	"sync/atomic"
-	_ "unsafe" // for go:linkname
 
 	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/common/ast"
@@ -16,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Bounds of the regular expressions in a definition. One that repeats something is written
-// in a few bytes, and compiled it can take 128 MiB. These bounds are many times what the
-// largest known definitions have.
+// Limits of the regular expressions in a definition. An expression with repetitions takes
+// a few bytes, but compiled up to 128 MiB. The limits are many times those of the largest
+// known definitions.
 const (
-	maxPatterns    = 500     // different ones
-	maxPatternSize = 10_000  // instructions of one
-	maxPatternsSum = 100_000 // and of all of them
-	// maxKept bounds those that upstream keeps, see forgetPatterns.
+	maxPatterns    = 500     // distinct expressions
+	maxPatternSize = 10_000  // instructions of one expression
+	maxPatternsSum = 100_000 // instructions of all expressions
+	// maxKept is the maximum number of patterns that upstream keeps compiled.
 	maxKept = 1000
 )
 
@@ -35,8 +31,8 @@ type patterns struct {
 	err   *field.Error
 }
 
-// checkPatterns refuses a definition whose regular expressions are too large. It comes
-// before anything compiles them.
+// checkPatterns refuses a definition whose regular expressions are too large. It must
+// run before they are compiled.
 func checkPatterns(crd *apiextensions.CustomResourceDefinition) *field.Error {
 	rules, err := celparser.NewParser(celparser.Macros(celparser.AllMacros...))
 	if err != nil {
@@ -56,8 +52,8 @@ func (p *patterns) validation(v *apiextensions.CustomResourceValidation, at *fie
 	}
 }
 
-// schema takes in a schema and all that it is made of. All that is wrong is told to be
-// at the top, as the path of what is deep inside would be long.
+// schema adds the expressions of a schema and of all schemas in it. Errors have the path
+// of the outermost schema, because inner paths can be very long.
 func (p *patterns) schema(s *apiextensions.JSONSchemaProps, at *field.Path) {
 	if s == nil || p.err != nil {
 		return
@@ -98,15 +94,15 @@ func (p *patterns) schema(s *apiextensions.JSONSchemaProps, at *field.Path) {
 	p.schema(s.Not, at)
 }
 
-// rule takes in what may be a regular expression in a rule: upstream compiles those that
-// are written out together with the rule.
+// rule adds the string literals of a CEL rule, which may be regular expressions:
+// upstream compiles literal expressions together with the rule.
 func (p *patterns) rule(text string, at *field.Path) {
 	if !strings.Contains(text, "matches") && !strings.Contains(text, "find") {
 		return
 	}
 	rule, errs := p.rules.Parse(common.NewTextSource(text))
 	if len(errs.GetErrors()) > 0 {
-		return // which is told by others
+		return // upstream's validation reports it
 	}
 	ast.PostOrderVisit(rule.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if e.Kind() == ast.LiteralKind {
@@ -123,7 +119,7 @@ func (p *patterns) add(pattern string, at *field.Path) {
 	}
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return // which is told by others
+		return // upstream's validation reports it
 	}
 	p.seen[pattern] = true
 	size := instructions(parsed)
@@ -146,7 +142,8 @@ func shortened(pattern string) string {
 	return pattern
 }
 
-// instructions estimates to how many a regular expression is compiled, without doing it.
+// instructions estimates the number of instructions of a regular expression, without
+// compiling it.
 func instructions(re *syntax.Regexp) int {
 	sum := 1
 	if re.Op == syntax.OpLiteral {
@@ -159,30 +156,4 @@ func instructions(re *syntax.Regexp) int {
 		sum *= max(re.Min, re.Max, 1)
 	}
 	return min(sum, 1<<30)
-}
-
-// upstreamPatterns is where upstream's validation keeps, for the whole process and for
-// ever, each pattern of a schema that it has met, and upstreamPatternsMu guards it. There
-// is no other way to have it let go of what tenants made up.
-//
-//go:linkname upstreamPatterns k8s.io/kube-openapi/pkg/validation/validate.reDict
-var upstreamPatterns atomic.Value
-
-//go:linkname upstreamPatternsMu k8s.io/kube-openapi/pkg/validation/validate.cacheMutex
-var upstreamPatternsMu *sync.Mutex
-
-// forgetPatterns has upstream forget the patterns that it keeps if those are many. It
-// compiles again what it meets again.
-func forgetPatterns() {
-	if keptPatterns() <= maxKept {
-		return
-	}
-	upstreamPatternsMu.Lock()
-	defer upstreamPatternsMu.Unlock()
-	upstreamPatterns.Store(map[string]*regexp.Regexp{})
-}
-
-func keptPatterns() int {
-	kept, _ := upstreamPatterns.Load().(map[string]*regexp.Regexp)
-	return len(kept)
 }

@@ -9,12 +9,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	endpointhandlers "k8s.io/apiserver/pkg/endpoints/handlers"
@@ -23,17 +19,18 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// A plainReader answers reads of whole objects in JSON, in the version in which they
-// are stored, with what the store has encoded already: upstream's handler copies and
-// encodes every object of every answer. It is made of upstream's parts, and leaves to
-// upstream's handler all else, such as tables, metadata, YAML, and other versions.
+// A plainReader serves gets and lists of whole objects in JSON at the storage version.
+// It writes the JSON that the store has encoded already, where upstream's handler would
+// copy and encode every object of every response. Other requests, such as for tables,
+// metadata, YAML and other versions, go to upstream's handler.
 type plainReader struct {
 	http.Handler // upstream's
 	namespaced   bool
-	kind         schema.GroupVersionKind
-	parts        func() *plainParts // nil if upstream has none
+	version      string             // of the storage, without the group
+	parts        func() *plainParts // returns nil if upstream's storage is not available
 }
 
 type plainParts struct {
@@ -41,50 +38,32 @@ type plainParts struct {
 	get, list http.HandlerFunc
 }
 
-// upstreamHandler is upstream's handler of the objects of a definition.
-type upstreamHandler interface {
-	http.Handler
-	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
-}
-
-// withPlainReads returns a handler that answers plain reads itself where it may.
-func withPlainReads(upstream upstreamHandler, crd *apiextensionsv1.CustomResourceDefinition) http.Handler {
+// withPlainReads wraps upstream's handler in a [plainReader]. It returns the handler itself if
+// the storage version is not served or deprecated, or if a webhook converts the objects.
+func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourceDefinition) http.Handler {
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Storage })
 	if i < 0 || !crd.Spec.Versions[i].Served || crd.Spec.Versions[i].Deprecated || callsWebhook(crd) {
-		return upstream
+		return handler
 	}
-	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: crd.Spec.Versions[i].Name}
-	h := &plainReader{Handler: upstream, namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind: gv.WithKind(crd.Status.AcceptedNames.Kind)}
+	h := &plainReader{Handler: handler, namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, version: crd.Spec.Versions[i].Name}
 	h.parts = sync.OnceValue(func() *plainParts {
-		built, err := upstream.GetCustomResourceListerCollectionDeleter(crd)
-		objects, ok := built.(*customresource.REST)
-		if err != nil || !ok {
-			return nil // upstream says what is wrong
+		objects, err := upstream.Objects(handler, crd)
+		if err != nil {
+			return nil // upstream's handler reports the error
 		}
 		return h.partsOf(objects, crd)
 	})
 	return h
 }
 
-// partsOf returns upstream's handlers of reads, over a storage of the same objects that
-// gives them encoded.
+// partsOf returns upstream's get and list handlers over a copy of the storage that
+// returns encoded objects.
 func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1.CustomResourceDefinition) *plainParts {
-	gv, names := h.kind.GroupVersion(), crd.Status.AcceptedNames
+	scope := upstream.ReadScope(crd, h.version, objects, encodedSerializer{apiextensions.Codecs})
 	plain := *objects.Store
 	plain.NewFunc = func() runtime.Object { return &store.Encoded{} }
-	plain.NewListFunc = func() runtime.Object { return store.NewEncodedList(gv.WithKind(names.ListKind)) }
-	serializer := encodedSerializer{apiextensions.Codecs}
-	scope := &endpointhandlers.RequestScope{
-		Namer:      endpointhandlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !h.namespaced},
-		Serializer: serializer,
-		StandardSerializers: slices.DeleteFunc(slices.Clone(serializer.SupportedMediaTypes()), func(s runtime.SerializerInfo) bool {
-			return s.MediaType == runtime.ContentTypeProtobuf
-		}),
-		TableConvertor:   objects,
-		Resource:         gv.WithResource(names.Plural),
-		Kind:             h.kind,
-		HubGroupVersion:  gv,
-		MetaGroupVersion: metav1.SchemeGroupVersion,
+	plain.NewListFunc = func() runtime.Object {
+		return store.NewEncodedList(scope.HubGroupVersion.WithKind(crd.Status.AcceptedNames.ListKind))
 	}
 	return &plainParts{scope, endpointhandlers.GetResource(&plain, scope), endpointhandlers.ListResource(&plain, nil, scope, false, 0)}
 }
@@ -108,10 +87,10 @@ func (h *plainReader) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		metrics.CleanScope(info), metrics.APIServerComponent, false, "", read)(w, req)
 }
 
-// reads reports whether a request reads objects in the version in which they are
-// stored, with no parameter for which more is to be known of them.
+// reads reports whether a request gets or lists objects at the storage version, without
+// parameters that require decoded objects.
 func (h *plainReader) reads(req *http.Request, info *request.RequestInfo) bool {
-	if info.Subresource != "" || info.APIVersion != h.kind.Version {
+	if info.Subresource != "" || info.APIVersion != h.version {
 		return false
 	}
 	switch info.Verb {
@@ -125,18 +104,19 @@ func (h *plainReader) reads(req *http.Request, info *request.RequestInfo) bool {
 	}
 }
 
-// wanted reports whether a client wants JSON without further ado.
+// wanted reports whether the response is plain JSON: not pretty-printed, not converted
+// and not recorded by the audit log.
 func (p *plainParts) wanted(req *http.Request) bool {
 	options, chosen, err := negotiation.NegotiateOutputMediaType(req, p.scope.Serializer, p.scope)
 	if err != nil || options.Convert != nil || chosen.MediaType != runtime.ContentTypeJSON || chosen.Serializer == chosen.PrettySerializer {
 		return false
 	}
-	// What is recorded of an answer may leave out a part of its objects.
+	// The audit log may omit fields of a recorded response, which needs decoded objects.
 	recorded := audit.AuditContextFrom(req.Context())
 	return recorded == nil || recorded.GetEventLevel().Less(auditapi.LevelRequestResponse)
 }
 
-// onlyParameters reports whether a request has no other parameters than these.
+// onlyParameters reports whether all query parameters of a request are in names.
 func onlyParameters(req *http.Request, names ...string) bool {
 	if req.URL.RawQuery == "" {
 		return true
@@ -149,7 +129,7 @@ func onlyParameters(req *http.Request, names ...string) bool {
 	return true
 }
 
-// An encodedSerializer writes what is encoded already as it is.
+// An encodedSerializer writes objects that are already encoded as they are.
 type encodedSerializer struct{ runtime.NegotiatedSerializer }
 
 // EncoderForVersion implements [runtime.NegotiatedSerializer].

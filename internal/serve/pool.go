@@ -8,12 +8,8 @@ import (
 	"sync"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
-	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -23,45 +19,50 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// PoolConfig is what a pool needs. All fields are required.
+// PoolConfig configures a [Pool]. All fields are required.
 type PoolConfig struct {
 	Definitions *Definitions
-	// Native reports whether the server itself has a resource, for which no
-	// definition counts.
+	// Native reports whether a resource is native. The pool ignores definitions of
+	// native resources.
 	Native func(schema.GroupResource) bool
-	// Fresh waits until everything is known that may have been written by now, and
-	// reports whether it is.
+	// Fresh waits until the definitions are at the current revision, and reports
+	// whether they are.
 	Fresh func(context.Context) bool
-	// Storage of custom resources.
+	// Storage stores custom resources.
 	Storage generic.RESTOptionsGetter
-	// Metadata is the storage of custom resources in all clusters, of which it gives
-	// the metadata.
+	// Metadata reads the metadata of custom resources in all clusters.
 	Metadata   generic.RESTOptionsGetter
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
-	// Models are the OpenAPI models of what every object has. It is called once,
-	// with the first request.
+	// Models returns the OpenAPI models of the standard fields of objects. The pool
+	// calls it once, with the first request.
 	Models         func() map[string]*spec.Schema
 	RequestTimeout time.Duration
-	// MinRequestTimeout is how long a watch lasts at least, if its client does not say.
+	// MinRequestTimeout is the minimal duration of a watch without a timeout.
 	MinRequestTimeout time.Duration
 	MaxBody           int64 // bytes
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
+	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
+	// compute slot of one heavy request of the tenant: calls have no context that
+	// identifies their request.
+	Lend func(c cluster.Name, call func())
 }
 
-// A Pool serves the custom resources of all clusters. It holds one handler for
-// each content, made when the first request for it comes. Of a content that is
-// converted by a webhook it holds one for each cluster that uses it: conversions have
-// no context, so whose they are must be known from the handler.
+// A Pool serves the custom resources of all clusters. It holds one handler for each
+// [Content], built for the first request. A content with a conversion webhook has one
+// handler per cluster: conversions have no context, so the handler must know the cluster.
 type Pool struct {
 	config   PoolConfig
 	models   func() map[string]*spec.Schema
@@ -73,8 +74,8 @@ func NewPool(c PoolConfig) *Pool {
 	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers()}
 }
 
-// Wrap returns a handler of the custom resources of the cluster of a request, which
-// leaves everything else to next.
+// Wrap returns a handler that serves the custom resources of a request's cluster, and
+// passes other requests to next.
 func (p *Pool) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, ok := request.RequestInfoFrom(req.Context())
@@ -93,10 +94,13 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			served, revision, ok = p.config.Definitions.Find(c, gr)
 		}
 		if !ok {
-			if h := p.anywhere(req, c, info); h != nil {
+			switch h := p.anywhere(req, c, info); {
+			case h != nil:
 				h.ServeHTTP(w, req)
-			} else {
+			case c == "" || c == cluster.All:
 				next.ServeHTTP(w, req)
+			default:
+				refuseUnserved(w, req, info)
 			}
 			return
 		}
@@ -105,11 +109,11 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// conditional returns a request with what its effect depends on: a write on the
-// definition at that revision, and a watch on that it stays the same.
+// conditional makes a write conditional on the revision of the definition, so that the
+// write fails if the definition has changed. It returns reads as they are.
 func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, s Served, revision int64) *http.Request {
 	if revision == 0 {
-		return req // the server gives it, and nobody changes it
+		return req // built into the server, so it never changes
 	}
 	c, _ := cluster.From(req.Context())
 	gr := s.Content.GroupResource()
@@ -117,14 +121,14 @@ func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, s Serve
 	case "get", "list", "watch":
 		return req
 	default:
-		on := store.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: DefinitionName(gr)}
+		on := keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: DefinitionName(gr)}
 		return req.WithContext(store.WithCondition(req.Context(), &store.Condition{
-			Of: store.CustomResource(gr, s.Identity), On: on, Revision: revision,
+			Of: keys.CustomResource(gr, s.Identity), On: on, Revision: revision,
 			Renew: func(ctx context.Context, _ int64) (int64, error) {
 				p.config.Fresh(ctx)
 				now, revision, ok := p.config.Definitions.Find(c, gr)
 				if !ok || now.Content.Hash != s.Content.Hash {
-					return 0, apierrors.NewTooManyRequests(fmt.Sprintf("the definition of %s has changed meanwhile", gr), 1)
+					return 0, etcd.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
 				}
 				return revision, nil
 			},
@@ -143,7 +147,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		return
 	}
 	if callsWebhook(s.Content.Definition) {
-		if err := beginOutside(req.Context()); err != nil {
+		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // see [PoolConfig.Lend]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
 		}
@@ -155,116 +159,62 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 		return
 	}
 	defer func() { WhenServed(req.Context(), done) }()
-	defer forgetPatterns()
+	defer upstream.ForgetPatterns(maxKept)
 	if isWellKnown(kind) {
 		h = wellKnown{h, kind, p.config.MaxBody}
 	}
 	if info.Verb == "watch" {
 		c, _ := cluster.From(req.Context())
-		ctx, ended := p.config.Definitions.Last(req.Context(), c, s)
+		ctx, ended := p.config.Definitions.WatchContext(req.Context(), c, s)
 		defer func() { WhenServed(ctx, ended) }()
 		req = req.WithContext(ctx)
 	}
 	h.ServeHTTP(w, req)
 }
 
-// handler returns the handler of a content for the cluster of a request.
+// handler returns the handler of a content for the cluster of ctx. The caller must call
+// done when the request has ended.
 func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done func(), err error) {
 	key := handlerKey{content: c.Hash}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	if callsWebhook(c.Definition) {
 		key.tenant, _ = cluster.From(ctx)
-		calls = webhooks(p.config.Dialer, key.tenant, c.Definition)
+		calls = webhooks(p.config, key.tenant, c.Definition)
 	}
-	return p.handlers.of(key, c, func(d *oneDefinition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
+	return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
 }
 
-func (p *Pool) build(d *oneDefinition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
-	o := p.config
-	if d.crd.Spec.Group == "" {
+func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
+	if d.CRD.Spec.Group == "" {
 		return p.buildCore(d, from)
 	}
-	upstream, err := apiextensions.NewCustomResourceDefinitionHandler(nil, nil, d, http.NotFoundHandler(), from, o.Admission,
-		nil, nil, calls, 1, o.Authorizer, o.RequestTimeout, o.MinRequestTimeout, p.models(), o.MaxBody)
+	h, err := p.definitionHandler(d, from, calls).New()
 	if err != nil {
 		return nil, err
 	}
-	return withPlainReads(upstream, d.crd), nil
+	return withPlainReads(h, d.CRD), nil
 }
 
-// Handlers returns how many handlers there are.
+func (p *Pool) definitionHandler(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) upstream.DefinitionHandler {
+	o := p.config
+	return upstream.DefinitionHandler{
+		Definition: d, Storage: from, Admission: o.Admission, Calls: calls, Authorizer: o.Authorizer,
+		RequestTimeout: o.RequestTimeout, MinRequestTimeout: o.MinRequestTimeout, Models: p.models(), MaxBody: o.MaxBody,
+	}
+}
+
+// Handlers returns the number of handlers.
 func (p *Pool) Handlers() int { return p.handlers.len() }
 
-// Close tears all handlers down. Requests must have ended.
+// Close destroys all handlers. Call it after all requests have ended.
 func (p *Pool) Close() { p.handlers.close() }
 
-// undecodable reports whether a request has an object in protobuf, which custom
-// resources have no form in. Upstream's handler writes some of what it answers that
-// way, and panics when it is asked to read it.
+// undecodable reports whether the body of a request is in protobuf. Custom resources
+// have no protobuf encoding, and upstream's handler panics on such a body.
 func undecodable(req *http.Request) bool {
 	if req.Method != http.MethodPost && req.Method != http.MethodPut {
 		return false
 	}
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
 	return err == nil && kind == runtime.ContentTypeProtobuf
-}
-
-// oneDefinition is the informer that a handler reads: it knows one definition,
-// which never changes, until it is removed.
-type oneDefinition struct {
-	crd *apiextensionsv1.CustomResourceDefinition
-
-	mu       sync.Mutex
-	removed  bool
-	handlers []cache.ResourceEventHandler
-}
-
-var (
-	_ informers.CustomResourceDefinitionInformer = (*oneDefinition)(nil)
-	_ listers.CustomResourceDefinitionLister     = (*oneDefinition)(nil)
-)
-
-func (d *oneDefinition) Informer() cache.SharedIndexInformer            { return eventsOnly{d: d} }
-func (d *oneDefinition) Lister() listers.CustomResourceDefinitionLister { return d }
-
-func (d *oneDefinition) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.removed {
-		return nil, nil
-	}
-	return []*apiextensionsv1.CustomResourceDefinition{d.crd}, nil
-}
-
-func (d *oneDefinition) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.removed || name != d.crd.Name {
-		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
-	}
-	return d.crd, nil
-}
-
-// remove makes the handler let go of its storage.
-func (d *oneDefinition) remove() {
-	d.mu.Lock()
-	d.removed = true
-	handlers := d.handlers
-	d.mu.Unlock()
-	for _, h := range handlers {
-		h.OnDelete(d.crd)
-	}
-}
-
-// eventsOnly is an informer to which upstream's handler only adds its handlers.
-type eventsOnly struct {
-	cache.SharedIndexInformer
-	d *oneDefinition
-}
-
-func (e eventsOnly) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	e.d.mu.Lock()
-	defer e.d.mu.Unlock()
-	e.d.handlers = append(e.d.handlers, h)
-	return nil, nil
 }

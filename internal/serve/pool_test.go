@@ -32,8 +32,8 @@ func gadgets(group string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// Equal definitions are one content, whoever has them; any difference that changes
-// how they are served makes another.
+// Equal definitions of different clusters share a content. Differences that affect requests make
+// another content.
 func TestContent(t *testing.T) {
 	hash := func(change func(*apiextensionsv1.CustomResourceDefinition)) Hash {
 		crd := gadgets("example.com")
@@ -75,8 +75,8 @@ func (n *noStorage) GetRESTOptions(schema.GroupResource, runtime.Object) (generi
 	return generic.RESTOptions{}, http.ErrNotSupported
 }
 
-// A content has one handler, made by the first request for it; what a cluster does
-// not serve is not found; and a content that cannot be served says why.
+// The first request for a content builds its only handler. Unserved resources are 404. A content
+// that cannot be served returns its error.
 func TestPool(t *testing.T) {
 	var contents []*Content
 	for range 2 { // as read in two clusters

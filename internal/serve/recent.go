@@ -11,10 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// recent builds values when they are first asked for, each once however many
-// ask at the same time, and keeps those that were used last. Nothing runs
-// between requests: what has been idle too long goes when something else is
-// asked for.
+// recent is an LRU cache that builds its values. Concurrent requests for a missing key
+// share one build. Calls of get also evict idle values; no timer runs between them.
 type recent[K comparable, V any] struct {
 	limit int
 	idle  time.Duration
@@ -22,7 +20,7 @@ type recent[K comparable, V any] struct {
 
 	mu      sync.Mutex
 	entries map[K]*list.Element // guarded by mu
-	order   list.List           // of *entry[K, V], the last used first; guarded by mu
+	order   list.List           // of *entry[K, V], most recently used first; guarded by mu
 }
 
 type entry[K comparable, V any] struct {
@@ -33,15 +31,15 @@ type entry[K comparable, V any] struct {
 	err   error
 }
 
-// newRecent returns a cache of at most limit values, each dropped after it was
-// not used for idle.
+// newRecent returns a cache of at most limit values. It evicts a value that was not used
+// for idle.
 func newRecent[K comparable, V any](limit int, idle time.Duration) *recent[K, V] {
 	return &recent[K, V]{limit: limit, idle: idle, now: time.Now, entries: map[K]*list.Element{}}
 }
 
-// get returns the value of key. The first to ask builds it, without any lock
-// held; others wait for that, as long as their context lasts. A failure is
-// given to everybody who waited and then forgotten.
+// get returns the value of key. The first caller builds it, without a lock held; other
+// callers wait for the result until their context ends. All waiting callers get the
+// error of a failed build, which is not cached.
 func (c *recent[K, V]) get(ctx context.Context, key K, build func() (V, error)) (V, error) {
 	e, first := c.claim(key)
 	if !first {
@@ -60,7 +58,8 @@ func (c *recent[K, V]) get(ctx context.Context, key K, build func() (V, error)) 
 	return e.value, e.err
 }
 
-// claim returns the entry of key, and whether the caller has to build it.
+// claim returns the entry of key, and whether the caller must build it. It evicts old
+// entries.
 func (c *recent[K, V]) claim(key K) (*entry[K, V], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +84,7 @@ func (c *recent[K, V]) claim(key K) (*entry[K, V], bool) {
 	return e, !found
 }
 
-// forget removes e unless another entry took its place.
+// forget removes e, unless another entry has replaced it.
 func (c *recent[K, V]) forget(e *entry[K, V]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,8 +94,8 @@ func (c *recent[K, V]) forget(e *entry[K, V]) {
 	}
 }
 
-// build fills e. A panic in what one tenant defined is an error for those who
-// asked for it; without that, all others who wait would do so for ever.
+// build sets the value and the error of e. It turns a panic, which a definition of a
+// tenant may cause, into an error, so that waiting callers return.
 func (e *entry[K, V]) build(ctx context.Context, build func() (V, error)) {
 	defer close(e.done)
 	defer func() {

@@ -15,8 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A value is built once for all who ask at the same time, and while that lasts
-// others are built, too.
+// A value is built once for all concurrent callers. Other values can be built at the same time.
 func TestRecentBuildsOnceWithoutBlockingOthers(t *testing.T) {
 	t.Parallel()
 	c := newRecent[string, int](10, time.Hour)
@@ -96,8 +95,7 @@ func TestRecentKeepsWhatWasUsedLast(t *testing.T) {
 	}
 }
 
-// Clusters of equal shape share everything, and those of similar shape the
-// documents they have in common.
+// Clusters of equal shape share all documents, and those of similar shape the equal ones.
 func TestEqualShapesShareOneBuild(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
@@ -126,7 +124,7 @@ func TestEqualShapesShareOneBuild(t *testing.T) {
 	equal(t, "documents", len(w.documents.entries), 3)
 }
 
-// The document behind a hash is the same whenever it is built.
+// A document with the same hash is always the same.
 func TestDocumentsAreBuiltAgain(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, map[cluster.Name]*Shape{"a": shapeOf(append(own(t), content(t, define("coordination.k8s.io", "clocks", "Clock", "v1")))...)})

@@ -6,9 +6,9 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 )
 
-// WhenServed calls done when the request of ctx has been answered, by a handler that
-// has returned. For a watch that is later: handlers leave it to a task that is run
-// when they, and all that they were called by, have returned.
+// WhenServed calls done when the response to the request of ctx is complete. Call it
+// after the handler has returned. A watch is served later, by a task that runs after all
+// handlers of the request have returned; done then follows the task.
 func WhenServed(ctx context.Context, done func()) {
 	task := routine.TaskFrom(ctx)
 	if task == nil || task.Func == nil {

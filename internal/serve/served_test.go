@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 )
 
-// What a request holds is given back when it was answered: that of a watch not yet
-// when its handler returns.
+// WhenServed functions run when a request was answered. For a watch that is after its handler has
+// returned.
 func TestWhenServed(t *testing.T) {
 	for _, watch := range []bool{false, true} {
 		var happened []string

@@ -1,6 +1,6 @@
-// Package serve hides how custom resources are served: one handler, unmodified
-// upstream's, for each distinct schema, however many clusters serve it, and
-// discovery and OpenAPI for each distinct set of schemas.
+// Package serve serves custom resources, their discovery and OpenAPI in all clusters.
+// It hides how clusters share them: equal definitions share one handler of upstream, and
+// equal sets of definitions share discovery and OpenAPI.
 package serve
 
 import (
@@ -17,26 +17,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A Hash identifies a content: SHA-256 over all of a definition that changes how
-// its resources are served.
+// A Hash identifies a content, part or shape: SHA-256 over the fields that change how
+// resources are served.
 type Hash [sha256.Size]byte
 
-// A Content is a definition of custom resources without whose it is. Equal
-// definitions in any number of clusters are one Content. It is never changed.
+// A Content is a custom resource definition without its cluster. Equal definitions in
+// any number of clusters share one Content. It is immutable.
 type Content struct {
-	// Hash is over everything that matters to a request.
+	// Hash covers all fields that affect a request.
 	Hash Hash
-	// Lasting is over everything that matters to a watch: not whether the resource
-	// is on its way out.
-	Lasting Hash
-	// Definition is named as in its clusters, and Established. Its UID is made of
-	// the hash. It is without its schemas, which are many times as large as what
-	// they are read from.
+	// WatchHash covers all fields that affect a watch: those of Hash, except whether the
+	// definition is terminating.
+	WatchHash Hash
+	// Definition has the name that it has in its clusters, is Established, and has a
+	// UID made of the hash. It has no schemas, because decoded schemas are many times
+	// as large as their JSON; see [Content.Whole].
 	Definition *apiextensionsv1.CustomResourceDefinition
-	text       []byte // of a contentText
+	text       []byte // JSON of a contentText
 }
 
-// contentText is what a content is made of.
+// contentText holds the fields of a content that its hash covers.
 type contentText struct {
 	Name  string
 	Spec  apiextensionsv1.CustomResourceDefinitionSpec
@@ -66,10 +66,10 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &Content{Lasting: sha256.Sum256(text), text: text}
-	c.Hash = c.Lasting
-	// Established long ago: upstream's handler waits a while after a definition was
-	// established, for other servers to learn of it.
+	c := &Content{WatchHash: sha256.Sum256(text), text: text}
+	c.Hash = c.WatchHash
+	// Established long ago: upstream's handler delays requests for a few seconds after
+	// a definition was established, until other servers have seen it.
 	conditions := since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established)
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
 		c.Hash = sha256.Sum256(slices.Concat(text, []byte(apiextensionsv1.Terminating)))
@@ -95,29 +95,31 @@ func since(t time.Time, all ...apiextensionsv1.CustomResourceDefinitionCondition
 	return out
 }
 
-// GroupResource returns what the content defines.
+// GroupResource returns the resource that the content defines.
 func (c *Content) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: c.Definition.Spec.Group, Resource: c.Definition.Status.AcceptedNames.Plural}
 }
 
-// A Served is a custom resource as one cluster has it.
+// A Served is a custom resource of one cluster.
 type Served struct {
 	Content *Content
-	// Identity of the export that its objects are stored under, or empty.
+	// Identity is the identity of the export that its objects are stored under, empty
+	// for a definition of the cluster itself.
 	Identity string
 }
 
-// A Shape is the set of custom resources that a cluster serves. Clusters that
-// serve the same share one. It is never changed.
+// A Shape is the set of custom resources that a cluster serves. Clusters with equal
+// sets share one. It is immutable.
 type Shape struct {
-	// Key is equal for shapes that look the same to clients.
+	// Key is a hash of the contents. Shapes with equal keys have the same discovery
+	// and OpenAPI.
 	Key    Hash
 	served []Served
 	by     map[schema.GroupResource]Served
 }
 
-// NewShape returns the shape of what is served. Of several of one group and
-// resource the first counts.
+// NewShape returns the shape of the resources in served. The first of several with the
+// same group and resource takes precedence.
 func NewShape(served ...Served) *Shape {
 	s := &Shape{by: map[schema.GroupResource]Served{}}
 	for _, r := range served {
@@ -136,7 +138,7 @@ func NewShape(served ...Served) *Shape {
 	return s
 }
 
-// All returns everything served, in a fixed order. It must not be changed.
+// All returns all resources in a fixed order. The caller must not change the slice.
 func (s *Shape) All() []Served { return s.served }
 
 // Find returns the custom resource of that group and plural name.

@@ -9,11 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// longText is from which length on, in bytes, a text is worth to be kept once.
+// longText is the minimal length in bytes of an annotation that is deduplicated.
 const longText = 256
 
-// sharing keeps once what definitions in many clusters have in common: their
-// schemas, and what their clients noted in them.
+// sharing deduplicates the schemas and managed fields of definitions in many clusters.
 type sharing struct {
 	schemas *interned[Hash, apiextensions.CustomResourceValidation]
 	fields  *interned[Hash, metav1.FieldsV1]
@@ -23,12 +22,12 @@ func newSharing() *sharing {
 	return &sharing{newInterned[Hash, apiextensions.CustomResourceValidation](), newInterned[Hash, metav1.FieldsV1]()}
 }
 
-// Share lets go of what a definition has in common with others. Nobody else holds it
-// yet, and nobody will change it.
+// Share replaces large parts of crd by shared, equal ones. The caller must own crd, and
+// must not change it afterwards.
 func (d *Definitions) Share(crd *apiextensions.CustomResourceDefinition) {
 	if p := crd.Spec.PreserveUnknownFields; p != nil {
-		// It points into the definition that this one was converted from, and would
-		// keep all of that in memory.
+		// The pointer leads into the definition that crd was converted from, and would
+		// keep that in memory.
 		crd.Spec.PreserveUnknownFields = new(*p)
 	}
 	crd.Spec.Validation = d.sharing.schema(crd.Spec.Validation)
@@ -53,7 +52,7 @@ func (s *sharing) schema(own *apiextensions.CustomResourceValidation) *apiextens
 	}
 	text, err := json.Marshal(own)
 	if err != nil {
-		return own // it was read from JSON
+		return own // never happens: the schema was decoded from JSON
 	}
 	shared, _ := s.schemas.get(sha256.Sum256(text), func() (*apiextensions.CustomResourceValidation, error) { return own, nil })
 	return shared

@@ -13,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Definitions as they are read for a cache keep what they have in common once, and
-// stay what they are.
+// Cached definitions share the memory of equal parts, without a change of their content.
 func TestShare(t *testing.T) {
 	crd := gadgets("example.com")
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"

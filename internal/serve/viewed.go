@@ -15,12 +15,11 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 )
 
-// Verbs are what can be done with the resources of a view, by the name of the
-// resource, or its own and that of its subresource with a slash.
+// Verbs are the verbs of a view. The keys are "resource" or "resource/subresource".
 type Verbs map[string]metav1.Verbs
 
-// Viewed returns a handler for the discovery and OpenAPI of a view that has no more
-// than one resource, in one version, of which some things can be done.
+// Viewed returns a handler for the discovery and OpenAPI of a view that serves one
+// resource in one version, with the verbs in can.
 func (d *Discovery) Viewed(c *Content, version string, can Verbs) (http.Handler, error) {
 	gv := schema.GroupVersion{Group: c.GroupResource().Group, Version: version}
 	all, err := resourcesOf(gv, []*Content{c})
@@ -30,8 +29,7 @@ func (d *Discovery) Viewed(c *Content, version string, can Verbs) (http.Handler,
 	groups := mergeGroups(nil, map[schema.GroupVersion]resources{gv: can.restrict(all)})
 	group := groupOf(groups[0])
 	listed := can.restrict(all).listed
-	older := discovery.NewRootAPIsHandler(addresses(nil), d.base.Serializer)
-	older.AddGroup(group)
+	older := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { d.writeGroups(w, r, []metav1.APIGroup{group}) })
 	pages := map[string]http.Handler{
 		"apis/" + gv.Group: getOnly(discovery.NewAPIGroupHandler(d.base.Serializer, group)),
 		at(gv):             getOnly(discovery.NewAPIVersionHandler(d.base.Serializer, gv, discovery.APIResourceListerFunc(func() []metav1.APIResource { return listed }))),
@@ -53,22 +51,22 @@ func (d *Discovery) Viewed(c *Content, version string, can Verbs) (http.Handler,
 			page.ServeHTTP(w, r)
 		case path == "version":
 			d.base.Handler.Director.ServeHTTP(w, r)
-		default: // what else the process has is not the view's
+		default: // other paths of the server do not belong to the view
 			http.NotFound(w, r)
 		}
 	}), nil
 }
 
-// noLegacyVersions answers that there is nothing in the group without a name.
+// noLegacyVersions serves an empty list of versions of the core group.
 func noLegacyVersions() http.Handler {
-	text, _ := json.Marshal(metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{}}) // of strings
+	text, _ := json.Marshal(metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{}}) // strings always encode
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(text) // who is gone is not told
+		_, _ = w.Write(text) // an error means that the client has disconnected
 	})
 }
 
-// restrict returns what of resources a view has.
+// restrict returns the resources that have verbs in v, with these verbs.
 func (v Verbs) restrict(all resources) resources {
 	var out resources
 	for _, r := range all.listed {
@@ -88,7 +86,7 @@ func (v Verbs) restrict(all resources) resources {
 	return out
 }
 
-// viewedOpenAPI adds the pages of OpenAPI version 3.
+// viewedOpenAPI adds the OpenAPI v3 handlers to pages.
 func (d *Discovery) viewedOpenAPI(pages map[string]http.Handler, gv schema.GroupVersion, c *Content, can Verbs) error {
 	whole, err := c.Whole()
 	if err != nil {
@@ -112,7 +110,7 @@ func (d *Discovery) viewedOpenAPI(pages map[string]http.Handler, gv schema.Group
 	return nil
 }
 
-// trim removes the operations that a view does not have.
+// trim removes the operations whose verbs are not in v.
 func (v Verbs) trim(paths *spec3.Paths) {
 	for path, item := range paths.Paths {
 		before, after, named := strings.Cut(path, "/{name}")

@@ -10,13 +10,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/dial"
 )
 
 const (
-	// webhookAgent is what kube-apiserver calls itself to webhooks.
+	// webhookAgent is the user agent of kube-apiserver in requests to webhooks.
 	webhookAgent = "kube-apiserver-admission"
-	// webhookTime is how long kube-apiserver waits for a conversion.
+	// webhookTime is kube-apiserver's timeout of a conversion.
 	webhookTime = 30 * time.Second
 )
 
@@ -25,20 +24,20 @@ func callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
 }
 
-// webhooks returns how the converter of a definition calls webhooks for a tenant.
-// Upstream's converter has no context to find the tenant in. Neither has its
-// configuration the bundle of the definition, which is taken from there.
-func webhooks(d *dial.Dialer, tenant cluster.Name, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
-	// Upstream's own resolver would bring the credentials of the pod that the server
-	// runs in to whom the tenant calls kubernetes.default.svc.
+// webhooks returns the resolver that the converter of crd uses to call webhooks for a
+// tenant. Upstream's converter passes neither a context with the tenant nor the CA bundle,
+// so the resolver holds both.
+func webhooks(p PoolConfig, tenant cluster.Name, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
+	// Upstream's resolver would send the credentials of the server's own pod to a
+	// webhook that the tenant names kubernetes.default.svc.
 	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(string) (*rest.Config, error) {
-				calls, err := d.For(tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
+				calls, err := p.Dialer.For(tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
 				if err != nil {
-					calls = failing{err} // upstream, which reads the bundle itself, says so first
+					calls = failing{err} // upstream parses the bundle too, and reports the error first
 				}
-				return webhookConfig(calls), nil
+				return webhookConfig(lending{calls, func(call func()) { p.Lend(tenant, call) }}), nil
 			},
 			ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) {
 				return webhookConfig(failing{fmt.Errorf("service %q not found: services do not exist here; use clientConfig.url", name)}), nil
@@ -47,27 +46,39 @@ func webhooks(d *dial.Dialer, tenant cluster.Name, crd *apiextensionsv1.CustomRe
 	}
 }
 
-// webhookConfig returns a configuration of which upstream uses all but the transport.
+// webhookConfig returns a client configuration that makes requests with calls.
 func webhookConfig(calls http.RoundTripper) *rest.Config {
 	return &rest.Config{
 		UserAgent: webhookAgent,
 		Timeout:   webhookTime,
-		// Warnings would be written to the server's log.
+		// By default, warnings go to the server's log.
 		WarningHandler: rest.NoWarnings{},
-		// Upstream makes a transport that is never used, and remembers those that it
-		// makes, but for ones with a proxy.
+		// Upstream builds a transport that is not used. It caches transports for ever,
+		// except those with a proxy.
 		Proxy:         http.ProxyURL(nil),
 		WrapTransport: func(http.RoundTripper) http.RoundTripper { return calls },
 	}
 }
 
-// failing makes no calls.
+// lending frees the compute slot of the waiting request during a call.
+type lending struct {
+	calls http.RoundTripper
+	lend  func(call func())
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (l lending) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	l.lend(func() { resp, err = l.calls.RoundTrip(req) })
+	return resp, err
+}
+
+// failing fails all calls with err.
 type failing struct{ err error }
 
 // RoundTrip implements [http.RoundTripper].
 func (f failing) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil {
-		_ = req.Body.Close() // nobody reads it
+		_ = req.Body.Close() // a RoundTripper must close it; err counts
 	}
 	return nil, f.err
 }

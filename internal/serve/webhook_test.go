@@ -31,8 +31,8 @@ func withWebhook(group, url string) *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// Clusters share the handler of a content, but for one that calls a webhook: whose call
-// that is must be known.
+// Clusters share the handler of a content, unless it calls a webhook: such calls must be assigned
+// to a cluster.
 func TestHandlersOfWebhooks(t *testing.T) {
 	dialer := dial.New(dial.Options{})
 	defer dialer.Close()
@@ -63,15 +63,15 @@ func TestHandlersOfWebhooks(t *testing.T) {
 	}
 }
 
-// Wherever a webhook is said to be, upstream's client of it has nothing of the server,
-// and makes its calls through the dialer.
+// Upstream's clients of webhooks have no credentials of the server, and use the dialer for all
+// addresses.
 func TestClientsOfWebhooks(t *testing.T) {
 	called := 0
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called++ }))
 	defer hook.Close()
 	dialer := dial.New(dial.Options{Deny: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}})
 	defer dialer.Close()
-	resolver := webhooks(dialer, "a", withWebhook("example.com", hook.URL))(nil)
+	resolver := webhooks(PoolConfig{Dialer: dialer, Lend: func(_ cluster.Name, call func()) { call() }}, "a", withWebhook("example.com", hook.URL))(nil)
 	var configs []*rest.Config
 	for _, host := range []string{hook.Listener.Addr().String(), "kubernetes.default.svc:443"} {
 		config, err := resolver.ClientConfigFor(host)

@@ -22,14 +22,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// patchAttempts bounds how often a strategic merge patch is made anew because its
-// object has changed.
+// patchAttempts is the maximum of retries of a strategic merge patch after conflicts.
 const patchAttempts = 10
 
-// A wellKnown handler serves custom resources of a kind that clients of Kubernetes
-// have compiled in, such as Pods. They write such objects as protobuf, and patch them
-// by strategic merge, whoever serves them. Custom resources have neither form: their
-// handler gets what the same means in JSON.
+// A wellKnown handler serves custom resources of a kind that Kubernetes clients have
+// compiled in, such as Pods. Clients write such objects in protobuf and patch them by
+// strategic merge. Upstream's handler of custom resources supports neither, so this
+// handler translates both to JSON.
 type wellKnown struct {
 	http.Handler
 	kind    schema.GroupVersionKind
@@ -57,13 +56,13 @@ func (k wellKnown) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// patchable reports whether a request is for objects of the kind: a scale is of another.
+// patchable reports whether a request is for an object of the kind; a scale is not.
 func patchable(req *http.Request) bool {
 	info, ok := request.RequestInfoFrom(req.Context())
 	return ok && (info.Subresource == "" || info.Subresource == "status")
 }
 
-// body reads that of a request.
+// body reads the body of a request, up to maxBody bytes.
 func (k wellKnown) body(req *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(req.Body, k.maxBody+1))
 	if err != nil {
@@ -75,7 +74,7 @@ func (k wellKnown) body(req *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// withBody returns a request with another body.
+// withBody returns a copy of req with another body and content type.
 func withBody(req *http.Request, media string, body []byte) *http.Request {
 	out := req.Clone(req.Context())
 	out.Header.Set("Content-Type", media)
@@ -84,7 +83,7 @@ func withBody(req *http.Request, media string, body []byte) *http.Request {
 	return out
 }
 
-// fromProtobuf returns a request with the object in JSON.
+// fromProtobuf returns a copy of req with its object in JSON.
 func (k wellKnown) fromProtobuf(req *http.Request) (*http.Request, error) {
 	body, err := k.body(req)
 	if err != nil {
@@ -102,8 +101,9 @@ func (k wellKnown) fromProtobuf(req *http.Request) (*http.Request, error) {
 	return withBody(req, runtime.ContentTypeJSON, text), nil
 }
 
-// patch updates the object as it is to what a strategic merge patch makes of it, and
-// does so again if it changes meanwhile. It returns an error if it has not answered.
+// patch applies a strategic merge patch: it reads the object, merges and updates it. It
+// retries after a conflict, unless the patch has a resource version. If it returns an
+// error, it has written no response.
 func (k wellKnown) patch(w http.ResponseWriter, req *http.Request) error {
 	patch, err := k.body(req)
 	if err != nil {
@@ -128,14 +128,14 @@ func (k wellKnown) patch(w http.ResponseWriter, req *http.Request) error {
 		}
 		before := revision(now)
 		if now = k.current(req); revision(now) == before {
-			relay(w, done) // there is another reason
+			relay(w, done) // the object is unchanged: the conflict has another reason
 			return nil
 		}
 	}
 }
 
-// current reads the object that a request is for. Whoever may patch it is answered
-// with it anyhow.
+// current reads the object of a request. It needs no authorization for get, because the
+// response to a patch contains the object too.
 func (k wellKnown) current(req *http.Request) *answer {
 	read := withBody(req, runtime.ContentTypeJSON, nil)
 	read.Method, read.URL.RawQuery = http.MethodGet, ""
@@ -143,7 +143,7 @@ func (k wellKnown) current(req *http.Request) *answer {
 	return k.as("get", read)
 }
 
-// as has a request answered as one of another verb.
+// as serves a request with another verb in its RequestInfo, and returns the response.
 func (k wellKnown) as(verb string, req *http.Request) *answer {
 	info, _ := request.RequestInfoFrom(req.Context())
 	other := *info
@@ -153,8 +153,8 @@ func (k wellKnown) as(verb string, req *http.Request) *answer {
 	return a
 }
 
-// merge returns what a strategic merge patch makes of an object as it is now. Pinned
-// tells that the patch is for a certain revision.
+// merge applies a strategic merge patch to an object. pinned reports whether the patch
+// has a resource version.
 func (k wellKnown) merge(now, patch []byte) (next []byte, pinned bool, err error) {
 	example, err := scheme.Scheme.New(k.kind)
 	if err != nil {
@@ -173,13 +173,13 @@ func (k wellKnown) merge(now, patch []byte) (next []byte, pinned bool, err error
 // revision returns the resource version of the object in an answer.
 func revision(a *answer) string {
 	var o metav1.PartialObjectMetadata
-	_ = json.Unmarshal(a.body.Bytes(), &o) // what is no object has none
+	_ = json.Unmarshal(a.body.Bytes(), &o) // a response without an object has none
 	return o.ResourceVersion
 }
 
-// relay answers as a handler of this process did.
+// relay writes a recorded response to w.
 func relay(w http.ResponseWriter, a *answer) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body.Bytes()) // else there is nobody to tell
+	_, _ = w.Write(a.body.Bytes()) // an error means that the client has disconnected
 }

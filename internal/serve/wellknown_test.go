@@ -12,7 +12,7 @@ func podHandler() wellKnown {
 	return wellKnown{kind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, maxBody: 1 << 20}
 }
 
-// Objects are merged by what clients know of their kind, and keep what they do not.
+// Objects are merged by the types of known kinds, and keep unknown fields.
 func TestStrategicMergeOfKnownKinds(t *testing.T) {
 	now := `{"metadata":{"name":"p","resourceVersion":"7"},"spec":{"containers":[{"name":"a","image":"one"}],"custom":[1,2],"big":9007199254740993}}`
 	for patch, want := range map[string]struct {
@@ -59,8 +59,7 @@ func numbered(t *testing.T, text string) map[string]json.RawMessage {
 	return parts
 }
 
-// Schemas and patches of tenants are as odd as they like: a patch is refused or makes
-// an object.
+// With any schema and patch, a patch is refused or results in an object.
 func FuzzStrategicMerge(f *testing.F) {
 	for _, now := range []string{`{}`, `{"spec":1}`, `{"spec":{"containers":"a"}}`, `{"spec":{"containers":[1,{"name":{}},null]}}`, `{"metadata":[],"spec":{"volumes":{}}}`} {
 		for _, patch := range []string{`{}`, `null`, `{"spec":null}`, `{"spec":{"containers":[{"name":"a","$patch":"delete"}]}}`, `{"spec":{"$retainKeys":["a"],"volumes":[{"$retainKeys":[]}]}}`,

@@ -12,11 +12,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// anywhere returns a handler for the metadata of a custom resource in all clusters,
-// which may have it in different versions and with different schemas, or nil if that
-// is not what a request is for. More than metadata they do not have in common.
+// anywhere returns a handler that lists or watches the metadata of a custom resource in
+// all clusters. It returns nil for other requests. Versions and schemas may differ
+// between clusters, so only metadata can be served.
 func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.RequestInfo) http.Handler {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	reads := info.Verb == "list" || info.Verb == "watch"
@@ -32,7 +33,7 @@ func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.Request
 			key := handlerKey{content: content.Hash, tenant: cluster.All}
 			var h http.Handler
 			var done func()
-			if h, done, err = p.handlers.of(key, content, func(d *oneDefinition) (http.Handler, error) { return p.build(d, p.config.Metadata, nil) }); err == nil {
+			if h, done, err = p.handlers.of(key, content, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Metadata, nil) }); err == nil {
 				defer WhenServed(req.Context(), done)
 				h.ServeHTTP(w, req)
 				return
@@ -49,11 +50,11 @@ func wantsMetadata(req *http.Request) bool {
 	return err == nil && strings.HasPrefix(parameters["as"], "PartialObjectMetadata") && parameters["g"] == "meta.k8s.io"
 }
 
-// anyContent returns the content of a resource of which nothing is known.
+// anyContent returns a content without a schema, for a resource of any definition.
 func anyContent(gr schema.GroupResource, version string) (*Content, error) {
 	preserve := true
 	crd := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: gr.Group, Scope: apiextensionsv1.NamespaceScoped, // or not: lists of all namespaces have both
+		Group: gr.Group, Scope: apiextensionsv1.NamespaceScoped, // lists of all namespaces also hold cluster-scoped objects
 		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: gr.Resource, Singular: gr.Resource, Kind: "Any", ListKind: "AnyList"},
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: version, Served: true, Storage: true,

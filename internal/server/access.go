@@ -3,40 +3,51 @@ package server
 import (
 	"context"
 	"crypto"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/client-go/kubernetes"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/lookup"
+	"github.com/unforked/kcp/internal/reach"
+	"github.com/unforked/kcp/internal/record"
 )
 
-// yearOfTokens is how long tokens that are asked for are valid at most, unless
-// another limit is chosen.
+// yearOfTokens is the default maximum lifetime of requested service account tokens.
 const yearOfTokens = 24 * 365 * time.Hour
 
-// Access says who is let in, besides the server's administrators and service
-// accounts, and who is asked what they may do. With its zero value nobody else is let
-// in, and RBAC decides.
+// signingKeyFile is the file of the signing key in the directory of the server.
+const signingKeyFile = "sa.key"
+
+// Access configures authentication and authorization. The zero value authenticates
+// administrators and service accounts only, and authorizes with RBAC.
 type Access struct {
-	// Authentication is that of kube-apiserver; nil stands for its defaults.
+	// Authentication holds the options of kube-apiserver; nil means their defaults.
 	Authentication *kubeoptions.BuiltInAuthenticationOptions
-	// SigningKeyFile has the key that signs the tokens of service accounts. The default
-	// is sa.key in the directory of the server, which is made if it is not there.
+	// SigningKeyFile is the file of the private key that signs service account tokens. The
+	// default is sa.key in the server's directory, which the server creates if it is missing.
 	SigningKeyFile string
-	// AdminTokenFile is where the hash of the shard administrator's token is kept. If
-	// it is relative, it is below the directory of the server.
+	// AdminTokenFile is the file of the hashes of the administrators' tokens. A relative
+	// path is below the server's directory. The default is .admin-token-store.
 	AdminTokenFile string
-	// Authorization says who is asked what a user may do.
+	// Authorization configures the authorizers and their order.
 	Authorization auth.AuthorizationOptions
 }
 
-// Validate reports what keeps a from being used, all files that it names included.
+// Validate checks the options and reads all files that they name.
 func (a Access) Validate() error {
 	if _, err := (auth.ServiceAccountOptions{}).WithFlags(a.Authentication); err != nil {
 		return err
@@ -59,8 +70,8 @@ func (a Access) maxTokenLife() time.Duration {
 	return yearOfTokens
 }
 
-// extendTokens reports whether tokens that are bound to a pod and asked for with
-// kubelet's default are valid for a year, and using them later than that is a warning.
+// extendTokens reports whether the server extends pod-bound tokens that are requested with
+// kubelet's default lifetime to a year. Use after the requested lifetime gives a warning.
 func (a Access) extendTokens() bool {
 	return a.Authentication == nil || a.Authentication.ServiceAccounts == nil || a.Authentication.ServiceAccounts.ExtendExpiration
 }
@@ -70,25 +81,25 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err := s.config.Mounts.Validate(); err != nil {
 		return err
 	}
-	s.rbac, s.namespaces = newRBACTables(s.store), newNamespaceTable(s.store)
-	fresh := s.store.Spine().Fresh
+	s.rbac, s.namespaces = lookup.NewRBAC(s.store), s.store.GuardNamespaces()
+	fresh, current := s.store.Feed().Fresh, s.store.Feed().Current
 	key, err := s.signingKey(ctx)
 	if err != nil {
 		return err
 	}
 	accounts, err := auth.ServiceAccountOptions{
-		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh,
+		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh, Current: current,
 	}.WithFlags(access.Authentication)
 	if err != nil {
 		return err
 	}
-	if err := s.agreeOnSigner(ctx, accounts); err != nil {
+	if err := credentials.AgreeOnSigner(ctx, s.store, accounts); err != nil {
 		return err
 	}
 	if s.accounts, err = auth.NewServiceAccounts(accounts); err != nil {
 		return err
 	}
-	tokens, err := s.commonAdmins(ctx)
+	tokens, err := credentials.SharedAdmins(ctx, s.store)
 	if err != nil {
 		return err
 	}
@@ -98,21 +109,21 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
-		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh},
+		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh, Current: current},
 	})
 	if err != nil {
 		return err
 	}
-	s.authn.Request = authnunion.New(authenticator.RequestFunc(fromInProcess), s.authn.Request)
-	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, OfUsers: questions(), AuthorizationOptions: access.Authorization}
+	s.authn.Request = authnunion.New(authenticator.RequestFunc(inprocess.Authenticate), s.authn.Request)
+	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, Current: current, OfUsers: reach.Paths(), AuthorizationOptions: access.Authorization}
 	if s.config.Audit.PolicyFile != "" {
-		authorization.Record = recordSteps
+		authorization.Record = record.Steps
 	}
 	s.authz, err = auth.NewAuthorizer(authorization)
 	return err
 }
 
-// known returns what requests to cluster c depend on besides its RBAC.
+// known returns the phase, required groups and parent of cluster c for the authorizer.
 func (s *Server) known(c cluster.Name) (auth.Cluster, bool) {
 	root, ok := s.tree.Cluster(c)
 	return auth.Cluster{Phase: root.Phase, RequiredGroups: root.RequiredGroups, Parent: root.Parent}, ok
@@ -123,9 +134,9 @@ func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
 		return auth.SigningKey(file)
 	}
 	if s.store.Several() {
-		return s.commonSigningKey(ctx, s.signingKeyFile())
+		return credentials.SharedSigningKey(ctx, s.store, filepath.Join(s.config.Dir, signingKeyFile))
 	}
-	return auth.ServiceAccountKey(s.signingKeyFile())
+	return auth.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))
 }
 
 func (s *Server) adminTokenFile() string {
@@ -139,8 +150,8 @@ func (s *Server) adminTokenFile() string {
 	return filepath.Join(s.config.Dir, file)
 }
 
-// installDiscoveryOfIssuer serves what tells others how to verify the tokens of
-// service accounts, if their issuer is one that can be asked.
+// installDiscoveryOfIssuer serves the OpenID discovery documents with which others verify
+// service account tokens. It serves none if the issuer is no https URL.
 func (s *Server) installDiscoveryOfIssuer() error {
 	if !strings.HasPrefix(s.accounts.Issuer(), "https://") {
 		return nil
@@ -154,7 +165,7 @@ func (s *Server) installDiscoveryOfIssuer() error {
 		jwksURI = o.ServiceAccounts.JWKSURI
 	}
 	if external.Host == "" {
-		external.Host = "kcp" // nobody outside this process can reach it
+		external.Host = "kcp" // only this process can reach the server
 	}
 	discovery, err := s.accounts.Discovery(jwksURI, external.Host)
 	if err != nil {
@@ -162,4 +173,40 @@ func (s *Server) installDiscoveryOfIssuer() error {
 	}
 	discovery.Install(s.generic.Handler.GoRestfulContainer)
 	return nil
+}
+
+// serviceAccount and secret return the objects that a token is bound to.
+
+func (s *Server) serviceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return lookup.ServiceAccount(ctx, s.store, namespace, name)
+}
+
+func (s *Server) secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	return lookup.Secret(ctx, s.store, namespace, name)
+}
+
+// patchSecret patches a secret to record that its token is in use.
+func (s *Server) patchSecret(ctx context.Context, namespace, name string, patch []byte) error {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return err
+	}
+	clients, err := kubernetes.NewForConfig(s.InProcess(string(c), System()))
+	if err != nil {
+		return err
+	}
+	_, err = clients.CoreV1().Secrets(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// issuersOf returns the identity providers of workspace c. s.issuers and s.types are set after
+// the authenticators are built.
+func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []auth.WorkspaceIssuer {
+	return s.issuers.Of(ctx, s.types, c)
+}
+
+// callsOf returns a transport for calls to a tenant's servers. bundle is the CA bundle in
+// PEM.
+func (s *Server) callsOf(tenant cluster.Name, bundle []byte) (http.RoundTripper, error) {
+	return s.dialer.For(tenant, bundle)
 }

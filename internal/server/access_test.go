@@ -38,13 +38,13 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// startWith starts a server of its own, with what access returns for its URL.
+// startWith starts a server with the access options that access returns for its URL.
 func startWith(t *testing.T, access func(url string) server.Access) *running {
 	t.Helper()
 	return startConfigured(t, func(c *server.Config) { c.Access = access(c.ExternalURL) })
 }
 
-// startConfigured starts a server of its own that listens.
+// startConfigured starts a server with a listener.
 func startConfigured(t *testing.T, configure func(*server.Config)) *running {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,8 +77,8 @@ func file(t *testing.T, name string, data []byte) string {
 	return path
 }
 
-// providers is an AuthenticationConfiguration that trusts a server for the tokens of
-// its service accounts. Nobody is anonymous but for health.
+// providers returns an AuthenticationConfiguration that trusts the service account tokens of
+// a server. It allows anonymous requests for health only.
 func providers(r *running, prefix, audience string) []byte {
 	return fmt.Appendf(nil, `apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
@@ -102,7 +102,7 @@ func (c *tenant) who(config *rest.Config) (string, error) {
 	return r.Status.UserInfo.Username, nil
 }
 
-// awaitWho waits until a token is for that user, or for nobody.
+// awaitWho waits until a token authenticates as the user, or is invalid if want is empty.
 func (c *tenant) awaitWho(token, want string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -122,7 +122,7 @@ func (c *tenant) awaitWho(token, want string) {
 	}
 }
 
-// tokenFor asks for a token of an account for one audience.
+// tokenFor requests a token of an account for one audience.
 func (c *tenant) tokenFor(account, audience string, seconds int64) authenticationv1.TokenRequestStatus {
 	c.t.Helper()
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
@@ -132,8 +132,8 @@ func (c *tenant) tokenFor(account, audience string, seconds int64) authenticatio
 	return must(c.kube.CoreV1().ServiceAccounts("default").CreateToken(c.t.Context(), account, r, metav1.CreateOptions{}))(c.t).Status
 }
 
-// One server publishes the keys of its service accounts, and another lets these in
-// as users of an identity provider, in each of its clusters by what RBAC there says.
+// One server publishes the keys of its service accounts. Another one accepts their tokens as
+// those of an identity provider, with the rights that RBAC of each cluster grants.
 func TestIdentityProviderOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	provider := startWith(t, func(url string) server.Access {
@@ -176,17 +176,18 @@ func TestIdentityProviderOverTheNetwork(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Anonymous requests are for health alone, as the file says.
+	// Anonymous requests are allowed for health only, as configured.
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 401, a.path("/livez"): 200, a.path("/api/v1/namespaces"): 401} {
 		if got := a.anonymous().send("GET", path, ""); got.code != want {
 			t.Errorf("%s: %d %s", path, got.code, got.body)
 		}
 	}
-	// Longer than --service-account-max-token-expiration is no token valid.
+	// --service-account-max-token-expiration limits the lifetime of tokens.
 	if s := home.tokenFor("robot", "shop", 360000); time.Until(s.ExpirationTimestamp.Time) > 2*time.Hour {
 		t.Errorf("it is valid until %v", s.ExpirationTimestamp)
 	}
-	// With the changed file, what the provider calls service accounts are none here.
+	// With the changed file, the provider's users have another prefix and are no service
+	// accounts here.
 	next := path + ".new"
 	if err := os.WriteFile(next, providers(provider, "", "shop"), 0o600); err != nil {
 		t.Fatal(err)
@@ -240,7 +241,7 @@ func (a *certAuthority) file(t *testing.T) string {
 	return file(t, "ca.crt", must(cert.EncodeCertificates(a.cert))(t))
 }
 
-// client returns a certificate, and its key, in PEM.
+// client returns a certificate and its key in PEM.
 func (a *certAuthority) client(t *testing.T, name string) rest.TLSClientConfig {
 	t.Helper()
 	template := &x509.Certificate{
@@ -255,7 +256,7 @@ func (a *certAuthority) client(t *testing.T, name string) rest.TLSClientConfig {
 	}
 }
 
-// Who has no certificate of a proxy cannot say who he is by headers.
+// Only clients with a certificate of a proxy can set the user in headers.
 func TestFrontProxyOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	proxies, clients := newCertAuthority(t), newCertAuthority(t)
@@ -275,7 +276,7 @@ func TestFrontProxyOverTheNetwork(t *testing.T) {
 		token string
 		user  string
 		extra map[string][]string
-		want  string // nobody: 401
+		want  string // empty: 401
 	}{
 		"a proxy":                      {proxies.client(t, "front-proxy"), "", "bob", nil, "bob"},
 		"a proxy for an account":       {proxies.client(t, "front-proxy"), "", "system:serviceaccount:default:robot", map[string][]string{auth.ClusterNameKey: {string(c.name)}}, "system:serviceaccount:default:robot"},
@@ -302,7 +303,7 @@ func TestFrontProxyOverTheNetwork(t *testing.T) {
 	}
 }
 
-// A hook is a webhook for tokens and for requests, on this machine.
+// A hook is a local webhook for tokens and for authorization.
 type hook struct {
 	*httptest.Server
 
@@ -310,8 +311,8 @@ type hook struct {
 	asked []string // "<user> in <cluster>: <resource>"
 }
 
-// newHook returns a webhook that knows each token that begins with "hook-" as the
-// user after that, and lets everybody do everything in the cluster of that name.
+// newHook returns a webhook that authenticates tokens "hook-NAME" as NAME, and allows all
+// requests in the cluster that the function returns.
 func newHook(t *testing.T, cluster func() string) *hook {
 	h := &hook{}
 	mux := http.NewServeMux()
@@ -358,8 +359,8 @@ func (h *hook) kubeconfig(t *testing.T, path string) string {
 	return file(t, "hook.kubeconfig", must(clientcmd.Write(*c))(t))
 }
 
-// What a webhook allows in one cluster is allowed in no other, and nothing is when it
-// is down but what RBAC allows.
+// A decision of the webhook applies to one cluster only. While the webhook is down, only RBAC
+// allows requests.
 func TestWebhooksOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -392,7 +393,7 @@ func TestWebhooksOverTheNetwork(t *testing.T) {
 			t.Errorf("impersonating where it does not: %d %s", got.code, got.body)
 		}
 	}
-	// Who may do anything in b cannot borrow from a either.
+	// The owner of b cannot use decisions for a either.
 	owner := b.owner()
 	if got := owner.send("GET", b.path(target), "", "Impersonate-User", "mallory", "Impersonate-Extra-Authorization.kubernetes.io%2fcluster-Name", string(a.name)); got.code != 403 {
 		t.Errorf("the owner of b as somebody who says that he is in a: %d %s", got.code, got.body)
@@ -429,7 +430,7 @@ func TestWebhooksOverTheNetwork(t *testing.T) {
 	}
 }
 
-// Tokens of an earlier issuer and key are still good after a change of both.
+// After a change of issuer and key, tokens of the previous ones stay valid.
 func TestServiceAccountKeysAreRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -14,16 +14,20 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// admission returns the rules of the server itself, in the order of evaluation.
+// admission returns the built-in rules in the order of evaluation.
 func (s *Server) admission() admit.Rules {
 	namespaces := admit.Namespaces{
-		Get:   func(c cluster.Name, name string) (*metav1.Time, bool) { return s.namespaces.Get(c, "", name) },
-		Fresh: func(ctx context.Context) bool { return s.store.Spine().Fresh(ctx) },
+		Get: func(c cluster.Name, name string) (*metav1.Time, bool) {
+			n, ok := s.namespaces.Get(c, "", name)
+			return n.Deleted, ok
+		},
+		Fresh: func(ctx context.Context) bool { return s.store.Feed().Fresh(ctx) },
 		Ending: func(ctx context.Context, c cluster.Name) bool {
 			state, err := s.store.State(ctx, c)
 			return err == nil && state == store.Terminating
@@ -31,28 +35,28 @@ func (s *Server) admission() admit.Rules {
 	}
 	definitions := admit.Definitions{
 		Served: func(c cluster.Name, gr schema.GroupResource) bool {
-			_, given := s.given.of(c).Find(gr)
+			_, given := s.given.Of(c).Find(gr)
 			return given || s.isOwn(gr)
 		},
 		Usage: func(c cluster.Name) (objects, bytes int64) {
-			u := s.store.Spine().Ledger().Of(c)[serve.CustomResourceDefinitions()]
+			u := s.store.Feed().Ledger().Of(c)[serve.CustomResourceDefinitions()]
 			return u.Objects, u.Bytes
 		},
 	}
 	types := admit.WorkspaceTypes{
-		CatchUp: func(ctx context.Context) error { return s.store.Spine().CatchUp(ctx) },
+		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
 		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse,
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
-			s.store.Spine().Fresh(ctx)
+			s.store.Feed().Fresh(ctx)
 			return s.rbac.Descending(c)
 		},
 		Role: func(ctx context.Context, name string) (*rbacv1.ClusterRole, bool) {
 			return s.authz.ClusterRole(ctx, name)
 		},
-		Depend: s.dependOnGrants,
+		Depend: func(ctx context.Context) error { return native.DependOnGrants(ctx, s.store) },
 		Confirm: func(ctx context.Context, u user.Info, rules []rbacv1.PolicyRule) error {
 			return s.authz.ConfirmDescending(ctx, u, rules)
 		},
@@ -65,24 +69,25 @@ func (s *Server) admission() admit.Rules {
 		admit.ForceDelete(),
 		admit.WorkspaceAuthentications(),
 		namespaces.Lifecycle(),
+		admit.Identity(),
 		definitions.Rule(),
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
 	}
 }
 
-// prepareRules puts together every rule that is on.
+// prepareRules sets s.rules to the enabled rules, the built-in ones first.
 func (s *Server) prepareRules(context.Context) error {
 	own := s.admission()
-	if err := s.config.Plugins.check(own, s.config.Rules); err != nil {
+	if err := s.config.Plugins.Check(own, s.config.Rules); err != nil {
 		return err
 	}
-	s.rules = append(own, s.config.Plugins.without(s.config.Rules)...)
+	s.rules = append(own, s.config.Plugins.Without(s.config.Rules)...)
 	return nil
 }
 
-// mayUse reports whether a user may make workspaces of a type. It is asked in the
-// cluster of the type, which the user need not be let into.
+// mayUse reports whether a user may create workspaces of a type. The cluster of the type
+// decides; the user needs no access to that cluster.
 func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool, error) {
 	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, t.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "use", APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
@@ -91,7 +96,7 @@ func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool,
 	return decision == authorizer.DecisionAllow, err
 }
 
-// authorizers returns who decides what a request may do.
+// authorizers returns the built-in authorizer followed by the configured ones.
 func (s *Server) authorizers() authorizer.Authorizer {
 	if len(s.config.Authorizers) == 0 {
 		return s.authz

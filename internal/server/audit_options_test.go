@@ -18,11 +18,11 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// batches gets events by webhook, after it has failed for once.
+// batches collects audit events by webhook. The first request fails, unless failed is set.
 type batches struct {
 	mu     sync.Mutex
 	failed bool
-	down   bool // fails until it is told otherwise
+	down   bool // all requests fail
 	all    [][]auditv1.Event
 }
 
@@ -40,8 +40,8 @@ func (b *batches) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// of returns how many events there are of a verb, how many of these lack their bodies, and
-// how long the longest batch is.
+// of returns the number of events with a verb, how many of them lack their bodies, and the
+// length of the longest batch.
 func (b *batches) of(verb string) (events, cut, longest int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,8 +59,8 @@ func (b *batches) of(verb string) (events, cut, longest int) {
 	return events, cut, longest
 }
 
-// The file of audit events is rotated, compressed and removed, and they go to the webhook
-// in batches, large ones without their bodies, as was chosen.
+// The options rotate, compress and remove audit files. The webhook gets batches, and large
+// events without bodies.
 func TestAuditOptions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -86,7 +86,7 @@ func TestAuditOptions(t *testing.T) {
 	fill := func(n int) {
 		for range n {
 			cm := named(fmt.Sprint("large-", made))
-			cm.Data = map[string]string{"x": strings.Repeat("x", 200_000)} // and as much in the answer
+			cm.Data = map[string]string{"x": strings.Repeat("x", 200_000)} // the response has the same size
 			must(maps.Create(t.Context(), cm, metav1.CreateOptions{}))(t)
 			made++
 		}
@@ -115,7 +115,7 @@ func hookFile(t *testing.T, url string) string {
 		"clusters":[{"name":"c","cluster":{"server":"`+url+`"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`))
 }
 
-// recordedIn reads the events of creations in a file, once it is complete.
+// recordedIn returns the events of creations in a complete file.
 func recordedIn(t *testing.T, path string) (made []auditv1.Event) {
 	t.Helper()
 	for line := range strings.Lines(string(must(os.ReadFile(path))(t))) {
@@ -130,9 +130,9 @@ func recordedIn(t *testing.T, path string) (made []auditv1.Event) {
 	return made
 }
 
-// Events for the file wait until there are enough for a batch, or until the server stops,
-// and large ones lack their bodies there. Those for the webhook come as slowly as was
-// chosen, and what does not fit in between is dropped.
+// The file gets events in batches, or when the server stops, and large ones without bodies.
+// The webhook gets events at the configured rate. Events that do not fit into its buffer are
+// dropped.
 func TestAuditBatches(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -174,8 +174,8 @@ func TestAuditBatches(t *testing.T) {
 	}
 }
 
-// A webhook that fails costs nobody's request its answer, unless that was chosen; then
-// nothing is done that is not recorded first.
+// In mode blocking, a failing webhook does not fail requests. In mode blocking-strict,
+// requests that cannot be recorded are refused.
 func TestAuditBlocks(t *testing.T) {
 	t.Parallel()
 	for mode, strict := range map[string]bool{"blocking": false, "blocking-strict": true} {

@@ -52,7 +52,7 @@ func recorded(t *testing.T) (*operated, func() []auditv1.Event, *collector) {
 		var all []auditv1.Event
 		for line := range strings.Lines(string(must(os.ReadFile(o.Audit.LogOptions.Path))(t))) {
 			if !strings.HasSuffix(line, "\n") {
-				break // being written
+				break // a line that is still being written
 			}
 			var e auditv1.Event
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
@@ -64,7 +64,7 @@ func recorded(t *testing.T) (*operated, func() []auditv1.Event, *collector) {
 	}, hook
 }
 
-// collector gets events by webhook.
+// collector collects audit events by webhook.
 type collector struct {
 	mu  sync.Mutex
 	all []auditv1.Event
@@ -79,8 +79,8 @@ func (c *collector) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// Audit events say which logical cluster they are of, at which path it is, what was
-// asked for as it was asked, and how it was decided.
+// Audit events contain the logical cluster and its path, the requested URL, and the
+// authorization decision.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	s, events, hook := recorded(t)
@@ -179,7 +179,7 @@ func recordedAs(all []auditv1.Event, verb, uri string, code int32, annotations m
 	return false
 }
 
-// workspace makes a workspace below root and returns its cluster.
+// workspace creates a workspace below root and returns its cluster.
 func (s *operated) workspace(t *testing.T, name string) cluster.Name {
 	t.Helper()
 	w := &unstructured.Unstructured{Object: map[string]any{}}

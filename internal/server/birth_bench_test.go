@@ -18,8 +18,8 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// BenchmarkBirth makes workspaces as eight ordinary users do at once, each with a first
-// config map, and reports what one takes of the processor, all that it wakes included.
+// BenchmarkBirth creates workspaces as eight concurrent users, each with a first config map.
+// It reports the processor time per workspace, including background work.
 func BenchmarkBirth(b *testing.B) {
 	s := start(b, b.TempDir())
 	defer s.Close()
@@ -44,7 +44,7 @@ func BenchmarkBirth(b *testing.B) {
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"first"},"data":{"k":"v"}}`)
 		return err
 	}
-	for range 50 { // so that what is made once is
+	for range 50 { // creates caches and other shared state
 		if err := birth(); err != nil {
 			b.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// require has the tenant's cluster require groups, by whoever may say so.
+// require sets the required groups of the tenant's cluster, as this person.
 func (p person) require(c *tenant, groups string) error {
 	client := must(dynamic.NewForConfig(p.server.InProcess(string(c.name), p.info)))(p.t).Resource(coreapi.GroupVersion.WithResource("logicalclusters"))
 	patch := []byte(`{"metadata":{"annotations":{"` + coreapi.RequiredGroupsAnnotation + `":"` + groups + `"}}}`)
@@ -31,8 +31,8 @@ func (c *tenant) masters() person {
 	return person{c.t, c.server, &user.DefaultInfo{Name: "shard-admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}}
 }
 
-// A cluster that requires groups lets in their members alone, whatever RBAC says, from
-// the moment it does; workspaces made in it do the same.
+// Only members of its required groups can enter a cluster, whatever its RBAC grants. The
+// requirement applies without delay, also to workspaces in the cluster.
 func TestRequiredGroupsOnTheServer(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -66,7 +66,7 @@ func TestRequiredGroupsOnTheServer(t *testing.T) {
 	alice.onlyAllowed(t.Context(), []*tenant{below})
 }
 
-// Nobody but the system says which groups a cluster requires, or leaves them out.
+// Only the system can set the required groups of a cluster.
 func TestRequiredGroupsCannotBeForged(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -113,7 +113,7 @@ func TestRequiredGroupsCannotBeForged(t *testing.T) {
 	}
 }
 
-// asMasters tries to act as system:masters.
+// asMasters tries to impersonate system:masters.
 func (p person) asMasters(c *tenant) error {
 	config := p.server.InProcess(string(c.name), p.info)
 	config.Impersonate.UserName, config.Impersonate.Groups = "x", []string{user.SystemPrivilegedGroup}
@@ -121,8 +121,8 @@ func (p person) asMasters(c *tenant) error {
 	return err
 }
 
-// An owner is whoever he wants in his workspace, and nobody special anywhere else: not
-// by impersonation, nor by what he says of whom he impersonates.
+// Owners can impersonate any user in their workspace, but get no rights elsewhere, neither by
+// impersonation nor by extra fields of the impersonated user.
 func TestNobodyIsBroughtFromElsewhere(t *testing.T) {
 	t.Parallel()
 	org, team, deep, side := newOrganization(t)
@@ -164,15 +164,15 @@ func TestNobodyIsBroughtFromElsewhere(t *testing.T) {
 			t.Errorf("%s at home: %d %s", name, got.code, got.body)
 		}
 	}
-	// What he is impersonating shows where that was allowed.
+	// The extra fields of an impersonated user contain the scope.
 	review := owner.send("POST", team.path("/apis/authentication.k8s.io/v1/selfsubjectreviews"), `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, append(as(), "Content-Type", "application/json")...)
 	if !strings.Contains(review.body, `"authentication.kcp.io/scopes":["cluster:`+string(team.name)+`"]`) {
 		t.Errorf("who am I: %d %s", review.code, review.body)
 	}
 }
 
-// With the header for deep reviews, system:masters are told what RBAC says, no matter
-// whether the user may enter; for others it is a header like any other.
+// The header for deep reviews lets system:masters review RBAC without the right to enter. It
+// has no effect for other users.
 func TestDeepReviewsOnTheServer(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -210,7 +210,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// The global name of a service account can be given rights in other clusters, and at home.
+// RBAC of any cluster can grant rights to the global name of a service account.
 func TestForeignServiceAccounts(t *testing.T) {
 	t.Parallel()
 	home, other := newTenant(t), newTenant(t)
@@ -238,7 +238,8 @@ func TestForeignServiceAccounts(t *testing.T) {
 	}
 }
 
-// A role binding to cluster-admin in a namespace lets nobody into the cluster.
+// A role binding to cluster-admin in a namespace does not grant the right to enter the
+// cluster.
 func TestRoleBindingsLetNobodyIn(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -253,7 +254,7 @@ func TestRoleBindingsLetNobodyIn(t *testing.T) {
 	bob.onlyAllowed(t.Context(), []*tenant{c}, c)
 }
 
-// In phases in which a cluster takes no requests, nobody but the system gets in.
+// In phases without requests, only the system can enter.
 func TestPhasesOnTheServer(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -23,16 +23,15 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 )
 
-// churnVariable holds the settings of a process that makes and deletes workspaces.
+// churnVariable is the environment variable with the settings of a churning process.
 const churnVariable = "KCP_TEST_CHURN"
 
-// churnLives is how many times processes are killed, if it is not the few that every
-// run of the tests has time for.
+// churnLives is the environment variable with the number of kills. The default is small.
 const churnLives = "KCP_CHURN_LIVES"
 
 func lives(short int) int {
@@ -42,21 +41,21 @@ func lives(short int) int {
 	return short
 }
 
-// A churn is what such a process works on.
+// A churn is the configuration of a churning process.
 type churn struct {
 	Dir  string
-	Etcd []string // nil for one of its own
-	Name string   // begins the names of its workspaces
+	Etcd []string // nil for an embedded one
+	Name string   // prefix of the names of its workspaces
 }
 
 func (c churn) start() (*running, error) {
-	s, err := server.New(context.Background(), server.Config{Dir: c.Dir, NoSync: true, Etcd: store.Etcd{Servers: c.Etcd}, ExternalURL: "https://kcp"})
+	s, err := server.New(context.Background(), server.Config{Dir: c.Dir, NoSync: true, Etcd: etcd.Config{Servers: c.Etcd}, ExternalURL: "https://kcp"})
 	return &running{Server: s, dir: c.Dir, url: "https://kcp"}, err
 }
 
-// TestChurn is, in a process of its own, what [TestWorkspacesAreWholeOrGoneAfterKills]
-// kills: many clients that make and delete workspaces, some of which are initialized
-// and cleared up through views. It says what was acknowledged.
+// TestChurn is the process that [TestWorkspacesAreWholeOrGoneAfterKills] kills. Many clients
+// create and delete workspaces, some of which have an initializer and a terminator. It prints
+// each acknowledged step.
 func TestChurn(t *testing.T) {
 	text := os.Getenv(churnVariable)
 	if text == "" {
@@ -83,20 +82,20 @@ func TestChurn(t *testing.T) {
 	working.Wait()
 }
 
-// churnOne makes a workspace, and may delete it or one below it.
+// churnOne creates a workspace, and may delete it or create one below it.
 func (c *tenant) churnOne(name string) {
 	ws := workspace(name)
 	if rand.IntN(2) == 0 {
-		_ = unstructured.SetNestedStringMap(ws.Object, map[string]string{"name": churnKind, "path": "root"}, "spec", "type") // of strings
+		_ = unstructured.SetNestedStringMap(ws.Object, map[string]string{"name": churnKind, "path": "root"}, "spec", "type") // a map of strings cannot fail
 	}
 	made, err := c.any.Resource(workspaces).Create(c.t.Context(), ws, metav1.CreateOptions{})
 	if err != nil {
 		return // not acknowledged
 	}
 	fmt.Println("churned made", name)
-	if rand.IntN(3) == 0 { // one below, which goes with it
+	if rand.IntN(3) == 0 { // one below, which is deleted with it
 		below := must(dynamic.NewForConfig(c.server.InProcess(text(made, "spec", "cluster"), server.System())))(c.t)
-		_, _ = below.Resource(workspaces).Create(c.t.Context(), workspace("below"), metav1.CreateOptions{}) // or not
+		_, _ = below.Resource(workspaces).Create(c.t.Context(), workspace("below"), metav1.CreateOptions{}) // it may fail
 	}
 	if rand.IntN(2) == 0 {
 		fmt.Println("churned deleting", name)
@@ -106,10 +105,10 @@ func (c *tenant) churnOne(name string) {
 	}
 }
 
-// churnKind is the type of workspaces that are initialized and cleared up.
+// churnKind is the type of workspaces with an initializer and a terminator.
 const churnKind = "churned"
 
-// churnType makes the type, unless it is there.
+// churnType creates the type unless it exists.
 func (c *tenant) churnType() error {
 	kind := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "WorkspaceType", "metadata": map[string]any{"name": churnKind},
@@ -122,8 +121,7 @@ func (c *tenant) churnType() error {
 	return err
 }
 
-// prepareAndClearUp is the initializer and the terminator of the type, each of which
-// looks at its view for as long as the context lasts.
+// prepareAndClearUp runs the initializer and the terminator of the type until ctx ends.
 func (c *tenant) prepareAndClearUp(ctx context.Context) {
 	id := "root:" + churnKind
 	var views sync.WaitGroup
@@ -137,7 +135,7 @@ func (c *tenant) prepareAndClearUp(ctx context.Context) {
 	views.Wait()
 }
 
-// finishAll finishes in all clusters of a view, and in those that come until its watch
+// finishAll finishes in all current clusters of a view, and in later ones until its watch
 // ends.
 func (v *viewer) finishAll(ctx context.Context, field, id string) {
 	all := v.clusters("*")
@@ -146,7 +144,7 @@ func (v *viewer) finishAll(ctx context.Context, field, id string) {
 		return
 	}
 	for i := range list.Items {
-		_ = finish(ctx, v.clusters(string(cluster.Of(&list.Items[i]))), field, id) // or the next time
+		_ = finish(ctx, v.clusters(string(cluster.Of(&list.Items[i]))), field, id) // failures are retried after the next list
 	}
 	w, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 	if err != nil {
@@ -162,14 +160,14 @@ func (v *viewer) finishAll(ctx context.Context, field, id string) {
 	}
 }
 
-// A churning process, and what it said so far.
+// A churning is a running process with its output.
 type churning struct {
 	cmd  *exec.Cmd
 	said *bufio.Scanner
 	log  *churned
 }
 
-// churned is what was acknowledged of workspaces by name: made, deleting, deleted.
+// churned holds the last acknowledged step of workspaces by name: made, deleting, deleted.
 type churned struct {
 	mu sync.Mutex
 	of map[string]string
@@ -187,8 +185,8 @@ func begin(t *testing.T, c churn, log *churned) *churning {
 	return &churning{cmd, bufio.NewScanner(out), log}
 }
 
-// hears takes in n more of what the process says, or all that is left, and reports
-// whether it said so much.
+// hears reads n more steps from the output, or all until its end. It reports whether there
+// were n.
 func (c *churning) hears(n int) bool {
 	for n > 0 && c.said.Scan() {
 		line, ok := strings.CutPrefix(c.said.Text(), "churned ")
@@ -205,19 +203,18 @@ func (c *churning) hears(n int) bool {
 	return n <= 0
 }
 
-// kill kills the process, and hears what it had said.
+// kill kills the process and reads its remaining output.
 func (c *churning) kill(t *testing.T) {
 	t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
 	c.hears(1 << 30)
-	_ = c.cmd.Wait() // it was killed
+	_ = c.cmd.Wait() // returns the signal as an error
 }
 
-// wholeOrGone waits until the server has come to an end with everything that was begun,
-// and checks that nothing of what was acknowledged is lost, that nothing else is left,
-// and that every workspace has all that one has.
+// wholeOrGone waits until the server has finished all work. It checks that no acknowledged
+// step is lost, that nothing else is left, and that every workspace is complete.
 func wholeOrGone(t *testing.T, s *running, log *churned) {
 	t.Helper()
 	root := at(t, s, cluster.Root, server.System())
@@ -227,7 +224,7 @@ func wholeOrGone(t *testing.T, s *running, log *churned) {
 	defer views.Wait()
 	defer done()
 
-	clusters := map[string]string{"": ""} // and what is in it
+	clusters := map[string]string{"": ""} // clusters by name, with a description of their content
 	for _, ws := range must(root.any.Resource(workspaces).List(t.Context(), metav1.ListOptions{}))(t).Items {
 		name := ws.GetName()
 		o := root.await(workspaces, "", name, func(o *unstructured.Unstructured) bool {
@@ -260,8 +257,8 @@ func wholeOrGone(t *testing.T, s *running, log *churned) {
 	compareClusters(t, s, clusters)
 }
 
-// compareClusters checks that clusters with the same in them have the same keys, and
-// that there are no others.
+// compareClusters checks that clusters of equal content have equal keys, and that no other
+// clusters exist.
 func compareClusters(t *testing.T, s *running, clusters map[string]string) {
 	t.Helper()
 	resp := must(s.Store().RawClient().Get(t.Context(), "/registry/", clientv3.WithPrefix(), clientv3.WithKeysOnly()))(t)
@@ -316,8 +313,8 @@ func TestWorkspacesAreWholeOrGoneAfterKills(t *testing.T) {
 	}
 }
 
-// One of two processes on one etcd stops for a while in the middle of something, and
-// goes on as if it still knew how things are. Then both are killed.
+// One of two processes on one etcd is suspended and continues with outdated data. Then both
+// are killed.
 func TestWorkspacesAreWholeOrGoneAfterAPause(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{Steady: true})

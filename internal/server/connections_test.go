@@ -17,11 +17,11 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// Connections are as they were chosen: of HTTP/2, so many requests at once; now and then
-// a client is told to open another one; and a socket shows profiles.
+// Connection options take effect: the limit of HTTP/2 streams, the chance of GOAWAY, and
+// profiles on a socket.
 func TestConnections(t *testing.T) {
 	t.Parallel()
-	socket := filepath.Join(must(os.MkdirTemp("", "kcp-"))(t), "debug") // the name of a socket is short
+	socket := filepath.Join(must(os.MkdirTemp("", "kcp-"))(t), "debug") // socket paths must be short
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(socket)) })
 	o := server.DefaultOperation()
 	o.Serving.HTTP2MaxStreamsPerConnection = 7
@@ -34,7 +34,7 @@ func TestConnections(t *testing.T) {
 	}
 	client := must(rest.HTTPClientFor(s.admin))(t)
 	t.Cleanup(client.CloseIdleConnections)
-	const most = 5000 // requests, each of which is told to go away with a chance of 1 : 50
+	const most = 5000 // each request has a chance of 1 in 50 to get a GOAWAY
 	opened, n := 0, 0
 	for ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
 		if !c.Reused {
@@ -58,15 +58,14 @@ func TestConnections(t *testing.T) {
 	eventually(t, "the socket shows profiles", func() bool {
 		resp, err := local.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://kcp/debug/pprof/cmdline", nil))(t))
 		if err != nil {
-			return false // it is opened beside the port
+			return false // the socket is opened after the listener
 		}
 		_ = resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
 }
 
-// streamsOf is how many requests a connection of HTTP/2 may have open, as the server
-// tells at its beginning.
+// streamsOf returns the limit of streams that the server announces for an HTTP/2 connection.
 func streamsOf(t *testing.T, at string) uint32 {
 	t.Helper()
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}}

@@ -30,7 +30,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// A conversions is a server that serves Endpoints, and the webhook they have.
+// A conversions is a server that serves Endpoints, with their webhook.
 type conversions struct {
 	server *running
 	hook   *converter
@@ -65,7 +65,7 @@ func (c *conversions) tenant(t *testing.T) *tenant {
 	return o
 }
 
-// define makes or changes a definition in the tenant's cluster.
+// define creates or updates a definition in the tenant's cluster.
 func (c *tenant) define(d *apiextensionsv1.CustomResourceDefinition) {
 	c.t.Helper()
 	content := must(runtime.DefaultUnstructuredConverter.ToUnstructured(d))(c.t)
@@ -89,7 +89,8 @@ func (c *tenant) endpoints(version string) dynamic.ResourceInterface {
 	return c.any.Resource(endpoints(version)).Namespace("default")
 }
 
-// name returns one that only this tenant's objects have, so that the webhook knows them.
+// unique returns a name with the tenant's cluster, so that the webhook can distinguish
+// tenants.
 func (c *tenant) unique(name string) string { return name + "-" + string(c.name) }
 
 func (c *tenant) endpoint(version, name string, spec map[string]any) *unstructured.Unstructured {
@@ -114,7 +115,7 @@ func wantSpec(t *testing.T, o *unstructured.Unstructured, version string, spec m
 	}
 }
 
-// Each subtest has logical clusters of its own; all have the same webhook.
+// Each subtest has its own logical clusters. All use the same webhook.
 func TestConversion(t *testing.T) {
 	t.Parallel()
 	c := newConversions(t)
@@ -179,7 +180,7 @@ func testConvertedWrites(t *testing.T, all *conversions) {
 	c.await(endpoints(v1), "default", "a", gone)
 }
 
-// Who owns which field is known across versions.
+// Ownership of fields is converted between versions.
 func testConvertedApply(t *testing.T, all *conversions) {
 	c := all.tenant(t)
 	apply := func(version, manager string, spec object) (*unstructured.Unstructured, error) {
@@ -201,7 +202,7 @@ func testConvertedApply(t *testing.T, all *conversions) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantSpec(t, o, v2, object{"host": "h", "port": "1"}) // what it owned in v1, and applies no more, is gone
+	wantSpec(t, o, v2, object{"host": "h", "port": "1"}) // a field that it owned in v1 and no longer applies is removed
 	wantSpec(t, must(c.endpoints(v1).Get(t.Context(), "a", metav1.GetOptions{}))(t), v1, object{"hostPort": "h:1"})
 }
 
@@ -242,8 +243,8 @@ func testConvertedOpenAPI(t *testing.T, all *conversions) {
 	}
 }
 
-// Whatever a webhook answers, the error is that of a stock kube-apiserver, and it is the
-// reader's only.
+// For each invalid response of a webhook, the error is that of kube-apiserver, and only the
+// reader gets it.
 func testLyingWebhooks(t *testing.T, all *conversions) {
 	c := all.tenant(t)
 	const failed = "conversion webhook for convert.example.com/v1, Kind=Endpoint "
@@ -279,14 +280,14 @@ func testLyingWebhooks(t *testing.T, all *conversions) {
 		"redirects": {answers(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "https://127.0.0.1/")
 			w.WriteHeader(http.StatusTemporaryRedirect)
-		}), post + `it answers with a redirect (307) to "https://127.0.0.1/", which is not followed; use the URL that answers`},
+		}), post + `the response is a redirect (307), which is not followed; use the final URL`},
 		"endless": {answers(func(w http.ResponseWriter, _ *http.Request) {
 			for b := make([]byte, 1<<20); ; {
 				if _, err := w.Write(b); err != nil {
 					return
 				}
 			}
-		}), "the answer is longer than 8388608 bytes"},
+		}), "the response exceeds 8388608 bytes"},
 		"again later": {answers(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "1000000")
 			http.Error(w, "later", http.StatusServiceUnavailable)
@@ -308,9 +309,8 @@ func testLyingWebhooks(t *testing.T, all *conversions) {
 	}
 }
 
-// A webhook that hangs for one cluster does not for another, although it is the same; and
-// what needs no conversion goes on. What a user has waiting for it does not keep his
-// other requests from their turn.
+// A webhook that hangs for one cluster does not affect other clusters that use it, or
+// requests that need no conversion. The user's other requests do not wait behind it.
 func testHangingWebhook(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)
 	name := bad.unique("hangs")
@@ -342,7 +342,7 @@ func testHangingWebhook(t *testing.T, all *conversions) {
 	wantSpec(t, must(bad.endpoints(v2).Get(t.Context(), name, metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
 }
 
-// One object that cannot be converted fails the lists and watches of its cluster.
+// An object that cannot be converted fails the lists and watches of its cluster only.
 func testFailingConversion(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)
 	name := bad.unique("fails")
@@ -374,7 +374,7 @@ func testFailingConversion(t *testing.T, all *conversions) {
 	if _, err := bad.endpoints(v2).Update(t.Context(), endpoint(v2, name, object{}), metav1.UpdateOptions{}); err == nil {
 		t.Error("what cannot be converted is written")
 	}
-	// It can be got rid of in the version that is stored.
+	// It can be deleted in its storage version.
 	if err := bad.endpoints(v1).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -383,7 +383,7 @@ func testFailingConversion(t *testing.T, all *conversions) {
 	}
 }
 
-// Metrics tell nothing that a tenant chose.
+// Labels of metrics contain no values that tenants choose.
 func testConversionMetrics(t *testing.T, all *conversions) {
 	testConvertedReads(t, all)
 	const metric = "apiserver_crd_conversion_webhook_duration_seconds"
@@ -406,7 +406,7 @@ func testConversionMetrics(t *testing.T, all *conversions) {
 	}
 }
 
-// To those who see all clusters, what one of them cannot convert does not exist.
+// Lists and watches of all clusters omit objects that cannot be converted.
 func testConvertedWildcard(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)
 	given := func(version string) schema.GroupVersionResource {
@@ -449,7 +449,7 @@ func testConvertedWildcard(t *testing.T, all *conversions) {
 	}
 }
 
-// failsInV2 wants conversion to v2 to fail, and nothing else.
+// failsInV2 checks that requests in v2 fail, and those in v1 succeed.
 func failsInV2(t *testing.T, c *tenant, webhook apiextensionsv1.WebhookClientConfig, want ...string) {
 	t.Helper()
 	c.define(endpointDefinition(v1, webhook))
@@ -462,7 +462,7 @@ func failsInV2(t *testing.T, c *tenant, webhook apiextensionsv1.WebhookClientCon
 	}
 }
 
-// A service is missed when a conversion is needed.
+// A definition with a service webhook is accepted; conversions fail with an error.
 func testServiceWebhook(t *testing.T, all *conversions) {
 	c := all.tenant(t)
 	c.endpoint(v1, "a", object{"hostPort": "h:1"})
@@ -470,22 +470,22 @@ func testServiceWebhook(t *testing.T, all *conversions) {
 	failsInV2(t, c, service, `"https://converter.default.svc:443/?timeout=30s": service "converter" not found: services do not exist here; use clientConfig.url`)
 }
 
-// What the server must not call it does not, and what was changed for the better works.
+// The server refuses calls to forbidden addresses. After a correction of the URL, conversions
+// succeed.
 func testRefusedWebhooks(t *testing.T, all *conversions) {
 	c := all.tenant(t)
 	c.endpoint(v1, "a", object{"hostPort": "h:1"})
 	at := func(url string) apiextensionsv1.WebhookClientConfig {
 		return apiextensionsv1.WebhookClientConfig{URL: &url}
 	}
-	failsInV2(t, c, at(all.server.url+"/convert"), "it is the server itself, or its etcd, and no flag changes that")
+	failsInV2(t, c, at(all.server.url+"/convert"), "it is an address of the server or its etcd, and no flag changes that")
 	failsInV2(t, c, at("https://10.0.0.1/convert"), "refusing to call 10.0.0.1:443 for a logical cluster: 10.0.0.1 is private (10.0.0.0/8)", "--tenant-egress-allow-cidrs=10.0.0.1/32")
 	failsInV2(t, c, at("https://169.254.169.254/convert"), "169.254.169.254 is link-local, where clouds hand out credentials (169.254.0.0/16), and no flag changes that")
 	c.define(endpointDefinition(v1, all.hook.client()))
 	wantSpec(t, must(c.endpoints(v2).Get(t.Context(), "a", metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
 }
 
-// Objects go to the webhook of their own cluster, also where another defines the same
-// resource.
+// Each cluster uses its own webhook, even if another cluster defines the same resource.
 func testOthersWebhook(t *testing.T, all *conversions) {
 	mine, other := all.tenant(t), all.tenant(t)
 	hook := newConverter(t)
@@ -501,7 +501,7 @@ func testOthersWebhook(t *testing.T, all *conversions) {
 	}
 }
 
-// A definition that changes the version it is stored in leaves what is stored as it is.
+// A change of the storage version does not rewrite stored objects.
 func testChangedStorageVersion(t *testing.T, all *conversions) {
 	c := all.tenant(t)
 	c.endpoint(v1, "a", object{"hostPort": "h:1"})
@@ -510,7 +510,7 @@ func testChangedStorageVersion(t *testing.T, all *conversions) {
 	checkMixedVersions(t, c)
 }
 
-// A server that is started with a kind stored in another version reads what there is.
+// After a restart with another storage version, stored objects are readable.
 func TestChangedStorageVersion(t *testing.T) {
 	t.Parallel()
 	hook, dir, name := newConverter(t), t.TempDir(), cluster.NewName()
@@ -522,8 +522,8 @@ func TestChangedStorageVersion(t *testing.T) {
 	checkMixedVersions(t, c)
 }
 
-// checkMixedVersions wants objects that were stored in v1 to be read as before, and to
-// move with the next write, now that v2 is stored.
+// checkMixedVersions checks that objects stored in v1 are readable, and that their next write
+// stores them in v2.
 func checkMixedVersions(t *testing.T, c *tenant) {
 	t.Helper()
 	stored := func(name string) string {

@@ -19,8 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Endpoints are converted by a webhook: v1 has spec.hostPort, v2 spec.host and
-// spec.port.
+// A webhook converts Endpoints: v1 has spec.hostPort; v2 has spec.host and spec.port.
 const (
 	v1 = "v1"
 	v2 = "v2"
@@ -30,7 +29,8 @@ func endpoints(version string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "convert.example.com", Version: version, Resource: "endpoints"}
 }
 
-// endpointDefinition is stored in a version, and converted by a webhook.
+// endpointDefinition returns a definition with the given storage version and conversion
+// webhook.
 func endpointDefinition(stored string, webhook apiextensionsv1.WebhookClientConfig) *apiextensionsv1.CustomResourceDefinition {
 	of := func(version string, fields ...string) apiextensionsv1.CustomResourceDefinitionVersion {
 		spec := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}}
@@ -68,11 +68,11 @@ func endpoint(version, name string, spec map[string]any) *unstructured.Unstructu
 // A converter is the webhook of Endpoints.
 type converter struct {
 	*httptest.Server
-	// moods are how it treats the objects of a name.
+	// moods are changes of the response, by object name.
 	moods sync.Map
 }
 
-// A mood changes the answer for an object, or writes another one itself.
+// A mood changes the response for an object, or writes its own response and returns true.
 type mood func(w http.ResponseWriter, review *apiextensionsv1.ConversionReview) (written bool)
 
 func newConverter(t *testing.T) *converter {
@@ -115,10 +115,10 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(review) // the caller may have gone
+	_ = json.NewEncoder(w).Encode(review) // fails only if the client has gone
 }
 
-// convert is what an honest webhook does.
+// convert converts an object correctly.
 func convert(o *unstructured.Unstructured, to string) {
 	from := o.GetAPIVersion()
 	o.SetAPIVersion(to)
@@ -141,7 +141,7 @@ func convert(o *unstructured.Unstructured, to string) {
 	}
 }
 
-// each changes every converted object.
+// each returns a mood that changes every converted object.
 func each(change func(o *unstructured.Unstructured)) mood {
 	return func(_ http.ResponseWriter, review *apiextensionsv1.ConversionReview) bool {
 		for _, raw := range review.Response.ConvertedObjects {
@@ -153,7 +153,7 @@ func each(change func(o *unstructured.Unstructured)) mood {
 	}
 }
 
-// answers writes another answer.
+// answers returns a mood that writes its own response.
 func answers(answer http.HandlerFunc) mood {
 	return func(w http.ResponseWriter, _ *apiextensionsv1.ConversionReview) bool {
 		answer(w, nil)
@@ -161,9 +161,9 @@ func answers(answer http.HandlerFunc) mood {
 	}
 }
 
-// A stall is a mood in which the webhook does not answer until it ends.
+// A stall is a mood that does not answer until end is called.
 type stall struct {
-	reached chan struct{} // gets one for each call
+	reached chan struct{} // receives a value per call
 	end     func()
 }
 

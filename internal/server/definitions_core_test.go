@@ -24,7 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// coreCRD returns a definition in the core group, with YAML laid over it.
+// coreCRD returns a definition in the core group, with the changes merged over it.
 func coreCRD(t testing.TB, plural string, changes ...string) *definition {
 	t.Helper()
 	return crd(t, plural, append([]string{fmt.Sprintf(`{"metadata": {"name": "%s.core"}, "spec": {"group": ""}}`, plural)}, changes...)...)
@@ -34,7 +34,7 @@ const podSchema = `{type: object, properties: {
 	spec: {type: object, properties: {node: {type: string, default: any}, replicas: {type: integer, maximum: 9}}},
 	status: {type: object, properties: {replicas: {type: integer}, selector: {type: string}}}}}`
 
-// pods defines pods, with a status, a scale and a column.
+// pods creates a definition of pods with status, scale and a column.
 func (c *tenant) pods() *definition {
 	c.t.Helper()
 	return c.newKind(coreCRD(c.t, "pods", schemaOf(podSchema,
@@ -43,7 +43,7 @@ func (c *tenant) pods() *definition {
 		"spec: {names: {shortNames: [po], categories: [all]}}"))
 }
 
-// isPod tells whether an object looks to clients as one of the core group.
+// isPod checks that an object looks like one of the core group.
 func isPod(t *testing.T, when string, o *unstructured.Unstructured, generation int64) {
 	t.Helper()
 	if o.GetAPIVersion() != "v1" || o.GetKind() != "Pod" || o.GetGeneration() != generation {
@@ -56,8 +56,8 @@ func isPod(t *testing.T, when string, o *unstructured.Unstructured, generation i
 	}
 }
 
-// Kinds that nobody serves are defined in the core group too, in each cluster by its
-// own schema and beside the built-in ones.
+// Kinds that are not built in can be defined in the core group, in each cluster with its own
+// schema.
 func TestCoreGroup(t *testing.T) {
 	t.Parallel()
 	c, other, none := newTenant(t), newTenant(t), newTenant(t)
@@ -104,8 +104,8 @@ func TestCoreGroup(t *testing.T) {
 	}
 }
 
-// Updates and patches count changes of the specification only, and answer as clients
-// know the objects.
+// Updates and patches increase the generation for changes of the spec only, and return
+// objects in the core group's version.
 func TestWritesInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -166,7 +166,7 @@ func TestWritesInTheCoreGroup(t *testing.T) {
 	}
 }
 
-// What is applied has managers, in the version that clients know.
+// Managed fields have the version that clients use.
 func TestAppliedInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -195,7 +195,7 @@ func TestAppliedInTheCoreGroup(t *testing.T) {
 	}
 }
 
-// A dry run of a write in the core group answers as the write would.
+// A dry run of a write in the core group answers like the write.
 func TestDryRunsInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -222,7 +222,7 @@ func TestDryRunsInTheCoreGroup(t *testing.T) {
 	c.await(core("pods"), "default", "o", gone)
 }
 
-// Lists and watches of the core group have the forms that clients ask for.
+// Lists and watches of the core group support all formats.
 func TestReadsInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
@@ -286,8 +286,8 @@ func TestReadsInTheCoreGroup(t *testing.T) {
 	}
 }
 
-// Discovery and OpenAPI have what is defined in the core group among the built-in
-// kinds, in its cluster alone.
+// Discovery and OpenAPI contain the kinds defined in the core group next to the built-in
+// ones, in their cluster only.
 func TestDiscoveryOfTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c, none := newTenant(t), newTenant(t)
@@ -325,8 +325,7 @@ func TestDiscoveryOfTheCoreGroup(t *testing.T) {
 	}
 }
 
-// Rules of a schema read objects in the core group, and the version that they are
-// validated in.
+// Validation rules of a schema see objects in the core group and their version.
 func TestRulesInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -344,7 +343,7 @@ func TestRulesInTheCoreGroup(t *testing.T) {
 	}
 }
 
-// Roles speak of what is defined in the core group as of what is built in.
+// Roles can grant rights on defined kinds of the core group like on built-in ones.
 func TestRolesInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -374,8 +373,8 @@ func TestRolesInTheCoreGroup(t *testing.T) {
 	}
 }
 
-// Objects in the core group own and are owned, go with their namespace, and with
-// their definition.
+// Objects in the core group can own and be owned. They are deleted with their namespace and
+// with their definition.
 func TestCoreGroupIsCollected(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -414,7 +413,7 @@ func TestCoreGroupIsCollected(t *testing.T) {
 	c.configMap("still")
 }
 
-// What the server has in the core group, or will have, is not for others to define.
+// Built-in and planned names of the core group cannot be defined.
 func TestReservedInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

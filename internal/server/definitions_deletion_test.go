@@ -13,17 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 )
 
-// stored returns how many objects of a definition there are in etcd.
+// stored returns the number of objects of a definition in etcd.
 func (c *tenant) stored(d *definition) int64 {
 	c.t.Helper()
-	return must(c.server.Store().Count(c.t.Context(), c.name, store.CustomResource(resourceOf(d).GroupResource(), "")))(c.t)
+	return must(c.server.Store().Count(c.t.Context(), c.name, keys.CustomResource(resourceOf(d).GroupResource(), "")))(c.t)
 }
 
-// undefined waits until a definition is gone, with all that it defined.
+// undefined waits until a definition and all its objects are deleted.
 func (c *tenant) undefined(d *definition) {
 	c.t.Helper()
 	c.await(definitions, "", d.Name, gone)
@@ -31,7 +31,7 @@ func (c *tenant) undefined(d *definition) {
 		c.t.Errorf("%d objects are left of %s", n, d.Name)
 	}
 	now := must(c.server.Store().RawClient().Get(c.t.Context(), "now"))(c.t).Header.Revision
-	if err := c.server.Store().Spine().WaitFor(c.t.Context(), now); err != nil {
+	if err := c.server.Store().Feed().WaitFor(c.t.Context(), now); err != nil {
 		c.t.Fatal(err)
 	}
 	if _, err := c.of(d).List(c.t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
@@ -39,8 +39,8 @@ func (c *tenant) undefined(d *definition) {
 	}
 }
 
-// A definition that is deleted takes its objects with it, and stays until those are
-// gone that somebody has to let go of. Nothing new is made meanwhile.
+// A definition in deletion is deleted after all its objects, including those with finalizers.
+// No new objects can be created meanwhile.
 func TestDefinitionsGoWithTheirObjects(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
@@ -55,7 +55,7 @@ func TestDefinitionsGoWithTheirObjects(t *testing.T) {
 	c.instance(d, "held", "metadata: {finalizers: ["+hold+"]}")
 	w := must(c.of(d).Watch(t.Context(), metav1.ListOptions{}))(t)
 	c.undefine(d.Name)
-	for seen := map[string]bool{}; len(seen) < 3; { // of those in default that nobody holds
+	for seen := map[string]bool{}; len(seen) < 3; { // those without finalizers in the namespace default
 		if e := next(t, w); e.Type == "DELETED" {
 			seen[e.Object.(*unstructured.Unstructured).GetName()] = true
 		}
@@ -76,45 +76,71 @@ func TestDefinitionsGoWithTheirObjects(t *testing.T) {
 	must(c.of(d).Patch(t.Context(), "held", types.MergePatchType, []byte(`{"spec":{"still":1}}`), metav1.PatchOptions{}))(t)
 	must(c.of(d).Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
 	c.undefined(d)
-	for range w.ResultChan() { // it ends
+	for range w.ResultChan() { // until the watch ends
 	}
 	if _, err := other.of(d).Get(t.Context(), "elsewhere", metav1.GetOptions{}); err != nil {
 		t.Errorf("what another cluster has: %v", err)
 	}
 }
 
-// Objects that nobody can read do not keep a definition, and one that was never
-// served has none to wait for.
-func TestOddDefinitionsGo(t *testing.T) {
+// A definition with unreadable objects is not deleted, because these may have finalizers. A
+// forced deletion removes only corrupt objects.
+func TestUnreadableObjectsKeepADefinition(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	d := c.newKind(crd(t, "widgets"))
 	c.instance(d, "good")
 	at := fmt.Sprintf("/registry/c/example.com/widgets/-/%s/default/", c.name)
-	for name, value := range map[string]string{"empty": "", "nonsense": "nonsense", "half": `{"apiVersion":"example.com/v1","metad`} {
-		must(c.server.Store().RawClient().Put(t.Context(), at+name, value))(t)
+	put := func(name, value string) { must(c.server.Store().RawClient().Put(t.Context(), at+name, value))(t) }
+	put("sealed", keyIsAway)
+	put("nonsense", "nonsense")
+	c.undefine(d.Name)
+	c.untilTold(d.Name, apiextensionsv1.Terminating, "True", "2 left, of which default/")
+	patch := []byte(`{"metadata":{"annotations":{"` + forceDelete + `":"ticket 42"}}}`)
+	force := func(c *tenant) error {
+		_, err := c.any.Resource(definitions).Patch(t.Context(), d.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
 	}
+	if err := force(c.allow("alice")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "operators") {
+		t.Errorf("forced by its owner: %v", err)
+	}
+	if err := force(c); err != nil {
+		t.Fatal(err)
+	}
+	c.untilTold(d.Name, apiextensionsv1.Terminating, "True", "1 left, of which default/sealed cannot be read: ")
+	put("sealed", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"namespace":"default","name":"sealed","uid":"1","finalizers":["`+hold+`"]}}`)
+	c.untilTold(d.Name, apiextensionsv1.Terminating, "True", "default/sealed is kept by finalizers ["+hold+"]")
+	must(c.of(d).Patch(t.Context(), "sealed", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
+	c.undefined(d)
+}
+
+// A definition that was never served is deleted without a wait.
+func TestOddDefinitionsGo(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	d := c.newKind(crd(t, "widgets"))
+	c.instance(d, "good")
 	never := c.newKind(crd(t, "others", "spec: {names: {kind: Widget}}"))
 	if !conditionIs(never, apiextensionsv1.Established, "False") {
 		t.Errorf("%+v", never.Status)
 	}
 	c.undefine(never.Name)
 	c.undefined(never)
-	if n := c.stored(d); n != 4 {
+	if n := c.stored(d); n != 1 {
 		t.Errorf("%d are stored", n)
 	}
 	c.undefine(d.Name)
 	c.undefined(d)
 }
 
-// Thousands of objects go, those that are made at the same time too; what is defined
-// by that name next has none of them.
+// Thousands of objects are deleted, including ones created concurrently. A new definition of
+// the same name has no objects.
 func TestNothingIsLeftOfADefinition(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	d := crd(t, "widgets")
 	d.Spec.Scope = apiextensionsv1.ClusterScoped
-	const writers, objects = 8, 2000
+	writers, objects := 8, size(600, 2_000)
 	for round := range 3 {
 		d := c.newKind(d)
 		var wg, begun sync.WaitGroup
@@ -153,8 +179,8 @@ func TestNothingIsLeftOfADefinition(t *testing.T) {
 	c.instance(again, "o", "spec: 1")
 }
 
-// Definitions that are deleted by their labels, all at once, or for want of their
-// owner take their objects with them, too.
+// Definitions that are deleted in a collection, by label or by the garbage collector take
+// their objects with them, too.
 func TestWaysToDeleteDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -185,7 +211,7 @@ func TestWaysToDeleteDefinitions(t *testing.T) {
 	c.undefined(stays)
 }
 
-// A restart serves what is defined at once, and goes on with deletions.
+// After a restart, definitions are served without delay and deletions continue.
 func TestDefinitionsAfterARestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -204,7 +230,7 @@ func TestDefinitionsAfterARestart(t *testing.T) {
 	}
 	c.undefine(held.Name)
 	c.undefine(d.Name)
-	s.Close() // in the middle
+	s.Close() // during the deletion
 	s = start(t, dir)
 	defer func() { s.Close() }()
 	c = at(t, s, c.name, server.System())
@@ -224,8 +250,8 @@ func TestDefinitionsAfterARestart(t *testing.T) {
 	c.instance(waiting, "o")
 }
 
-// A workspace that is deleted takes definitions and their objects with it, and what
-// holds an object holds it, too. Nothing is defined in it any more.
+// The deletion of a workspace deletes definitions and their objects. A finalizer of an object
+// delays it. No new definitions can be created.
 func TestDefinitionsInADeletedWorkspace(t *testing.T) {
 	t.Parallel()
 	top := newTenant(t)
@@ -249,8 +275,8 @@ func TestDefinitionsInADeletedWorkspace(t *testing.T) {
 	top.nothingLeft(c.name)
 }
 
-// Objects of a definition own others and are owned, also by kinds that are defined
-// later; and they go with their namespace.
+// Custom resources can own other objects and be owned, also by kinds that are defined later.
+// They are deleted with their namespace.
 func TestCustomResourcesAreCollected(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -295,8 +321,8 @@ func TestCustomResourcesAreCollected(t *testing.T) {
 	}
 }
 
-// A creation that one definition admitted is not made once there is another, nor once
-// there is none: it is decided anew, or refused.
+// A create that was admitted under one definition is decided again or refused if the
+// definition has changed or is deleted.
 func TestCreationsDependOnTheirDefinition(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -16,7 +16,7 @@ import (
 
 const definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// What the server serves, and what it reserves, nobody defines.
+// Built-in and reserved resources cannot be defined.
 func TestReservedDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -48,7 +48,7 @@ func TestReservedDefinitions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := c.any.Resource(definitions).Apply(t.Context(), d.Name, withKind(unstructuredOf(t, d)), metav1.ApplyOptions{FieldManager: "m"}); err == nil || !(tc.refused(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)) {
-			if !strings.Contains(fmt.Sprint(err), "invalid") { // the client refuses some names
+			if !strings.Contains(fmt.Sprint(err), "invalid") { // the client refuses some names itself
 				t.Errorf("%s applied: %v", name, err)
 			}
 		}
@@ -59,7 +59,7 @@ func TestReservedDefinitions(t *testing.T) {
 			t.Errorf("marked as bound, with %q: %v", value, err)
 		}
 	}
-	// The group of a server's kind is nobody's, but other names in it are free.
+	// In groups of the server, names that the server does not use can be defined.
 	other := c.newKind(crd(t, "boxes", "{metadata: {name: boxes.tenancy.kcp.io}, spec: {group: tenancy.kcp.io, names: {shortNames: [ws, box]}}}"))
 	if conditionIs(other, apiextensionsv1.Established, "True") && strings.Contains(fmt.Sprint(other.Status.AcceptedNames.ShortNames), "ws") {
 		t.Errorf("the short name of workspaces: %v", other.Status)
@@ -73,8 +73,8 @@ func withKind(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return o
 }
 
-// What is forged in a definition or its status brings nothing that is another's, and
-// breaks nothing.
+// Forged metadata and status of a definition give no access to other resources and break
+// nothing.
 func TestForgedDefinitions(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
@@ -116,7 +116,7 @@ func TestForgedDefinitions(t *testing.T) {
 		for _, path := range []string{"/apis/example.com/v1", "/openapi/v3/apis/example.com/v1", "/apis"} {
 			must(c.kube.CoreV1().RESTClient().Get().AbsPath(path).Do(t.Context()).Raw())(t)
 		}
-		_, _ = c.of(made).List(t.Context(), metav1.ListOptions{}) // whatever it says
+		_, _ = c.of(made).List(t.Context(), metav1.ListOptions{}) // any response is allowed
 		still(how)
 		for verb, write := range map[string]func() error{
 			"update": func() error {
@@ -135,7 +135,7 @@ func TestForgedDefinitions(t *testing.T) {
 			}
 		}
 	}
-	// Established by hand, without its names.
+	// A user sets Established for a definition whose kind belongs to another one.
 	waiting := c.newKind(crd(t, "waitings", "spec: {names: {kind: Treasure}}"))
 	if _, err := c.redefine(waiting.Name, `status: {acceptedNames: {plural: waitings, singular: waiting, kind: Treasure, listKind: TreasureList}, conditions: [{type: Established, status: "True", reason: a, message: b, lastTransitionTime: "2020-01-01T00:00:00Z"}]}`, "status"); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestForgedDefinitions(t *testing.T) {
 	still("established by hand")
 	c.undefine(waiting.Name)
 	c.undefined(waiting)
-	// The end of the finalizer is that of the definition; its objects are not another's.
+	// The definition can still be deleted with its objects.
 	c.undefine(d.Name)
 	c.undefined(made)
 }
@@ -156,7 +156,8 @@ func manyNames() string {
 	return strings.Join(all, ", ")
 }
 
-// Definitions are for those whom roles let, in their own cluster, by whatever path.
+// Only users with RBAC rights can write definitions, and only in their own cluster, with any
+// form of path.
 func TestWhoDefines(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
@@ -192,8 +193,8 @@ func TestWhoDefines(t *testing.T) {
 	}
 }
 
-// Roles about objects of a definition reach those who have the built-in roles that
-// these are aggregated to.
+// Roles for custom resources apply to users of the built-in roles that they are aggregated
+// to.
 func TestRolesOfCustomResources(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -229,13 +230,13 @@ func TestRolesOfCustomResources(t *testing.T) {
 	}
 }
 
-// A tenant that defines and forgets as fast as it can disturbs no other, and leaves
-// nothing.
+// A tenant that creates and deletes definitions rapidly does not affect others, and leaves
+// nothing behind.
 func TestRestlessDefinitions(t *testing.T) {
 	t.Parallel()
 	restless, quiet := newTenant(t), newTenant(t)
 	before := left(t, restless.server.Store(), restless.name)
-	const writers, each = 6, 50
+	writers, each := 6, size(15, 50)
 	d := quiet.newKind(crd(t, "widgets"))
 	v := quiet.owner()
 	stop := make(chan struct{})
@@ -284,7 +285,7 @@ func TestRestlessDefinitions(t *testing.T) {
 			restless.await(definitions, "", fmt.Sprintf("widgets.g%dx%d.com", w, i), gone)
 		}
 	}
-	const claims = 16 // keys by which names are claimed
+	const claims = 16 // keys that claim names
 	if after := left(t, restless.server.Store(), restless.name); len(after) > len(before)+claims {
 		t.Errorf("%d keys are left, before %d: %v", len(after), len(before), after)
 	}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Clients that have Pods compiled in write them as they write those of Kubernetes:
-// as protobuf, and by strategic merge, which finds the elements of lists by their keys.
+// Clients with compiled-in types write defined Pods as they write built-in ones: in protobuf,
+// and with strategic merge patches, which match list elements by key.
 func TestClientsOfKnownKinds(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// untilTold waits for a condition of a definition.
+// untilTold waits for a condition of a definition with the given words.
 func (c *tenant) untilTold(name string, t apiextensionsv1.CustomResourceDefinitionConditionType, status, words string) {
 	c.t.Helper()
 	c.await(definitions, "", name, func(o *unstructured.Unstructured) bool {
@@ -36,8 +36,8 @@ func (c *tenant) untilTold(name string, t apiextensionsv1.CustomResourceDefiniti
 	})
 }
 
-// Of many who define a kind at the same time one gets its name; the others say that
-// they have not, and one of them gets it once it is free.
+// Of several concurrent definitions of a kind, one gets the name. The conditions of the
+// others show that. One of them gets the name once it is free.
 func TestNamesAreOfOne(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -79,7 +79,7 @@ func TestNamesAreOfOne(t *testing.T) {
 	c.await(definitions, "", first, gone)
 	left := must(c.crds().List(t.Context(), metav1.ListOptions{}))(t).Items
 	var got string
-	for got == "" { // the loop gives it to one of them
+	for got == "" { // a loop assigns the free name
 		for _, d := range left {
 			now := must(c.crds().Get(t.Context(), d.Name, metav1.GetOptions{}))(t)
 			if conditionIs(now, apiextensionsv1.Established, "True") {
@@ -96,8 +96,8 @@ func TestNamesAreOfOne(t *testing.T) {
 	}
 }
 
-// A short name that one lets go of goes to who waits for it. Names in other groups
-// and clusters are others.
+// A released short name goes to the definition that waits for it. Names in other groups and
+// clusters are independent.
 func TestReleasedNamesAreTaken(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
@@ -121,7 +121,7 @@ func TestReleasedNamesAreTaken(t *testing.T) {
 	c.instance(first, "still")
 }
 
-// fresh returns a new logical cluster of a server of a test's own.
+// fresh returns a new cluster of a server that belongs to one test.
 func fresh(t *testing.T, s *running) *tenant {
 	t.Helper()
 	c := cluster.NewName()
@@ -131,7 +131,7 @@ func fresh(t *testing.T, s *running) *tenant {
 	return at(t, s, c, server.System())
 }
 
-// Equal definitions share a handler, and it goes when the last has gone.
+// Equal definitions share a handler, which is removed with the last of them.
 func TestEqualDefinitionsShareAHandler(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -167,7 +167,7 @@ func TestEqualDefinitionsShareAHandler(t *testing.T) {
 	t.Errorf("%d handlers are left", s.Handlers()-before)
 }
 
-// Nothing runs for a definition that has gone, nor for one that nobody uses.
+// Deleted and unused definitions leave no goroutines.
 func TestDefinitionsLeaveNoGoroutines(t *testing.T) {
 	s := start(t, t.TempDir())
 	defer s.Close()
@@ -179,7 +179,7 @@ func TestDefinitionsLeaveNoGoroutines(t *testing.T) {
 		next(t, w)
 		c.undefine(d.Name)
 		c.undefined(d)
-		w.Stop() // it would end a moment later
+		w.Stop() // it would end by itself a moment later
 	}
 	cycle("warms")
 	runtime.GC()
@@ -197,9 +197,8 @@ func TestDefinitionsLeaveNoGoroutines(t *testing.T) {
 	t.Errorf("%d handlers and %d goroutines, before %d", s.Handlers(), runtime.NumGoroutine(), before)
 }
 
-// Clusters with definitions of one name, and different schemas, scopes and versions,
-// are side by side. A change in one ends the watches there, which lose nothing when
-// they begin again, and none elsewhere.
+// Clusters can have different definitions of the same name. A change of one ends the watches
+// in its cluster only, and these resume without a loss.
 func TestEqualNamesInTwoClusters(t *testing.T) {
 	t.Parallel()
 	one, two := newTenant(t), newTenant(t)
@@ -230,7 +229,7 @@ func TestEqualNamesInTwoClusters(t *testing.T) {
 	if e := next(t, goesOn); e.Type != watch.Added || e.Object.(*unstructured.Unstructured).GetName() != "next" {
 		t.Errorf("got %v", e)
 	}
-	must(one.redefine(a.Name, "metadata: {labels: {a: b}}"))(t) // changes nothing that is served
+	must(one.redefine(a.Name, "metadata: {labels: {a: b}}"))(t) // changes nothing about the served resource
 	again := must(one.of(a).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}))(t)
 	defer again.Stop()
 	must(one.redefine(a.Name, "metadata: {labels: {a: c}}"))(t)
@@ -240,8 +239,8 @@ func TestEqualNamesInTwoClusters(t *testing.T) {
 	}
 }
 
-// Watchers that begin again where they were when a change of the definition ended
-// them miss nothing, however often it changes.
+// Watches that resume after a change of the definition lose no event, however often it
+// changes.
 func TestWatchesLoseNothing(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -290,8 +289,8 @@ func TestWatchesLoseNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// follow watches until it has seen so many objects appear, and begins again where it
-// was when a watch ends. It calls begun when it has seen one.
+// follow watches until it has seen n objects, and resumes when a watch ends. It calls begun
+// at the first event. It returns the objects and the number of watches that ended.
 func (c *tenant) follow(ctx context.Context, d *definition, from string, n int, begun func()) (seen map[string]int, ended int, err error) {
 	seen = map[string]int{}
 	for ctx.Err() == nil {
@@ -318,8 +317,8 @@ func (c *tenant) follow(ctx context.Context, d *definition, from string, n int, 
 	return seen, ended, errors.Join(ctx.Err(), errors.New("not seen in time"))
 }
 
-// Writes go on while the definition that admits them changes: each is made by one
-// of them, or refused in words that say to try again.
+// While a definition changes, each write is validated by one of its versions, or refused with
+// an error to retry.
 func TestWritesWhileADefinitionChanges(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -350,7 +349,7 @@ func TestWritesWhileADefinitionChanges(t *testing.T) {
 		if _, err := c.redefine(d.Name, j); err != nil {
 			t.Error(err)
 		}
-		// From now on nothing is written by another schema.
+		// From now on writes are validated by the new schema.
 		wrong := fmt.Sprintf(`spec: {v: "%t"}`, i%2 != 0)
 		if _, err := c.of(d).Create(t.Context(), instance(d, fmt.Sprint("wrong", i), wrong), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 			t.Errorf("round %d: by a schema that is no more: %v", i, err)

@@ -46,7 +46,7 @@ func TestSchemasOfDefinitions(t *testing.T) {
 	if err := patch(`{"spec":{"fixed":"b"}}`); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "it is fixed") {
 		t.Errorf("what is fixed has changed: %v", err)
 	}
-	// What was valid may stay once it no longer is.
+	// Existing values that are no longer valid may stay.
 	must(c.redefine(d.Name, schemaOf("{type: object, properties: {spec: {type: object, properties: {size: {type: integer, maximum: 5}, color: {type: string}}}}}")))(t)
 	if err := patch(`{"spec":{"color":"red"}}`); err != nil {
 		t.Errorf("beside what is no longer valid: %v", err)
@@ -56,7 +56,7 @@ func TestSchemasOfDefinitions(t *testing.T) {
 	}
 }
 
-// Rules that may cost too much are refused before they cost anything.
+// Validation rules that are too expensive are refused before they run.
 func TestExpensiveSchemas(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -88,13 +88,12 @@ func TestExpensiveSchemas(t *testing.T) {
 	}
 	_, err := c.of(d).Create(t.Context(), instance(d, "dear", "spec: {a: ["+strings.Join(all, ", ")+"]}"), metav1.CreateOptions{})
 	exceeded := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "cost limit exceeded")
-	if !exceeded && !apierrors.IsTimeout(err) { // which comes first on a slow machine
+	if !exceeded && !apierrors.IsTimeout(err) { // a slow machine reaches the timeout first
 		t.Errorf("a rule that takes its time: %.300v", err)
 	}
 }
 
-// Schemas that are as large or as deep as a request may be are answered, and so are
-// those that are too large.
+// Schemas up to the size and depth of a request are accepted or refused with an error.
 func TestLargeSchemas(t *testing.T) {
 	t.Parallel()
 	c, beside := newTenant(t), newTenant(t)
@@ -140,7 +139,7 @@ func TestLargeSchemas(t *testing.T) {
 			}
 		}
 	}
-	// In protobuf a level takes so few bytes that decoding it would be the end of the process.
+	// In protobuf, nesting needs few bytes, so decoding deep objects could exhaust the stack.
 	if a := v.send("POST", c.path(definitionsPath), deepDefinition(300_000), "Content-Type", "application/vnd.kubernetes.protobuf"); a.code != 400 || !strings.Contains(a.body, "nested deeper than 10000 levels") {
 		t.Errorf("deep in protobuf: %d %.300s", a.code, a.body)
 	}
@@ -150,7 +149,7 @@ func TestLargeSchemas(t *testing.T) {
 	alive(t, beside, beside.owner(), "beside")
 }
 
-// deepDefinition is a definition in protobuf whose schema is nested n levels deep.
+// deepDefinition returns a definition in protobuf whose schema has n levels.
 func deepDefinition(n int) string {
 	sizes := make([]int, n+1)
 	for i := range n {
@@ -158,7 +157,7 @@ func deepDefinition(n int) string {
 	}
 	var schema []byte
 	for i := n - 1; i >= 0; i-- {
-		schema = binary.AppendUvarint(append(schema, 0xe2, 0x01), uint64(sizes[i])) // "not", field 28
+		schema = binary.AppendUvarint(append(schema, 0xe2, 0x01), uint64(sizes[i])) // field 28, "not"
 	}
 	field := func(number byte, values ...[]byte) []byte {
 		value := slices.Concat(values...)
@@ -170,7 +169,7 @@ func deepDefinition(n int) string {
 	return "k8s\x00" + string(slices.Concat(kind, field(2, object)))
 }
 
-// Fields have managers, in objects of a definition and in definitions.
+// Objects of a definition, and definitions, have managed fields.
 func TestAppliedCustomResources(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -205,7 +204,7 @@ func TestAppliedCustomResources(t *testing.T) {
 	}
 }
 
-// A dry run of a definition serves nothing and takes no names.
+// A dry run of a definition serves nothing and claims no names.
 func TestDryRunOfDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -238,7 +237,7 @@ func TestDryRunOfDefinitions(t *testing.T) {
 	}
 }
 
-// Requests are understood or refused as they are for built-in kinds.
+// Requests in unusual formats get the same responses as for built-in kinds.
 func TestFormsOfCustomResources(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -282,7 +281,7 @@ func TestFormsOfCustomResources(t *testing.T) {
 	}
 }
 
-// No kind is too common a word to be defined.
+// Kinds may have the same names as common kinds of the server.
 func TestKindsLikeThoseOfTheServer(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -22,8 +22,8 @@ import (
 
 type definition = apiextensionsv1.CustomResourceDefinition
 
-// crd returns a definition in example.com of a kind with that plural name, whose
-// schema allows anything. Changes are YAML that is laid over it.
+// crd returns a definition in example.com with the given plural name, and a schema that
+// allows any field. The changes are YAML that is merged over it.
 func crd(t testing.TB, plural string, changes ...string) *definition {
 	t.Helper()
 	kind := strings.ToUpper(plural[:1]) + strings.TrimSuffix(plural[1:], "s")
@@ -38,7 +38,7 @@ func crd(t testing.TB, plural string, changes ...string) *definition {
 	d := &definition{}
 	for _, y := range append([]string{text}, changes...) {
 		if strings.Contains(y, "versions:") {
-			d.Spec.Versions = nil // lists would be merged
+			d.Spec.Versions = nil // a merge would append to the list
 		}
 		if err := yaml.UnmarshalStrict([]byte(y), d); err != nil {
 			t.Fatalf("%v in %s", err, y)
@@ -47,8 +47,8 @@ func crd(t testing.TB, plural string, changes ...string) *definition {
 	return d
 }
 
-// schemaOf is a change for [crd]: the schema of its only version, and what else is
-// in that version.
+// schemaOf returns a change for [crd] that sets the schema and further fields of its only
+// version.
 func schemaOf(schema string, more ...string) string {
 	return "spec: {versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: " + schema + "}" + strings.Join(append([]string{""}, more...), ", ") + "}]}"
 }
@@ -79,13 +79,13 @@ func (c *tenant) undefine(name string) {
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// resourceOf returns what the first version of a definition is asked for as.
+// resourceOf returns the resource of the first version of a definition.
 func resourceOf(d *definition) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: d.Spec.Group, Version: d.Spec.Versions[0].Name, Resource: d.Spec.Names.Plural}
 }
 
-// of returns the client of a definition's objects, in the namespace default if they
-// have one.
+// of returns a client of a definition's objects, in the namespace default if they are
+// namespaced.
 func (c *tenant) of(d *definition) dynamic.ResourceInterface {
 	if d.Spec.Scope == apiextensionsv1.ClusterScoped {
 		return c.any.Resource(resourceOf(d))
@@ -93,7 +93,7 @@ func (c *tenant) of(d *definition) dynamic.ResourceInterface {
 	return c.any.Resource(resourceOf(d)).Namespace("default")
 }
 
-// instance returns an object of a definition, with YAML laid over it.
+// instance returns an object of a definition, with the changes merged over it.
 func instance(d *definition, name string, more ...string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	for _, y := range more {
@@ -116,8 +116,8 @@ func conditionIs(d *definition, t apiextensionsv1.CustomResourceDefinitionCondit
 	return slices.ContainsFunc(d.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool { return c.Type == t && c.Status == s })
 }
 
-// What is defined is served when the answer comes: objects are created at once, by
-// several who define many kinds at the same time in two clusters.
+// A definition is served when its create request returns. Several writers can create objects
+// of many new kinds at once in two clusters.
 func TestDefinedIsServed(t *testing.T) {
 	t.Parallel()
 	tenants := []*tenant{newTenant(t), newTenant(t)}
@@ -153,8 +153,8 @@ func TestDefinedIsServed(t *testing.T) {
 	}
 }
 
-// Versions are served as they say; objects move between them as they are; and a
-// version goes only when nothing is stored in it any more.
+// Versions are served as defined. Objects can be read in each of them. A version can be
+// removed once no object is stored in it.
 func TestVersionsOfDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -203,8 +203,7 @@ func TestVersionsOfDefinitions(t *testing.T) {
 	}
 }
 
-// Status and scale are apart from the rest; the generation counts changes of the
-// specification.
+// Status and scale are separate subresources. The generation counts changes of the spec only.
 func TestSubresourcesOfDefinitions(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -244,8 +243,8 @@ func TestSubresourcesOfDefinitions(t *testing.T) {
 	}
 }
 
-// Columns, categories, short names and selectable fields are those of the cluster's
-// own definition.
+// Columns, categories, short names and selectable fields are those of the cluster's own
+// definition.
 func TestPresentationOfDefinitions(t *testing.T) {
 	t.Parallel()
 	one, two := newTenant(t), newTenant(t)

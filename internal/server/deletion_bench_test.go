@@ -17,8 +17,8 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// BenchmarkDeleteTree deletes a workspace with a thousand or more below it, and
-// reports what that takes and what is left.
+// BenchmarkDeleteTree deletes a workspace with a thousand or more descendants, and reports
+// the time and the remaining keys.
 func BenchmarkDeleteTree(b *testing.B) {
 	for _, shape := range []struct{ branches, leaves int }{{10, 100}, {1, 3000}} {
 		b.Run(fmt.Sprintf("%dx%d", shape.branches, shape.leaves), func(b *testing.B) {
@@ -66,7 +66,7 @@ func deleteTree(b *testing.B, branches, leaves int) {
 	}
 }
 
-// warm makes and deletes a workspace, so that all caches exist.
+// warm creates and deletes a workspace, so that all caches exist.
 func warm(b *testing.B, s *running) {
 	plant(b, s, "warm", 1, 1)
 	if err := s.Remove(b.Context(), top(b, s, "warm")); err != nil {
@@ -86,7 +86,7 @@ func top(b *testing.B, s *running, name string) cluster.Name {
 	return clusterOf(ws)
 }
 
-// plant makes a tree, with eight clients, and returns how many workspaces it has.
+// plant creates a tree with eight clients, and returns the number of its workspaces.
 func plant(b *testing.B, s *running, name string, branches, leaves int) int {
 	create := func(in cluster.Name, name string) cluster.Name {
 		any, err := dynamic.NewForConfig(s.InProcess(string(in), server.System()))
@@ -126,9 +126,9 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// processTime is the time that all processors have worked for the process.
+// processTime returns the processor time of this process.
 func processTime() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for oneself
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for this process
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

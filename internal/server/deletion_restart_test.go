@@ -3,6 +3,7 @@ package server_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,7 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// start starts a server of a test's own.
+// start starts a server for one test.
 func start(t testing.TB, dir string) *running {
 	t.Helper()
 	s, err := server.New(t.Context(), server.Config{Dir: dir, NoSync: true, ExternalURL: "https://kcp"})
@@ -26,8 +27,8 @@ func start(t testing.TB, dir string) *running {
 	return &running{Server: s, dir: dir, url: "https://kcp"}
 }
 
-// tree makes workspaces below a cluster: wide ones in it, and in each as many, and
-// so on. It returns the clusters.
+// tree creates workspaces below a cluster: wide per cluster, deep levels. It returns their
+// clusters.
 func tree(t *testing.T, s *running, top cluster.Name, wide, deep int) []cluster.Name {
 	t.Helper()
 	in := at(t, s, top, server.System())
@@ -42,7 +43,7 @@ func tree(t *testing.T, s *running, top cluster.Name, wide, deep int) []cluster.
 	return all
 }
 
-// counts returns how many keys there are of each resource.
+// counts returns the number of keys per resource.
 func counts(t testing.TB, s *running) map[string]int {
 	t.Helper()
 	resp, err := s.Store().RawClient().Get(t.Context(), "", clientv3.WithFromKey(), clientv3.WithKeysOnly())
@@ -53,7 +54,7 @@ func counts(t testing.TB, s *running) map[string]int {
 	for _, kv := range resp.Kvs {
 		parts := strings.Split(string(kv.Key), "/")
 		if len(parts) < 5 {
-			continue // what the server notes about all of the data
+			continue // keys of the server about all data
 		}
 		all[strings.Join(parts[:min(5, len(parts))], "/")]++
 	}
@@ -70,7 +71,7 @@ func differences(before, after map[string]int) string {
 	return s.String()
 }
 
-// whenFewer waits until a cluster count in etcd is below n.
+// whenFewer waits until etcd contains fewer than n clusters.
 func whenFewer(t testing.TB, s *running, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -98,8 +99,8 @@ func TestADeletionGoesOnAfterARestart(t *testing.T) {
 	for i := range 5 {
 		at(t, s, cluster.Root, server.System()).deleteWorkspace(fmt.Sprintf("w%d", i))
 	}
-	// It is cut several times, each at another point.
-	for n := len(all); n > 10; n -= 25 {
+	// The deletion is interrupted several times at different points.
+	for n := len(all); n > 10; n -= size(75, 25) {
 		whenFewer(t, s, n)
 		s.Close()
 		s = start(t, dir)
@@ -150,7 +151,7 @@ func TestClustersThatLostTheirWorkspaceAreDeleted(t *testing.T) {
 
 const childDir = "KCP_TEST_CHILD_DIR"
 
-// TestKilled is, in a process of its own, the server that [TestADeletionGoesOnAfterAKill] kills.
+// TestKilled is the server process that [TestADeletionGoesOnAfterAKill] kills.
 func TestKilled(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
@@ -180,10 +181,10 @@ func TestADeletionGoesOnAfterAKill(t *testing.T) {
 	for lines.Scan() && !strings.Contains(lines.Text(), "half way") {
 		said = append(said, lines.Text())
 	}
-	if err := child.Process.Kill(); err != nil {
+	if err := errors.Join(lines.Err(), child.Process.Kill()); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // returns the signal as an error
 	s := start(t, dir)
 	defer func() { s.Close() }()
 	for i := range 4 {

@@ -33,7 +33,7 @@ var (
 
 const hold = "example.com/hold"
 
-// at returns a tenant that is there already, whose clients act as u.
+// at returns an existing cluster, with clients that act as u.
 func at(t *testing.T, s *running, c cluster.Name, u user.Info) *tenant {
 	t.Helper()
 	config := s.InProcess(string(c), u)
@@ -50,7 +50,7 @@ func workspace(name string) *unstructured.Unstructured {
 	}}
 }
 
-// workspace makes a workspace and returns its cluster.
+// workspace creates a workspace and returns its cluster.
 func (c *tenant) workspace(name string) *tenant {
 	c.t.Helper()
 	ws := must(c.any.Resource(workspaces).Create(c.t.Context(), workspace(name), metav1.CreateOptions{}))(c.t)
@@ -68,7 +68,8 @@ func (c *tenant) deleteWorkspace(name string) {
 	}
 }
 
-// allow makes somebody the administrator of the cluster, who is returned.
+// allow makes a user an administrator of the cluster, and returns the cluster as seen by that
+// user.
 func (c *tenant) allow(name string) *tenant {
 	c.t.Helper()
 	_, err := c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
@@ -99,7 +100,8 @@ func (c *tenant) letGo(name string) {
 	}
 }
 
-// says waits until the condition about the content has a message with all the words.
+// says waits until the condition WorkspaceContentDeleted is False with a message that
+// contains all words.
 func (c *tenant) says(r schema.GroupVersionResource, name string, words ...string) *unstructured.Unstructured {
 	c.t.Helper()
 	return c.await(r, "", name, func(o *unstructured.Unstructured) bool {
@@ -127,7 +129,7 @@ func containsAll(s string, words []string) bool {
 	return true
 }
 
-// left returns every key in etcd with one of the clusters in it.
+// left returns the keys in etcd that contain one of the clusters.
 func left(t *testing.T, s *store.Store, clusters ...cluster.Name) []string {
 	t.Helper()
 	resp := must(s.RawClient().Get(t.Context(), "", clientv3.WithFromKey(), clientv3.WithKeysOnly()))(t)
@@ -142,7 +144,7 @@ func left(t *testing.T, s *store.Store, clusters ...cluster.Name) []string {
 	return found
 }
 
-// nothingLeft checks that clusters are gone from etcd and from memory.
+// nothingLeft checks that clusters are deleted from etcd and from memory.
 func (c *tenant) nothingLeft(clusters ...cluster.Name) {
 	c.t.Helper()
 	s := c.server.Store()
@@ -154,9 +156,9 @@ func (c *tenant) nothingLeft(clusters ...cluster.Name) {
 			c.t.Errorf("the fence of %s is %q (%v)", name, state, err)
 		}
 	}
-	s.Spine().Fresh(c.t.Context())
+	s.Feed().Fresh(c.t.Context())
 	for _, name := range clusters {
-		if of := s.Spine().Ledger().Of(name); len(of) > 0 {
+		if of := s.Feed().Ledger().Of(name); len(of) > 0 {
 			c.t.Errorf("the ledger knows of %v in %s", of, name)
 		}
 	}
@@ -183,7 +185,7 @@ func TestADeletedWorkspaceEndsWithAllBelowIt(t *testing.T) {
 		t.Error("the workspace beside it: ", err)
 	}
 
-	// To its users it is as if it had never been.
+	// Its users get the same error as for a cluster that never existed.
 	_, err := at(t, c.server, a.name, as("alice")).kube.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("in a cluster that is gone: %v", err)
@@ -192,7 +194,7 @@ func TestADeletedWorkspaceEndsWithAllBelowIt(t *testing.T) {
 	if _, err := byPath.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("at a path that is gone: %v", err)
 	}
-	// One of the same name is another.
+	// A new workspace of the same name has a new cluster.
 	again := alice.workspace("a")
 	if again.name == a.name {
 		t.Errorf("%s came back", a.name)
@@ -218,7 +220,7 @@ func TestFinalizersBlockTheDeletionOfAWorkspace(t *testing.T) {
 	}
 	alice.deleteWorkspace("a")
 
-	// The cluster, its Workspace and the one above say what is in the way.
+	// The conditions of the cluster, its Workspace and the parent name the obstacles.
 	b.says(logicalClusters, "cluster", "configmaps default/first", hold, "2 more")
 	a.says(workspaces, "b", "configmaps default/first", hold)
 	ws := c.says(workspaces, "a", "workspace b", "configmaps default/first", hold)
@@ -227,7 +229,7 @@ func TestFinalizersBlockTheDeletionOfAWorkspace(t *testing.T) {
 	}
 	b.await(core("configmaps"), "default", "third", gone)
 
-	// Nothing can be created, but those who have the finalizers can do their part.
+	// Nothing can be created, but objects with finalizers can be changed.
 	in := at(t, c.server, b.name, as("alice"))
 	for _, who := range []*tenant{in, b} {
 		_, err := who.kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
@@ -243,7 +245,7 @@ func TestFinalizersBlockTheDeletionOfAWorkspace(t *testing.T) {
 	if !apierrors.IsAlreadyExists(err) {
 		t.Errorf("made again before it was gone: %v", err)
 	}
-	alice.deleteWorkspace("a") // twice is as once
+	alice.deleteWorkspace("a") // a second deletion has no effect
 	in.letGo("first")
 	c.says(workspaces, "a", "configmaps default/second", "1 more")
 	in.letGo("second")
@@ -292,24 +294,6 @@ func TestFinalizersOfGarbageCollectionDoNotBlock(t *testing.T) {
 	c.nothingLeft(w.name)
 }
 
-func TestAFinalizerOnAWorkspaceKeepsTheObjectAlone(t *testing.T) {
-	t.Parallel()
-	c := newTenant(t)
-	above := c.workspace("above")
-	ws := workspace("w")
-	ws.SetFinalizers([]string{hold})
-	ws = must(above.any.Resource(workspaces).Create(t.Context(), ws, metav1.CreateOptions{}))(t)
-	c.deleteWorkspace("above")
-	c.says(workspaces, "above", "workspaces.tenancy.kcp.io w", hold)
-	c.nothingLeft(clusterOf(ws))
-	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := above.any.Resource(workspaces).Patch(t.Context(), "w", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	c.await(workspaces, "", "above", gone)
-	c.nothingLeft(above.name)
-}
-
 func TestClustersWithoutAWorkspaceAreDeletedDirectly(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -331,7 +315,7 @@ func TestClustersWithoutAWorkspaceAreDeletedDirectly(t *testing.T) {
 			t.Errorf("as a collection: %v", err)
 		}
 	}
-	// Not even the system gets past the finalizer.
+	// Even the system cannot remove the finalizer.
 	patch := []byte(`{"metadata":{"finalizers":null}}`)
 	if _, err := c.any.Resource(logicalClusters).Patch(t.Context(), "cluster", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -366,7 +350,7 @@ func TestRemove(t *testing.T) {
 	if err := c.server.Remove(t.Context(), cluster.Root); err == nil {
 		t.Error("the root workspace is gone")
 	}
-	// The name can be used again.
+	// The name is free again.
 	if err := c.server.MakeCluster(t.Context(), c.name); err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +367,7 @@ func TestTenantsCannotHaveOthersDeleted(t *testing.T) {
 	w := alice.workspace("w")
 	in := at(t, c.server, w.name, as("alice"))
 
-	// The finalizer stays, whoever drops it.
+	// The finalizer stays, even if a user removes it.
 	patch := []byte(`{"metadata":{"finalizers":null}}`)
 	ws := must(alice.any.Resource(workspaces).Patch(t.Context(), "w", types.MergePatchType, patch, metav1.PatchOptions{}))(t)
 	if f := ws.GetFinalizers(); len(f) != 1 || f[0] != corev1alpha1.LogicalClusterFinalizer {
@@ -397,7 +381,7 @@ func TestTenantsCannotHaveOthersDeleted(t *testing.T) {
 	if _, err := alice.any.Resource(workspaces).Patch(t.Context(), "w", types.MergePatchType, steal, metav1.PatchOptions{}); err == nil {
 		t.Error("cluster changed")
 	}
-	// Even a Workspace that says it is another's cluster does not take that along.
+	// A Workspace that names the cluster of another Workspace does not delete that cluster.
 	ws = must(alice.any.Resource(workspaces).Get(t.Context(), "w", metav1.GetOptions{}))(t)
 	rewrite(t, c, ws, victim.name)
 	alice.deleteWorkspace("w")
@@ -405,7 +389,7 @@ func TestTenantsCannotHaveOthersDeleted(t *testing.T) {
 	victim.content("m")
 }
 
-// rewrite makes a stored Workspace name another cluster, as no server would.
+// rewrite stores a Workspace that names another cluster. No server would write it.
 func rewrite(t *testing.T, c *tenant, ws *unstructured.Unstructured, to cluster.Name) {
 	t.Helper()
 	kv := c.server.Store().RawClient()
@@ -500,9 +484,6 @@ func TestWhatIsNotServedIsDeletedToo(t *testing.T) {
 		return key
 	}
 	put("c/example.com/things/some-identity", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x"}}`)
-	put("c/example.com/broken/-", `{"metadata":{"finalizers":`)
-	put("n/core/configmaps/-", "k8s\x00no protobuf")
-	put("n/core/pods/-", "k8s\x00no protobuf either")
 	put("s/core/names/-", "x")
 	held := put("c/example.com/things/-", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x","finalizers":["example.com/hold"]}}`)
 	c.deleteWorkspace("w")
@@ -510,4 +491,41 @@ func TestWhatIsNotServedIsDeletedToo(t *testing.T) {
 	must(raw.Delete(t.Context(), held))(t)
 	c.await(workspaces, "", "w", gone)
 	c.nothingLeft(w.name)
+}
+
+// keyIsAway is the stored value of an object that is encrypted with a key that the server
+// does not have.
+const keyIsAway = "k8s:enc:aesgcm:v1:away:xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+
+// A workspace with unreadable objects is not deleted, because these may have finalizers. A
+// condition names them, and the deletion continues once they are readable. A forced deletion
+// removes only corrupt objects.
+func TestUnreadableObjectsKeepAWorkspace(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	a := c.workspace("a")
+	w := a.workspace("w")
+	raw := c.server.Store().RawClient()
+	put := func(key, value string) { must(raw.Put(t.Context(), "/registry/"+key, value))(t) }
+	corrupt := map[string]string{
+		"c/example.com/broken/-": `{"metadata":{"finalizers":`, "n/core/configmaps/-": "k8s\x00no protobuf", "n/core/pods/-": "k8s\x00no protobuf either",
+	}
+	for in, value := range corrupt {
+		put(fmt.Sprintf("%s/%s/default/x", in, w.name), value)
+	}
+	thing := fmt.Sprintf("c/example.com/things/-/%s/default/x", w.name)
+	put(thing, keyIsAway)
+	c.deleteWorkspace("a")
+	a.says(workspaces, "w", "cannot be read", "only a forced deletion removes it", "3 more")
+	c.says(workspaces, "a", "in workspace w", "cannot be read")
+	if err := c.force("a", "ticket 42"); err != nil {
+		t.Fatal(err)
+	}
+	// An object whose key is missing is not deleted by force: the key may come back.
+	w.says(logicalClusters, "cluster", "things.example.com default/x cannot be read", "--encryption-provider-config")
+	a.says(workspaces, "w", "things.example.com default/x cannot be read", "--encryption-provider-config")
+	c.says(workspaces, "a", "in workspace w", "things.example.com default/x cannot be read")
+	put(thing, `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x"}}`)
+	c.await(workspaces, "", "a", gone)
+	c.nothingLeft(a.name, w.name)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// What holds below does so after a restart, and ends as before.
+// Bindings for descendants still apply after a restart, and end when they are deleted.
 func TestDescendantsAfterARestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func TestDescendantsAfterARestart(t *testing.T) {
 	if err := s.client(t, "root", "").RbacV1().ClusterRoleBindings().Delete(t.Context(), "alice", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.Store().Spine().Fresh(t.Context())
+	s.Store().Feed().Fresh(t.Context())
 	if err := lists(); !apierrors.IsForbidden(err) {
 		t.Errorf("after its end: %v", err)
 	}

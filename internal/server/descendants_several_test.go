@@ -20,14 +20,14 @@ func userNamed(name string) (user.Info, rbacv1.Subject) {
 		rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
 }
 
-// lists tries to list secrets at a server, as somebody.
+// lists lists secrets at a server as a user, and returns the error.
 func (e *equals) lists(s *server.Server, at string, who user.Info) error {
 	_, err := e.kube(s, at, who).CoreV1().Secrets("default").List(e.t.Context(), metav1.ListOptions{})
 	return err
 }
 
-// A binding for a whole subtree that one server has acknowledged holds at all others at
-// once, also in workspaces that are made there, and so does its end.
+// A binding for descendants applies at all servers as soon as one has acknowledged it, also
+// to new workspaces. Its deletion does, too.
 func TestDescendantsAtSeveralServers(t *testing.T) {
 	t.Parallel()
 	e := startEquals(t, 2, etcdtest.Options{})
@@ -46,14 +46,14 @@ func TestDescendantsAtSeveralServers(t *testing.T) {
 		e.ok(e.lists(b, team, carol))
 		deep := string(e.workspace(b, team, "deep"))
 		e.ok(e.lists(a, deep, carol))
-		// What it grants changes with the role, and ends with the label.
+		// The rights change with the role, and end with the label.
 		later := rbac.ClusterRoles()
 		if i%3 == 0 {
 			e.ok(second(later.Patch(t.Context(), "lists", types.MergePatchType, []byte(`{"rules":[]}`), metav1.PatchOptions{})))
 		} else {
 			e.ok(second(rbac.ClusterRoleBindings().Patch(t.Context(), "carol", types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})))
 		}
-		b.Store().Spine().Fresh(t.Context()) // what is allowed is allowed on what the server knows
+		b.Store().Feed().Fresh(t.Context()) // allowed requests do not wait for the feed
 		for _, at := range []string{team, deep} {
 			if err := e.lists(b, at, carol); !apierrors.IsForbidden(err) {
 				t.Errorf("after its end: %v", err)
@@ -62,9 +62,9 @@ func TestDescendantsAtSeveralServers(t *testing.T) {
 	}
 }
 
-// Who may write roles and bindings in a workspace, and has few rights below it, gets no
-// more there by writing a role and the first binding that means it at the same time,
-// whichever servers he asks.
+// Mallory may write roles and bindings in a workspace, and writes a role and the first
+// binding to it concurrently, at the same or different servers. That grants no rights in
+// descendants.
 func TestRightsBelowAreDecidedOnTogether(t *testing.T) {
 	t.Parallel()
 	e := startEquals(t, 2, etcdtest.Options{})

@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// A tree is an organization with a workspace in a workspace, and one beside it.
+// newOrganization returns a workspace, two workspaces in it, and one in the first of these.
 func newOrganization(t *testing.T) (org, team, deep, side *tenant) {
 	t.Helper()
 	org = newTenant(t)
@@ -36,9 +36,9 @@ func may(verb, resource string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: []string{"", rbacv1.GroupName}, Resources: []string{resource}}
 }
 
-// A binding that holds below does so at once and at any depth, for workspaces that are
-// made later too, follows its role, and ends at once. Its own workspace and those
-// beside have nothing of it.
+// A binding for descendants applies to all levels without delay, also to later workspaces. It
+// follows changes of its role and ends without delay. It does not apply in its own workspace
+// and siblings.
 func TestDescendants(t *testing.T) {
 	t.Parallel()
 	org, team, deep, side := newOrganization(t)
@@ -52,10 +52,10 @@ func TestDescendants(t *testing.T) {
 		t.Errorf("below: %v", err)
 	}
 	bob.onlyAllowed(ctx, all)
-	// A role of the same name below is another one.
+	// A role of the same name in a descendant is unrelated.
 	deep.clusterRole("lists", may("*", "*"))
 	bob.onlyAllowed(ctx, all)
-	// The role changes, and a workspace is made.
+	// The role changes, and a new workspace is created.
 	patch := []byte(`{"rules":[{"verbs":["list"],"apiGroups":[""],"resources":["secrets"]}]}`)
 	if _, err := team.kube.RbacV1().ClusterRoles().Patch(ctx, "lists", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -63,16 +63,16 @@ func TestDescendants(t *testing.T) {
 	late := deep.workspace("late")
 	all = append(all, late)
 	bob.onlyAllowed(ctx, all, deep, late)
-	// In its own workspace it is a binding like any other: it lets nobody in.
+	// A binding without the label applies in its own workspace.
 	team.bind("enter", auth.WorkspaceAccessRole, bob.subject())
 	bob.onlyAllowed(ctx, all, team, deep, late)
-	// What he holds from above is counted where he asks, and he can pass it on there.
+	// Reviews include inherited rights.
 	review, err := bob.kube(late).AuthorizationV1().SelfSubjectRulesReviews().Create(ctx,
 		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
 	if err != nil || !strings.Contains(review.String(), "secrets") || !strings.Contains(review.String(), `"access"`) && !strings.Contains(review.String(), "access") {
 		t.Errorf("his rules: %v, %v", review, err)
 	}
-	// Without the label it holds in its own workspace alone.
+	// Without the label the binding applies in its own workspace only.
 	patch = []byte(`{"metadata":{"labels":null}}`)
 	if _, err := team.kube.RbacV1().ClusterRoleBindings().Patch(ctx, "bob", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func TestDescendants(t *testing.T) {
 	bob.onlyAllowed(ctx, all, team)
 }
 
-// A group, and a service account of the workspace of the binding, have what it says
-// below; an account of the same name in a workspace below does not.
+// Bindings for descendants also apply to groups and to service accounts of their workspace,
+// but not to accounts of the same name in descendants.
 func TestDescendantsOfGroupsAndAccounts(t *testing.T) {
 	t.Parallel()
 	org, team, deep, side := newOrganization(t)
@@ -105,12 +105,12 @@ func TestDescendantsOfGroupsAndAccounts(t *testing.T) {
 	}
 }
 
-// Nobody gives rights below that he does not have there, by any way of writing.
+// With no kind of write can users grant rights in descendants that they do not have there.
 func TestDescendantsCannotBeForged(t *testing.T) {
 	t.Parallel()
 	org, team, deep, _ := newOrganization(t)
 	ctx := t.Context()
-	// Mallory may give others, in team, whatever she has there, and lets nobody in below.
+	// Mallory may grant rights in team, but has none in its descendants.
 	mallory, friend := org.person("mallory"), org.person("friend")
 	team.clusterRole("grants", may("*", "clusterroles"), may("*", "clusterrolebindings"), may("*", "secrets"),
 		rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}})
@@ -146,7 +146,7 @@ func TestDescendantsCannotBeForged(t *testing.T) {
 		}
 	}
 	friend.onlyAllowed(ctx, []*tenant{deep})
-	// Who has the rights below already may pass them on, and who may do anything here.
+	// Users who have the rights in descendants, or all rights, may grant them.
 	org.clusterRole("grants", may("*", "clusterroles"), may("*", "clusterrolebindings"), may("*", "secrets"), rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}})
 	org.bindBelow("mallory", "grants", mallory.subject())
 	if _, err := bindings.Create(ctx, binding("passed", "grants", below(), friend.subject()), metav1.CreateOptions{}); err != nil {
@@ -166,8 +166,8 @@ func TestDescendantsCannotBeForged(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Who owns a workspace can be anybody in it, but gets nowhere above or beside with
-// that, and cannot undo what holds from above.
+// Owners of a workspace can impersonate any user in it, but that gives no rights in parents
+// and siblings. They cannot remove inherited rights.
 func TestDescendantsFromBelow(t *testing.T) {
 	t.Parallel()
 	org, team, deep, side := newOrganization(t)

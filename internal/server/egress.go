@@ -8,8 +8,8 @@ import (
 	"github.com/unforked/kcp/internal/dial"
 )
 
-// newDialer returns what makes the calls that tenants cause. It does not call the
-// server itself, nor its etcd.
+// newDialer returns the dialer for calls to addresses that tenants configure. It never
+// calls the server itself or its etcd.
 func (s *Server) newDialer() *dial.Dialer {
 	o := dial.Options{Allow: s.config.EgressAllow, Deny: s.config.EgressDeny}
 	if at, ok := s.config.Listener.Addr().(*net.TCPAddr); ok {

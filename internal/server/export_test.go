@@ -4,17 +4,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"net"
 	"time"
 
+	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// IssueForTest returns a certificate for a host, and its key, in PEM, and its
-// authority: the one given, or if that is nil a new one.
+// IssueForTest returns a certificate for a host and its key in PEM, and the authority that
+// signed it. A nil authority makes a new one.
 func IssueForTest(name string, authority *tls.Certificate) (cert, key []byte, by *tls.Certificate, err error) {
 	if authority == nil {
-		cert, key, err := issue(&x509.Certificate{
+		cert, key, err := credentials.Issue(&x509.Certificate{
 			Subject: pkix.Name{CommonName: "authority"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 		}, nil)
 		if err != nil {
@@ -32,11 +34,11 @@ func IssueForTest(name string, authority *tls.Certificate) (cert, key []byte, by
 	} else {
 		template.DNSNames = []string{name}
 	}
-	cert, key, err = issue(template, authority)
-	return append(cert, encodeCertificate(authority.Certificate[0])...), key, authority, err
+	cert, key, err = credentials.Issue(template, authority)
+	return append(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate[0]})...), key, authority, err
 }
 
-// Handlers returns how many handlers of custom resources there are.
+// Handlers returns the number of handlers of custom resources.
 func (s *Server) Handlers() int { return s.pool.Handlers() }
 
 // Store returns the server's store.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/server"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -50,7 +51,7 @@ func ownerWidget(name string) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Widget", Name: name, UID: types.UID("uid-of-" + name)}
 }
 
-// restartable is a server of a test's own.
+// restartable starts a server for one test.
 func restartable(t *testing.T, dir string, c cluster.Name, kinds ...*apiextensionsv1.CustomResourceDefinition) (*tenant, func()) {
 	t.Helper()
 	s := must(server.New(t.Context(), server.Config{Dir: dir, NoSync: true, Kinds: kinds, EgressAllow: loopback()}))(t)
@@ -65,22 +66,22 @@ func restartable(t *testing.T, dir string, c cluster.Name, kinds ...*apiextensio
 	return o, stop
 }
 
-// What happened, or was left undone, while no server ran is made up for.
+// The garbage collector handles events that happened, or were not handled, before a restart.
 func TestGarbageOfAStoppedServer(t *testing.T) {
 	t.Parallel()
 	dir, name := t.TempDir(), cluster.NewName()
 	c, stop := restartable(t, dir, name)
 	top := c.configMap("top")
 	c.configMap("child", owner(top))
-	c.configMap("of-widget", ownerWidget("never-was")) // of a kind that is not served yet
+	c.configMap("of-widget", ownerWidget("never-was")) // the kind is not served yet
 	c.caughtUp()
 	c.stays("child")
 	c.stays("of-widget")
 	stop()
 
 	st := must(store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true}))(t)
-	at := func(r schema.GroupResource, name string) store.Key {
-		return store.Key{Resource: store.NativeResource(r), Cluster: c.name, Namespace: "default", Name: name}
+	at := func(r schema.GroupResource, name string) keys.Key {
+		return keys.Key{Resource: keys.NativeResource(r), Cluster: c.name, Namespace: "default", Name: name}
 	}
 	k := at(configMapsResource.GroupResource(), "top")
 	_, rev, err := st.Metadata(t.Context(), k)
@@ -95,7 +96,7 @@ func TestGarbageOfAStoppedServer(t *testing.T) {
 		}
 	}
 	commit(store.Write{Resource: k.Resource, Object: &corev1.ConfigMap{ObjectMeta: top.ObjectMeta}, Expect: rev, Delete: true})
-	half := widget("half") // its deletion was begun, and one of its dependents left
+	half := widget("half") // its deletion has begun, and one dependent is left
 	half.SetDeletionTimestamp(new(metav1.Now()))
 	half.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 	orphaning := widget("orphaning")
@@ -108,13 +109,13 @@ func TestGarbageOfAStoppedServer(t *testing.T) {
 		orphaning, widget("a-of-orphaning", ownerWidget("orphaning")), widget("z-of-orphaning", ownerWidget("orphaning")),
 		widget("top"), widget("a-of-top", ownerWidget("top")),
 	} {
-		commit(store.Write{Resource: store.CustomResource(widgets.GroupResource(), ""), Object: o})
+		commit(store.Write{Resource: keys.CustomResource(widgets.GroupResource(), ""), Object: o})
 	}
 	st.Close()
 
 	c, _ = restartable(t, dir, name, widgetDefinition())
 	c.awaitConfigMap("child", gone)
-	c.awaitConfigMap("of-widget", gone) // since its kind is served
+	c.awaitConfigMap("of-widget", gone) // its kind is served now
 	for _, name := range []string{"half", "a-of-half", "z-of-half", "orphaning"} {
 		c.await(widgets, "default", name, gone)
 	}

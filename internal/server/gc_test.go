@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -28,7 +29,7 @@ var (
 	clusterRolesResource = rbacv1.SchemeGroupVersion.WithResource("clusterroles")
 )
 
-// configMap makes a config map with owners in the default namespace.
+// configMap creates a config map with owners in the default namespace.
 func (c *tenant) configMap(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
 	c.t.Helper()
 	return c.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: owners}})
@@ -39,12 +40,12 @@ func (c *tenant) make(o *corev1.ConfigMap) *corev1.ConfigMap {
 	return must(c.kube.CoreV1().ConfigMaps(o.Namespace).Create(c.t.Context(), o, metav1.CreateOptions{}))(c.t)
 }
 
-// owner returns a reference to a config map.
+// owner returns an owner reference to a config map.
 func owner(o *corev1.ConfigMap) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: o.Name, UID: o.UID}
 }
 
-// blocked returns a reference to a config map whose deletion it holds up.
+// blocked returns an owner reference that blocks the deletion of the owner.
 func blocked(o *corev1.ConfigMap) metav1.OwnerReference {
 	r := owner(o)
 	r.BlockOwnerDeletion = new(true)
@@ -63,8 +64,7 @@ func (c *tenant) awaitConfigMap(name string, wanted func(*unstructured.Unstructu
 	return c.await(configMapsResource, "default", name, wanted)
 }
 
-// caughtUp waits until garbage that is made now is collected. Whatever was due before
-// has been begun then.
+// caughtUp waits until new garbage is collected. All earlier work has been started then.
 func (c *tenant) caughtUp() {
 	c.t.Helper()
 	absent := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "never-was", UID: types.UID(cluster.NewName())}
@@ -75,7 +75,7 @@ func (c *tenant) caughtUp() {
 	}
 }
 
-// stays tells whether a config map is still there and not about to go.
+// stays checks that a config map exists and is not being deleted.
 func (c *tenant) stays(name string) *corev1.ConfigMap {
 	c.t.Helper()
 	o, err := c.kube.CoreV1().ConfigMaps("default").Get(c.t.Context(), name, metav1.GetOptions{})
@@ -95,7 +95,7 @@ func waitsFor(finalizer string) func(*unstructured.Unstructured) bool {
 	}
 }
 
-// release takes all finalizers off a config map.
+// release removes all finalizers of a config map.
 func (c *tenant) release(name string) {
 	c.t.Helper()
 	_, err := c.kube.CoreV1().ConfigMaps("default").Patch(c.t.Context(), name, types.MergePatchType,
@@ -126,7 +126,7 @@ func TestDependentsOfAbsentOwnersGo(t *testing.T) {
 
 	never, reborn := owner(there), owner(there)
 	never.Name, never.UID = "never", "of-nobody"
-	reborn.UID = "of-an-earlier-one" // the name exists, with another UID
+	reborn.UID = "of-an-earlier-one" // the name exists with another UID
 	c.configMap("of-never", never)
 	c.configMap("of-goner", owner(goner))
 	c.configMap("of-another", reborn)
@@ -158,7 +158,7 @@ func TestForegroundDeletionWaitsForDependents(t *testing.T) {
 		Namespace: "default", Name: "held", OwnerReferences: []metav1.OwnerReference{blocked(top)}, Finalizers: []string{holdFinalizer},
 	}})
 	c.configMap("below", blocked(held))
-	c.configMap("light", owner(top)) // goes too, but nobody waits for it
+	c.configMap("light", owner(top)) // deleted, too, but it does not block
 	c.delete("top", metav1.DeletePropagationForeground)
 
 	c.awaitConfigMap("below", gone)
@@ -174,7 +174,7 @@ func TestForegroundDeletionWaitsForDependents(t *testing.T) {
 	c.awaitConfigMap("top", gone)
 }
 
-// Who waits for a dependent need not when another owner keeps that.
+// A foreground deletion does not wait for dependents that another owner keeps.
 func TestForegroundDeletionLetsGoOfWhatOthersOwn(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -187,7 +187,7 @@ func TestForegroundDeletionLetsGoOfWhatOthersOwn(t *testing.T) {
 	}
 }
 
-// A dependent that stops to block lets its owner go.
+// A dependent that no longer blocks does not delay the deletion of its owner.
 func TestForegroundDeletionIsUnblocked(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -247,7 +247,7 @@ func TestCyclesEnd(t *testing.T) {
 	}
 }
 
-// An object that names itself as its owner does not wait for itself.
+// An object that is its own owner does not wait for itself.
 func TestObjectThatOwnsItself(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -264,7 +264,7 @@ func TestObjectThatOwnsItself(t *testing.T) {
 	}
 }
 
-// Equal names, in equal relations, in two clusters have nothing to do with each other.
+// Objects with equal names and owners in two clusters are independent.
 func TestGarbageOfOneClusterIsNotThatOfAnother(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)
@@ -280,11 +280,11 @@ func TestGarbageOfOneClusterIsNotThatOfAnother(t *testing.T) {
 	}
 }
 
-// Clusters that are copies have objects with equal UIDs.
+// Copies of clusters contain objects with equal UIDs.
 func TestEqualUIDsInTwoClusters(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)
-	r := store.NativeResource(configMapsResource.GroupResource())
+	r := keys.NativeResource(configMapsResource.GroupResource())
 	for _, c := range []*tenant{a, b} {
 		for _, m := range []metav1.ObjectMeta{
 			{Namespace: "default", Name: "top", UID: "uid-of-top"},
@@ -308,14 +308,14 @@ func TestEqualUIDsInTwoClusters(t *testing.T) {
 	}
 }
 
-// A UID of another cluster's object is that of no owner: it neither keeps the object
-// that names it, nor the one that it belongs to, nor does it delete that.
+// The UID of an object in another cluster counts as a missing owner. A reference to it
+// neither keeps the dependent, nor blocks or deletes the other object.
 func TestForgedOwnersOfOtherClusters(t *testing.T) {
 	t.Parallel()
 	victim, forger := newTenant(t), newTenant(t)
 	target := victim.configMap("target")
 	childOfTarget := victim.configMap("child", owner(target))
-	forger.configMap("target") // of the same name, but another UID
+	forger.configMap("target") // the same name with another UID
 
 	forger.configMap("kept", owner(target))
 	forger.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -330,13 +330,13 @@ func TestForgedOwnersOfOtherClusters(t *testing.T) {
 	victim.stays("target")
 	victim.stays("child")
 
-	victim.delete("target", metav1.DeletePropagationForeground) // not held up by "blocking"
+	victim.delete("target", metav1.DeletePropagationForeground) // "blocking" does not block it
 	victim.awaitConfigMap("target", gone)
 	victim.awaitConfigMap("child", gone)
 	forger.stays("target")
 }
 
-// An owner in another namespace counts as absent, and who looks is told why.
+// An owner in another namespace counts as missing. An event has the reason.
 func TestOwnerInAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -347,7 +347,7 @@ func TestOwnerInAnotherNamespace(t *testing.T) {
 	c.awaitWarning("default", child.UID)
 }
 
-// An object without a namespace can have no owner in one. It is never collected.
+// A cluster-scoped object cannot have a namespaced owner. It is never collected.
 func TestNamespacedOwnerOfClusterScopedObject(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -363,7 +363,7 @@ func TestNamespacedOwnerOfClusterScopedObject(t *testing.T) {
 	}
 }
 
-// An object with a namespace may be owned by one without.
+// A namespaced object can have a cluster-scoped owner.
 func TestClusterScopedOwner(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -377,7 +377,7 @@ func TestClusterScopedOwner(t *testing.T) {
 	c.awaitConfigMap("child", gone)
 }
 
-// awaitWarning waits for the event that tells of an owner in another namespace.
+// awaitWarning waits for the event about an owner in another namespace.
 func (c *tenant) awaitWarning(namespace string, about types.UID) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -401,7 +401,7 @@ func (c *tenant) awaitWarning(namespace string, about types.UID) {
 	c.t.Fatalf("no event OwnerRefInvalidNamespace until the watch ended (%v) after %+v; there are %+v", ctx.Err(), last, list.Items)
 }
 
-// Nobody knows whether the owner exists when its kind is not served.
+// Owners of kinds that are not served may exist, so their dependents stay.
 func TestOwnersOfUnknownKindsKeepTheirDependents(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -418,10 +418,10 @@ func TestOwnersOfUnknownKindsKeepTheirDependents(t *testing.T) {
 
 func TestManyDependents(t *testing.T) {
 	t.Parallel()
-	const n = 10_000
+	n := size(1_000, 10_000)
 	c := newTenant(t)
 	top := c.configMap("top")
-	st, r := c.server.Store(), store.NativeResource(schema.GroupResource{Resource: "configmaps"})
+	st, r := c.server.Store(), keys.NativeResource(schema.GroupResource{Resource: "configmaps"})
 	var wg sync.WaitGroup
 	for worker := range 16 {
 		wg.Go(func() {
@@ -440,12 +440,12 @@ func TestManyDependents(t *testing.T) {
 	c.delete("top", metav1.DeletePropagationForeground)
 	c.awaitConfigMapWithin("top", 10*patience, gone)
 	t.Logf("%d dependents were gone after %v", n, time.Since(began))
-	if left := st.Spine().Ledger().Of(c.name)[r].Objects; left > 2 {
+	if left := st.Feed().Ledger().Of(c.name)[r].Objects; left > 2 {
 		t.Errorf("%d config maps are left", left)
 	}
 }
 
-// awaitConfigMapWithin is awaitConfigMap for what takes long.
+// awaitConfigMapWithin is awaitConfigMap with a time limit.
 func (c *tenant) awaitConfigMapWithin(name string, d time.Duration, wanted func(*unstructured.Unstructured) bool) {
 	c.t.Helper()
 	deadline := time.Now().Add(d)

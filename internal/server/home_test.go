@@ -23,12 +23,13 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/server"
 )
 
 const homePath = "/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspaces/~"
 
-// homeOf returns the home of a user, which is made.
+// homeOf returns the home of a user and creates it if necessary.
 func homeOf(t *testing.T, s *running, u user.Info) (*tenant, *unstructured.Unstructured) {
 	t.Helper()
 	root := must(dynamic.NewForConfig(s.InProcess("root", u)))(t)
@@ -44,7 +45,7 @@ func sharedServer(t *testing.T) *running {
 	return must(shared())(t)
 }
 
-// The home of a user is there and ready once he has asked for it.
+// The home of a user exists and is ready when the first get returns.
 func TestHomeWorkspace(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -67,7 +68,7 @@ func TestHomeWorkspace(t *testing.T) {
 	if phase := text(ws, "status", "phase"); phase != "Ready" {
 		t.Errorf("it is %s", phase)
 	}
-	// At once, without waiting for anything.
+	// Usable without a wait.
 	home.content("mine")
 	below := home.workspace("below")
 	for path, name := range map[string]cluster.Name{"user:homebody": home.name, "user:homebody:below": below.name, string(home.name) + ":below": below.name} {
@@ -99,7 +100,7 @@ func TestHomeWorkspace(t *testing.T) {
 	}
 }
 
-// Clients compare the whole text of the refusal.
+// Clients compare the full text of the refusal.
 func refusedHome(name string) string {
 	return fmt.Sprintf(`workspaces.tenancy.kcp.io "~" is forbidden: User %q cannot create resource "workspaces" in API group "tenancy.kcp.io" at the cluster scope: workspace access not permitted`, name)
 }
@@ -116,11 +117,11 @@ func TestHomeOfAnonymous(t *testing.T) {
 	}
 }
 
-// Only those in certain groups have homes if it is so configured, and nobody if that is.
+// Homes can be limited to some groups, or to no user.
 func TestHomesOfGroups(t *testing.T) {
 	t.Parallel()
 	tokens := file(t, "tokens.csv", []byte("member,member,1,\"makers\"\nother,other,2\n"))
-	s := startHomes(t, server.HomeWorkspaces{CreatorGroups: []string{"makers"}}, tokens)
+	s := startHomes(t, home.Options{CreatorGroups: []string{"makers"}}, tokens)
 	c := s.tenant(t)
 	if got := c.visitor("member", "member").send("GET", homePath, ""); !got.ok() {
 		t.Errorf("a member: %d %s", got.code, got.body)
@@ -129,13 +130,13 @@ func TestHomesOfGroups(t *testing.T) {
 	if message := text(parsed(t, got), "message"); got.code != http.StatusForbidden || message != refusedHome("other") {
 		t.Errorf("another: %d %s", got.code, message)
 	}
-	off := startHomes(t, server.HomeWorkspaces{Disabled: true}, tokens).tenant(t)
+	off := startHomes(t, home.Options{Disabled: true}, tokens).tenant(t)
 	if got := off.visitor("member", "member").send("GET", homePath, ""); got.code != http.StatusNotFound {
 		t.Errorf("where there are none: %d %s", got.code, got.body)
 	}
 }
 
-func startHomes(t *testing.T, h server.HomeWorkspaces, tokens string) *running {
+func startHomes(t *testing.T, h home.Options, tokens string) *running {
 	t.Helper()
 	return startConfigured(t, func(c *server.Config) {
 		c.Homes = h
@@ -144,7 +145,7 @@ func startHomes(t *testing.T, h server.HomeWorkspaces, tokens string) *running {
 	})
 }
 
-// Whatever a user is called, the home is his alone.
+// Users with unusual names have their own homes.
 func TestHomesOfOddNames(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -165,7 +166,7 @@ func TestHomesOfOddNames(t *testing.T) {
 			t.Errorf("%.40q: the workspace below is at %q: %v", name, at1, err)
 		}
 		if strings.ContainsAny(name, ":/\x00") || name == ".." {
-			continue // such a name cannot be in a path
+			continue // such a name cannot be part of a path
 		}
 		config := s.InProcess("x", as(name))
 		config.Host = "http://kcp/clusters/user:" + url.PathEscape(name) + ":below"
@@ -179,7 +180,7 @@ func TestHomesOfOddNames(t *testing.T) {
 	}
 }
 
-// Service accounts of one name in two clusters have two homes.
+// Service accounts of the same name in two clusters have different homes.
 func TestHomesOfServiceAccounts(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)
@@ -203,7 +204,7 @@ func TestHomesOfServiceAccounts(t *testing.T) {
 	}
 }
 
-// Nothing but a plain get makes a home.
+// Only a plain get creates a home.
 func TestOnlyGetMakesHomes(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -228,7 +229,7 @@ func TestOnlyGetMakesHomes(t *testing.T) {
 	}
 }
 
-// A home that its owner deletes comes back when he asks for it, with nothing of before.
+// A home that its owner has deleted is created again, empty, by the next get.
 func TestHomeComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -274,10 +275,10 @@ func TestHomeComesBackEmpty(t *testing.T) {
 	if got := again.visitor("account", token).send("GET", again.path("/api/v1/namespaces"), ""); got.code != http.StatusUnauthorized {
 		t.Errorf("the token of before is answered %d %s", got.code, got.body)
 	}
-	again.content("treasure") // of the same name as before
+	again.content("treasure") // the same name as before
 }
 
-// rawHome asks for the home without asking again.
+// rawHome gets the home without retries.
 func rawHome(t *testing.T, s *running, u user.Info) answer {
 	t.Helper()
 	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://kcp"+homePath, nil))(t)
@@ -286,7 +287,8 @@ func rawHome(t *testing.T, s *running, u user.Info) answer {
 	return answer{resp.StatusCode, resp.Header, string(must(io.ReadAll(resp.Body))(t))}
 }
 
-// Several servers that make a home at once make one, and each can be used at once.
+// Several servers that create a home concurrently create one. It is usable at each of them
+// without delay.
 func TestHomesAtSeveralServers(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	for i := range 5 {
@@ -330,7 +332,8 @@ func TestHomesAtSeveralServers(t *testing.T) {
 	}
 }
 
-// A watch in a home that was deleted sees the end, and what is new when it is there again.
+// A watch in a deleted home sees the deletions, and the new objects when the home exists
+// again.
 func TestWatchOverTheEndOfAHome(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// Whoever may impersonate in his own cluster becomes nobody in others.
+// Impersonated users have no rights in other clusters.
 func TestImpersonationEndsAtTheCluster(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -50,7 +50,7 @@ func TestImpersonationEndsAtTheCluster(t *testing.T) {
 	}
 	v := a.alice()
 	for _, headers := range others {
-		// What was allowed in one cluster is remembered there for some seconds.
+		// Authorization decisions are cached per cluster for some seconds.
 		for _, c := range []*tenant{a, b, a, b} {
 			got := v.send("GET", c.path("/api/v1/namespaces/default/configmaps"), "", headers...)
 			if got.broken() && !strings.Contains(got.body, "without impersonating a user") || c == b && got.ok() {
@@ -63,7 +63,7 @@ func TestImpersonationEndsAtTheCluster(t *testing.T) {
 	}
 }
 
-// Reviews in one cluster tell nothing of another.
+// Reviews in one cluster contain nothing about another.
 func TestReviewsAreNoOracles(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -95,7 +95,7 @@ func TestReviewsAreNoOracles(t *testing.T) {
 	}
 }
 
-// claims returns a token without a signature that counts.
+// claims returns a token with an invalid signature.
 func claims(alg string, c map[string]any) string {
 	head, _ := json.Marshal(map[string]any{"alg": alg, "typ": "JWT"})
 	body, _ := json.Marshal(c)
@@ -153,7 +153,7 @@ func TestReviewsOfTokensWithMore(t *testing.T) {
 	}
 }
 
-// Nobody gets a token, or a secret with one, for an account elsewhere.
+// Users cannot get a token, or a token secret, of an account in another cluster.
 func TestTokensForAccountsElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -178,7 +178,7 @@ func TestTokensForAccountsElsewhere(t *testing.T) {
 			}
 		}
 	}
-	// Of other audiences it is no token for the server.
+	// A token for other audiences does not authenticate at the server.
 	got := v.send("POST", a.path(accounts+"owner/token"), `{"spec":{"audiences":["system:kcp","`+b.server.url+`"]}}`, "Content-Type", "application/json")
 	if elsewhere := text(parsed(t, got), "status", "token"); a.visitor("stranger", elsewhere).send("GET", a.path("/api/v1/namespaces"), "").code != http.StatusUnauthorized {
 		t.Error("a token for other audiences is accepted")
@@ -201,8 +201,7 @@ func TestTokensForAccountsElsewhere(t *testing.T) {
 	}
 }
 
-// Roles of a tenant mean nothing outside of his cluster, and those of others nothing
-// in it.
+// Roles apply only in their own cluster.
 func TestRolesStayInTheirCluster(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -242,8 +241,8 @@ func TestRolesStayInTheirCluster(t *testing.T) {
 	}
 }
 
-// A service account that makes a workspace is its administrator, and not some
-// account in there that goes by the same name.
+// A service account that creates a workspace becomes its administrator. An account of the
+// same name in the workspace does not.
 func TestWorkspacesOfServiceAccounts(t *testing.T) {
 	t.Parallel()
 	a := newTenant(t)

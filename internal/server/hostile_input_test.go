@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,12 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nested returns text that is nested n deep.
+// nested returns text with n levels of nesting.
 func nested(open, in, shut string, n int) string {
 	return strings.Repeat(open, n) + in + strings.Repeat(shut, n)
 }
 
-// bodies are what nobody in his right mind would send as an object of that kind.
+// bodies returns malformed request bodies for a kind.
 func bodies(kind string) map[string]string {
 	meta := func(m string) string { return `{` + kind + `,"metadata":` + m + `}` }
 	all := map[string]string{
@@ -54,12 +55,13 @@ func bomb() string {
 	return b
 }
 
-// Whatever is sent, the server answers that it is wrong, and goes on.
+// The server answers malformed bodies with client errors and keeps serving.
 func TestMalformedBodies(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
 	a.allow("alice")
 	v := a.alice()
+	left := func() bool { return rand.IntN(size(4, 1)) > 0 } // make check sends a sample
 	for path, kind := range map[string]string{
 		"/api/v1/namespaces/default/configmaps":           `"apiVersion":"v1","kind":"ConfigMap"`,
 		"/api/v1/namespaces":                              `"apiVersion":"v1","kind":"Namespace"`,
@@ -68,6 +70,9 @@ func TestMalformedBodies(t *testing.T) {
 	} {
 		for name, body := range bodies(kind) {
 			for _, content := range []string{"json", "yaml", "vnd.kubernetes.protobuf", "cbor", "json;stream=watch", "x-unknown"} {
+				if left() {
+					continue
+				}
 				got := v.send("POST", a.path(path), body, "Content-Type", "application/"+content)
 				if got.broken() {
 					t.Errorf("%s as %s to %s: %d %.300s", name, content, path, got.code, got.body)
@@ -75,6 +80,9 @@ func TestMalformedBodies(t *testing.T) {
 			}
 			for _, patch := range []string{"json-patch+json", "merge-patch+json", "strategic-merge-patch+json", "apply-patch+yaml", "apply-patch+cbor"} {
 				for _, at := range []string{"/default", "/none", "/" + strings.Repeat("n", 300)} {
+					if left() {
+						continue
+					}
 					if got := v.send("PATCH", a.path(path+at+"?fieldManager=m&force=true"), body, "Content-Type", "application/"+patch); got.broken() {
 						t.Errorf("%s as %s to %s%.20s: %d %.300s", name, patch, path, at, got.code, got.body)
 					}
@@ -95,7 +103,7 @@ func TestMalformedBodies(t *testing.T) {
 	}
 }
 
-// A patch is bounded in what it does.
+// The work of a patch is limited.
 func TestGreedyPatches(t *testing.T) {
 	t.Parallel()
 	a := newTenant(t)
@@ -117,7 +125,7 @@ func TestGreedyPatches(t *testing.T) {
 	}
 }
 
-// Owners that cannot be, and whose names are those of paths, lead nowhere.
+// Invalid owners, and owners with names like paths, have no effect.
 func TestOddOwners(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)

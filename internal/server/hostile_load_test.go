@@ -17,7 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// alive fails the test if what another tenant asks for is not answered.
+// alive checks that requests of another tenant succeed.
 func alive(t *testing.T, b *tenant, v visitor, name string) {
 	t.Helper()
 	const maps = "/api/v1/namespaces/default/configmaps"
@@ -31,7 +31,7 @@ func alive(t *testing.T, b *tenant, v visitor, name string) {
 	}
 }
 
-// Bodies that never end do not use up what there is for all.
+// Slow request bodies of one tenant do not delay other tenants.
 func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)
@@ -44,14 +44,14 @@ func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 		begun.Add(1)
 		open.Go(func() {
 			defer writer.Close()
-			_, _ = io.WriteString(writer, `{"metadata":`) // as soon as it is asked for
+			_, _ = io.WriteString(writer, `{"metadata":`) // as soon as the server reads
 			begun.Done()
 			<-ctx.Done()
 		})
 		open.Go(func() {
 			resp, err := slow.open(ctx, "POST", a.path("/api/v1/namespaces/default/configmaps"), reader, "Content-Type", "application/json")
 			_ = reader.Close()
-			if err == nil { // it was one too many
+			if err == nil { // above the limit
 				_ = resp.Body.Close()
 				if resp.StatusCode != http.StatusTooManyRequests {
 					t.Errorf("slow: %s", resp.Status)
@@ -65,8 +65,8 @@ func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 	open.Wait()
 }
 
-// Nor do those in many workspaces of one owner, together more than the server answers at
-// a time.
+// Slow bodies in many workspaces of one owner, more than the limit of requests in flight, do
+// not delay other tenants.
 func TestManyWorkspacesHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
@@ -90,7 +90,7 @@ func TestManyWorkspacesHoldUpNobodyElse(t *testing.T) {
 			begun.Add(1)
 			open.Go(func() {
 				defer writer.Close()
-				_, _ = io.WriteString(writer, `{"metadata":`) // as soon as it is asked for
+				_, _ = io.WriteString(writer, `{"metadata":`) // as soon as the server reads
 				begun.Done()
 				<-ctx.Done()
 			})
@@ -117,7 +117,7 @@ func TestManyWorkspacesHoldUpNobodyElse(t *testing.T) {
 	open.Wait()
 }
 
-// A thousand watches of one tenant do not keep others from theirs.
+// A thousand watches of one tenant do not prevent watches of others.
 func TestManyWatches(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)
@@ -153,7 +153,7 @@ func TestManyWatches(t *testing.T) {
 	open.Wait()
 }
 
-// Roles of thousands of rules, of which others are made, cost what others can bear.
+// Roles with thousands of aggregated rules do not make requests fail.
 func TestManyRules(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), newTenant(t)

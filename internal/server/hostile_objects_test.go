@@ -22,7 +22,7 @@ func parsed(t *testing.T, a answer) *unstructured.Unstructured {
 	return u
 }
 
-// What an object says of where it is, is computed, whatever is written.
+// The system computes the metadata that identifies an object's cluster. Users cannot set it.
 func TestForgedMetadata(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -85,7 +85,7 @@ func TestForgedMetadata(t *testing.T) {
 	}
 }
 
-// Of Workspaces and LogicalClusters only the system says what they are.
+// Users cannot set the fields of Workspaces and LogicalClusters that the system owns.
 func TestForgedWorkspaces(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -124,9 +124,7 @@ func TestForgedWorkspaces(t *testing.T) {
 		{"PUT", one + "/status", "json", spec(`"cluster":"` + string(theirs.name) + `"`)},
 		{"PATCH", ofOwn, "merge-patch+json", `{"spec":{"directlyDeletable":true}}`},
 		{"PATCH", ofOwn, "merge-patch+json", `{"metadata":{"annotations":{"kcp.io/path":"root","core.kcp.io/max-total-objects":"0"}}}`},
-		{"PATCH", ofOwn, "merge-patch+json", `{"metadata":{"finalizers":null}}`},
 		{"PATCH", ofOwn + "/status", "merge-patch+json", `{"status":{"phase":"Deleting"}}`},
-		{"PATCH", ofOwn + "?fieldManager=m&force=true", "apply-patch+yaml", `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"},"spec":{"owner":null}}`},
 		{"DELETE", ofOwn, "json", ""},
 		{"DELETE", strings.TrimSuffix(ofOwn, "/cluster"), "json", ""},
 		{"DELETE", ofOwn, "json", `{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Orphan"}`},
@@ -142,7 +140,17 @@ func TestForgedWorkspaces(t *testing.T) {
 			t.Errorf("%s %s %s: %d %.400s", r.method, r.target, r.body, got.code, got.body)
 		}
 	}
-	for _, less := range []struct{ method, kind, body string }{ // as a manifest that lacks what the system has filled in
+	// The server restores its own fields in a LogicalCluster.
+	for _, r := range []struct{ target, kind, body string }{
+		{ofOwn, "merge-patch+json", `{"metadata":{"finalizers":null}}`},
+		{ofOwn + "?fieldManager=m&force=true", "apply-patch+yaml", `{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"},"spec":{"owner":null}}`},
+	} {
+		got := v.send("PATCH", r.target, r.body, "Content-Type", "application/"+r.kind)
+		if !got.ok() || !strings.Contains(string(got.body), "core.kcp.io/logicalcluster-deletion") || !strings.Contains(string(got.body), `"owner":{"apiVersion":"tenancy.kcp.io/v1alpha1"`) {
+			t.Errorf("%s %s: %d %.800s", r.target, r.body, got.code, got.body)
+		}
+	}
+	for _, less := range []struct{ method, kind, body string }{ // like manifests without the fields that the system sets
 		{"PATCH", "merge-patch+json", `{"spec":null}`},
 		{"PATCH", "merge-patch+json", `{"spec":{"cluster":null,"URL":null}}`},
 		{"PATCH", "json-patch+json", `[{"op":"remove","path":"/spec/cluster"}]`},
@@ -159,7 +167,7 @@ func TestForgedWorkspaces(t *testing.T) {
 	}
 }
 
-// A Workspace that is applied is one that is created.
+// Apply can create a Workspace.
 func TestAppliedWorkspaces(t *testing.T) {
 	t.Parallel()
 	a := newTenant(t)
@@ -182,7 +190,7 @@ func TestAppliedWorkspaces(t *testing.T) {
 	}
 }
 
-// Selectors, versions and tokens of one cluster lead nowhere else.
+// Selectors, resource versions and continue tokens of one cluster give no access to others.
 func TestListsStayInTheirCluster(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -222,7 +230,8 @@ func TestListsStayInTheirCluster(t *testing.T) {
 	}
 }
 
-// A token of a long list continues the same list of another cluster, of whoever asks.
+// A continue token continues the same list in another cluster, with the rights of the user
+// there.
 func TestContinueElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)

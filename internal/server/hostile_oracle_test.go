@@ -7,7 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Requests of which each may tell, by its answer, whether a cluster exists.
+// oracles returns requests whose responses could show whether a cluster exists.
 func oracles() [][3]string {
 	return [][3]string{
 		{"GET", "/api/v1/namespaces/default/configmaps"}, {"GET", "/api/v1/namespaces/default/configmaps/treasure"}, {"GET", "/api/v1/namespaces/default/configmaps/none"},
@@ -25,8 +25,8 @@ func oracles() [][3]string {
 	}
 }
 
-// Nobody can tell a cluster that he may not enter from one that does not exist, by
-// name or by path.
+// Users cannot distinguish a cluster that they may not enter from a missing one, neither by
+// name nor by path.
 func TestForbiddenLooksLikeMissing(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -53,7 +53,7 @@ func TestForbiddenLooksLikeMissing(t *testing.T) {
 	}
 }
 
-// Who may look for a workspace is told that a path is wrong.
+// Users who may get a workspace learn that its path is wrong.
 func TestWrongPaths(t *testing.T) {
 	t.Parallel()
 	a := newTenant(t)

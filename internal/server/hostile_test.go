@@ -17,11 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gold is in everything that the victims of these tests own. No answer to anybody
-// else may have it.
+// gold is contained in all objects of the victims. No response to another user may contain
+// it.
 const gold = "gold-of-the-victim"
 
-// victim returns a tenant with something to steal in its namespace default.
+// victim returns a tenant with objects that contain gold in the namespace default.
 func victim(t *testing.T) *tenant {
 	t.Helper()
 	c := newTenant(t)
@@ -43,17 +43,17 @@ func victim(t *testing.T) *tenant {
 	return c
 }
 
-// A visitor sends requests as they are given, without putting them in order.
+// A visitor sends requests without normalizing their URLs.
 type visitor struct {
 	t      *testing.T
 	server *running
-	name   string // in messages
-	token  string // none for anonymous
+	name   string // for messages
+	token  string // empty for anonymous requests
 	http1  bool
 }
 
-// visitors of tenant c who are up to no good: its owner, somebody else who is known
-// to the server, and somebody who is not.
+// visitors returns attackers in tenant c: its owner, another authenticated user, and an
+// anonymous one.
 func (c *tenant) visitors() []visitor {
 	c.t.Helper()
 	return []visitor{c.owner(), c.nobody(), c.anonymous()}
@@ -66,7 +66,7 @@ func (c *tenant) nobody() visitor    { return c.visitor("nobody", "nobodys-token
 func (c *tenant) alice() visitor     { return c.visitor("alice", "alices-token") }
 func (c *tenant) anonymous() visitor { return c.visitor("anonymous", "") }
 
-// owner is a service account of the tenant that may do there whatever can be done.
+// owner returns a service account with all rights in the tenant's cluster.
 func (c *tenant) owner() visitor {
 	c.t.Helper()
 	ctx := c.t.Context()
@@ -77,13 +77,13 @@ func (c *tenant) owner() visitor {
 	return c.visitor("owner", c.token("owner"))
 }
 
-// token returns one of a service account.
+// token returns a token of a service account.
 func (c *tenant) token(account string) string {
 	c.t.Helper()
 	return must(c.kube.CoreV1().ServiceAccounts("default").CreateToken(c.t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))(c.t).Status.Token
 }
 
-// grant makes somebody an administrator of the tenant's cluster.
+// grant makes a subject an administrator of the tenant's cluster.
 func (c *tenant) grant(name string, to rbacv1.Subject) {
 	c.t.Helper()
 	if _, err := c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
@@ -94,18 +94,17 @@ func (c *tenant) grant(name string, to rbacv1.Subject) {
 	}
 }
 
-// path of something in the tenant's cluster.
+// path returns a path in the tenant's cluster.
 func (c *tenant) path(rest string) string { return "/clusters/" + string(c.name) + rest }
 
-// An answer to a request.
+// An answer is a response.
 type answer struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-// send sends a request for a target, which is not parsed. Headers are given in
-// pairs.
+// send sends a request with an unparsed target. Headers are pairs of name and value.
 func (v visitor) send(method, target, body string, headers ...string) answer {
 	v.t.Helper()
 	a, err := v.try(method, target, body, headers...)
@@ -134,7 +133,7 @@ func (v visitor) open(ctx context.Context, method, target string, body io.Reader
 	if err != nil {
 		return nil, err
 	}
-	if req.URL.Opaque = target; strings.HasPrefix(target, "//") { // would be taken for an authority
+	if req.URL.Opaque = target; strings.HasPrefix(target, "//") { // Go would read "//" as the start of an authority
 		req.URL.Opaque, req.URL.Path = "", target
 	}
 	if v.token != "" {
@@ -146,7 +145,8 @@ func (v visitor) open(ctx context.Context, method, target string, body io.Reader
 	return (&http.Client{Transport: v.server.transport(v.t, v.http1), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
 }
 
-// raw sends bytes and returns what comes back until the server is done.
+// raw sends bytes and returns everything that the server sends until it closes the
+// connection.
 func (v visitor) raw(request string) string {
 	v.t.Helper()
 	config := v.server.tls()
@@ -160,7 +160,7 @@ func (v visitor) raw(request string) string {
 		v.t.Fatal(err)
 	}
 	var b bytes.Buffer
-	_, _ = io.Copy(&b, c) // however it ends
+	_, _ = io.Copy(&b, c) // any error is expected
 	if strings.Contains(b.String(), gold) {
 		v.t.Errorf("got by %.200q:\n%s", request, &b)
 	}
@@ -188,9 +188,8 @@ func (r *running) transport(t *testing.T, http1 bool) *http.Transport {
 
 func (a answer) ok() bool { return a.code >= 200 && a.code < 300 }
 
-// broken reports whether the server failed at a request. It may say that it is
-// asked for what it does not do, and it says of what is applied and does not fit its
-// kind, as Kubernetes does, that converting it failed.
+// broken reports whether the server failed. It is no failure if the server does not implement
+// the request, or reports, as Kubernetes does, that an applied object cannot be converted.
 func (a answer) broken() bool {
 	applied := strings.Contains(a.body, "failed to create typed patch object") || strings.Contains(a.body, "failed to convert new object")
 	return a.code >= 500 && a.code != http.StatusNotImplemented && !applied

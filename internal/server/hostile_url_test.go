@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ways returns targets that might lead from one cluster into another: {a} stands
-// for the cluster of whoever asks, {b} for that of the victim.
+// ways returns targets that might lead from one cluster into another. {a} is the cluster of
+// the attacker, {b} that of the victim.
 func ways() []string {
 	const maps = "/api/v1/namespaces/default/configmaps"
 	return []string{
@@ -112,7 +112,7 @@ func TestNoWayIntoAnotherCluster(t *testing.T) {
 	}
 }
 
-// What a request line may be besides a path, and what no client library sends.
+// Request lines that no client library sends, such as absolute URLs and CONNECT.
 func TestOddRequestLines(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -130,7 +130,7 @@ func TestOddRequestLines(t *testing.T) {
 			t.Errorf("%q: %.300s", line, got)
 		}
 	}
-	// Two lengths, two hosts, a request within the body of another.
+	// Ambiguous lengths and hosts, and a request inside a body.
 	for _, extra := range []string{
 		"Content-Length: 5\r\nContent-Length: 6\r\n", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked, identity\r\n",
 		"Host: other\r\n", "Content-Length: -1\r\n", "X-Remote-User: kcp-admin\r\nX-Remote-Group: system:masters\r\n",
@@ -143,7 +143,7 @@ func TestOddRequestLines(t *testing.T) {
 	}
 }
 
-// What belongs to the whole process is not for anybody who comes by a cluster.
+// Endpoints of the whole process are forbidden through clusters.
 func TestNothingOfTheProcess(t *testing.T) {
 	t.Parallel()
 	a := newTenant(t)
@@ -164,7 +164,7 @@ func TestNothingOfTheProcess(t *testing.T) {
 	}
 }
 
-// Nobody but who may enter a cluster is told anything by it but that it is alive.
+// Users who may not enter a cluster get only its health.
 func TestStrangersSeeNothing(t *testing.T) {
 	t.Parallel()
 	a, b := newTenant(t), victim(t)
@@ -185,7 +185,7 @@ func TestStrangersSeeNothing(t *testing.T) {
 				t.Errorf("%s: %s: %d %.200s", v.name, p, got.code, got.body)
 			}
 			prefixes := []string{"/clusters/*"}
-			if v.name != "owner" { // whom his token brings to his own cluster
+			if v.name != "owner" { // a token selects the owner's cluster
 				prefixes = append(prefixes, "")
 			}
 			for _, prefix := range prefixes {

@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// annotate changes an annotation of the LogicalCluster; null removes it.
+// annotate sets an annotation of the LogicalCluster; null removes it.
 func (c *tenant) annotate(key, value string) error {
 	patch := `{"metadata":{"annotations":{"` + key + `":` + value + `}}}`
 	_, err := c.any.Resource(logicalClusters).Patch(c.t.Context(), "cluster", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -58,7 +58,7 @@ func ended(t *testing.T, what string, w watch.Interface) {
 
 const inactiveKey, legacyInactiveKey = "core.kcp.io/inactive", "internal.kcp.io/inactive"
 
-// A cluster that is offline refuses everything but what brings it back.
+// An offline cluster refuses all requests except those that activate it again.
 func TestInactive(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{inactiveKey, legacyInactiveKey} {
@@ -120,7 +120,7 @@ func TestInactive(t *testing.T) {
 		if err := operator.annotate(key, `null`); err != nil {
 			t.Fatal(err)
 		}
-		// At once, not when something has noticed.
+		// Requests succeed without delay.
 		if _, err := c.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "mine", metav1.GetOptions{}); err != nil {
 			t.Errorf("when it is back: %v", err)
 		}
@@ -128,8 +128,7 @@ func TestInactive(t *testing.T) {
 	}
 }
 
-// Those who run the server take clusters offline, and nobody else does, nor brings them
-// back.
+// Only operators can take clusters offline and activate them.
 func TestWhoMakesInactive(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t).workspace("mine")
@@ -164,7 +163,7 @@ func TestWhoMakesInactive(t *testing.T) {
 	}
 }
 
-// A workspace that is offline can be deleted, with what has to be deleted by the API.
+// An offline workspace can be deleted, including objects that need API requests to delete.
 func TestInactiveIsDeleted(t *testing.T) {
 	t.Parallel()
 	parent := newTenant(t)
@@ -183,7 +182,7 @@ func TestInactiveIsDeleted(t *testing.T) {
 	parent.await(workspaces, "", "away", gone)
 }
 
-// What one server is told to take offline is so at all, and after a start.
+// A cluster that one server takes offline is offline at all servers, and after a restart.
 func TestInactiveAtSeveralServers(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	c := e.workspace(e.all[0], "root", "away")

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/server"
 )
 
-// While a server starts it is not ready. It is alive for as long as it may take.
+// A starting server is not ready. It is live during its liveness grace period.
 func TestStarting(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -64,14 +66,14 @@ func TestStarting(t *testing.T) {
 	}
 }
 
-// stranger is a client that trusts everybody and is nobody. It opens a connection for
-// each request.
+// stranger returns an anonymous client that verifies no certificate and opens a connection
+// per request.
 func stranger(t *testing.T) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 }
 
-// ask waits until the server answers at all.
+// ask retries until the server answers.
 func ask(t *testing.T, client *http.Client, url string) (status int, header http.Header, body string) {
 	t.Helper()
 	eventually(t, "the server answers", func() bool {
@@ -87,25 +89,32 @@ func ask(t *testing.T, client *http.Client, url string) (status int, header http
 	return status, header, body
 }
 
-// A server that stops waits for watches, and while it does so it tells others to come
-// back, if both was chosen.
+// With these options, a stopping server waits for watches and answers 429 with Retry-After
+// meanwhile.
 func TestStopping(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
 	o.Requests.ShutdownSendRetryAfter = true
 	o.Requests.ShutdownWatchTerminationGracePeriod = time.Hour
 	s := operate(t, t.TempDir(), o)
+	if _, err := s.client(t, "root", "").CoreV1().ConfigMaps("default").Create(t.Context(), named("watched"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	watching := &http.Client{Transport: s.InProcess("root", server.System()).Transport}
 	req := must(http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, "http://kcp/clusters/root/api/v1/configmaps?watch=1", nil))(t)
-	watch := must(watching.Do(req))(t) // nobody reads it, so it cannot end
+	watch := must(watching.Do(req))(t)
+	// The watch cannot end while it writes an event that is not read.
+	if _, err := io.ReadFull(watch.Body, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	closed := make(chan struct{})
 	go func() { s.Close(); close(closed) }()
-	client, url := stranger(t), "https://"+s.at+"/version" // health is told to the end
+	client, url := stranger(t), "https://"+s.at+"/version" // health endpoints answer until the end
 	eventually(t, "requests are answered 429", func() bool {
 		status, header, _ := ask(t, client, url)
 		return status == http.StatusTooManyRequests && header.Get("Retry-After") != ""
 	})
-	for range 20 { // it listens for as long as the watch goes on
+	for range 20 { // the server listens until the watch ends
 		resp, err := client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t))
 		if err != nil {
 			t.Fatalf("the server has stopped before the watch ended: %v", err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// Limits, headers, profiles and lifetimes are as they were chosen.
+// Options for headers, watches, profiles and event lifetimes take effect.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
@@ -80,7 +81,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal("the event is not stored")
 	}
 	lease := must(s.Store().RawClient().TimeToLive(t.Context(), leaseOf(stored.Kvs[0].Lease)))(t)
-	if lease.GrantedTTL < 77 || lease.GrantedTTL > 77+120 { // leases are shared for a while
+	if lease.GrantedTTL < 77 || lease.GrantedTTL > 77+120 { // leases are shared for up to two minutes
 		t.Errorf("events are kept for %d s", lease.GrantedTTL)
 	}
 }
@@ -92,8 +93,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// holding is a server in which writes of config maps wait until they are released, or
-// for as long as a request may last.
+// holding starts a server in which writes of config maps named held* wait until they are
+// released or time out.
 func holding(t *testing.T, o server.Operation, rules ...admit.Rule) (s *server.Server, reached chan string, release chan struct{}) {
 	t.Helper()
 	reached, release = make(chan string, 10), make(chan struct{})
@@ -114,10 +115,12 @@ func holding(t *testing.T, o server.Operation, rules ...admit.Rule) (s *server.S
 	return s, reached, release
 }
 
-func TestWritesInFlight(t *testing.T) {
+// The limits of requests in flight are divided among the priority levels. A request above the
+// limit of its level waits in a queue, and is refused after some time.
+func TestRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
-	o.Requests.MaxMutatingRequestsInFlight = 1
+	o.Requests.MaxRequestsInFlight, o.Requests.MaxMutatingRequestsInFlight = 1, 1 // one seat per level
 	s, reached, release := holding(t, o)
 	users := kubeAs(t, s, "system:kcp:admin")
 	done := make(chan error, 1)
@@ -126,48 +129,22 @@ func TestWritesInFlight(t *testing.T) {
 		done <- err
 	}()
 	<-reached
-	if _, err := users.CoreV1().ConfigMaps("default").Create(t.Context(), named("more"), metav1.CreateOptions{}); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("a second write: %v", err)
+	more := users.CoreV1().RESTClient().Post().Namespace("default").Resource("configmaps").Body(named("more"))
+	if err := more.Timeout(4 * time.Second).MaxRetries(0).Do(t.Context()).Error(); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("a second request of the level: %v", err)
 	}
-	if _, err := users.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("a read beside it: %v", err)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ahead"}}
+	if _, err := users.CoordinationV1().Leases("default").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a lease beside it: %v", err)
 	}
 	close(release)
 	if err := <-done; err != nil {
-		t.Errorf("the first write: %v", err)
+		t.Errorf("the first request: %v", err)
 	}
 }
 
-func TestReadsInFlight(t *testing.T) {
-	t.Parallel()
-	o := server.DefaultOperation()
-	o.Requests.MaxRequestsInFlight = 1
-	s, _, _ := holding(t, o)
-	someone := &user.DefaultInfo{Name: "someone", Groups: []string{"system:kcp:admin", user.AllAuthenticated}}
-	client := &http.Client{Transport: s.InProcess("root", someone).Transport}
-	list := func() *http.Response {
-		t.Helper()
-		return must(client.Do(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://kcp/clusters/root/api/v1/configmaps", nil))(t)))(t)
-	}
-	first := list() // which goes on until it is read
-	second := list()
-	if _ = second.Body.Close(); first.StatusCode != http.StatusOK || second.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("two reads at once: %d and %d", first.StatusCode, second.StatusCode)
-	}
-	if _, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("beside"), metav1.CreateOptions{}); err != nil {
-		t.Errorf("a write beside them: %v", err)
-	}
-	if _, err := io.Copy(io.Discard, first.Body); err != nil {
-		t.Error(err)
-	}
-	_ = first.Body.Close()
-	eventually(t, "the next read is answered", func() bool {
-		next := list()
-		return next.Body.Close() == nil && next.StatusCode == http.StatusOK
-	})
-}
-
-// A request to delete many deletes so many at once, of built-in and other kinds.
+// deletecollection deletes the configured number of objects in parallel, of built-in and
+// custom kinds.
 func TestDeleteCollectionWorkers(t *testing.T) {
 	t.Parallel()
 	const workers = 3
@@ -228,12 +205,12 @@ func TestRequestTimeout(t *testing.T) {
 	o.Requests.RequestTimeout = 500 * time.Millisecond
 	s, _, _ := holding(t, o)
 	_, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("held"), metav1.CreateOptions{})
-	if err == nil { // it is held until it ends
+	if err == nil { // the request is held until it times out
 		t.Error("a request may take longer than it may")
 	}
 }
 
-// While a server is about to stop it calls itself not ready, but serves.
+// A server that is shutting down reports not ready during the delay, but serves requests.
 func TestShutdownDelay(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
@@ -253,8 +230,8 @@ func TestShutdownDelay(t *testing.T) {
 	<-closed
 }
 
-// Admission plugins are switched by their names; those that keep clusters whole are
-// not, and what is not there cannot be on.
+// Admission plugins can be enabled and disabled by name. Those that protect clusters cannot
+// be disabled, and unknown ones cannot be enabled.
 func TestPlugins(t *testing.T) {
 	t.Parallel()
 	no := admit.Rule{Name: "example.com/No", Validate: func(_ context.Context, r admit.Request) error {
@@ -270,11 +247,11 @@ func TestPlugins(t *testing.T) {
 	if _, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("refused"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("a rule that is off: %v", err)
 	}
-	for want, p := range map[string]server.Plugins{
+	for want, p := range map[string]admit.Plugins{
 		`no admission plugin "Unheard"`: {Enable: []string{"Unheard"}},
 		`both name "example.com/No"`:    {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
 		`"ResourceQuota" is not served`: {Enable: []string{"ResourceQuota"}},
-		"cannot be switched off":        {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+		"cannot be disabled":            {Disable: []string{"WorkspaceNamespaceLifecycle"}},
 	} {
 		o := server.DefaultOperation()
 		o.Plugins = p
@@ -290,7 +267,7 @@ func TestPlugins(t *testing.T) {
 
 func leaseOf(id int64) clientv3.LeaseID { return clientv3.LeaseID(id) }
 
-// kubeAs is a client in root of a user in a group.
+// kubeAs returns a client in root for a user in a group.
 func kubeAs(t *testing.T, s *server.Server, group string) kubernetes.Interface {
 	t.Helper()
 	return must(kubernetes.NewForConfig(s.InProcess("root", &user.DefaultInfo{Name: "someone", Groups: []string{group, user.AllAuthenticated}})))(t)

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// nowhere is a listener that nobody can reach, for a server that only its own
-// process talks to.
+// nowhere is a listener without a socket, for a server that serves only its own process.
 type nowhere struct {
 	once   sync.Once
 	closed chan struct{}
@@ -24,4 +23,17 @@ func (n *nowhere) Close() error {
 	return nil
 }
 
+// Addr returns a TCP address: the options of upstream accept no other.
 func (n *nowhere) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4zero} }
+
+// unaddressed is nowhere with an address that upstream's log shows as in-process.
+type unaddressed struct{ *nowhere }
+
+func (unaddressed) Addr() net.Addr { return noAddress{} }
+
+// noAddress has a host and a port, as upstream expects of every address.
+type noAddress struct{}
+
+func (noAddress) Network() string { return "in-process" }
+
+func (noAddress) String() string { return "in-process:0" }

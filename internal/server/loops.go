@@ -10,7 +10,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 )
 
-// runLoops runs every loop until the server closes.
+// runLoops starts every loop; they run until the server closes.
 func (s *Server) runLoops() error {
 	loops := s.loops
 	if s.config.Loops != nil {
@@ -29,8 +29,8 @@ func (s *Server) runLoops() error {
 	return nil
 }
 
-// awaitLoops keeps the server from calling itself ready before the loops run, and alive
-// for longer than it may take.
+// awaitLoops is a post-start hook that returns when the loops run. So the server is not
+// ready before, and not live if the loops take too long to start.
 func (s *Server) awaitLoops(hook genericapiserver.PostStartHookContext) error {
 	select {
 	case <-s.looping:
@@ -39,5 +39,5 @@ func (s *Server) awaitLoops(hook genericapiserver.PostStartHookContext) error {
 	return nil
 }
 
-// Go runs f until the server closes, which waits for it to return.
+// Go runs f in a goroutine with a context that Close cancels. Close waits for f to return.
 func (s *Server) Go(f func(context.Context)) { s.running.Go(func() { f(s.ctx) }) }

@@ -12,8 +12,8 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// What a server was about to do when it stopped, or what went while none ran, the
-// next one makes up for.
+// A server handles changes that its predecessor did not finish, and changes that happened
+// while no server ran.
 func TestNamespacesOfAStoppedServer(t *testing.T) {
 	t.Parallel()
 	dir, name := t.TempDir(), cluster.NewName()
@@ -47,7 +47,7 @@ func TestNamespacesOfAStoppedServer(t *testing.T) {
 	}
 
 	c, _ = restartable(t, dir, name, widgetDefinition())
-	// The account is another one, so the token ends with the one before.
+	// The new account has a new UID, so the token of the old one is invalid.
 	c.await(core("serviceaccounts"), "default", "default", there)
 	c.await(core("secrets"), "default", "token", gone)
 	if _, err := c.any.Resource(widgets).Namespace("n").Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {

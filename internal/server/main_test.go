@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -35,11 +36,10 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// patience is how long tests wait for what the server is about to do.
+// patience is the time limit for expected events.
 const patience = 2 * time.Minute
 
-// shared is the server of all tests. It listens, too, so that tests can come with
-// the credentials of their users.
+// shared is the server of most tests. It has a listener, for tests that use credentials.
 var shared = sync.OnceValues(func() (*running, error) {
 	dir, err := os.MkdirTemp("", "kcp-server-test-")
 	if err != nil {
@@ -78,25 +78,25 @@ type running struct {
 	*server.Server
 	dir, url string
 	ca       []byte
-	holds    sync.Map // by the cluster and name of objects: their pause
-	// transports of visitors, by whether they speak HTTP/1.1.
+	holds    sync.Map // pauses by cluster and object name
+	// transports are the transports of visitors, by HTTP/1.1 or not.
 	transports sync.Map
 }
 
-// A pause keeps the creation of an object from going on once it was admitted.
+// A pause blocks the creation of an object after admission.
 type pause struct {
 	reached chan struct{} // closed by the request
 	release chan struct{} // closed by the test
 }
 
-// hold holds back the creation of objects of that name in the tenant's cluster.
+// hold blocks the creation of an object in the tenant's cluster.
 func (c *tenant) hold(name string) pause {
 	h := pause{make(chan struct{}), make(chan struct{})}
 	c.server.holds.Store(string(c.name)+"/"+name, h)
 	return h
 }
 
-// holdBack is the last admission rule.
+// holdBack is the last admission rule. It blocks the requests of hold.
 func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 	found, ok := r.holds.LoadAndDelete(string(a.Cluster) + "/" + a.GetName())
 	if !ok || a.GetOperation() != admission.Create {
@@ -112,8 +112,8 @@ func (r *running) holdBack(ctx context.Context, a admit.Request) error {
 	}
 }
 
-// panics passes on what is logged, and keeps what tells of a panic: no request and no
-// object may cause one, even if it is contained.
+// panics is a log writer that collects reports of panics. No request or object may cause a
+// panic, even a recovered one.
 type panics struct {
 	mu   sync.Mutex
 	seen []string
@@ -148,12 +148,20 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A tenant is a logical cluster that one test has for itself.
+// size returns the size of a test: check in make check, nightly in make nightly.
+func size(check, nightly int) int {
+	if os.Getenv("NIGHTLY") != "" {
+		return nightly
+	}
+	return check
+}
+
+// A tenant is a logical cluster for one test.
 type tenant struct {
 	t      *testing.T
 	server *running
 	name   cluster.Name
-	kube   kubernetes.Interface // as the system
+	kube   kubernetes.Interface // acts as the system
 	any    dynamic.Interface
 }
 
@@ -179,7 +187,7 @@ func (r *running) tenant(t *testing.T) *tenant {
 	return c
 }
 
-// must returns a function that returns v, or ends the test with err.
+// must returns a function that returns v, or fails the test with err.
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -190,10 +198,10 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// config is that of the system in the tenant's cluster.
+// config returns a configuration for the system in the tenant's cluster.
 func (c *tenant) config() *rest.Config { return c.server.InProcess(string(c.name), server.System()) }
 
-// withToken is a configuration that comes over the network with a token.
+// withToken returns a configuration for the network with a token.
 func (c *tenant) withToken(token string) *rest.Config {
 	return &rest.Config{
 		Host: c.server.url + "/clusters/" + string(c.name), BearerToken: token, QPS: -1,
@@ -201,7 +209,7 @@ func (c *tenant) withToken(token string) *rest.Config {
 	}
 }
 
-// namespace makes a namespace.
+// namespace creates a namespace.
 func (c *tenant) namespace(name string) {
 	c.t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -214,8 +222,8 @@ func core(resource string) schema.GroupVersionResource {
 	return corev1.SchemeGroupVersion.WithResource(resource)
 }
 
-// await returns the object of that name as soon as it is as wanted; nil stands for
-// one that is not there. If that does not happen it shows what it saw.
+// await returns an object as soon as it is as wanted; nil means a missing object. On a
+// timeout it logs the last state.
 func (c *tenant) await(r schema.GroupVersionResource, namespace, name string, wanted func(*unstructured.Unstructured) bool) *unstructured.Unstructured {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -226,6 +234,9 @@ func (c *tenant) await(r schema.GroupVersionResource, namespace, name string, wa
 	is := func(o *unstructured.Unstructured) bool { seen = append(seen, o); return wanted(o) }
 	for ctx.Err() == nil {
 		list, err := client.List(ctx, only)
+		if apierrors.IsNotFound(err) && is(nil) {
+			return nil // the logical cluster is deleted, too
+		}
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -239,6 +250,9 @@ func (c *tenant) await(r schema.GroupVersionResource, namespace, name string, wa
 		from := only
 		from.ResourceVersion = list.GetResourceVersion()
 		w, err := client.Watch(ctx, from)
+		if apierrors.IsNotFound(err) && is(nil) {
+			return nil // the logical cluster is deleted, too
+		}
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -250,7 +264,7 @@ func (c *tenant) await(r schema.GroupVersionResource, namespace, name string, wa
 	for i, o := range seen {
 		text[i] = "nothing\n"
 		if o != nil {
-			y, _ := yaml.Marshal(o) // what cannot be shown is empty
+			y, _ := yaml.Marshal(o) // empty if it cannot be encoded
 			text[i] = string(y)
 		}
 	}
@@ -275,11 +289,11 @@ func untilWanted(w watch.Interface, is func(*unstructured.Unstructured) bool) (*
 	return nil, false
 }
 
-// there wants an object to be there, gone not to.
+// there and gone are conditions for await.
 func there(o *unstructured.Unstructured) bool { return o != nil }
 func gone(o *unstructured.Unstructured) bool  { return o == nil }
 
-// text returns a field of an object, as text.
+// text returns a field of an object as text.
 func text(o *unstructured.Unstructured, path ...string) string {
 	if o == nil {
 		return ""

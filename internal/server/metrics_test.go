@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// A series is a metric with the values of its labels.
+// A series is a metric with its label values.
 type series struct {
 	metric string
 	labels map[string]string
@@ -24,7 +24,7 @@ type series struct {
 
 func (s series) String() string { return fmt.Sprint(s.metric, s.labels) }
 
-// allSeries returns what is counted apart.
+// allSeries returns all series of the process.
 func allSeries(t *testing.T) []series {
 	t.Helper()
 	var all []series
@@ -40,7 +40,7 @@ func allSeries(t *testing.T) []series {
 	return all
 }
 
-// use makes requests of all kinds for a definition of its own.
+// use makes requests of all kinds for a new definition.
 func (c *tenant) use(name string) {
 	c.t.Helper()
 	d := crd(c.t, name, fmt.Sprintf("{metadata: {name: %[1]s.%[1]s.com}, spec: {group: %[1]s.com, names: {shortNames: [x%[1]s]}}}", name),
@@ -66,8 +66,8 @@ func (c *tenant) use(name string) {
 	c.await(definitions, "", d.Name, gone)
 }
 
-// However many resources tenants think of, there are no more series. What the server
-// itself serves is told apart.
+// The number of series does not depend on the resources that tenants define. Built-in
+// resources have their own series.
 func TestMetricsOfCustomResources(t *testing.T) {
 	c := newTenant(t)
 	c.owner()
@@ -84,11 +84,11 @@ func TestMetricsOfCustomResources(t *testing.T) {
 	for _, s := range before {
 		known[s.String()] = true
 	}
-	bounded := store.BoundedMetrics()
+	bounded := upstream.BoundedMetrics()
 	fresh := slices.DeleteFunc(slices.Clone(after), func(s series) bool {
-		return known[s.String()] || slices.Contains(bounded["resource"], s.metric) // by the values that may be told apart
+		return known[s.String()] || slices.Contains(bounded["resource"], s.metric) // these label values are bounded
 	})
-	if len(fresh) > definitions/2 { // other parts of the process count, too
+	if len(fresh) > definitions/2 { // other tests in this process add series, too
 		t.Errorf("%d series more: %v", len(fresh), fresh)
 	}
 	for _, s := range after {
@@ -113,15 +113,15 @@ func TestMetricsOfCustomResources(t *testing.T) {
 	for _, g := range all {
 		for _, r := range g.APIResources {
 			if slices.Contains(r.Verbs, "list") && !counted[g.GroupVersion+" "+r.Name] {
-				t.Errorf("%s in %s is not told apart: add it to the values in internal/store/metrics.go", r.Name, g.GroupVersion)
+				t.Errorf("%s in %s is not told apart: add it to the values in internal/upstream/metrics.go", r.Name, g.GroupVersion)
 			}
 		}
 	}
 }
 
-// Every metric of the libraries with a label that tenants choose is bounded.
+// Every metric of the libraries with a label that tenants can choose is bounded.
 func TestBoundedMetrics(t *testing.T) {
-	newTenant(t) // the server, and with it its metrics
+	newTenant(t) // starts the server, which registers the metrics
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descriptions)
@@ -129,12 +129,12 @@ func TestBoundedMetrics(t *testing.T) {
 	}()
 	form := regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 	chosen := []string{"group", "version", "resource", "subresource", "crd_name"}
-	bounded := store.BoundedMetrics()
+	bounded := upstream.BoundedMetrics()
 	for d := range descriptions {
 		m := form.FindStringSubmatch(d.String())
 		for label := range strings.SplitSeq(m[2], ",") {
 			if slices.Contains(chosen, label) && !slices.Contains(bounded[label], m[1]) {
-				t.Errorf("%s has a label %s: add it to the metrics in internal/store/metrics.go", m[1], label)
+				t.Errorf("%s has a label %s: add it to the metrics in internal/upstream/metrics.go", m[1], label)
 			}
 		}
 	}

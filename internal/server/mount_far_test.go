@@ -19,11 +19,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
 )
 
-// farServer starts a server at an address that knows users by what the proxies of an
-// authority say, and one by a token of its own.
+// farServer starts a server at an address. It trusts the users in headers from proxies with a
+// certificate of an authority, and two static tokens.
 func farServer(t *testing.T, dir, address string, proxies *certAuthority) *running {
 	t.Helper()
 	listener := must(net.Listen("tcp", address))(t)
@@ -42,22 +43,22 @@ func farServer(t *testing.T, dir, address string, proxies *certAuthority) *runni
 	return r
 }
 
-// A workspace of another kcp is used through the path that it is mounted at, by whom its
-// own RBAC lets in: by name, not by credentials nor by what somebody is here.
+// A workspace on another kcp is reachable through its mount. The other server authorizes the
+// user by name. Credentials and the local groups of the user are not sent.
 func TestMountOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	proxies := newCertAuthority(t)
 	shown := proxies.client(t, "near")
 	near := startConfigured(t, func(c *server.Config) {
 		c.EgressAllow = loopback()
-		c.Mounts = server.MountProxy{CertFile: file(t, "tls.crt", shown.CertData), KeyFile: file(t, "tls.key", shown.KeyData)}
+		c.Mounts = mounts.Certificate{CertFile: file(t, "tls.crt", shown.CertData), KeyFile: file(t, "tls.key", shown.KeyData)}
 		c.Access.Authentication = auth.DefaultOptions()
 		c.Access.Authentication.TokenFile.TokenFile = file(t, "tokens.csv", []byte("nobodys-token,nobody,nobody\nalices-token,alice,7,\"staff,system:masters\"\n"))
 	})
 	dir := t.TempDir()
 	far := farServer(t, dir, "127.0.0.1:0", proxies)
 	c, there, locked := near.tenant(t), far.tenant(t), far.tenant(t)
-	c.define(edgeDefinition(true))
+	c.define(edgeDefinition())
 	path := c.mount("far", far.url+there.path(""), far.ca)
 	beside := c.mount("beside", far.url+locked.path(""), far.ca)
 	robot := "system:kcp:serviceaccount:" + string(c.name) + ":default:owner"
@@ -72,7 +73,7 @@ func TestMountOfAnotherServer(t *testing.T) {
 	}
 	alice := through(path, "alices-token")
 
-	// What kubectl does: discovery, apply, get, watch, delete.
+	// Requests of kubectl: discovery, apply, get, watch, delete.
 	if groups, err := alice.Discovery().ServerGroups(); err != nil || len(groups.Groups) < 5 {
 		t.Errorf("discovery: %v, %v", groups, err)
 	}
@@ -86,7 +87,7 @@ func TestMountOfAnotherServer(t *testing.T) {
 		t.Errorf("over there it is %v", cm)
 	}
 
-	// Who they are over there.
+	// The users as the other server sees them.
 	for token, want := range map[string]string{"alices-token": "alice", c.account("owner"): robot} {
 		config := &rest.Config{Host: near.url + path, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: near.ca}}
 		if got, err := c.who(config); got != want {
@@ -104,8 +105,7 @@ func TestMountOfAnotherServer(t *testing.T) {
 	c.checkFarComesAndGoes(path, dir, far, proxies, alice)
 }
 
-// checkFarComesAndGoes has what serves a workspace say that it is not ready, and end, and
-// come back.
+// checkFarComesAndGoes lets the other server become unready, stop and restart.
 func (c *tenant) checkFarComesAndGoes(path, dir string, far *running, proxies *certAuthority, alice kubernetes.Interface) {
 	c.t.Helper()
 	gets := func() error {

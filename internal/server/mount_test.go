@@ -26,12 +26,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
 )
 
 var edges = schema.GroupVersionResource{Group: "edge.example.com", Version: "v1", Resource: "edges"}
 
-// newMountServer starts a server that may call this machine, and shows a certificate there.
+// newMountServer starts a server that may call local addresses, with a client certificate.
 func newMountServer(t *testing.T) *running {
 	t.Helper()
 	cert, key, _, err := server.IssueForTest("kcp-mounts", nil)
@@ -40,13 +41,13 @@ func newMountServer(t *testing.T) *running {
 	}
 	return startConfigured(t, func(c *server.Config) {
 		c.EgressAllow = loopback()
-		c.Mounts = server.MountProxy{CertFile: file(t, "tls.crt", cert), KeyFile: file(t, "tls.key", key)}
+		c.Mounts = mounts.Certificate{CertFile: file(t, "tls.crt", cert), KeyFile: file(t, "tls.key", key)}
 		c.Access.Authentication = auth.DefaultOptions()
 		c.Access.Authentication.TokenFile.TokenFile = file(t, "tokens.csv", []byte("nobodys-token,nobody,nobody\nalices-token,alice,7,\"staff,system:masters\"\n"))
 	})
 }
 
-// An edge serves a mounted workspace.
+// An edge is a server behind a mounted workspace.
 type edge struct {
 	*httptest.Server
 	seen chan *http.Request
@@ -70,10 +71,10 @@ func (e *edge) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})
 }
 
-func edgeDefinition(mountable bool) *apiextensionsv1.CustomResourceDefinition {
+func edgeDefinition() *apiextensionsv1.CustomResourceDefinition {
 	anything := true
-	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "edges.edge.example.com", Annotations: map[string]string{"experimental.tenancy.kcp.io/is-mount": "true"}},
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "edges.edge.example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: edges.Group, Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "edges", Kind: "Edge"},
@@ -82,10 +83,6 @@ func edgeDefinition(mountable bool) *apiextensionsv1.CustomResourceDefinition {
 			}}},
 		},
 	}
-	if !mountable {
-		crd.Annotations = nil
-	}
-	return crd
 }
 
 func mountedWorkspace(name string) *unstructured.Unstructured {
@@ -110,7 +107,7 @@ func (c *tenant) edge(name, url, phase string, ca []byte) {
 	}
 }
 
-// mount makes a workspace that an edge serves, and returns its path.
+// mount creates a workspace that an edge serves, and returns its path.
 func (c *tenant) mount(name, url string, ca []byte) string {
 	c.t.Helper()
 	c.edge(name, url, "Ready", ca)
@@ -121,7 +118,7 @@ func (c *tenant) mount(name, url string, ca []byte) string {
 	return "/clusters/" + string(c.name) + ":" + name
 }
 
-// mountReady is the condition of a mounted workspace.
+// mountReady returns the condition of a mounted workspace.
 func mountReady(ws *unstructured.Unstructured) (status, reason, message string) {
 	all, _, _ := unstructured.NestedSlice(ws.Object, "status", "conditions")
 	for _, one := range all {
@@ -132,12 +129,12 @@ func mountReady(ws *unstructured.Unstructured) (status, reason, message string) 
 	return "", "", ""
 }
 
-// Requests for a mounted workspace are passed on with who asks, and without credentials.
+// Requests to a mounted workspace are proxied with the user and without credentials.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	s := newMountServer(t)
 	c := s.tenant(t)
-	c.define(edgeDefinition(true))
+	c.define(edgeDefinition())
 	e := newEdge(t, func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Set-Cookie", "session=1")
 		w.Header().Set("Access-Control-Allow-Origin", "*")
@@ -151,7 +148,7 @@ func TestMounts(t *testing.T) {
 		t.Errorf("the workspace is %v", ws.Object)
 	}
 	alice := c.alice()
-	alice.http1 = true // which knows Connection
+	alice.http1 = true // HTTP/1.1 has the header Connection
 	got := alice.send("POST", path+"/api/v1/things?a=b&c=%2F", "body", "Content-Type", "x/y", "X-Remote-User", "admin", "X-Remote-Group", "system:masters",
 		"X_remote_user", "admin", "X-Remote-Extra-Scopes", "x", "Cookie", "a=b", "Impersonate-User", "bob", "Connection", "X-Remote-User")
 	if got.code != http.StatusTeapot || got.body != "body" || got.header.Get("X-Answer") != "yes" {
@@ -189,7 +186,7 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// checkMountUsers checks who different clients are to what serves a workspace.
+// checkMountUsers checks the users that an edge gets for different clients.
 func (c *tenant) checkMountUsers(path string, e *edge) {
 	c.t.Helper()
 	owner := c.owner()
@@ -210,7 +207,7 @@ func (c *tenant) checkMountUsers(path string, e *edge) {
 	}
 }
 
-// A mounted workspace follows the object that it is mounted from, and its definition.
+// A mounted workspace follows changes of its mount object and of that object's definition.
 func TestMountFollowsItsObject(t *testing.T) {
 	t.Parallel()
 	s := newMountServer(t)
@@ -237,17 +234,7 @@ func TestMountFollowsItsObject(t *testing.T) {
 	}
 	c.await(workspaces, "", "far", is("Unavailable", "MountObjectNotFound", "no custom resource of kind Edge"))
 	unavailable("without a definition")
-	c.define(edgeDefinition(false))
-	c.await(workspaces, "", "far", is("Unavailable", "MountAnnotationInvalid", "is-mount"))
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	annotate := func(value string) {
-		t.Helper()
-		patch := `{"metadata":{"annotations":{"experimental.tenancy.kcp.io/is-mount":` + value + `}}}`
-		if _, err := c.any.Resource(crds).Patch(t.Context(), "edges.edge.example.com", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	annotate(`"true"`)
+	c.define(edgeDefinition())
 	c.await(workspaces, "", "far", is("Unavailable", "MountObjectNotFound", "no Edge default/far"))
 	c.edge("far", e.URL, "Connecting", e.ca())
 	c.await(workspaces, "", "far", is("Unavailable", "MountObjectNotReady", "Connecting"))
@@ -278,22 +265,22 @@ func TestMountFollowsItsObject(t *testing.T) {
 	if ws := c.await(workspaces, "", "far", is("Ready", "")); text(ws, "spec", "URL") != e.URL+"/other" {
 		t.Errorf("its URL is %s", text(ws, "spec", "URL"))
 	}
-	annotate("null")
-	c.await(workspaces, "", "far", is("Unavailable", "MountAnnotationInvalid"))
-	annotate(`"true"`)
-	c.await(workspaces, "", "far", is("Ready", ""))
 	if err := c.any.Resource(edges).Namespace("default").Delete(t.Context(), "far", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.await(workspaces, "", "far", is("Unavailable", "MountObjectNotFound"))
 	c.deleteWorkspace("far")
 	c.await(workspaces, "", "far", gone)
+	self := mountedWorkspace("self")
+	self.Object["spec"] = map[string]any{"mount": map[string]any{"ref": map[string]any{"apiVersion": "core.kcp.io/v1alpha1", "kind": "LogicalCluster", "name": "cluster"}}}
+	must(c.any.Resource(workspaces).Create(t.Context(), self, metav1.CreateOptions{}))(t)
+	c.await(workspaces, "", "self", is("Unavailable", "MountObjectNotFound", "no custom resource of kind LogicalCluster"))
 	if got := c.nobody().send("GET", path+"/api", ""); got.code != http.StatusForbidden {
 		t.Errorf("when it is gone: %d %s", got.code, got.body)
 	}
 }
 
-// What users may say of mounts.
+// TestMountAdmission checks which mounts users can create.
 func TestMountAdmission(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -318,13 +305,14 @@ func TestMountAdmission(t *testing.T) {
 	c.await(workspaces, "", "trusting", gone)
 }
 
-// Watches come through as they happen, and connections can be upgraded.
+// Watch events are proxied without delay, and connections can be upgraded.
 func TestMountsStream(t *testing.T) {
 	t.Parallel()
 	s := newMountServer(t)
 	c := s.tenant(t)
-	c.define(edgeDefinition(true))
-	next := make(chan string)
+	c.define(edgeDefinition())
+	// The handler of an earlier request may still run, so each request has its own channel.
+	lines := map[string]chan string{"watch=true": make(chan string), "": make(chan string)}
 	e := newEdge(t, func(w http.ResponseWriter, req *http.Request) {
 		if req.Header.Get("Upgrade") != "" {
 			echo(w)
@@ -334,7 +322,7 @@ func TestMountsStream(t *testing.T) {
 		for {
 			_ = http.NewResponseController(w).Flush()
 			select {
-			case line := <-next:
+			case line := <-lines[req.URL.RawQuery]:
 				_, _ = io.WriteString(w, line+"\n")
 			case <-req.Context().Done():
 				return
@@ -342,13 +330,14 @@ func TestMountsStream(t *testing.T) {
 		}
 	})
 	path := c.mount("far", e.URL, e.ca())
-	for _, target := range []string{path + "/api/v1/pods?watch=true", path + "/api/v1/pods"} {
+	for query, next := range lines {
+		target := path + "/api/v1/pods?" + query
 		resp := must(c.alice().open(t.Context(), "GET", target, nil))(t)
-		lines := bufio.NewScanner(resp.Body)
+		got := bufio.NewScanner(resp.Body)
 		for _, line := range []string{"one", "two"} {
 			next <- line
-			if !lines.Scan() || lines.Text() != line {
-				t.Errorf("%s: got %q, want %q: %v", target, lines.Text(), line, lines.Err())
+			if !got.Scan() || got.Text() != line {
+				t.Errorf("%s: got %q, want %q: %v", target, got.Text(), line, got.Err())
 			}
 		}
 		_ = resp.Body.Close()
@@ -371,7 +360,7 @@ func TestMountsStream(t *testing.T) {
 	}
 }
 
-// echo upgrades a connection to one that repeats what it is told.
+// echo upgrades a connection and returns all bytes that it receives.
 func echo(w http.ResponseWriter) {
 	conn, in, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -382,7 +371,7 @@ func echo(w http.ResponseWriter) {
 	_, _ = io.Copy(conn, in)
 }
 
-// forwarder passes connections on, as a load balancer does.
+// forwarder forwards TCP connections, like a load balancer.
 func forwarder(t *testing.T, to string) string {
 	t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -406,12 +395,12 @@ func forwarder(t *testing.T, to string) string {
 	return "https://" + l.Addr().String()
 }
 
-// Whoever mounts a workspace gets nothing out of the server.
+// A mounted workspace gives no access to the server's own endpoints and credentials.
 func TestHostileMounts(t *testing.T) {
 	t.Parallel()
 	s := newMountServer(t)
 	c := s.tenant(t)
-	c.define(edgeDefinition(true))
+	c.define(edgeDefinition())
 	hostile := newEdge(t, func(w http.ResponseWriter, req *http.Request) {
 		switch req.URL.Path {
 		case "/redirect":
@@ -445,7 +434,7 @@ func TestHostileMounts(t *testing.T) {
 		t.Errorf("half an answer comes as %d %q", got.code, got.body)
 	}
 	resp := must(c.alice().open(t.Context(), "GET", path+"/huge", nil))(t)
-	if n, err := io.Copy(io.Discard, resp.Body); n != 64<<20 || err != nil { // it is not kept anywhere
+	if n, err := io.Copy(io.Discard, resp.Body); n != 64<<20 || err != nil { // the response is not buffered
 		t.Errorf("%d bytes come, %v", n, err)
 	}
 	_ = resp.Body.Close()
@@ -464,7 +453,8 @@ func TestHostileMounts(t *testing.T) {
 	if got := c.anonymous().send("GET", loop+"/api", ""); got.code != http.StatusLoopDetected {
 		t.Errorf("what is mounted from itself: %d %s", got.code, got.body)
 	}
-	// The server's own way round is a client like any other: whom it brings along, it is not believed.
+	// A mount that leads back to this server gets no special rights: the server does not
+	// trust its user headers.
 	around := c.mount("around", forwarder(t, at)+"/clusters/"+string(c.name), s.ca)
 	if got := c.visitor("root", "alices-token").send("GET", around+"/api/v1/secrets", ""); got.code != http.StatusForbidden && got.code != http.StatusUnauthorized {
 		t.Errorf("the way round: %d %s", got.code, got.body)
@@ -473,7 +463,7 @@ func TestHostileMounts(t *testing.T) {
 
 func TestMountCertificateIsChecked(t *testing.T) {
 	t.Parallel()
-	for _, p := range []server.MountProxy{{CertFile: "a"}, {KeyFile: "a"}, {CertFile: filepath.Join(t.TempDir(), "a"), KeyFile: "b"}} {
+	for _, p := range []mounts.Certificate{{CertFile: "a"}, {KeyFile: "a"}, {CertFile: filepath.Join(t.TempDir(), "a"), KeyFile: "b"}} {
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "--mount-proxy-client-") {
 			t.Errorf("%+v: %v", p, err)
 		}

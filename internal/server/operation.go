@@ -9,69 +9,69 @@ import (
 	auditpolicy "k8s.io/apiserver/pkg/audit/policy"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
-	"k8s.io/component-base/compatibility"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/encryption"
+	"github.com/unforked/kcp/internal/flow"
+	"github.com/unforked/kcp/internal/quota"
+	"github.com/unforked/kcp/internal/upstream"
 )
 
-// An Operation is what those choose who run a server, in the words of an API server
-// of Kubernetes. Its zero value works; [DefaultOperation] has the same, spelled out.
+// An Operation holds the options for operators, mostly those of kube-apiserver. A nil or
+// zero field means its default in [DefaultOperation].
 type Operation struct {
-	// Serving has the certificates and what TLS connections must be like. Its address
-	// and listener count for nothing. Without a certificate the server makes its own.
+	// Serving holds the certificates and the TLS options. Its address and listener are
+	// ignored. Without a certificate the server makes its own.
 	Serving *options.SecureServingOptions
-	// Audit says which requests are recorded, and where.
+	// Audit selects the requests that are recorded, and the destination of the records.
 	Audit *options.AuditOptions
-	// Tracing says where traces of requests go.
+	// Tracing configures where traces of requests are sent.
 	Tracing *options.TracingOptions
-	// Encryption says how objects are encrypted in etcd.
-	Encryption Encryption
-	// Requests bounds requests, and says how the server stops. Its addresses and
-	// versions count for nothing.
+	// Encryption configures the encryption of objects in etcd.
+	Encryption encryption.Options
+	// Requests limits requests and configures the shutdown. Its addresses and versions are
+	// ignored.
 	Requests *options.ServerRunOptions
-	// Profiling says who can look into the running process.
+	// Profiling enables profiles at /debug/pprof, for users whom RBAC allows them.
 	Profiling *options.FeatureOptions
-	// ProfilerAddress is where profiles are shown to everybody, as at a port of this
-	// machine; empty for nowhere.
+	// ProfilerAddress is the address of a listener that serves profiles without
+	// authentication. Empty disables it.
 	ProfilerAddress string
-	// Plugins says which admission rules are on.
-	Plugins Plugins
-	// DeleteCollectionWorkers is how many objects a request to delete many deletes at
-	// once. The default is one.
+	// Plugins enables and disables admission rules.
+	Plugins admit.Plugins
+	// DeleteCollectionWorkers is how many objects a deletecollection request deletes in
+	// parallel. The default is 1.
 	DeleteCollectionWorkers int
-	// EventTTL is how long events are kept. The default is an hour.
+	// TenantStoragePercent is the maximum part of the database for one tenant: everything
+	// below one topmost workspace or one home. The default is 25 percent.
+	TenantStoragePercent int
+	// EventTTL is how long events are kept. The default is one hour; the minimum is one
+	// second.
 	EventTTL time.Duration
 }
 
-// DefaultOperation returns the choices that the zero value of an Operation stands
-// for, to begin from.
+// DefaultOperation returns an Operation with all defaults set.
 func DefaultOperation() Operation {
 	o := Operation{
-		Serving: options.NewSecureServingOptions(),
-		Audit:   options.NewAuditOptions(),
-		Tracing: options.NewTracingOptions(),
-		// With a registry of its own, as the library's would be shared by all servers.
-		Requests:  options.NewServerRunOptionsForComponent("kcp", ownRegistry()),
+		Serving:   options.NewSecureServingOptions(),
+		Audit:     options.NewAuditOptions(),
+		Tracing:   options.NewTracingOptions(),
+		Requests:  options.NewServerRunOptionsForComponent("kcp", upstream.NewRegistry()),
 		Profiling: options.NewFeatureOptions(),
 		EventTTL:  time.Hour,
 
-		DeleteCollectionWorkers: 1,
+		DeleteCollectionWorkers: 1, TenantStoragePercent: quota.DefaultShare,
 	}
 	o.Serving.ServerCert.CertDirectory = ""
 	o.Serving.HTTP2MaxStreamsPerConnection = maxStreams
-	o.Requests.MaxRequestsInFlight, o.Requests.MaxMutatingRequestsInFlight = maxReads, maxWrites
+	o.Requests.MaxRequestsInFlight, o.Requests.MaxMutatingRequestsInFlight = flow.MaxReads, flow.MaxWrites
 	o.Requests.ShutdownWatchTerminationGracePeriod = drain
 	o.Profiling.EnablePriorityAndFairness = false
 	return o
 }
 
-// ownRegistry is where the options of a server look for versions and feature gates
-// that they do not decide on here.
-func ownRegistry() compatibility.ComponentGlobalsRegistry {
-	r := compatibility.NewComponentGlobalsRegistry()
-	_ = r.Set() // of an empty registry it only notes that it was done
-	return r
-}
-
-// complete fills in what was not chosen.
+// complete sets unset fields to their defaults.
 func (o *Operation) complete() {
 	d := DefaultOperation()
 	if o.Serving == nil {
@@ -88,7 +88,7 @@ func (o *Operation) complete() {
 	}
 	if o.Requests.ComponentGlobalsRegistry == nil {
 		requests := *o.Requests
-		requests.ComponentGlobalsRegistry = ownRegistry()
+		requests.ComponentGlobalsRegistry = upstream.NewRegistry()
 		o.Requests = &requests
 	}
 	if o.Profiling == nil {
@@ -97,22 +97,28 @@ func (o *Operation) complete() {
 	if o.DeleteCollectionWorkers == 0 {
 		o.DeleteCollectionWorkers = d.DeleteCollectionWorkers
 	}
+	if o.TenantStoragePercent == 0 {
+		o.TenantStoragePercent = d.TenantStoragePercent
+	}
 	if o.EventTTL == 0 {
 		o.EventTTL = d.EventTTL
 	}
 }
 
-// check finds all that is wrong with what was chosen, before anything is started.
+// check returns all errors in the options, before anything is started.
 func (o *Operation) check() error {
 	var all []error
 	all = append(all, o.Serving.Validate()...)
-	all = append(all, checkServing(o.Serving), o.checkAudit(), o.checkTracing(), o.Encryption.check())
+	all = append(all, credentials.CheckFiles(o.Serving), o.checkAudit(), o.checkTracing(), o.Encryption.Check())
 	all = append(all, o.Requests.Validate()...)
 	if o.EventTTL < time.Second {
-		all = append(all, fmt.Errorf("--event-ttl %s is too short; keep events for a second at least", o.EventTTL))
+		all = append(all, fmt.Errorf("--event-ttl %s is too short; set at least 1s", o.EventTTL))
 	}
 	if o.DeleteCollectionWorkers < 1 {
-		all = append(all, fmt.Errorf("--delete-collection-workers %d is too few; one at least", o.DeleteCollectionWorkers))
+		all = append(all, fmt.Errorf("--delete-collection-workers %d is too few; set at least 1", o.DeleteCollectionWorkers))
+	}
+	if p := o.TenantStoragePercent; p < 1 || p > 100 {
+		all = append(all, fmt.Errorf("--tenant-storage-percent %d is invalid; choose a percentage from 1 to 100", p))
 	}
 	return errors.Join(all...)
 }
@@ -125,17 +131,17 @@ func (o *Operation) checkAudit() error {
 	writes := a.LogOptions.Path != "" || a.WebhookOptions.ConfigFile != ""
 	if a.PolicyFile == "" {
 		if writes {
-			return errors.New("there is an audit log or webhook but nothing to record; say what to record with --audit-policy-file")
+			return errors.New("an audit log or webhook is set but no policy; select the requests to record with --audit-policy-file")
 		}
 		return nil
 	}
 	if !writes {
-		return errors.New("--audit-policy-file is set but events go nowhere; give --audit-log-path or --audit-webhook-config-file")
+		return errors.New("--audit-policy-file is set but no destination; set --audit-log-path or --audit-webhook-config-file")
 	}
 	if _, err := auditpolicy.LoadPolicyFromFile(a.PolicyFile); err != nil {
 		return fmt.Errorf("--audit-policy-file: %w; write it as https://kubernetes.io/docs/tasks/debug/debug-cluster/audit says", err)
 	}
-	if err := readable(a.WebhookOptions.ConfigFile); err != nil {
+	if err := credentials.Readable(a.WebhookOptions.ConfigFile); err != nil {
 		return fmt.Errorf("--audit-webhook-config-file: %w; name a kubeconfig that the server can read", err)
 	}
 	return nil
@@ -151,7 +157,7 @@ func (o *Operation) checkTracing() error {
 	return nil
 }
 
-// apply sets on cfg what was chosen.
+// apply copies the options to cfg. It keeps the version, feature gates and address of cfg.
 func (o *Operation) apply(ctx context.Context, cfg *genericapiserver.Config) error {
 	version, gates, address := cfg.EffectiveVersion, cfg.FeatureGate, cfg.ExternalAddress
 	if err := o.Requests.ApplyTo(cfg); err != nil {

@@ -13,12 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// newest is where an answer says how new it is, which others who write at the same time
-// have a part in.
+// newest matches revisions in responses, which concurrent writes can change.
 var newest = regexp.MustCompile(`("continue":"|current: )[^"]+()|("resourceVersion":")[0-9]+("})`)
 
-// Reads that are answered with what is encoded already are answered as upstream's
-// handler does, which is asked by a parameter that only it serves, and without effect.
+// Responses from stored bytes equal those of upstream's handler, which serves requests with
+// the parameter pretty=false.
 func TestPlainReads(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -88,7 +87,7 @@ func TestPlainReads(t *testing.T) {
 	}
 }
 
-// Large answers are compressed as upstream does.
+// Large responses are compressed like upstream's.
 func TestLargePlainReads(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// startProfiler shows profiles to whoever reaches the address that was chosen for it.
+// startProfiler serves profiles at ProfilerAddress, without authentication.
 func (s *Server) startProfiler(ctx context.Context) error {
 	at := s.config.ProfilerAddress
 	if at == "" {
@@ -32,7 +32,7 @@ func (s *Server) startProfiler(ctx context.Context) error {
 	s.running.Go(func() {
 		defer stop()
 		if err := profiler.Serve(listener); s.ctx.Err() == nil {
-			klog.FromContext(s.ctx).Error(err, "Profiles are not shown any more")
+			klog.FromContext(s.ctx).Error(err, "The profiler has stopped")
 		}
 	})
 	return nil

@@ -22,24 +22,24 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// A person is a user who talks to the server in process.
+// A person is a user with in-process requests.
 type person struct {
 	t      *testing.T
 	server *running
 	info   *user.DefaultInfo
 }
 
-// person returns a user that no other test knows.
+// person returns a user with a unique name.
 func (c *tenant) person(name string, groups ...string) person {
 	return person{c.t, c.server, &user.DefaultInfo{Name: c.unique(name), Groups: append(groups, user.AllAuthenticated)}}
 }
 
-// kube is a client of the person in the tenant's cluster.
+// kube returns a client of the person for a tenant's cluster.
 func (p person) kube(at *tenant) kubernetes.Interface {
 	return must(kubernetes.NewForConfig(p.server.InProcess(string(at.name), p.info)))(p.t)
 }
 
-// get sends a request, and reads the answer into a value if it is good.
+// get sends a request, and decodes a successful response into a value.
 func (p person) get(target string, into any, headers ...string) (code int, body string) {
 	p.t.Helper()
 	req := must(http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://kcp"+target, nil))(p.t)
@@ -57,7 +57,8 @@ func (p person) get(target string, into any, headers ...string) (code int, body 
 	return resp.StatusCode, string(text)
 }
 
-// reaches returns the clusters that a person is told he can enter, of those asked about.
+// reaches returns those of the given clusters that the server lists as reachable for a
+// person.
 func (p person) reaches(among ...*tenant) []string {
 	p.t.Helper()
 	var names []string
@@ -88,13 +89,13 @@ func namesOf(of ...*tenant) []string {
 	return names
 }
 
-// bind makes a ClusterRoleBinding in the tenant's cluster, as the system.
+// bind creates a ClusterRoleBinding in the tenant's cluster as the system.
 func (c *tenant) bind(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
 	c.t.Helper()
 	return must(c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), binding(name, role, nil, subjects...), metav1.CreateOptions{}))(c.t)
 }
 
-// bindBelow makes one that holds in the clusters below too.
+// bindBelow creates a ClusterRoleBinding that applies to descendants.
 func (c *tenant) bindBelow(name, role string, subjects ...rbacv1.Subject) {
 	c.t.Helper()
 	if _, err := c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), binding(name, role, below(), subjects...), metav1.CreateOptions{}); err != nil {
@@ -126,8 +127,7 @@ func (c *tenant) unbind(name string) {
 	}
 }
 
-// Everybody is told of what he can enter at any depth, at once and until that ends,
-// and of nothing else.
+// Users get exactly the list of workspaces that they can enter, at any depth, without delay.
 func TestReachableWorkspaces(t *testing.T) {
 	t.Parallel()
 	org := newTenant(t)
@@ -146,7 +146,7 @@ func TestReachableWorkspaces(t *testing.T) {
 	expect(bob)
 	deep.bind("bob-enters", auth.WorkspaceAccessRole, bob.subject())
 	expect(bob, deep)
-	team.bind("bob-views", "view", bob.subject()) // which lets nobody in
+	team.bind("bob-views", "view", bob.subject()) // does not grant the right to enter
 	expect(bob, deep)
 	side.bind("devs", "cluster-admin", groupNamed("devs-of-"+string(org.name)))
 	expect(carol, side)
@@ -159,7 +159,7 @@ func TestReachableWorkspaces(t *testing.T) {
 	expect(bob)
 	expect(dave)
 
-	// A service account is at home in its workspace, and a stranger with a name elsewhere.
+	// A service account can enter its own workspace, and others by its global name.
 	deep.bind("robot", auth.WorkspaceAccessRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kcp:serviceaccount:" + string(side.name) + ":default:robot"})
 	var list tenancyapi.WorkspaceList
 	got := side.visitor("robot", robot).send("GET", "/services/reachableworkspaces", "")
@@ -180,8 +180,7 @@ func TestReachableWorkspaces(t *testing.T) {
 	}
 }
 
-// What is listed can be used: its path and its name lead there for users who may not
-// enter what is above, and its items say what they need to know.
+// Users who may not enter the parents can use each listed workspace by path and by name.
 func TestSharedBesideTheTree(t *testing.T) {
 	t.Parallel()
 	org := newTenant(t)
@@ -229,7 +228,7 @@ func TestQuestionsThatAreNotAnswered(t *testing.T) {
 		if got := owner.send("GET", c.path(path), ""); got.code != 404 {
 			t.Errorf("%s in a cluster: %d %s", path, got.code, got.body)
 		}
-		// In his own cluster the owner is whoever he wants, but nowhere else.
+		// Owners can impersonate any user in their own cluster, but not elsewhere.
 		for _, at := range []string{path, c.path(path)} {
 			if got := owner.send("GET", at, "", "Impersonate-User", bob.info.Name); got.code == 200 {
 				t.Errorf("as somebody else, %s: %d %s", at, got.code, got.body)
@@ -250,7 +249,7 @@ func TestQuestionsThatAreNotAnswered(t *testing.T) {
 	}
 }
 
-// explained asks about a workspace.
+// explained requests the explanation of a workspace.
 func (p person) explained(workspace string, query ...string) (*tenancyapi.WorkspaceExplanation, int, string) {
 	p.t.Helper()
 	q := url.Values{"workspace": {workspace}}
@@ -292,7 +291,8 @@ func TestExplainWorkspace(t *testing.T) {
 	if e.Access.Request != "get configmaps/status.x" || e.Access.Allowed {
 		t.Errorf("about an account he is told %s", body)
 	}
-	// Who sees the Workspace learns why he may not enter it, and nothing about others.
+	// A user who may get the Workspace learns why they may not enter it, but nothing about
+	// other users.
 	e, code, body = reader.explained(path)
 	if code != 200 || e.Access.Allowed || lastStep(e).Name != "02-content" || !strings.Contains(e.Access.Message, "share") {
 		t.Errorf("who sees the Workspace is told %d %s", code, body)
@@ -306,14 +306,14 @@ func TestExplainWorkspace(t *testing.T) {
 	if _, code, body = reader.explained(string(org.name) + ":none"); code != 404 {
 		t.Errorf("about one that is not there: %d %s", code, body)
 	}
-	// A guest is told about himself.
+	// A guest may ask only about themselves.
 	if e, code, body = guest.explained(path, "resource", "configmaps", "namespace", "default"); code != 200 || e.Access.Allowed || e.Obstacles != nil {
 		t.Errorf("a guest is told %d %s", code, body)
 	}
 	if e, code, body = guest.explained(path, "path", "/api"); code != 200 || !e.Access.Allowed {
 		t.Errorf("about discovery: %d %s", code, body)
 	}
-	// To a stranger all that he may not enter looks alike.
+	// A user without rights gets the same response for all workspaces.
 	var answers []string
 	for _, at := range []string{path, string(team.name), string(org.name) + ":none", "zzzzzzzzzz", "system:admin"} {
 		_, code, body := stranger.explained(at)
@@ -332,7 +332,7 @@ func TestExplainWorkspace(t *testing.T) {
 	}
 }
 
-// What keeps a workspace from being gone is named.
+// The obstacles of a deletion are named.
 func TestExplainDeletion(t *testing.T) {
 	t.Parallel()
 	org := newTenant(t)
@@ -353,12 +353,11 @@ func TestExplainDeletion(t *testing.T) {
 	}
 }
 
-// onlyAllowed fails the test unless exactly those among the clusters let the person
-// list secrets.
+// onlyAllowed checks that exactly the wanted clusters let the person list secrets.
 func (p person) onlyAllowed(ctx context.Context, among []*tenant, want ...*tenant) {
 	p.t.Helper()
 	var got []*tenant
-	p.server.Store().Spine().Fresh(ctx) // who is allowed something does not wait to be refused
+	p.server.Store().Feed().Fresh(ctx) // allowed requests do not wait for the feed
 	for _, c := range among {
 		if _, err := p.kube(c).CoreV1().Secrets("default").List(ctx, metav1.ListOptions{}); err == nil {
 			got = append(got, c)

@@ -15,8 +15,8 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// A program of the version before stored leases as v1beta1. This one reads them, and
-// stores them as v1, beside values that nobody can read.
+// The previous version stored leases as v1beta1. This version reads them and stores them as
+// v1, next to values that cannot be decoded.
 func TestLeasesOfAnOlderProgram(t *testing.T) {
 	t.Parallel()
 	dir, name := t.TempDir(), cluster.NewName()
@@ -58,7 +58,7 @@ func TestLeasesOfAnOlderProgram(t *testing.T) {
 	awaitValue(ctx, t, in, key+"bad", func(v []byte) bool { return string(v) == "\x00" })
 }
 
-// awaitValue returns once what is stored at a key is as wanted.
+// awaitValue waits until the stored value of a key is as wanted.
 func awaitValue(ctx context.Context, t *testing.T, in *clientv3.Client, key string, wanted func([]byte) bool) {
 	t.Helper()
 	changes := in.Watch(ctx, key)

@@ -29,7 +29,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// A mirror holds what a client of one resource has heard of, and is told of changes.
+// A mirror holds the state that a client of one resource has received, and signals changes.
 type mirror struct {
 	cache.Store
 	changed chan struct{}
@@ -54,7 +54,7 @@ func (m *mirror) Replace(all []any, version string) error {
 	return m.tell(m.Store.Replace(all, version))
 }
 
-// await returns once the mirror has an object, or has it no more.
+// await waits until the mirror has an object, or no longer has it.
 func (m *mirror) await(t *testing.T, name string, there bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -71,7 +71,7 @@ func (m *mirror) await(t *testing.T, name string, there bool) {
 	}
 }
 
-// asks counts the requests that ask for everything there is.
+// asks counts requests for full lists.
 type asks struct {
 	http.RoundTripper
 	lists *atomic.Int64
@@ -84,8 +84,8 @@ func (a asks) RoundTrip(req *http.Request) (*http.Response, error) {
 	return a.RoundTripper.RoundTrip(req)
 }
 
-// A client that watches something quiet goes on after a restart where it was: it
-// lists nothing again, although much else was written and history is forgotten.
+// A client that watches a quiet resource resumes after a restart without a list, despite
+// other writes and compaction.
 func TestWatchesOfAStoppedServer(t *testing.T) {
 	t.Parallel()
 	dir, name, other := t.TempDir(), cluster.NewName(), cluster.NewName()
@@ -173,7 +173,7 @@ func TestWatchesOfAStoppedServer(t *testing.T) {
 	}
 	each(other, "", list)
 	newest := must(s.Store().RawClient().Get(t.Context(), "x"))(t)
-	if err := s.Store().Spine().WaitFor(t.Context(), newest.Header.Revision); err != nil {
+	if err := s.Store().Feed().WaitFor(t.Context(), newest.Header.Revision); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Store().RawClient().Compact(t.Context(), newest.Header.Revision); err != nil {
@@ -195,8 +195,7 @@ func TestWatchesOfAStoppedServer(t *testing.T) {
 	}
 }
 
-// mirrored follows some resources as clients do, until the function that it returns
-// is called.
+// mirrored watches resources with reflectors until the returned function is called.
 func mirrored(t *testing.T, config *rest.Config, kinds map[schema.GroupVersionResource]string) ([]*mirror, func()) {
 	t.Helper()
 	client := must(dynamic.NewForConfig(config))(t)

@@ -1,8 +1,9 @@
-// Package server puts the parts together: it is the only package that knows all of
-// them, in which order they start, and how a request passes through them.
+// Package server assembles all other packages into a running server. It hides the order
+// in which they start and stop, and the chain of handlers that a request passes through.
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,7 @@ import (
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -36,58 +38,75 @@ import (
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/encryption"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/flow"
+	"github.com/unforked/kcp/internal/home"
+	"github.com/unforked/kcp/internal/logs"
+	"github.com/unforked/kcp/internal/lookup"
+	"github.com/unforked/kcp/internal/mounts"
+	"github.com/unforked/kcp/internal/native"
+	"github.com/unforked/kcp/internal/offline"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/view"
 )
 
 const (
-	drain     = 10 * time.Second
-	farewell  = 2 * time.Second // for the last bookmarks of watches
-	readyPoll = 5 * time.Millisecond
+	drain                 = 10 * time.Second // how long open requests and calls may take at shutdown
+	finalBookmarksTimeout = 2 * time.Second
+	readyPoll             = 5 * time.Millisecond
 )
 
-// Config is everything that can be chosen about a server. Its zero value, with a
-// directory, works.
+// Config holds all options of a server. Dir is required; the zero values of the other
+// fields work.
 type Config struct {
-	// Dir holds the data and credentials.
+	// Dir is the directory of the data and the credentials.
 	Dir string
-	// Etcd is where the data is; its zero value keeps it in Dir.
-	Etcd store.Etcd
-	// Prefix of all keys in etcd.
+	// Etcd selects the etcd. The zero value runs one in this process, with its data in Dir.
+	Etcd etcd.Config
+	// Prefix is the prefix of all keys in etcd.
 	Prefix string
-	// NoSync trades safety in a crash of the machine for speed, for tests.
+	// NoSync disables fsync. A crash of the machine may then lose acknowledged writes.
+	// It is for tests.
 	NoSync bool
 	// Listener accepts TLS connections; nil serves this process only.
 	Listener net.Listener
-	// ExternalURL is how clients reach the listener.
+	// ExternalURL is the URL at which clients reach the listener.
 	ExternalURL string
-	// Kubeconfig is the file for the administrators' credentials, empty for none.
+	// Kubeconfig is the file that the administrators' credentials are written to. Empty
+	// writes none.
 	Kubeconfig string
-	// Access says who else is let in, and who is asked what they may do.
+	// Access configures authentication and authorization.
 	Access Access
-	// Mounts says who the server is to what serves mounted workspaces.
-	Mounts MountProxy
-	// Homes says who has a home workspace.
-	Homes HomeWorkspaces
+	// Mounts is the client certificate that is sent to the servers of mounted workspaces.
+	Mounts mounts.Certificate
+	// Homes selects the users who have a home workspace.
+	Homes home.Options
 	// Groups are the built-in API groups to serve; all if empty.
 	Groups []string
-	// Kinds are served, besides the built-in ones, in every cluster.
+	// Kinds are custom resources that every cluster serves.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
-	// EgressAllow and EgressDeny are ranges of addresses that clusters may, and may not,
-	// have the server call. The narrowest range decides.
+	// EgressAllow and EgressDeny are the address ranges that the server may, and may not,
+	// call for tenants. The narrowest range that contains an address decides.
 	EgressAllow, EgressDeny []netip.Prefix
-	// Rules are admission rules besides the built-in ones.
+	// Rules are evaluated after the built-in admission rules.
 	Rules []admit.Rule
-	// Authorizers are asked when nobody else has allowed or denied a request.
+	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
 	Authorizers []authorizer.Authorizer
-	// Loops returns further loops, once the server can be talked to.
+	// Loops returns further loops. New calls it once, when the server accepts requests of
+	// this process.
 	Loops func(*Server) ([]control.Loop, error)
-	// Operation is what those choose who run the server.
+	// Operation holds the options that kube-apiserver has, too.
 	Operation
 }
 
@@ -102,49 +121,49 @@ type Server struct {
 	admins   *auth.Admins
 	rules    admit.Rules
 	pool     *serve.Pool
-	dialer   *dial.Dialer // for calls that tenants cause
-	// definitions of custom resources in all clusters.
+	dialer   *dial.Dialer // for calls to addresses that tenants configure
+	// definitions are the CustomResourceDefinitions of all clusters.
 	definitions *serve.Definitions
-	front       http.Handler // what the handler chain ends in
-	given       *given
-	rbac        *rbacTables
+	front       http.Handler // the end of the handler chain
+	given       *native.Given
+	rbac        *lookup.RBAC
 	loopback    *rest.Config
 	serving     *genericapiserver.SecureServingInfo
-	ca          []byte // PEM, of what verifies the certificate of the listener
-	encryption  *encryption
-	models      map[string]*spec.Schema
-	natives     []serve.Kind                  // that are compiled in
-	own         map[schema.GroupResource]bool // resources that are compiled in
+	ca          []byte // PEM certificate that verifies the listener's certificate
+	encryption  *encryption.Running
+	natives     *native.Installed
 
-	namespaces *store.Table[*metav1.Time]
+	namespaces *feed.Table[store.Namespace]
 	loops      []control.Loop
 	tree       *tenancy.Tree
-	inactive   *inactive
-	issuers    *workspaceIssuers // of workspaces
+	offline    *offline.Clusters
+	issuers    *lookup.Issuers
 	views      *view.Views
 	discovery  *serve.Discovery
+	shares     *fair.Shares
+	levels     flow.Levels
 	types      *tenancy.Types
 	workspaces *tenancy.Workspaces
 
-	ctx      context.Context // of everything that runs, ended by Close
+	ctx      context.Context // lasts until Close; every goroutine of the server ends with it
 	cancel   context.CancelFunc
-	accepts  context.Context // of the API server, which ends first
+	accepts  context.Context // of the API server, which ends before ctx
 	retire   context.CancelFunc
 	running  sync.WaitGroup // loops and the API server
-	requests sync.WaitGroup // in process
+	requests sync.WaitGroup // in-process requests
 	closing  sync.Once
-	started  bool          // to serve
-	looping  chan struct{} // closed once the loops run
+	started  bool          // whether the server has begun to serve
+	looping  chan struct{} // closed when the loops run
 	fatal    chan error
 }
 
-// New starts a server. It is ready when New returns.
+// New starts a server and returns when it is ready. ctx bounds the start only.
 func New(ctx context.Context, c Config) (*Server, error) {
 	c.complete()
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, own: map[schema.GroupResource]bool{}, fatal: make(chan error, 2), looping: make(chan struct{})}
+	s := &Server{config: c, natives: &native.Installed{}, fatal: make(chan error, 2), looping: make(chan struct{}), shares: flow.NewShares()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
@@ -158,19 +177,20 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// Close stops the server and returns when everything has ended.
+// Close stops the server and returns when all its goroutines have ended. It may be called
+// several times.
 func (s *Server) Close() {
 	s.closing.Do(func() {
 		s.lingerInShutdown()
 		s.endWatches()
 		s.cancel()
-		if s.dialer != nil { // its calls may be of requests that are waited for
+		if s.dialer != nil { // open requests may wait for its calls
 			defer time.AfterFunc(drain, s.dialer.Close).Stop()
 		}
 		s.running.Wait()
 		s.requests.Wait()
 		if s.dialer != nil {
-			s.dialer.Close() // watches may wait for it
+			s.dialer.Close()
 		}
 		if s.pool != nil {
 			s.pool.Close()
@@ -184,8 +204,8 @@ func (s *Server) Close() {
 	})
 }
 
-// lingerInShutdown serves on for a while in which the server calls itself not ready,
-// so that load balancers notice.
+// lingerInShutdown makes the server report that it is not ready, and serves requests for
+// the configured delay. In that time load balancers notice.
 func (s *Server) lingerInShutdown() {
 	s.retire()
 	if delay := s.config.Requests.ShutdownDelayDuration; delay > 0 && s.started {
@@ -196,29 +216,34 @@ func (s *Server) lingerInShutdown() {
 	}
 }
 
-// open opens the store.
+func (s *Server) prepareEncryption(ctx context.Context) (err error) {
+	s.encryption, err = s.config.Encryption.Start(ctx, s.ctx)
+	return err
+}
+
 func (s *Server) open(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Options{
-		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: kubernetesVersion, NoSync: s.config.NoSync,
-		Encryption: s.encryption.transformers(), RenewEvery: encryptioncontroller.EncryptionConfigFileChangePollDuration, DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
+		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: upstream.Minor, NoSync: s.config.NoSync,
+		Encryption: s.encryption.Transformers(), RenewEvery: encryptioncontroller.EncryptionConfigFileChangePollDuration, DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
+		TenantShare: s.config.TenantStoragePercent,
 	})
 	if err == nil {
-		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.of(c) })
+		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
 	}
 	return err
 }
 
-// endWatches gives watches a last bookmark, while everything still runs.
+// endWatches sends a final bookmark to every watch. It runs before anything is stopped.
 func (s *Server) endWatches() {
 	if !s.started || s.ctx.Err() != nil {
-		return // nobody watches, or nothing works any more
+		return // no watch is open, or the server has failed
 	}
-	ctx, stop := context.WithTimeout(s.ctx, farewell)
+	ctx, stop := context.WithTimeout(s.ctx, finalBookmarksTimeout)
 	defer stop()
 	s.store.EndWatches(ctx)
 }
 
-// Failed returns a channel that gets the error that ends serving.
+// Failed returns a channel that receives the error that stopped the server.
 func (s *Server) Failed() <-chan error { return s.fatal }
 
 func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
@@ -226,9 +251,9 @@ func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
 	return err == nil && state != store.Gone
 }
 
-// prepareAPI builds the API server with everything in it but its clusters.
+// prepareAPI builds the API server, without the tree of workspaces.
 func (s *Server) prepareAPI(ctx context.Context) error {
-	effective := newEffectiveVersion()
+	effective := upstream.NewVersion()
 	cfg := s.genericConfig(effective)
 	s.serving.ClientCA = s.authn.ClientCA
 	cfg.SecureServing = s.serving
@@ -237,7 +262,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is nowhere is answered as kube-apiserver does, and not with an index.
+	// Unknown paths get the 404 of kube-apiserver instead of a list of paths.
 	nowhere := notfoundhandler.New(legacyscheme.Codecs, filters.NoMuxAndDiscoveryIncompleteKey)
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(nowhere)); err != nil {
 		return err
@@ -245,30 +270,31 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err := errors.Join(s.installDiscoveryOfIssuer(), s.generic.AddPostStartHook("kcp-start-controllers", s.awaitLoops)); err != nil {
 		return err
 	}
-	s.installQuestions()
-	natives, err := nativeStorage(s.store, effective, newSharing(string(s.ca), s.definitions.Share).share)
+	s.natives, err = native.Groups{
+		Store: s.store, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
+		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
+		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups,
+	}.Install(s.generic)
 	if err != nil {
-		return err
-	}
-	if err := s.installNatives(natives); err != nil {
 		return err
 	}
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
-		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Spine().Fresh,
+		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
 		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
-		Models: func() map[string]*spec.Schema { return s.models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
+		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
-		Dialer:            s.dialer,
+		Dialer:            s.dialer, Lend: s.lend,
 	})
+	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.definitions.ShapeOf)
 	s.front = s.discovery.Wrap(s.pool.Wrap(s.front))
 	return nil
 }
 
-// isOwn reports whether a resource is compiled into the server.
-func (s *Server) isOwn(gr schema.GroupResource) bool { return s.own[gr] }
+// isOwn reports whether a resource is built in, or reserved for a built-in one.
+func (s *Server) isOwn(gr schema.GroupResource) bool { return s.natives.Own[gr] }
 
 func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
 	return storagebackend.NewDefaultConfig("/", unstructured.UnstructuredJSONScheme).ForResource(gr), nil
@@ -277,7 +303,7 @@ func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.Co
 func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *genericapiserver.Config {
 	cfg := genericapiserver.NewConfig(legacyscheme.Codecs)
 	cfg.EffectiveVersion = effective
-	cfg.ExternalAddress = "kcp:443" // with a port, as there may be no listener to take one from
+	cfg.ExternalAddress = s.externalAddress()
 	s.loopback = &rest.Config{Host: "http://kcp", QPS: -1, Transport: http.DefaultTransport}
 	cfg.LoopbackClientConfig = s.loopback
 	cfg.Authentication.Authenticator = s.authn
@@ -290,25 +316,36 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.Info.Title = "kcp"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
-	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = credentials()
+	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
-	cfg.LongRunningFunc = orUpgrade(cfg.LongRunningFunc)
+	cfg.LongRunningFunc = mounts.OrUpgrade(cfg.LongRunningFunc)
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
-	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.health()...)
-	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.health()...)
+	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.Health()...)
+	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.Health()...)
+	cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("projections", func(*http.Request) error { return s.store.Feed().InStep() }))
 	if s.store.Several() {
 		cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("etcd", s.etcdReady))
 	}
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		s.front = api
+		s.front, s.levels = api, flow.NewLevels(c)
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
-		return s.chain(front, c)
+		return bounds.Within(logs.Within(edge.WithAccept(s.chain(front, c))))
 	}
 	return cfg
 }
 
-// credentials is what OpenAPI says about how clients come.
-func credentials() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
+// externalAddress returns the host and port of ExternalURL. Without a listener it returns
+// a placeholder: only this process sends requests.
+func (s *Server) externalAddress() string {
+	u, err := url.Parse(s.config.ExternalURL)
+	if err != nil || u.Host == "" {
+		return "kcp:443"
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+}
+
+// bearerTokens describes bearer tokens for OpenAPI v2 and v3.
+func bearerTokens() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
 	const name, in, what = "authorization", "header", "Bearer Token authentication"
 	v2 := spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
 	v3 := spec3.SecurityScheme{SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
@@ -317,29 +354,33 @@ func credentials() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
 
 func (s *Server) spineReady(*http.Request) error {
 	select {
-	case <-s.store.Spine().Ready():
+	case <-s.store.Feed().Ready():
 		return nil
 	default:
-		return errors.New("still reading what is stored")
+		return errors.New("the server is still reading the stored objects")
 	}
 }
 
-// start reads what is stored, makes what a first start must, and begins to serve.
+// start reads the stored objects, creates the root workspace if it is missing, starts all
+// goroutines, and returns when the server is ready.
 func (s *Server) start(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
-	if err := s.store.Spine().Start(ctx); err != nil {
+	if err := s.store.Feed().Start(ctx); err != nil {
 		return fmt.Errorf("read the stored objects: %w", err)
 	}
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
 	}
-	if err := s.workspaces.AllowHomes(ctx, s.config.Homes.creators()); err != nil {
-		return fmt.Errorf("say who has a home workspace: %w", err)
+	err := s.workspaces.AllowHomes(ctx, s.config.Homes.Creators())
+	if etcd.IsInsufficientStorage(err) {
+		klog.FromContext(ctx).Error(err, "Cannot change who may have a home workspace; the setting of the last start applies")
+	} else if err != nil {
+		return fmt.Errorf("grant home workspaces: %w", err)
 	}
-	if err := s.admins.WriteKubeconfig(s.config.ExternalURL, s.ca); err != nil {
+	if err := s.writeKubeconfig(ctx); err != nil {
 		return err
 	}
-	s.running.Go(func() { s.encryption.reload(s.ctx) })
+	s.running.Go(func() { s.encryption.Reload(s.ctx) })
 	s.started = true
 	s.running.Go(func() {
 		if err := prepared.RunWithContext(s.accepts); err != nil {
@@ -356,6 +397,7 @@ func (s *Server) start(ctx context.Context) error {
 		}
 	})
 	s.running.Go(func() { s.authn.Run(s.ctx) })
+	s.running.Go(func() { _ = s.levels.Run(s.ctx.Done()) }) // it fails only if the server stops before it has begun
 	s.running.Go(func() { s.authz.Run(s.ctx) })
 	if err := s.runLoops(); err != nil {
 		return err
@@ -363,7 +405,7 @@ func (s *Server) start(ctx context.Context) error {
 	return s.waitReady(ctx)
 }
 
-// waitReady waits until the API server calls itself ready.
+// waitReady waits until /readyz answers 200.
 func (s *Server) waitReady(ctx context.Context) error {
 	client := &http.Client{Transport: s.transport(s.ctx, System())}
 	tick := time.NewTicker(readyPoll)

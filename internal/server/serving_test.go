@@ -21,11 +21,11 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// operated is a server of a test's own that is run as o says. It listens.
+// An operated is a server for one test with the given options and a listener.
 type operated struct {
 	*server.Server
 	dir, at string
-	admin   *rest.Config // kcp-admin, by the kubeconfig
+	admin   *rest.Config // the user of the kubeconfig
 }
 
 func operate(t *testing.T, dir string, o server.Operation) *operated {
@@ -46,8 +46,8 @@ func operate(t *testing.T, dir string, o server.Operation) *operated {
 	return s
 }
 
-// client is that of the administrator in the cluster at a path, or of the bearer of
-// a token if that is not empty.
+// client returns a client in the cluster at a path: of the administrator, or with a token if
+// it is not empty.
 func (s *operated) client(t *testing.T, at, token string) *kubernetes.Clientset {
 	t.Helper()
 	c := rest.CopyConfig(s.admin)
@@ -60,14 +60,14 @@ func (s *operated) client(t *testing.T, at, token string) *kubernetes.Clientset 
 	return must(kubernetes.NewForConfigAndClient(c, h))(t)
 }
 
-// shardAdmin is the token of the administrator to whom nothing is refused.
+// shardAdmin returns the token of the administrator in system:masters.
 func shardAdmin(t *testing.T, s *operated) string {
 	t.Helper()
 	all := must(clientcmd.LoadFromFile(filepath.Join(s.dir, "admin.kubeconfig")))(t)
 	return all.AuthInfos[auth.ShardAdmin].Token
 }
 
-// do asks for a path of the server with the administrator's token.
+// do sends a request with the administrator's token.
 func (s *operated) do(t *testing.T, method, path string, header http.Header) *http.Response {
 	t.Helper()
 	client := must(rest.HTTPClientFor(s.admin))(t)
@@ -112,8 +112,8 @@ func shake(t *testing.T, at string, c *tls.Config) (tls.ConnectionState, error) 
 	return conn.(*tls.Conn).ConnectionState(), nil
 }
 
-// A server that is given certificates serves with them, takes up new ones when the
-// files change, and tells its administrators what verifies them.
+// A server uses the configured certificates, reloads them when their files change, and writes
+// the CA into the administrators' kubeconfig.
 func TestServingCertificates(t *testing.T) {
 	t.Parallel()
 	certs := t.TempDir()
@@ -157,7 +157,7 @@ func TestServingCertificates(t *testing.T) {
 	}
 }
 
-// eventually waits for what nothing tells of.
+// eventually polls a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -177,7 +177,7 @@ func TestCipherSuites(t *testing.T) {
 	t.Parallel()
 	o := server.DefaultOperation()
 	o.Serving.CipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}
-	o.Serving.DisableHTTP2Serving = true // which needs another
+	o.Serving.DisableHTTP2Serving = true // HTTP/2 requires another cipher
 	o.Serving.ServerCert.CertDirectory = filepath.Join(t.TempDir(), "certs")
 	s := operate(t, t.TempDir(), o)
 	got, err := shake(t, s.at, &tls.Config{MaxVersion: tls.VersionTLS12})
@@ -195,7 +195,7 @@ func TestCipherSuites(t *testing.T) {
 	}
 }
 
-// What is wrong is said in one line that names the flag, before anything is made.
+// Errors in the options are one line with the flag, before anything is created.
 func TestOperationRefused(t *testing.T) {
 	t.Parallel()
 	files := t.TempDir()

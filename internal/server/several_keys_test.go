@@ -15,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 )
 
-// Servers on one etcd that would refuse each other's tokens do not start. The key can be
-// changed all the same.
+// A server does not start on an etcd where it would refuse the tokens of other servers, or
+// they its tokens. The key can still be changed in steps.
 func TestSigningKeysOfSeveralServers(t *testing.T) {
 	e := &equals{t: t, etcd: etcdtest.Start(t, etcdtest.Options{})}
 	one, two := signingKey(t, "one"), signingKey(t, "two")
@@ -38,7 +38,8 @@ func TestSigningKeysOfSeveralServers(t *testing.T) {
 	e.ok(same.err)
 	e.accepts(same.Server, token)
 
-	// The new key is made known first, then used, then the old one is given up.
+	// First all servers accept the new key, then they sign with it, then the old key is
+	// removed.
 	knows := e.with(one, two)
 	e.ok(knows.err)
 	changed := e.with(two, one)
@@ -53,7 +54,8 @@ func TestSigningKeysOfSeveralServers(t *testing.T) {
 	e.accepts(last.Server, e.token(changed.Server))
 }
 
-// Servers that are given no key have one in common, beside which no other is let in.
+// Servers without a configured key share one in etcd. A server with a different key does not
+// start.
 func TestSigningKeyIsGivenLater(t *testing.T) {
 	e := startEquals(t, 1, etcdtest.Options{})
 	if given := e.with(signingKey(t, "given")); given.err == nil || !strings.Contains(given.err.Error(), "--service-account-signing-key-file") {
@@ -61,19 +63,20 @@ func TestSigningKeyIsGivenLater(t *testing.T) {
 	}
 }
 
-// keyed is a server, or why it did not start.
+// keyed is a server, or the error of its start.
 type keyed struct {
 	*server.Server
 	err error
 }
 
-// with starts a server that signs with the key in a file, and knows those in others.
+// with starts a server that signs with the key in one file and also accepts the keys in
+// others.
 func (e *equals) with(signs string, knows ...string) keyed {
 	e.t.Helper()
 	o := auth.DefaultOptions()
 	o.ServiceAccounts.KeyFiles = knows
 	s, err := server.New(context.Background(), server.Config{
-		Dir: e.t.TempDir(), Etcd: store.Etcd{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
+		Dir: e.t.TempDir(), Etcd: etcd.Config{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
 		Access: server.Access{Authentication: o, SigningKeyFile: signs},
 	})
 	if err == nil {
@@ -82,7 +85,7 @@ func (e *equals) with(signs string, knows ...string) keyed {
 	return keyed{s, err}
 }
 
-// token is one for the default account of the root workspace.
+// token returns a token of the default service account in root.
 func (e *equals) token(s *server.Server) string {
 	e.t.Helper()
 	r, err := e.kube(s, "root", server.System()).CoreV1().ServiceAccounts("default").CreateToken(e.t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -100,7 +103,7 @@ func (e *equals) accepts(s *server.Server, token string) {
 	}
 }
 
-// signingKey writes a new key, and returns its file.
+// signingKey writes a new key and returns its file.
 func signingKey(t *testing.T, name string) string {
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)

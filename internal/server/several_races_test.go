@@ -22,7 +22,7 @@ import (
 
 var definitionsOfResources = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 
-// colored are things whose color must be this one.
+// colored returns a definition of things of one color.
 func colored(color string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things.example.com"},
@@ -43,8 +43,8 @@ func thing(name, color string) *unstructured.Unstructured {
 	}}
 }
 
-// writers create things of that color at every server until stop is called, which returns
-// how many there are. All errors but those that are expected fail the test.
+// writers creates things of a color at every server until stop is called. stop returns their
+// number. Errors that are not expected fail the test.
 func (e *equals) writers(at, color string, expected func(error) bool) (stop func() int) {
 	ctx, cancel := context.WithCancel(e.t.Context())
 	var all sync.WaitGroup
@@ -74,8 +74,8 @@ func (e *equals) writers(at, color string, expected func(error) bool) (stop func
 	}
 }
 
-// Once one server has acknowledged that a definition changed, no other writes by the old
-// one, however many write meanwhile.
+// Once one server has acknowledged a change of a definition, no server validates by the old
+// one, despite concurrent writes.
 func TestDefinitionChangesWhileServersWrite(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	at := string(e.workspace(e.all[0], "root", "changing"))
@@ -102,7 +102,8 @@ func TestDefinitionChangesWhileServersWrite(t *testing.T) {
 	}
 }
 
-// What servers create while another one deletes what it is in is gone with that.
+// Objects that servers create while another one deletes their definition or namespace are
+// deleted with it.
 func TestDeletedWhileServersCreate(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	at := string(e.workspace(e.all[0], "root", "ending"))
@@ -110,7 +111,7 @@ func TestDeletedWhileServersCreate(t *testing.T) {
 	for i := range 3 {
 		_, err := e.dynamic(e.all[0], at).Resource(definitionsOfResources).Create(t.Context(), colored("blue"), metav1.CreateOptions{})
 		e.ok(err)
-		stop := e.writers(at, "blue", func(err error) bool { // no such kind, or it is ending
+		stop := e.writers(at, "blue", func(err error) bool { // the kind does not exist or is being deleted
 			return apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsForbidden(err) || apierrors.IsAlreadyExists(err)
 		})
 		_, err = e.dynamic(e.all[1], at).Resource(things).Create(t.Context(), thing("first", "blue"), metav1.CreateOptions{})
@@ -143,7 +144,7 @@ func TestDeletedWhileServersCreate(t *testing.T) {
 	e.nothing("/registry/n/core/configmaps/", "/ending/", at)
 }
 
-// nothing fails the test if something is stored of a cluster whose key begins and goes on so.
+// nothing fails the test if etcd contains keys of a cluster below prefix and part.
 func (e *equals) nothing(prefix, part, of string) {
 	e.t.Helper()
 	resp, err := e.all[0].Store().RawClient().Get(e.t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -24,12 +25,12 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 )
 
-// equals are servers on one etcd, as in several processes.
+// equals are servers on one etcd, like several processes.
 type equals struct {
 	t    *testing.T
 	etcd *etcdtest.Cluster
@@ -41,7 +42,7 @@ func startEquals(t *testing.T, n int, o etcdtest.Options) *equals {
 	e := &equals{t: t, etcd: etcdtest.Start(t, o), all: make([]*server.Server, n)}
 	errs := make([]error, n)
 	var starting sync.WaitGroup
-	for i := range n { // at once, on an empty etcd
+	for i := range n { // concurrently, on an empty etcd
 		starting.Go(func() { e.all[i], errs[i] = e.start() })
 	}
 	starting.Wait()
@@ -56,7 +57,7 @@ func startEquals(t *testing.T, n int, o etcdtest.Options) *equals {
 
 func (e *equals) start() (*server.Server, error) {
 	return server.New(context.Background(), server.Config{
-		Dir: e.t.TempDir(), Etcd: store.Etcd{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
+		Dir: e.t.TempDir(), Etcd: etcd.Config{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
 	})
 }
 
@@ -79,7 +80,7 @@ func (e *equals) ok(err error) {
 	}
 }
 
-// workspace makes a workspace in root and returns the name of its cluster.
+// workspace creates a workspace and returns its cluster.
 func (e *equals) workspace(s *server.Server, parent, name string) cluster.Name {
 	e.t.Helper()
 	ws := &unstructured.Unstructured{}
@@ -94,7 +95,7 @@ func (e *equals) workspace(s *server.Server, parent, name string) cluster.Name {
 	return cluster.Name(text(made, "spec", "cluster"))
 }
 
-// Whatever one server has acknowledged, the next request to another one can build on.
+// A request to any server sees all changes that any other server has acknowledged.
 func TestSeveralServers(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	for i := range 20 {
@@ -129,7 +130,7 @@ func TestSeveralServers(t *testing.T) {
 	}
 }
 
-// definitionThenObject makes a definition at one server, and an object at another.
+// definitionThenObject creates a definition at one server and an object at another.
 func (e *equals) definitionThenObject(a, b *server.Server, at string) {
 	e.t.Helper()
 	anything := true
@@ -168,7 +169,7 @@ func configMapIn(c kubernetes.Interface, namespace, name string) error {
 	return err
 }
 
-// A token of a service account that one server gives is good at all, and ends at all.
+// A service account token from one server is valid at all servers, and is revoked at all.
 func TestTokensOfSeveralServers(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	a, b := e.all[0], e.all[1]
@@ -195,8 +196,8 @@ func TestTokensOfSeveralServers(t *testing.T) {
 	}
 }
 
-// A workspace that is deleted at one server is gone at all, whichever of them runs the
-// loops; and when that one stops, another takes over.
+// A workspace deleted at one server is deleted at all, whichever runs the loops. When that
+// server stops, another runs the loops.
 func TestLoopsOfSeveralServers(t *testing.T) {
 	e := startEquals(t, 3, etcdtest.Options{})
 	for len(e.all) > 0 {
@@ -215,8 +216,8 @@ func TestLoopsOfSeveralServers(t *testing.T) {
 	}
 }
 
-// Without etcd requests are answered 503, to be tried again, and never refused; the
-// server is not ready, but alive, and goes on by itself when etcd is back.
+// Without etcd, requests get 503 to retry and no refusal. The server is live but not ready,
+// and recovers when etcd is back.
 func TestServerWithoutEtcd(t *testing.T) {
 	t.Parallel() // it mostly waits
 	e := startEquals(t, 1, etcdtest.Options{})
@@ -250,6 +251,9 @@ func TestServerWithoutEtcd(t *testing.T) {
 	if !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("a write is answered %v", err)
 	}
+	if err := workspaceIn(e, s, "w1"); !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) || strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("a workspace is answered %v", err)
+	}
 	if code, _ := get("root", "/readyz", server.System()); code != http.StatusInternalServerError {
 		t.Errorf("readyz is %d", code)
 	}
@@ -267,15 +271,45 @@ func TestServerWithoutEtcd(t *testing.T) {
 	e.workspace(s, "root", "w2")
 }
 
-// Workspaces that are made, filled and deleted at random servers at the same time, also
-// below others that are just being deleted, are whole or gone in the end.
+// Without a quorum, the creation of a workspace fails like other writes. The error names etcd
+// without its addresses.
+func TestServerWithoutQuorum(t *testing.T) {
+	t.Parallel() // it mostly waits
+	e := startEquals(t, 1, etcdtest.Options{Members: 3})
+	s := e.all[0]
+	for _, m := range e.etcd.Members[1:] {
+		m.Kill()
+	}
+	for range 3 {
+		for what, err := range map[string]error{
+			"a workspace": workspaceIn(e, s, "w"), "a config map": configMapIn(e.kube(s, "root", server.System()), "default", "x"),
+		} {
+			if !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "etcd") || strings.Contains(err.Error(), "127.0.0.1") {
+				t.Errorf("%s is answered %v", what, err)
+			}
+		}
+	}
+}
+
+// workspaceIn creates a workspace in root.
+func workspaceIn(e *equals, s *server.Server, name string) error {
+	ws := &unstructured.Unstructured{}
+	ws.SetAPIVersion(tenancyapi.GroupVersion.String())
+	ws.SetKind("Workspace")
+	ws.SetName(name)
+	_, err := e.dynamic(s, "root").Resource(workspaces).Create(e.t.Context(), ws, metav1.CreateOptions{})
+	return err
+}
+
+// Workspaces that are created, filled and deleted concurrently at random servers, also below
+// workspaces in deletion, are complete or deleted in the end.
 func TestChaosAtSeveralServers(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const tenants, rounds = 6, 25
 	var all sync.WaitGroup
-	alive := make([]map[string]bool, tenants) // what each has made below its own workspace
+	alive := make([]map[string]bool, tenants) // what each tenant has created below its own workspace
 	for i := range tenants {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		alive[i] = map[string]bool{}
@@ -309,15 +343,15 @@ func TestChaosAtSeveralServers(t *testing.T) {
 		}
 	}
 	for _, s := range e.all { // at the same revision
-		s.Store().Spine().Fresh(t.Context())
+		s.Store().Feed().Fresh(t.Context())
 	}
-	if a, b := e.all[0].Store().Spine().Ledger().Clusters(), e.all[1].Store().Spine().Ledger().Clusters(); a != b {
+	if a, b := e.all[0].Store().Feed().Ledger().Clusters(), e.all[1].Store().Feed().Ledger().Clusters(); a != b {
 		t.Errorf("the servers know of %d and %d logical clusters", a, b)
 	}
 }
 
-// chaos does something with a workspace at a random server, and notes whether it is
-// there then. Only one goroutine works on what is below a parent.
+// chaos makes a random operation on a workspace at a random server, and records whether it
+// exists. One goroutine at a time works below a parent.
 func (e *equals) chaos(r *rand.Rand, parent, name string, alive map[string]bool) error {
 	s := e.all[r.IntN(len(e.all))]
 	client, err := dynamic.NewForConfig(s.InProcess(parent, server.System()))
@@ -332,14 +366,14 @@ func (e *equals) chaos(r *rand.Rand, parent, name string, alive map[string]bool)
 	case !alive[name]:
 		_, err = client.Resource(workspaces).Create(e.t.Context(), ws, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // it is still going
+			return nil // its deletion is not finished
 		}
 		alive[name] = err == nil
 		return err
 	case r.IntN(2) == 0:
 		alive[name] = false
-		// At the same time another server makes something below it: that is whole, and
-		// goes with it, or is refused.
+		// Another server creates a workspace below it at the same time. It is complete and
+		// deleted with its parent, or refused.
 		var below sync.WaitGroup
 		other := e.all[r.IntN(len(e.all))]
 		below.Go(func() {

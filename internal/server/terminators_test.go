@@ -25,7 +25,7 @@ func (c *tenant) in(r schema.GroupVersionResource, name, phase string) *unstruct
 	return c.await(r, "", name, func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == phase })
 }
 
-// unmodified returns the next event that is no change of what is there.
+// unmodified returns the next event that is not Modified.
 func unmodified(w watch.Interface) watch.Event {
 	for e := range w.ResultChan() {
 		if e.Type != watch.Modified {
@@ -57,7 +57,7 @@ func TestTerminatorsHaveTheirTimeBeforeAWorkspaceIsEmptied(t *testing.T) {
 	defer watching.Stop()
 	alice.deleteWorkspace("w")
 
-	// Everything goes on as it was, for its users and for the terminator.
+	// Requests of users and of the terminator succeed as before.
 	ws := c.says(workspaces, "w", id, "root:other", "have not finished")
 	if text(ws, "status", "phase") != "Terminating" || ws.GetLabels()[corev1alpha1.PhaseLabel] != "Terminating" {
 		t.Errorf("the workspace is %s", text(ws, "status", "phase"))
@@ -76,7 +76,7 @@ func TestTerminatorsHaveTheirTimeBeforeAWorkspaceIsEmptied(t *testing.T) {
 		t.Errorf("the view has %v", e)
 	}
 
-	// Each says when it has finished, itself alone.
+	// Each terminator can remove only its own name.
 	clusters := tom.clusters(string(w.name))
 	_, err := clusters.Patch(t.Context(), "cluster", types.MergePatchType, []byte(`{"status":{"terminators":[]}}`), metav1.PatchOptions{}, "status")
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `only removing the "`+id+`" terminator is supported`) {
@@ -146,7 +146,7 @@ func TestAWorkspaceIsDeletedWhileItInitializes(t *testing.T) {
 
 const forceDelete = corev1alpha1.ForceDeleteAnnotation
 
-// force asks for a deletion to be forced.
+// force requests the forced deletion of a workspace.
 func (c *tenant) force(name, why string) error {
 	patch := []byte(`{"metadata":{"annotations":{"` + forceDelete + `":"` + why + `"}}}`)
 	_, err := c.any.Resource(workspaces).Patch(c.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
@@ -177,7 +177,7 @@ func TestOperatorsForceADeletion(t *testing.T) {
 	}
 	alice.deleteWorkspace("a")
 	alice.deleteWorkspace("other")
-	c.says(workspaces, "a", "terminator root:web has not finished")
+	c.says(workspaces, "a", "workspaces.tenancy.kcp.io a is kept by finalizer "+hold)
 	if err := alice.force("a", "mine"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "operators") {
 		t.Errorf("by its owner: %v", err)
 	}
@@ -186,7 +186,7 @@ func TestOperatorsForceADeletion(t *testing.T) {
 	}
 	c.await(workspaces, "", "a", gone)
 	c.nothingLeft(a.name, b.name, d.name)
-	// What is beside it waits on.
+	// The other workspace still waits.
 	c.says(workspaces, "other", hold)
 	other.letGo("m")
 	must(other.kube.CoreV1().Namespaces().Finalize(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "held"}}, metav1.UpdateOptions{}))(t)

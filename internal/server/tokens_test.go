@@ -14,8 +14,8 @@ import (
 
 func selfReview() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} }
 
-// account makes a service account that may read config maps in the namespace default,
-// and returns a token of it.
+// account creates a service account that may read config maps in the namespace default, and
+// returns a token of it.
 func (c *tenant) account(name string) string {
 	c.t.Helper()
 	ctx := c.t.Context()
@@ -38,7 +38,7 @@ func TestBoundTokens(t *testing.T) {
 	t.Parallel()
 	c, other := newTenant(t), newTenant(t)
 	token := c.account("robot")
-	other.account("robot") // another account, with the same name and rights
+	other.account("robot") // another account with the same name and rights
 	read := func(host string) error {
 		config := c.withToken(token)
 		config.Host = host

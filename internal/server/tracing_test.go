@@ -14,11 +14,11 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// spansCollector is a collector of traces.
+// A spansCollector is a collector of traces.
 type spansCollector struct {
 	otlp.UnimplementedTraceServiceServer
 	mu       sync.Mutex
-	clusters map[string]string // by the name of a span
+	clusters map[string]string // by span name
 }
 
 func (c *spansCollector) Export(_ context.Context, r *otlp.ExportTraceServiceRequest) (*otlp.ExportTraceServiceResponse, error) {
@@ -38,8 +38,7 @@ func (c *spansCollector) Export(_ context.Context, r *otlp.ExportTraceServiceReq
 	return &otlp.ExportTraceServiceResponse{}, nil
 }
 
-// Traces of requests go to an OpenTelemetry collector, and say which logical cluster
-// they are of.
+// Traces of requests are sent to an OpenTelemetry collector, with the logical cluster.
 func TestTracing(t *testing.T) {
 	t.Parallel()
 	got := &spansCollector{clusters: map[string]string{}}

@@ -25,7 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// typed returns a WorkspaceType; spec is YAML.
+// typed returns a WorkspaceType with the given YAML as spec.
 func typed(t *testing.T, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -36,14 +36,14 @@ func typed(t *testing.T, name, spec string) *unstructured.Unstructured {
 	return u
 }
 
-// defineType makes a WorkspaceType and returns what its initializer is called.
+// defineType creates a WorkspaceType and returns the name of its initializer.
 func (c *tenant) defineType(name, spec string) (id string) {
 	c.t.Helper()
 	must(c.any.Resource(workspaceTypes).Create(c.t.Context(), typed(c.t, name, spec), metav1.CreateOptions{}))(c.t)
 	return string(c.name) + ":" + name
 }
 
-// of returns a Workspace that asks for a type, with a path unless that is empty.
+// of returns a Workspace of a type, with the path of the type unless path is empty.
 func of(name, path, typ string) *unstructured.Unstructured {
 	ws := workspace(name)
 	ref := map[string]any{"name": typ}
@@ -54,13 +54,13 @@ func of(name, path, typ string) *unstructured.Unstructured {
 	return ws
 }
 
-// makeWorkspace makes a Workspace.
+// makeWorkspace creates a Workspace.
 func (c *tenant) makeWorkspace(ws *unstructured.Unstructured) *unstructured.Unstructured {
 	c.t.Helper()
 	return must(c.any.Resource(workspaces).Create(c.t.Context(), ws, metav1.CreateOptions{}))(c.t)
 }
 
-// refuses wants the making of a Workspace to be forbidden with a text.
+// refuses checks that the creation of a Workspace is forbidden with a text.
 func (c *tenant) refuses(ws *unstructured.Unstructured, why string) {
 	c.t.Helper()
 	_, err := c.any.Resource(workspaces).Create(c.t.Context(), ws, metav1.CreateOptions{})
@@ -69,7 +69,7 @@ func (c *tenant) refuses(ws *unstructured.Unstructured, why string) {
 	}
 }
 
-// inside returns the cluster of a Workspace, as the system.
+// inside returns the cluster of a Workspace, with the clients of the system.
 func (c *tenant) inside(ws *unstructured.Unstructured) *tenant {
 	return at(c.t, c.server, clusterOf(ws), server.System())
 }
@@ -182,12 +182,12 @@ func TestTypeIsFoundWhereItIsAskedFor(t *testing.T) {
 
 	path := string(top.name) + ":mid"
 	for i, say := range []struct{ path, typ, want, label string }{
-		{"", "shared", string(top.name) + ":shared", ""}, // above
-		{"", "hidden", path + ":hidden", "mid"},          // the nearest
+		{"", "shared", string(top.name) + ":shared", ""}, // in an ancestor
+		{"", "hidden", path + ":hidden", "mid"},          // the nearest one
 		{"", "universal", "root:universal", ""},          // in root
 		{string(top.name), "hidden", string(top.name) + ":hidden", ""},
 		{path, "hidden", path + ":hidden", "mid"},
-		{string(mid.name), "hidden", path + ":hidden", "mid"}, // by name
+		{string(mid.name), "hidden", path + ":hidden", "mid"}, // by cluster name
 	} {
 		ws := low.makeWorkspace(of(fmt.Sprint("w", i), say.path, say.typ))
 		l := low.inside(ws).own()
@@ -212,11 +212,11 @@ func TestTypeThatIsNotGiven(t *testing.T) {
 	if got := text(leaf, "spec", "type", "path") + ":" + text(leaf, "spec", "type", "name"); got != here+":leaf" {
 		t.Errorf("a workspace that asks for no type is of %s", got)
 	}
-	// It is not inherited: a leaf has no opinion.
+	// The default is not inherited: the type leaf has none.
 	if ws := branch.inside(leaf).makeWorkspace(workspace("below")); text(ws, "spec", "type", "name") != "universal" {
 		t.Errorf("below the leaf is a %s", text(ws, "spec", "type", "name"))
 	}
-	// Without the type of the parent nobody knows what may be in it. It recovers by itself.
+	// A missing type of the parent blocks creations until it exists again.
 	if err := top.any.Resource(workspaceTypes).Delete(t.Context(), "branch", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestTypesThatExtendOthers(t *testing.T) {
 	c.defineType("three", `{extend: {with: [{name: one}]}}`)
 	base := c.defineType("base", `{initializer: true}`)
 	c.refuses(of("cycle", "", "one"), "extends itself")
-	patch := []byte(`{"spec":{"initializer":true,"extend":{"with":[{"name":"base"}]}}}`) // now base is reached in two ways
+	patch := []byte(`{"spec":{"initializer":true,"extend":{"with":[{"name":"base"}]}}}`) // base is now reached in two ways
 	must(c.any.Resource(workspaceTypes).Patch(t.Context(), "three", types.MergePatchType, patch, metav1.PatchOptions{}))(t)
 	ws := c.makeWorkspace(of("diamond", "", "one"))
 	got, _, _ := unstructured.NestedStringSlice(ws.Object, "status", "initializers")
@@ -248,7 +248,7 @@ func TestUseOfATypeIsAPermission(t *testing.T) {
 	c, elsewhere := newTenant(t), newTenant(t)
 	elsewhere.defineType("base", `{}`)
 	elsewhere.defineType("fine", `{extend: {with: [{name: base}]}}`)
-	bob := c.allow("bob") // of elsewhere he may not even see that it is there
+	bob := c.allow("bob") // bob cannot enter the other cluster
 	path := string(elsewhere.name)
 	use := func(name string) {
 		t.Helper()
@@ -262,14 +262,14 @@ func TestUseOfATypeIsAPermission(t *testing.T) {
 	}
 	bob.refuses(of("w", path, "fine"), "missing verb='use' permission")
 	use("fine")
-	bob.refuses(of("w", path, "fine"), path+`:base": missing verb='use' permission`)
+	bob.refuses(of("w", path, "fine"), `workspace type "`+path+`:fine" extends another: workspace type "base" cannot be resolved, or missing verb='use' permission`)
 	use("base")
 	bob.makeWorkspace(of("w", path, "fine"))
-	bob.makeWorkspace(of("u", "root", "universal")) // everybody may
+	bob.makeWorkspace(of("u", "root", "universal")) // all users may
 	if _, err := bob.any.Resource(workspaces).Create(t.Context(), of("h", "root", "home"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("bob uses the type of homes: %v", err)
 	}
-	c.refuses(of("h", "root", "home"), "cannot have any parent") // not even the system
+	c.refuses(of("h", "root", "home"), "cannot have any parent") // not even the system may
 }
 
 func TestWhichWorkspacesMayBeWhere(t *testing.T) {
@@ -283,7 +283,7 @@ func TestWhichWorkspacesMayBeWhere(t *testing.T) {
 	c.defineType("leaf", `{limitAllowedChildren: {none: true}}`)
 	group := c.inside(c.makeWorkspace(of("group", "", "group")))
 	group.makeWorkspace(of("m", "", "member"))
-	group.makeWorkspace(of("chief", "", "chief")) // is a member, too
+	group.makeWorkspace(of("chief", "", "chief")) // it extends member
 	group.refuses(of("p", "", "plain"), fmt.Sprintf("only allows [%s:member] child workspaces, but child type %q only implements [%s:plain]", here, here+":plain", here))
 	c.refuses(of("m", "", "member"), "the parent has no type")
 	plain := c.inside(c.makeWorkspace(of("plain", "", "plain")))
@@ -306,7 +306,7 @@ func TestLabelsThatATypeGives(t *testing.T) {
 		t.Helper()
 		must(c.any.Resource(workspaceTypes).Patch(t.Context(), "gold", types.MergePatchType, []byte(patch), metav1.PatchOptions{}))(t)
 	}
-	// Existing workspaces are left alone, unless the type is to maintain them.
+	// Existing workspaces do not change, unless the lifecycle of the type is Maintain.
 	change(`{"spec":{"additionalWorkspaceLabels":{"site":"north"}}}`)
 	change(`{"spec":{"defaultAPIBindingLifecycle":"Maintain","additionalWorkspaceLabels":{"site":"south","team":"other"}}}`)
 	ws = c.await(workspaces, "", "w", func(o *unstructured.Unstructured) bool { return o.GetLabels()["site"] != "" })
@@ -316,8 +316,8 @@ func TestLabelsThatATypeGives(t *testing.T) {
 	}
 }
 
-// While somebody outside of the server prepares a workspace it is Initializing, for all
-// to see; with the last initializer gone it is Ready at once.
+// A workspace is Initializing while it has initializers. It becomes Ready without delay when
+// the last one is removed.
 func TestWorkspaceWaitsForItsInitializers(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -329,7 +329,7 @@ func TestWorkspaceWaitsForItsInitializers(t *testing.T) {
 	l := in.own()
 	for what, o := range map[string]*unstructured.Unstructured{"workspace": ws, "its cluster": l} {
 		waits, _, _ := unstructured.NestedStringSlice(o.Object, "status", "initializers")
-		if diff := cmp.Diff([]string{web, base}, waits); diff != "" {
+		if diff := cmp.Diff([]string{base, web}, waits); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
 		if text(o, "status", "phase") != "Initializing" || o.GetLabels()["tenancy.kcp.io/phase"] != "Initializing" || condition(o, "WorkspaceInitialized") != "False/InitializerExists" {
@@ -340,7 +340,7 @@ func TestWorkspaceWaitsForItsInitializers(t *testing.T) {
 			t.Errorf("%s: owner %s", what, o.GetAnnotations())
 		}
 	}
-	if diff := cmp.Diff(map[string]any{"initializers": []any{web, base}, "terminators": []any{web}}, map[string]any{
+	if diff := cmp.Diff(map[string]any{"initializers": []any{base, web}, "terminators": []any{web}}, map[string]any{
 		"initializers": l.Object["spec"].(map[string]any)["initializers"], "terminators": l.Object["spec"].(map[string]any)["terminators"]}); diff != "" {
 		t.Error(diff)
 	}
@@ -380,8 +380,8 @@ func TestWorkspaceWaitsForItsInitializers(t *testing.T) {
 	}
 }
 
-// A type that goes away while a workspace waits for its initializer leaves the workspace
-// as it says, which goes on when the initializer finishes, and can be deleted.
+// A workspace keeps waiting for the initializer of a deleted type. It becomes Ready when the
+// initializer finishes, and can be deleted.
 func TestTypeGoesWhileItsWorkspaceWaits(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -400,8 +400,8 @@ func TestTypeGoesWhileItsWorkspaceWaits(t *testing.T) {
 	c.nothingLeft(clusterOf(v))
 }
 
-// A workspace one of whose conditions is False is not available until it is True, by its
-// path: by its name it is, for those who see to that.
+// A workspace with a False condition is unavailable by its path. It stays available by name,
+// for repairs.
 func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -455,14 +455,14 @@ func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 	}
 }
 
-// What the system says of a workspace cannot be forged, whichever way it is written.
+// Users cannot change the fields that the system sets in a workspace, with any kind of write.
 func TestNobodyForgesWhatAWorkspaceIs(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
 	id := c.defineType("web", `{initializer: true}`)
 	alice := c.allow("alice")
 	forged := of("w", "", "web")
-	for _, field := range []string{"cluster", "URL"} { // which clients send empty
+	for _, field := range []string{"cluster", "URL"} { // clients send these fields empty
 		_ = unstructured.SetNestedField(forged.Object, "", "spec", field)
 	}
 	forged.SetAnnotations(map[string]string{
@@ -499,7 +499,7 @@ func TestNobodyForgesWhatAWorkspaceIs(t *testing.T) {
 		if err := write(inside, logicalClusters, "cluster", status, "status"); !apierrors.IsForbidden(err) {
 			t.Errorf("alice sets %s of its cluster: %v", status, err)
 		}
-		if err := write(alice, workspaces, "w", status); err != nil { // not a write of the status
+		if err := write(alice, workspaces, "w", status); err != nil { // does not write the status
 			t.Errorf("%s: %v", status, err)
 		}
 	}
@@ -519,7 +519,7 @@ func TestNobodyForgesWhatAWorkspaceIs(t *testing.T) {
 			t.Errorf("%s: %v", refused, err)
 		}
 	}
-	for _, less := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"path":null}}}`, `{"spec":null}`, `{"spec":{"cluster":null,"URL":null}}`, // as manifests without it do
+	for _, less := range []string{`{"spec":{"type":null}}`, `{"spec":{"type":{"path":null}}}`, `{"spec":null}`, `{"spec":{"cluster":null,"URL":null}}`, // like manifests without these fields
 		`{"metadata":{"labels":null,"annotations":null,"finalizers":null}}`} {
 		if err := write(alice, workspaces, "w", less); err != nil {
 			t.Errorf("%s: %v", less, err)
@@ -544,7 +544,7 @@ func TestNobodyForgesWhatAWorkspaceIs(t *testing.T) {
 	}
 }
 
-// A server finds the types as its users have left them, and workspaces that wait wait on.
+// After a restart, changed and deleted types stay so, and waiting workspaces still wait.
 func TestTypesAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -582,7 +582,7 @@ func TestTypesAfterARestart(t *testing.T) {
 	root.await(workspaces, "", "w", func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Ready" })
 }
 
-// Workspaces require of users the groups that the one above requires.
+// New workspaces copy the required groups of their parent.
 func TestRequiredGroupsAreInherited(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
@@ -594,7 +594,7 @@ func TestRequiredGroupsAreInherited(t *testing.T) {
 			t.Errorf("%s requires %q", what, got)
 		}
 	}
-	// They were copied: what is said of the parent later is for workspaces made later.
+	// Later changes of the parent apply to later workspaces only.
 	patch = []byte(`{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"board"}}}`)
 	must(c.any.Resource(logicalClusters).Patch(t.Context(), "cluster", types.MergePatchType, patch, metav1.PatchOptions{}))(t)
 	later, below := c.makeWorkspace(workspace("later")), c.inside(ws).makeWorkspace(workspace("below"))

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// Clients compare the version of the server with their own.
+// Clients compare their version with that of the server.
 func TestVersion(t *testing.T) {
 	info, err := newTenant(t).kube.Discovery().ServerVersion()
 	if err != nil {

@@ -14,44 +14,46 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/view"
 )
 
-// newViews returns the views, which work once there is a tree of workspaces.
+// newViews returns the views. They can be used after prepareTree.
 func (s *Server) newViews() *view.Views {
 	return view.New(view.Config{
-		Authorizer: decisive(s.authorizers()), Serializer: legacyscheme.Codecs, Discovery: s.viewedClusters(), Permissions: s.permissions,
+		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Authorizer: record.Decisive(s.authorizers()), Serializer: legacyscheme.Codecs, Discovery: s.viewedClusters(), Permissions: s.permissions,
 		LogicalCluster: func(ctx context.Context, c cluster.Name) (*core.LogicalCluster, error) {
 			return s.workspaces.LogicalCluster(ctx, c)
 		},
 	})
 }
 
-// withViews takes requests for views to the cluster that the view belongs to, where
-// they are authenticated, and all others to those who serve clusters.
+// withViews passes requests for views to inside, and all others to others. A request for a
+// view is authenticated in the cluster that the view belongs to.
 func (s *Server) withViews(inside, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r, found, err := s.views.Parse(req.URL.Path)
-		if !found || climbs(req.URL.Path) { // which is refused there
+		if !found || edge.Climbs(req.URL.Path) { // edge.WithCluster refuses such paths
 			others.ServeHTTP(w, req)
 			return
 		}
 		if err != nil {
-			refuse(w, req, err)
+			edge.Refuse(w, req, err)
 			return
 		}
-		at := inCluster(req, r.Home, r.Path)
+		at := edge.InCluster(req, r.Home, r.Path)
 		inside.ServeHTTP(w, at.WithContext(view.With(at.Context(), r)))
 	})
 }
 
-// viewedClusters describes what views have of all their clusters.
+// viewedClusters serves the discovery of requests to all clusters of a view.
 func (s *Server) viewedClusters() http.Handler {
 	page := sync.OnceValues(func() (http.Handler, error) {
-		shape := s.given.of(cluster.Root)
+		shape := s.given.Of(cluster.Root)
 		served, _ := shape.Find(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"})
 		return s.discovery.Viewed(served.Content, core.GroupVersion.Version, serve.Verbs{
 			"logicalclusters":        metav1.Verbs{"get", "list", "watch"},
@@ -61,15 +63,15 @@ func (s *Server) viewedClusters() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h, err := page()
 		if err != nil {
-			refuse(w, req, apierrors.NewInternalError(err))
+			edge.Refuse(w, req, apierrors.NewInternalError(err))
 			return
 		}
 		h.ServeHTTP(w, req)
 	})
 }
 
-// permissions returns what a WorkspaceType grants to those who prepare, and those who
-// clear up, workspaces of its type.
+// permissions returns the rules that a WorkspaceType grants to its initializer and to its
+// terminator.
 func (s *Server) permissions(ctx context.Context, c cluster.Name, name string) (initializer, terminator []rbacv1.PolicyRule, err error) {
 	var t struct {
 		Spec struct {
@@ -77,12 +79,13 @@ func (s *Server) permissions(ctx context.Context, c cluster.Name, name string) (
 			Terminator  []rbacv1.PolicyRule `json:"terminatorPermissions"`
 		} `json:"spec"`
 	}
-	types := store.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}, s.workspaces.Resource.Identity)
-	_, err = s.store.ReadInto(ctx, store.Key{Resource: types, Cluster: c, Name: name}, &t)
+	types := keys.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}, s.workspaces.Resource.Identity)
+	_, err = s.store.ReadInto(ctx, keys.Key{Resource: types, Cluster: c, Name: name}, &t)
 	return t.Spec.Initializer, t.Spec.Terminator, err
 }
 
-// viewed has views learn of changes of clusters, and what is stored of those complete.
+// viewed registers the views for changes of clusters. It also registers the functions that
+// derive labels of LogicalClusters and Workspaces on every write.
 func (s *Server) viewed() {
 	s.store.OnWrite(tenancy.LogicalClusters(), tenancy.DeriveCluster)
 	s.store.OnWrite(s.workspaces.Resource, tenancy.DeriveWorkspace)

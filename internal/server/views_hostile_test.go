@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// get reads a path of the view, and returns the status and what came with it.
+// get gets a path of the view, and returns the status and body.
 func (v *viewer) get(at string) (int, string) {
 	v.t.Helper()
 	config := v.config("")
@@ -32,7 +32,8 @@ func (v *viewer) get(at string) (int, string) {
 
 const lcs = "/apis/core.kcp.io/v1alpha1/logicalclusters"
 
-// Whose initializer it is, and whether there is one, nobody learns who may not use it.
+// Users who may not use an initializer cannot learn whether it exists or which workspaces
+// wait for it.
 func TestNobodyLearnsOfInitializersOfOthers(t *testing.T) {
 	t.Parallel()
 	home, mine := newTenant(t), newTenant(t)
@@ -67,7 +68,7 @@ func TestNobodyLearnsOfInitializersOfOthers(t *testing.T) {
 	}
 }
 
-// The owner of a type sees what waits for it, and not what else there is.
+// The owner of a type sees the workspaces that wait for its initializer, and no others.
 func TestAViewHasNothingElse(t *testing.T) {
 	t.Parallel()
 	home, others := newTenant(t), newTenant(t)
@@ -83,7 +84,7 @@ func TestAViewHasNothingElse(t *testing.T) {
 	}
 	v := others.initializing(id, as("mallory"))
 
-	// A cluster that is there looks like one that is not.
+	// The response for another cluster equals that for a missing one.
 	for _, path := range []string{lcs + "/cluster", "/api/v1/configmaps", "/api", "/apis", "/openapi/v3", lcs + "/cluster/status", lcs} {
 		answer := func(c string) string {
 			status, text := v.get(c + path)
@@ -99,7 +100,7 @@ func TestAViewHasNothingElse(t *testing.T) {
 			}
 		}
 	}
-	// Neither selectors nor pages show it.
+	// Neither selectors nor pages show the hidden cluster.
 	for _, selector := range []string{"", "tenancy.kcp.io/phase=Initializing", "!x", "x notin (y)", "tenancy.kcp.io/phase!=Ready"} {
 		var got []string
 		next := ""
@@ -131,7 +132,7 @@ func TestAViewHasNothingElse(t *testing.T) {
 	}
 }
 
-// Of all clusters at once there is nothing to write, and nothing of the server itself.
+// All clusters of a view together accept no writes and serve no endpoints of the server.
 func TestWhatAViewRefuses(t *testing.T) {
 	t.Parallel()
 	home := newTenant(t)
@@ -162,7 +163,7 @@ func TestWhatAViewRefuses(t *testing.T) {
 	for name, why := range map[string]string{
 		"apiexport/root/x": "APIs cannot be shared", "apiresourceschema/root": "APIs cannot be shared", "replication/root/x": "APIs cannot be shared",
 		"migratingworkspaces": "a single shard", "cache/shards/root": "a single shard",
-	} { // whoever asks is told, instead of that he may not
+	} { // all users get the reason, instead of a 403
 		other := &viewer{t, home.server, "/services/" + name + "/clusters/", as("mallory")}
 		if got, text := other.get("*/api"); got != 404 || !strings.Contains(text, why) {
 			t.Errorf("/services/%s: %d %s", name, got, text)
@@ -180,14 +181,15 @@ func TestWhatAViewRefuses(t *testing.T) {
 			t.Errorf("%s of all: %v", name, err)
 		}
 	}
-	// As the creator, the system's own groups count for nothing: w was made by the system.
+	// When an initializer acts as a creator, system groups of the creator are dropped. The
+	// system created w.
 	review := must(v.kube(w.name).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), selfReview(), metav1.CreateOptions{}))(t)
 	if u := review.Status.UserInfo; slices.Contains(u.Groups, "system:masters") {
 		t.Errorf("it acts as %v", u)
 	}
 }
 
-// Who is in the group of an initializer the server decides, and nobody else.
+// Only the server puts users into the groups of initializers.
 func TestNobodyComesAsAnInitializer(t *testing.T) {
 	t.Parallel()
 	home := newTenant(t)
@@ -208,7 +210,7 @@ func TestNobodyComesAsAnInitializer(t *testing.T) {
 			t.Errorf("alice takes on %s: %v", group, err)
 		}
 	}
-	// One whose token says so is not in it.
+	// Such groups in a token are dropped.
 	liar := must(kubernetes.NewForConfig(w.withToken("liars-token")))(t)
 	if _, err := liar.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a liar enters: %v", err)
@@ -218,7 +220,7 @@ func TestNobodyComesAsAnInitializer(t *testing.T) {
 		t.Errorf("the liar is %v", r.Status)
 	}
 
-	// Whoever may impersonate everybody at home does not come to other clusters as them.
+	// Users who may impersonate in their own cluster cannot do so through a view in others.
 	home.allow("ina")
 	v := home.initializing(id, as("ina"))
 	config := v.config(string(w.name))

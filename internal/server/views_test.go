@@ -26,16 +26,15 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A viewer has a view, of which it sees all clusters or one.
+// A viewer accesses the clusters of a view, all or one.
 type viewer struct {
 	t      *testing.T
 	server *running
-	url    string // of the view, without its server
+	url    string // path of the view
 	as     user.Info
 }
 
-// initializing and terminating return what u sees as the initializer, or terminator,
-// of that name.
+// initializing and terminating return the view of an initializer or terminator for user u.
 func (c *tenant) initializing(id string, u user.Info) *viewer {
 	return &viewer{c.t, c.server, "/services/initializingworkspaces/" + id + "/clusters/", u}
 }
@@ -50,7 +49,8 @@ func (v *viewer) config(at string) *rest.Config {
 	return config
 }
 
-// clusters are the LogicalClusters of the view, or of one cluster in it.
+// clusters returns the client of LogicalClusters for the whole view or for one of its
+// clusters.
 func (v *viewer) clusters(at string) dynamic.ResourceInterface {
 	v.t.Helper()
 	return must(dynamic.NewForConfig(v.config(at)))(v.t).Resource(logicalClusters)
@@ -61,7 +61,7 @@ func (v *viewer) kube(at cluster.Name) kubernetes.Interface {
 	return must(kubernetes.NewForConfig(v.config(string(at))))(v.t)
 }
 
-// names returns the clusters of a list.
+// names returns the clusters of the objects in a list.
 func names(list *unstructured.UnstructuredList) []string {
 	var all []string
 	for i := range list.Items {
@@ -71,8 +71,7 @@ func names(list *unstructured.UnstructuredList) []string {
 	return all
 }
 
-// finish takes a name from a list in the status of a LogicalCluster, with the client
-// of a view.
+// finish removes a name from a list in the status of a LogicalCluster, through a view.
 func finish(ctx context.Context, clusters dynamic.ResourceInterface, field, id string) error {
 	l, err := clusters.Get(ctx, "cluster", metav1.GetOptions{})
 	if err != nil {
@@ -87,7 +86,7 @@ func finish(ctx context.Context, clusters dynamic.ResourceInterface, field, id s
 	return err
 }
 
-// become sets the phase of the tenant's cluster, and who has not finished in it.
+// become sets the phase and the lists of initializers or terminators of the tenant's cluster.
 func (c *tenant) become(phase string, lists map[string][]string) {
 	c.t.Helper()
 	patch := map[string]any{"phase": phase}
@@ -100,7 +99,7 @@ func (c *tenant) become(phase string, lists map[string][]string) {
 	}
 }
 
-// mayVerb lets somebody use a verb on the workspace type of that name.
+// mayVerb grants a user a verb on the workspace type kind.
 func (c *tenant) mayVerb(name, verb, kind string) {
 	c.t.Helper()
 	_, err := c.kube.RbacV1().ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{
@@ -145,7 +144,7 @@ func TestAViewHasTheClustersThatWaitForAnInitializer(t *testing.T) {
 	}
 	w := must(ina.clusters("*").Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}))(t)
 	defer w.Stop()
-	// One that comes, one that changes and one that leaves.
+	// One cluster enters the view, one changes and one leaves.
 	other.become("Initializing", map[string][]string{"initializers": {"root:something", id}})
 	if err := finish(t.Context(), ina.clusters(string(a.name)), "initializers", id); err != nil {
 		t.Fatal(err)
@@ -158,7 +157,7 @@ func TestAViewHasTheClustersThatWaitForAnInitializer(t *testing.T) {
 		if !ok {
 			t.Fatalf("the watch has %v", e)
 		}
-		if e.Type != watch.Modified { // as when a cluster says whom it waits for
+		if e.Type != watch.Modified { // for example a change of a condition
 			got[string(cluster.Of(o))] = e.Type
 		}
 	}
@@ -219,7 +218,7 @@ func TestOnlyItsOwnInitializerCanBeRemovedThroughAView(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A dry run removes nothing, and nothing but the status is written.
+	// A dry run changes nothing, and a write changes only the status.
 	for _, dry := range [][]string{{metav1.DryRunAll}, nil} {
 		done := must(ina.Patch(t.Context(), "cluster", types.MergePatchType, mine, metav1.PatchOptions{DryRun: dry}, "status"))(t)
 		left, _, _ := unstructured.NestedStringSlice(done.Object, "status", "initializers")
@@ -256,12 +255,12 @@ func TestAnInitializerActsAsWhoMadeTheWorkspace(t *testing.T) {
 	}
 	watching := must(maps.Watch(t.Context(), metav1.ListOptions{}))(t)
 	defer watching.Stop()
-	<-watching.ResultChan() // what there is
+	<-watching.ResultChan() // the existing cluster
 
 	if err := finish(t.Context(), ina.clusters(string(w.name)), "initializers", id); err != nil {
 		t.Fatal(err)
 	}
-	for range watching.ResultChan() { // it ends
+	for range watching.ResultChan() { // until the watch ends
 	}
 	if _, err := maps.List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("after it has finished: %v", err)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// kind makes a workspace type with that spec, and returns the name of its initializer.
+// kind creates a workspace type and returns the name of its initializer.
 func (c *tenant) kind(name string, spec map[string]any) string {
 	c.t.Helper()
 	spec["extend"] = map[string]any{"with": []any{map[string]any{"name": "universal", "path": "root"}}}
@@ -24,11 +24,11 @@ func (c *tenant) kind(name string, spec map[string]any) string {
 	return string(c.name) + ":" + name
 }
 
-// workspaceOf makes a workspace of a type in the same cluster.
+// workspaceOf creates a workspace of a type in the same cluster.
 func (c *tenant) workspaceOf(kind, name string) *tenant {
 	c.t.Helper()
 	ws := workspace(name)
-	_ = unstructured.SetNestedStringMap(ws.Object, map[string]string{"name": kind, "path": string(c.name)}, "spec", "type") // of strings
+	_ = unstructured.SetNestedStringMap(ws.Object, map[string]string{"name": kind, "path": string(c.name)}, "spec", "type") // a map of strings cannot fail
 	made := must(c.any.Resource(workspaces).Create(c.t.Context(), ws, metav1.CreateOptions{}))(c.t)
 	w := *c
 	w.name = clusterOf(made)
@@ -47,8 +47,8 @@ func rule(group string, resources, verbs []any) map[string]any {
 	return map[string]any{"apiGroups": []any{group}, "resources": resources, "verbs": verbs}
 }
 
-// With permissions an initializer has these, as itself, and no others: neither those of
-// who made the workspace, nor more than it could grant with them.
+// With permissions in the type, an initializer acts as itself with exactly these rights. It
+// has no rights of the creator, and cannot extend its own.
 func TestAnInitializerHasThePermissionsOfItsType(t *testing.T) {
 	t.Parallel()
 	home := newTenant(t)
@@ -78,7 +78,7 @@ func TestAnInitializerHasThePermissionsOfItsType(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// What it may do it may grant.
+	// It may grant the rights that it has.
 	_, err := kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "own"},
 		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}}, metav1.CreateOptions{})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestAnInitializerHasThePermissionsOfItsType(t *testing.T) {
 	if _, err := kube.Discovery().ServerGroups(); err != nil {
 		t.Errorf("discovery: %v", err)
 	}
-	// Outside of the view it is nobody.
+	// Outside of the view it has no rights.
 	outside := at(t, home.server, w.name, as("ina")).kube
 	if _, err := outside.CoreV1().ConfigMaps("default").Get(t.Context(), "m", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("outside of the view: %v", err)
@@ -138,8 +138,8 @@ func bindAdmin(t *testing.T, kube kubernetes.Interface, who string) error {
 	return err
 }
 
-// A service account of the type's workspace is an initializer like any other, and in
-// other clusters is not taken for one of theirs.
+// A service account of the type's cluster can be an initializer. In other clusters it is not
+// an account of theirs.
 func TestAServiceAccountIsAnInitializer(t *testing.T) {
 	t.Parallel()
 	home := newTenant(t)

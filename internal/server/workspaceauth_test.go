@@ -29,7 +29,7 @@ import (
 
 var authentications = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaceauthenticationconfigurations"}
 
-// A provider is an identity provider on this machine.
+// A provider is a local identity provider.
 type provider struct {
 	*httptest.Server
 	key   *rsa.PrivateKey
@@ -62,7 +62,7 @@ func (p *provider) token(t *testing.T, claims map[string]any) string {
 	return must(jwt.Signed(signer).Claims(all).CompactSerialize())(t)
 }
 
-// jwt is what a configuration says of the provider.
+// jwt returns the configuration of the provider.
 func (p *provider) jwt() map[string]any {
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw}))
 	return map[string]any{
@@ -86,7 +86,7 @@ func authentication(name string, jwts ...any) *unstructured.Unstructured {
 	}}
 }
 
-// authenticating makes a type whose workspaces know the users of a provider.
+// authenticating creates a type whose workspaces accept the users of a provider.
 func (c *tenant) authenticating(name string, configuration *unstructured.Unstructured) {
 	c.t.Helper()
 	if _, err := c.any.Resource(authentications).Create(c.t.Context(), configuration, metav1.CreateOptions{}); err != nil {
@@ -118,8 +118,8 @@ func (c *tenant) review(token string, audiences ...string) authenticationv1.Toke
 	return must(c.kube.AuthenticationV1().TokenReviews().Create(context.WithoutCancel(c.t.Context()), r, metav1.CreateOptions{}))(c.t).Status
 }
 
-// Users of the identity provider of a workspace are known there, by what it says of them
-// but for what means something to the server, and nowhere else.
+// A workspace accepts the users of its identity provider, except names and groups that are
+// reserved for the server. Other workspaces do not.
 func TestWorkspaceAuthentication(t *testing.T) {
 	t.Parallel()
 	s := startConfigured(t, func(c *server.Config) { c.EgressAllow = loopback() })
@@ -167,7 +167,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 	if n := p.asked.Load(); n != 1 {
 		t.Errorf("the provider was asked %d times, for two workspaces", n)
 	}
-	// What the configuration says later counts at once.
+	// A change of the configuration applies without delay.
 	patch := fmt.Appendf(nil, `{"spec":{"jwt":[{"issuer":{"url":"%s/other","audiences":["app"]},"claimMappings":{"username":{"claim":"sub","prefix":""}}}]}}`, p.URL)
 	if _, err := parent.any.Resource(authentications).Patch(t.Context(), "oidc", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -175,8 +175,7 @@ func TestWorkspaceAuthentication(t *testing.T) {
 	c.awaitWho(token, "")
 }
 
-// Configurations that could not be used are refused, and providers that cannot be asked
-// make nobody known.
+// Invalid configurations are refused. Providers that cannot be called authenticate no users.
 func TestHostileWorkspaceAuthentication(t *testing.T) {
 	t.Parallel()
 	s := startConfigured(t, func(c *server.Config) { c.EgressAllow = loopback() })

@@ -1,4 +1,4 @@
-// Package shrink has a map that gives memory back.
+// Package shrink provides a map that frees memory when entries are removed.
 package shrink
 
 import (
@@ -6,18 +6,18 @@ import (
 	"maps"
 )
 
-// A Map is a map that gives memory back: those of the language keep the room that
-// they had at their fullest, which after the deletion of ten thousand tenants is most
-// of it. The zero Map is empty and ready to use.
+// A Map frees memory when most of its entries have been removed. A Go map keeps the
+// memory of its largest size, for example after ten thousand tenants were deleted.
+// The zero Map is empty and ready to use. A Map is not safe for concurrent use.
 type Map[K comparable, V any] struct {
 	m    map[K]V
-	peak int // the most entries since m was made
+	peak int // largest len(m) since m was allocated
 }
 
-// Small is a size up to which giving memory back is not worth the work.
+// Small is the number of entries up to which memory is not worth freeing.
 const Small = 64
 
-// Get returns the value of k, and whether there is one.
+// Get returns the value of k, and whether k exists.
 func (t *Map[K, V]) Get(k K) (V, bool) {
 	v, ok := t.m[k]
 	return v, ok
@@ -32,7 +32,7 @@ func (t *Map[K, V]) Put(k K, v V) {
 	t.peak = max(t.peak, len(t.m))
 }
 
-// Drop removes k, and reports whether it was there.
+// Drop removes k, and reports whether it existed.
 func (t *Map[K, V]) Drop(k K) bool {
 	before := len(t.m)
 	delete(t.m, k)
@@ -40,7 +40,7 @@ func (t *Map[K, V]) Drop(k K) bool {
 	return len(t.m) < before
 }
 
-// DropFunc removes what out says.
+// DropFunc removes the entries for which out returns true.
 func (t *Map[K, V]) DropFunc(out func(K, V) bool) {
 	maps.DeleteFunc(t.m, out)
 	t.shrink()
@@ -54,8 +54,8 @@ func (t *Map[K, V]) shrink() {
 	}
 }
 
-// Len returns how many entries there are.
+// Len returns the number of entries.
 func (t *Map[K, V]) Len() int { return len(t.m) }
 
-// All gives the entries, in no order. The map must not change meanwhile.
+// All iterates over the entries in any order. The map must not change meanwhile.
 func (t *Map[K, V]) All() iter.Seq2[K, V] { return maps.All(t.m) }

@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// BenchmarkStore prints what each operation costs on a namespace of ten objects.
+// BenchmarkStore measures each operation on a namespace with ten objects.
 func BenchmarkStore(b *testing.B) {
 	for _, f := range []flavour{natives(), customs()} {
 		w := &world{TB: b, flavour: f, dir: b.TempDir()}
@@ -63,8 +63,8 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// BenchmarkConsistentList prints how long a list of one cluster takes while others
-// write: it must not wait for a progress report, which comes each 100 ms.
+// BenchmarkConsistentList measures a list of one cluster while other clusters are written to.
+// It must not wait for a progress report of etcd, which comes every 100 ms.
 func BenchmarkConsistentList(b *testing.B) {
 	w := &world{TB: b, flavour: natives(), dir: b.TempDir()}
 	w.start()
@@ -92,8 +92,7 @@ func BenchmarkConsistentList(b *testing.B) {
 	<-done
 }
 
-// BenchmarkMemory prints the heap that one more object takes in caches, ledger
-// and index together.
+// BenchmarkMemory measures the heap that each object adds to caches, ledger and index.
 func BenchmarkMemory(b *testing.B) {
 	for _, f := range []flavour{natives(), customs()} {
 		b.Run(f.name, func(b *testing.B) {

@@ -17,10 +17,12 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// A database that is nearly full refuses tenants' writes, but not the server's own,
-// and nobody's deletions; when there is room again, so can tenants.
+// A nearly full database refuses writes of tenants. It accepts deletions and the server's own
+// writes. Once there is space, it accepts writes of tenants again.
 func TestNearlyFull(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -30,12 +32,12 @@ func TestNearlyFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	var used int64 = 81
-	s.guard.capacity = newCapacity(func() int64 { return used }, 100)
+	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100)
 	err := cm.Create(in("c1"), key("new"), configMap("default", "new", ""), nil, 0)
 	if code := status(err); code != 507 {
 		t.Errorf("a tenant's write is answered %d: %v", code, err)
 	}
-	_, err = s.Commit(t.Context(), []Write{{Resource: NativeResource(configMaps), Cluster: "c1", Object: configMap("default", "new", "")}})
+	_, err = s.Commit(t.Context(), []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("default", "new", "")}})
 	if code := status(err); code != 507 {
 		t.Errorf("a tenant's part of a transaction is answered %d: %v", code, err)
 	}
@@ -51,8 +53,8 @@ func TestNearlyFull(t *testing.T) {
 	}
 }
 
-// What has to be changed in order to be deleted can be, when hardly anything else can, and
-// nobody uses up what is left for that by changing things.
+// Near the quota, requests that delete can still change objects. Other changes of tenants are
+// limited, so that they cannot use up the space for deletions.
 func TestChangesWhileNearlyFull(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -73,7 +75,7 @@ func TestChangesWhileNearlyFull(t *testing.T) {
 		return status(err)
 	}
 	var used int64
-	s.guard.capacity = newCapacity(func() int64 { return used }, 100<<20)
+	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100<<20)
 	large := strings.Repeat("x", 100<<10)
 	for _, tt := range []struct {
 		percent int64
@@ -85,11 +87,11 @@ func TestChangesWhileNearlyFull(t *testing.T) {
 		{81, as("update"), "a", 0},
 		{81, as("update"), large, 429},
 		{81, as("delete"), large + "b", 0},
-		{81, as("patch", "system:masters"), large + "c", 0}, // as loops do
+		{81, as("patch", "system:masters"), large + "c", 0}, // such as the server's loops
 		{91, as("update"), "d", 507},
 		{91, as("deletecollection"), "e", 0},
 		{91, as("patch", "system:masters"), "f", 0},
-		{91, in("c1"), "g", 0}, // the server itself
+		{91, in("c1"), "g", 0}, // the server itself, without a request
 		{96, as("delete"), "h", 507},
 		{96, as("patch", "system:masters"), "h", 507},
 	} {
@@ -101,17 +103,17 @@ func TestChangesWhileNearlyFull(t *testing.T) {
 	}
 }
 
-// An etcd in the process that has grown to its quota goes on by itself once enough of what
-// it holds is gone: while it runs, and when it is started again.
+// An embedded etcd that has grown to its quota accepts writes again after deletions and
+// compaction, both while it runs and after a restart.
 func TestFullComesBack(t *testing.T) {
 	dir := t.TempDir()
 	start := func() *Store {
 		t.Helper()
-		s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true, Etcd: Etcd{QuotaBackendBytes: 16 << 20}})
+		s, err := Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true, Etcd: etcd.Config{QuotaBackendBytes: 16 << 20}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Spine().Start(t.Context()); err != nil {
+		if err := s.Feed().Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -144,7 +146,7 @@ func TestFullComesBack(t *testing.T) {
 	if err := write(s); status(err) != 507 {
 		t.Errorf("when it is full: %v", err)
 	}
-	if _, err := s.RawClient().Compact(t.Context(), empty(s)); err != nil { // as a minute later
+	if _, err := s.RawClient().Compact(t.Context(), empty(s)); err != nil { // what the compactor does a minute later
 		t.Fatal(err)
 	}
 	comesBack := func(s *Store) {
@@ -163,43 +165,43 @@ func TestFullComesBack(t *testing.T) {
 	if err := write(s); err != nil {
 		t.Errorf("when it is started again: %v", err)
 	}
-	// One that is full of what is not deleted starts, so that it can be.
+	// A database that is full of live data starts, so that data can be deleted.
 	fill(s)
 	s.Close()
 	s = start()
-	if err := write(s); err != nil && status(err) != 507 { // a little may fit, as the file was written anew
+	if err := write(s); err != nil && status(err) != 507 { // a small write may succeed, because the start defragments the file
 		t.Errorf("when it is started and full: %v", err)
 	}
 	empty(s)
 	s.Close()
 	s = start()
 	defer s.Close()
-	comesBack(s) // as the file was written anew before it was emptied, it may only now get to its quota
+	comesBack(s) // the start defragmented the file, so it may reach its quota only now
 }
 
 func status(err error) int32 {
-	if s, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // as clients get it
+	if s, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // clients get it unwrapped
 		return s.Status().Code
 	}
 	return 0
 }
 
-// The store knows how full its database is.
+// Used returns the bytes in use of the database.
 func TestUsed(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
 	create(t, s, "c1")
-	before := s.guard.capacity.used()
+	before := s.guard.capacity.Used()
 	for i := range 100 {
 		name := fmt.Sprint("m", i)
 		if err := cm.Create(in("c1"), cmRoot+"/default/"+name, configMap("default", name, string(make([]byte, 10_000))), nil, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.guard.capacity.quota.Load() != quotaBytes || before <= 0 {
-		t.Errorf("quota %d, used %d", s.guard.capacity.quota.Load(), before)
+	if s.guard.capacity.Quota() != etcd.QuotaBytes || before <= 0 {
+		t.Errorf("quota %d, used %d", s.guard.capacity.Quota(), before)
 	}
-	for s.guard.capacity.used() < before+1_000_000 { // etcd writes its database in batches, a tenth of a second apart
+	for s.guard.capacity.Used() < before+1_000_000 { // etcd commits to its database in batches, every 100 ms
 		if _, err := s.RawClient().Get(t.Context(), "x"); err != nil {
 			t.Fatal(err)
 		}

@@ -8,27 +8,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// A hastyClock is the clock of the watch caches. It can be put forward, which has
-// them do at once what they would do later: above all send bookmarks.
-type hastyClock struct {
+// A skipClock is the clock of the watch caches. It can be put forward, so that the caches
+// do at once what they would do later: above all send bookmarks.
+type skipClock struct {
 	clock.RealClock
 	ahead atomic.Int64 // of the time, in nanoseconds
 
 	mu     sync.Mutex
-	timers map[*hastyTimer]struct{}
+	timers map[*skipTimer]struct{}
 }
 
-func newHastyClock() *hastyClock { return &hastyClock{timers: map[*hastyTimer]struct{}{}} }
+func newSkipClock() *skipClock { return &skipClock{timers: map[*skipTimer]struct{}{}} }
 
 // Now implements [clock.PassiveClock].
-func (c *hastyClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *skipClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
 // Since implements [clock.PassiveClock].
-func (c *hastyClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+func (c *skipClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
 // NewTimer implements [clock.Clock].
-func (c *hastyClock) NewTimer(d time.Duration) clock.Timer {
-	t := &hastyTimer{clock: c, fired: make(chan time.Time, 1)}
+func (c *skipClock) NewTimer(d time.Duration) clock.Timer {
+	t := &skipTimer{clock: c, fired: make(chan time.Time, 1)}
 	t.inner = time.AfterFunc(d, t.fire)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *hastyClock) NewTimer(d time.Duration) clock.Timer {
 }
 
 // skip puts the clock forward. All timers fire.
-func (c *hastyClock) skip(d time.Duration) {
+func (c *skipClock) skip(d time.Duration) {
 	c.ahead.Add(int64(d))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,14 +46,14 @@ func (c *hastyClock) skip(d time.Duration) {
 	}
 }
 
-// A hastyTimer fires when its time has come, or its clock is put forward.
-type hastyTimer struct {
-	clock *hastyClock
+// A skipTimer fires after its duration, or when its clock is put forward.
+type skipTimer struct {
+	clock *skipClock
 	inner *time.Timer
 	fired chan time.Time
 }
 
-func (t *hastyTimer) fire() {
+func (t *skipTimer) fire() {
 	select {
 	case t.fired <- t.clock.Now():
 	default: // it has fired already
@@ -61,10 +61,10 @@ func (t *hastyTimer) fire() {
 }
 
 // C implements [clock.Timer].
-func (t *hastyTimer) C() <-chan time.Time { return t.fired }
+func (t *skipTimer) C() <-chan time.Time { return t.fired }
 
 // Stop implements [clock.Timer].
-func (t *hastyTimer) Stop() bool {
+func (t *skipTimer) Stop() bool {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
 	delete(t.clock.timers, t)
@@ -72,4 +72,4 @@ func (t *hastyTimer) Stop() bool {
 }
 
 // Reset implements [clock.Timer].
-func (t *hastyTimer) Reset(d time.Duration) bool { return t.inner.Reset(d) }
+func (t *skipTimer) Reset(d time.Duration) bool { return t.inner.Reset(d) }

@@ -12,9 +12,12 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// stacks counts the goroutines by where they were started.
+// stacks counts goroutines by the function that started them.
 func stacks() map[string]int {
 	buf := make([]byte, 1<<20)
 	for n := 0; ; buf = make([]byte, 2*len(buf)) {
@@ -33,11 +36,11 @@ func stacks() map[string]int {
 	return all
 }
 
-// noneLeft checks that f leaves no goroutine: those that end on their own get the
-// time of the test to do so.
+// noneLeft checks that f leaves no goroutines. Goroutines that are still ending have a
+// minute.
 func noneLeft(t *testing.T, f func()) {
 	t.Helper()
-	f() // what the libraries start once in a process
+	f() // libraries start some goroutines once per process
 	before, began := stacks(), time.Now()
 	f()
 	for {
@@ -57,7 +60,7 @@ func noneLeft(t *testing.T, f func()) {
 	}
 }
 
-// A store that closes leaves nothing behind, whatever it was used for.
+// A closed store leaves no goroutines after lists and watches of all kinds.
 func TestCloseLeavesNothing(t *testing.T) {
 	noneLeft(t, func() {
 		s, cm, stop := open(t, t.TempDir())
@@ -73,7 +76,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 					t.Error(err)
 				}
 				for _, rv := range []string{"", "0"} {
-					if _, err := k.api.Watch(in(c), k.root, everything(rv)); err != nil { // never stopped
+					if _, err := k.api.Watch(in(c), k.root, everything(rv)); err != nil { // never stopped by the client
 						t.Error(err)
 					}
 				}
@@ -89,11 +92,11 @@ func TestCloseLeavesNothing(t *testing.T) {
 	})
 }
 
-// Nor does one that could not open.
+// A store that fails to open leaves no goroutines.
 func TestFailedOpenLeavesNothing(t *testing.T) {
 	dir := filled(t, 1)
 	used := t.TempDir()
-	unlock, err := lockDir(used)
+	unlock, err := etcd.LockDir(used)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,7 @@ func TestFailedOpenLeavesNothing(t *testing.T) {
 	})
 }
 
-// Close ends also while the caches have more to take in than there is room for.
+// Close returns even if the caches are behind the feed.
 func TestCloseWhileBehind(t *testing.T) {
 	for range 3 {
 		s, cm, stop := open(t, t.TempDir())
@@ -117,7 +120,7 @@ func TestCloseWhileBehind(t *testing.T) {
 			t.Fatal(n)
 		}
 		for i := range 3000 {
-			key := s.prefix + Key{NativeResource(configMaps), "c1", "ns", fmt.Sprint("x", i)}.full()
+			key := s.prefix + keys.NativeResource(configMaps).Key("c1", "ns", fmt.Sprint("x", i)).Path()
 			if _, err := s.RawClient().Put(t.Context(), key, "{"); err != nil {
 				t.Fatal(err)
 			}
@@ -126,8 +129,8 @@ func TestCloseWhileBehind(t *testing.T) {
 	}
 }
 
-// A watch has room for a burst, and one that is not read at all holds up nobody
-// and ends; what it got can be resumed.
+// A watch can buffer a burst of events. A watch that is not read ends without a delay for
+// other watches, and can be resumed after its last event.
 func TestSlowWatch(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -138,7 +141,7 @@ func TestSlowWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Stop()
-	const n = maxPending + 500
+	const n = feed.MaxPending + 500
 	quick, err := cm.Watch(in("c1"), cmRoot, everything(first))
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +159,7 @@ func TestSlowWatch(t *testing.T) {
 		last = bare(e.Object).(*corev1.ConfigMap).ResourceVersion
 		got++
 	}
-	if got < maxPending || got >= n {
+	if got < feed.MaxPending || got >= n {
 		t.Errorf("a watch that was not read got %d of %d events", got, n)
 	}
 	resumed, err := cm.Watch(in("c1"), cmRoot, everything(last))
@@ -168,7 +171,7 @@ func TestSlowWatch(t *testing.T) {
 		expect(t, resumed, fmt.Sprint("ADDED c1/x", got))
 	}
 
-	replay, err := cm.Watch(in("c1"), cmRoot, everything("0")) // more than there is room for
+	replay, err := cm.Watch(in("c1"), cmRoot, everything("0")) // more events than the buffer holds
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,42 +14,44 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// A Write is one object's part of a [Store.Commit].
+// A Write is the write of one object in a [Store.Commit].
 type Write struct {
-	Resource Resource
+	Resource keys.Resource
 	Cluster  cluster.Name
-	// Object is what to write, or for Delete anything with the name and namespace.
+	// Object is the new object. For Delete only its name and namespace are used.
 	Object runtime.Object
-	// Expect is the revision that the object must be at; 0 means it must not exist.
+	// Expect is the present revision of the object; 0 if it must not exist.
 	Expect int64
 	Delete bool
 }
 
-// A Fence is the change of a cluster's fence as a part of a [Store.Commit].
+// A Fence is the change of a cluster's fence in a [Store.Commit].
 type Fence struct {
 	Cluster cluster.Name
-	// State the fence gets; [Gone] removes it.
+	// State is the new state; [Gone] deletes the fence.
 	State State
-	// From is the state it must have; [Gone] means that there must be none.
+	// From is the present state; [Gone] means that there must be no fence.
 	From State
 }
 
-// ErrChanged tells that a Commit did nothing because a fence that it changes was
-// not as it expected.
-var ErrChanged = errors.New("changed by somebody else")
+// ErrChanged is the error of a Commit that changed nothing because a fence was not in the
+// expected state.
+var ErrChanged = errors.New("changed by another writer")
 
-// Commit makes all changes in one transaction, or none, and returns the revision
-// they share. It writes for the server itself: admission and validation are the
-// caller's, as is the choice of what may be written in a cluster whose fence it
-// changes. In other clusters their fence decides, as for any write.
+// Commit makes all changes in one transaction, or none, and returns its revision. The
+// caller is the server itself: Commit does no admission and validation, and does not check
+// the state of a cluster whose fence it changes. In other clusters the fence decides, as
+// for any write.
 //
-// At most one write may touch a resource: watch caches take one event for each
-// revision and would silently lose the others.
+// Only one write may be to each resource: watch caches process one event per revision and
+// would lose the others.
 //
-// An object that was not as expected is reported as by the storage of its
-// resource: it exists, is not found, or conflicts.
+// If an object is not at the expected revision, the error is that of Kubernetes' storage:
+// AlreadyExists, NotFound or Conflict.
 func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (int64, error) {
 	txn, err := s.transaction(ctx, writes, changes)
 	if err != nil {
@@ -72,8 +75,9 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 			}
 			return rev, nil
 		}
-		// Why not is read afterwards, so that those that succeed, nearly all, do not
-		// carry the question. What holds again by then is tried again.
+		// The compared keys are read after a failure, so that transactions that succeed,
+		// nearly all, do not carry the reads. If all compares hold by then, the transaction
+		// is tried again.
 		if resp, err = s.guard.kv.Txn(ctx).Then(led.reads(whole.reads()...)...).Commit(); err != nil {
 			return 0, err
 		}
@@ -84,37 +88,43 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 		if err := s.whyNot(txn, whole.fences, resp); err != nil {
 			return 0, err
 		}
+		if err := whole.renew(ctx, resp); err != nil {
+			return 0, err
+		}
 	}
 	return 0, apierrors.NewServerTimeout(schema.GroupResource{}, "commit", 1)
 }
 
-// fencesBeside is of how many clusters, usually at most, a transaction compares the
-// fence without changing it, and one place for the lease of a loop.
-const fencesBeside = 3
+// comparesBeside is the usual maximum of keys that a transaction compares without changing
+// them: fences, a namespace, and the lease of a loop.
+const comparesBeside = 4
 
-// A transaction is a Commit in etcd's terms: first its writes, then the fences
-// that it changes. compared[i] is the key in etcd of compares[i].
+// A transaction is a Commit in terms of etcd. Its compares are, in this order: those of its
+// writes, of the fences that it changes, of other fences, and of the namespaces in which it
+// creates objects. compared[i] is the key of compares[i].
 type transaction struct {
 	compares []clientv3.Cmp
 	compared []string
 	ops      []clientv3.Op
 	expect   []int64
-	keys     []Key          // of the writes
-	fences   []cluster.Name // whose fences follow
-	// others are the clusters written in whose fences do not change, and whether
+	keys     []keys.Key     // of the writes
+	fences   []cluster.Name // changed by the transaction
+	// others are the clusters of the writes whose fence does not change, and whether
 	// something is created there.
 	others map[cluster.Name]bool
+	// namespaces are the conditions of creations in namespaces.
+	namespaces []*Condition
 }
 
-func (t *transaction) touched() []Resource {
-	r := make([]Resource, len(t.keys))
+func (t *transaction) touched() []keys.Resource {
+	r := make([]keys.Resource, len(t.keys))
 	for i, k := range t.keys {
 		r[i] = k.Resource
 	}
 	return r
 }
 
-// reads returns the operations that read what the transaction compares.
+// reads returns the operations that read the compared keys.
 func (t *transaction) reads() []clientv3.Op {
 	all := make([]clientv3.Op, len(t.compared))
 	for i, key := range t.compared {
@@ -135,20 +145,23 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 	}
 	n := len(writes) + len(changes)
 	t := &transaction{
-		compares: make([]clientv3.Cmp, 0, n+fencesBeside), ops: make([]clientv3.Op, 0, n), compared: make([]string, 0, n+fencesBeside),
-		expect: make([]int64, 0, n), keys: make([]Key, 0, len(writes)), fences: make([]cluster.Name, 0, n+fencesBeside),
+		compares: make([]clientv3.Cmp, 0, n+comparesBeside), ops: make([]clientv3.Op, 0, n), compared: make([]string, 0, n+comparesBeside),
+		expect: make([]int64, 0, n), keys: make([]keys.Key, 0, len(writes)), fences: make([]cluster.Name, 0, n+comparesBeside),
 		others: map[cluster.Name]bool{},
 	}
-	seen := make(map[Resource]bool, len(writes))
+	seen := make(map[keys.Resource]bool, len(writes))
 	for _, w := range writes {
 		if seen[w.Resource] {
-			return nil, fmt.Errorf("refusing a transaction that writes two objects of %s: watch caches would lose one", w.Resource.kindPrefix())
+			return nil, fmt.Errorf("refusing a transaction that writes two objects of %s: watch caches would lose one", w.Resource.KindPrefix())
 		}
 		seen[w.Resource] = true
 		if err := s.addWrite(ctx, t, w); err != nil {
 			return nil, err
 		}
 		t.others[w.Cluster] = t.others[w.Cluster] || w.Expect == 0
+	}
+	if err := s.addNamespaces(ctx, t); err != nil {
+		return nil, err
 	}
 	for _, c := range changes {
 		if err := s.addFence(ctx, t, c); err != nil {
@@ -159,20 +172,56 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 	return t, nil
 }
 
-// fenced returns t with the compares of the fences that it does not change. What it
-// returned before is void then: they share memory.
+// fenced returns t with the compares of fences that it does not change. It invalidates the
+// result of the last call: they share memory.
 func (s *Store) fenced(ctx context.Context, t transaction) (transaction, error) {
 	for c, creates := range t.others {
 		f, err := s.guard.allowed(ctx, c, creates)
 		if err != nil {
 			return t, err
 		}
-		key := s.prefix + fenceKey(c)
+		key := s.prefix + keys.Fence(c).Path()
 		t.compares = append(t.compares, clientv3.Compare(clientv3.ModRevision(key), "=", f.rev))
 		t.compared = append(t.compared, key)
 		t.fences = append(t.fences, c)
 	}
+	for _, on := range t.namespaces {
+		t.compares = append(t.compares, on.compare(s.prefix))
+		t.compared = append(t.compared, s.prefix+on.On.Path())
+	}
 	return t, nil
+}
+
+// addNamespaces adds the conditions of creations in namespaces. A namespace that t itself
+// writes is compared as any object.
+func (s *Store) addNamespaces(ctx context.Context, t *transaction) error {
+	for i, k := range t.keys {
+		in := namespaceKey(k.Cluster, k.Namespace)
+		known := func(on *Condition) bool { return on.On == in }
+		if t.expect[i] != 0 || slices.ContainsFunc(t.namespaces, known) || slices.Contains(t.keys, in) {
+			continue
+		}
+		on, err := s.guard.namespaces.condition(ctx, k)
+		if err != nil {
+			return err
+		}
+		if on != nil {
+			t.namespaces = append(t.namespaces, on)
+		}
+	}
+	return nil
+}
+
+// renew updates the conditions after t failed. It returns an error if nothing can be
+// created in one of the namespaces.
+func (t *transaction) renew(ctx context.Context, resp *clientv3.TxnResponse) error {
+	read := resp.Responses[len(resp.Responses)-len(t.namespaces):]
+	for i, on := range t.namespaces {
+		if _, err := on.renewed(ctx, first(read[i].GetResponseRange())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
@@ -180,19 +229,19 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 	if err != nil {
 		return err
 	}
-	k := Key{Resource: w.Resource, Cluster: w.Cluster, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
-	if err := k.check(); err != nil {
+	k := keys.Key{Resource: w.Resource, Cluster: w.Cluster, Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	if err := k.Validate(); err != nil {
 		return err
 	}
 	if w.Delete && w.Expect == 0 {
 		return fmt.Errorf("delete %s: a delete must expect the revision of the object", k)
 	}
-	key := s.prefix + k.full()
+	key := s.prefix + k.Path()
 	if w.Delete {
 		t.ops = append(t.ops, clientv3.OpDelete(key))
 	} else {
 		s.complete(w.Resource, w.Object)
-		value, err := s.encode(ctx, k, w.Object)
+		value, err := s.values.Encode(ctx, k, w.Object)
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)
 		}
@@ -209,14 +258,14 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 }
 
 func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
-	key := s.prefix + fenceKey(c.Cluster)
-	if err := fenceAt(c.Cluster).check(); err != nil {
+	key := s.prefix + keys.Fence(c.Cluster).Path()
+	if err := keys.Fence(c.Cluster).Validate(); err != nil {
 		return err
 	}
 	var from fence
 	if c.From != Gone {
 		from, _ = s.guard.fences.get(c.Cluster)
-		if from.state != c.From { // as far as this process knows
+		if from.state != c.From { // in memory
 			var err error
 			if from, err = s.guard.readFence(ctx, c.Cluster); err != nil {
 				return err
@@ -236,9 +285,9 @@ func (s *Store) addFence(ctx context.Context, t *transaction, c Fence) error {
 	return nil
 }
 
-// whyNot learns the fences that were read after a transaction failed, and turns the first
-// compare of its own that did not hold into an error. It returns nil if only a
-// fence moved that it does not change: then it may be tried again.
+// whyNot records the fences that were read after a transaction failed, and returns the
+// error of the first compare of its own that failed. It returns nil if only other fences
+// changed: then the transaction can be tried again.
 func (s *Store) whyNot(t *transaction, fences []cluster.Name, resp *clientv3.TxnResponse) error {
 	var why error
 	for i, op := range resp.Responses {
@@ -247,7 +296,7 @@ func (s *Store) whyNot(t *transaction, fences []cluster.Name, resp *clientv3.Txn
 		if kv := first(read); kv != nil {
 			rev = kv.ModRevision
 		}
-		if i >= len(t.keys) {
+		if i >= len(t.keys) && i-len(t.keys) < len(fences) {
 			s.guard.read(fences[i-len(t.keys)], read, resp.Header.Revision)
 		}
 		if why != nil || i >= len(t.expect) || rev == t.expect[i] {
@@ -262,14 +311,21 @@ func (s *Store) whyNot(t *transaction, fences []cluster.Name, resp *clientv3.Txn
 	return why
 }
 
-// unexpected tells that k is at another revision than expected.
-func unexpected(k Key, expected, is int64) error {
+// unexpected returns the error for k at another revision than expected.
+func unexpected(k keys.Key, expected, is int64) error {
 	switch {
 	case expected == 0:
-		return storage.NewKeyExistsError(k.full(), 0)
+		return storage.NewKeyExistsError(k.Path(), 0)
 	case is == 0:
 		return apierrors.NewNotFound(schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}, k.Name)
 	default:
-		return storage.NewResourceVersionConflictsError(k.full(), is)
+		return storage.NewResourceVersionConflictsError(k.Path(), is)
 	}
+}
+
+// committed commits a transaction. Meanwhile the request of ctx gives up its share of the
+// processors.
+func committed(ctx context.Context, txn clientv3.Txn) (resp *clientv3.TxnResponse, err error) {
+	fair.Wait(ctx, func() { resp, err = txn.Commit() })
+	return resp, err
 }

@@ -7,17 +7,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// Several reports whether other processes may serve the same data.
-func (s *Store) Several() bool { return s.horizon != nil }
+// Several reports whether other processes may use the same data.
+func (s *Store) Several() bool { return s.revisions != nil }
 
-// Common returns what all processes that serve the same data have in common under a
-// name. If there is nothing yet, create makes it; of several processes at once, one does
-// so for all.
+// Common returns the value under a name that all processes with the same data share. If
+// there is none, create makes one; of several processes at once, the first decides.
 func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, error)) ([]byte, error) {
 	key := s.commonKey(name)
-	read, err := s.backend.client.Get(ctx, key)
+	read, err := s.backend.Client.Get(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +29,7 @@ func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	resp, err := s.backend.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+	resp, err := s.backend.Client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, string(made))).Else(clientv3.OpGet(key)).Commit()
 	if err != nil || resp.Succeeded {
 		return made, err
@@ -39,13 +40,13 @@ func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, 
 	return made, nil
 }
 
-// Agree has decide tell what all processes that serve the same data are to have in common
-// under a name from now on, of what they have in common there, nil for nothing. An error
-// of it is returned, and changes nothing.
+// Agree replaces the shared value under a name. decide gets the present value, or nil, and
+// returns the new one. It may be called several times. If it returns an error, Agree
+// returns that and changes nothing.
 func (s *Store) Agree(ctx context.Context, name string, decide func(common []byte) ([]byte, error)) error {
 	key := s.commonKey(name)
 	for {
-		read, err := s.backend.client.Get(ctx, key)
+		read, err := s.backend.Client.Get(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -58,7 +59,7 @@ func (s *Store) Agree(ctx context.Context, name string, decide func(common []byt
 		if err != nil || rev > 0 && bytes.Equal(next, common) {
 			return err
 		}
-		resp, err := s.backend.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).Then(clientv3.OpPut(key, string(next))).Commit()
+		resp, err := s.backend.Client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).Then(clientv3.OpPut(key, string(next))).Commit()
 		if err != nil || resp.Succeeded {
 			return err
 		}
@@ -66,16 +67,16 @@ func (s *Store) Agree(ctx context.Context, name string, decide func(common []byt
 }
 
 func (s *Store) commonKey(name string) string {
-	return s.prefix + Key{Resource: Resource{Root: System, Resource: "common"}, Cluster: cluster.Admin, Name: name}.full()
+	return s.prefix + keys.SystemKey(cluster.Admin, "common", name).Path()
 }
 
-// Reachable asks etcd whether it answers.
+// Reachable returns an error if etcd does not answer.
 func (s *Store) Reachable(ctx context.Context) error {
-	if s.horizon == nil {
+	if s.revisions == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, glance)
+	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
 	defer cancel()
-	_, err := s.horizon.now(ctx)
+	_, _, err := s.revisions.Read(ctx)
 	return err
 }

@@ -13,15 +13,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// ground is what the decisions of these tests are based on.
-var ground = SystemKey("c1", "names", "example.com")
+// ground is the key that the conditions in these tests depend on.
+var ground = keys.SystemKey("c1", "names", "example.com")
 
-// move changes the ground as somebody else would, and returns its new revision.
+// move changes ground as another process would, and returns its new revision.
 func move(t testing.TB, s *Store) int64 {
 	t.Helper()
-	r, err := s.RawClient().Put(t.Context(), s.prefix+ground.full(), "moved")
+	r, err := s.RawClient().Put(t.Context(), s.prefix+ground.Path(), "moved")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +39,12 @@ func groundAt(t testing.TB, s *Store) int64 {
 	return revision
 }
 
-// on returns a context for writes of config maps that depend on the ground at a
-// revision, and counts how often they are decided anew.
+// on returns a context in which writes of config maps depend on ground being at a revision.
+// The counter is the number of calls of Renew.
 func on(revision int64, advance bool, renew func(context.Context, int64) (int64, error)) (context.Context, *atomic.Int32) {
 	var asked atomic.Int32
 	return WithCondition(in("c1"), &Condition{
-		Of: NativeResource(configMaps), On: ground, Revision: revision, Advance: advance,
+		Of: keys.NativeResource(configMaps), On: ground, Revision: revision, Advance: advance,
 		Renew: func(ctx context.Context, now int64) (int64, error) { asked.Add(1); return renew(ctx, now) },
 	}), &asked
 }
@@ -52,7 +54,7 @@ var errDecided = errors.New("decided otherwise")
 func refuse(context.Context, int64) (int64, error)     { return 0, errDecided }
 func goOn(_ context.Context, now int64) (int64, error) { return now, nil }
 
-// set updates a config map, once before was called.
+// set returns an update function that calls before and then sets the value.
 func set(v string, before func()) storage.UpdateFunc {
 	return func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		before()
@@ -64,7 +66,7 @@ func set(v string, before func()) storage.UpdateFunc {
 
 func nothing() {}
 
-// three makes one write of each kind: a creation, an update and a deletion.
+// three returns one write of each kind: a create, an update and a delete.
 func three(cm storage.Interface, round int) []func(context.Context) error {
 	key := func(name string) string { return cmRoot + "/ns/" + name }
 	fresh := fmt.Sprint("new", round)
@@ -79,7 +81,7 @@ func three(cm storage.Interface, round int) []func(context.Context) error {
 	}
 }
 
-// prepared is a store with what the writes of so many rounds need.
+// prepared returns a store with the objects for the given number of rounds of writes.
 func prepared(t *testing.T, rounds int) (*Store, storage.Interface) {
 	t.Helper()
 	s, cm := unfollowed(t)
@@ -96,8 +98,8 @@ func prepared(t *testing.T, rounds int) (*Store, storage.Interface) {
 	return s, cm
 }
 
-// A write goes through while what it depends on stands, with no key as with one.
-// Once that has moved it is decided anew: as before, or not.
+// A write succeeds while its condition holds, also if the key does not exist. After the key
+// has changed, Renew decides again.
 func TestCondition(t *testing.T) {
 	s, cm := prepared(t, 10)
 	round := 0
@@ -108,7 +110,7 @@ func TestCondition(t *testing.T) {
 			if err := write(ctx); !errors.Is(err, want) || (want == nil && err != nil) {
 				t.Errorf("%s: write %d says %v, want %v", what, i, err, want)
 			}
-			if got := asked.Load() > 0; got != anew { // twice, if the object was cached as it no longer is
+			if got := asked.Load() > 0; got != anew { // called twice if the cached object was outdated
 				t.Errorf("%s: write %d was decided anew: %t", what, i, got)
 			}
 		}
@@ -130,7 +132,7 @@ func TestCondition(t *testing.T) {
 		}
 		return 0, fmt.Errorf("the key is at %d", now)
 	})
-	if _, err := s.RawClient().Delete(t.Context(), s.prefix+ground.full()); err != nil {
+	if _, err := s.RawClient().Delete(t.Context(), s.prefix+ground.Path()); err != nil {
 		t.Fatal(err)
 	}
 	each("the key has gone, but nothing changes", ctx, asked, true, nil)
@@ -139,10 +141,10 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// What a condition does not concern, it does not hold up.
+// A condition has no effect on writes of other resources.
 func TestConditionOfOthers(t *testing.T) {
 	s, cm := prepared(t, 1)
-	ctx := WithCondition(in("c1"), &Condition{Of: CustomResource(widgets, ""), On: ground, Revision: 12345, Advance: true, Renew: refuse})
+	ctx := WithCondition(in("c1"), &Condition{Of: keys.CustomResource(widgets, ""), On: ground, Revision: 12345, Advance: true, Renew: refuse})
 	for i, write := range three(cm, 0) {
 		if err := write(ctx); err != nil {
 			t.Errorf("write %d: %v", i, err)
@@ -153,8 +155,8 @@ func TestConditionOfOthers(t *testing.T) {
 	}
 }
 
-// What makes a write fail is said: a condition is neither a conflict nor an object
-// that exists, and these are not hidden by one that holds.
+// Each failure has its own error: a failed condition is neither a conflict nor AlreadyExists,
+// and a condition that holds hides neither of them.
 func TestConditionAndObject(t *testing.T) {
 	s, cm := prepared(t, 0)
 	held, _ := on(0, true, refuse)
@@ -173,7 +175,7 @@ func TestConditionAndObject(t *testing.T) {
 	if !storage.IsInvalidObj(err) {
 		t.Errorf("update of an old version, condition held: %v", err)
 	}
-	// The object moves under an update that depends on something that moves, too.
+	// Both the object and the key of the condition change during the update.
 	first := move(t, s)
 	renewing, asked := on(first, true, goOn)
 	err = cm.GuaranteedUpdate(renewing, cmRoot+"/ns/old", &corev1.ConfigMap{}, false, nil, set("second", func() {
@@ -193,7 +195,8 @@ func TestConditionAndObject(t *testing.T) {
 	}
 }
 
-// A ground that never stands still ends a write with words about that.
+// A write whose condition never holds ends with a server timeout after a limited number of
+// attempts.
 func TestConditionNeverStandsStill(t *testing.T) {
 	s, cm := prepared(t, 1)
 	ctx, asked := on(0, false, func(_ context.Context, now int64) (int64, error) { return now - 1, nil })
@@ -209,8 +212,8 @@ func TestConditionNeverStandsStill(t *testing.T) {
 	}
 }
 
-// Of those who decide on the same grounds, one wins; the others learn of it before
-// anything of theirs is written.
+// Of several concurrent writes with the same advancing condition, one succeeds. The others
+// are decided again before they write anything.
 func TestConditionAdvances(t *testing.T) {
 	s, cm := prepared(t, 0)
 	const rounds, writers = 5, 8
@@ -243,7 +246,7 @@ func TestConditionAdvances(t *testing.T) {
 			t.Errorf("the key was not advanced: at %d, before %d", now, before)
 		}
 	}
-	// A write that fails for its object advances nothing.
+	// A write that fails because of its object does not advance the key.
 	before := groundAt(t, s)
 	ctx, _ := on(before, true, refuse)
 	if err := cm.Create(ctx, cmRoot+"/ns/old", configMap("ns", "old", ""), nil, 0); !storage.IsExist(err) {
@@ -254,7 +257,8 @@ func TestConditionAdvances(t *testing.T) {
 	}
 }
 
-// The fence counts first, and both are met when both move.
+// The error of a fence takes precedence over that of a condition. If both have changed, both
+// are checked again.
 func TestConditionAndFence(t *testing.T) {
 	s, cm := prepared(t, 10)
 	move(t, s)
@@ -283,7 +287,7 @@ func TestConditionAndFence(t *testing.T) {
 			if i == 0 {
 				want = step.create
 			}
-			// A creation that this process refuses by what it knows already never asks.
+			// A create that this process can refuse from its memory does not call Renew.
 			if err := write(ctx); !want(err) && (i != 0 || !step.create(err)) {
 				t.Errorf("%s: write %d says %v", step.name, i, err)
 			}
@@ -294,10 +298,10 @@ func TestConditionAndFence(t *testing.T) {
 func isNil(err error) bool     { return err == nil }
 func isDecided(err error) bool { return errors.Is(err, errDecided) }
 
-// A key that is none is no ground, and one of another cluster is not this one's.
+// Revision refuses invalid keys. Equal keys of two clusters are independent.
 func TestRevision(t *testing.T) {
 	s, _ := prepared(t, 0)
-	for _, k := range []Key{SystemKey("c1", "names", ""), SystemKey("c1", "names", "a/b"), SystemKey("", "names", "a")} {
+	for _, k := range []keys.Key{keys.SystemKey("c1", "names", ""), keys.SystemKey("c1", "names", "a/b"), keys.SystemKey("", "names", "a")} {
 		if _, _, err := s.Revision(t.Context(), k); err == nil {
 			t.Errorf("%v has a revision", k)
 		}
@@ -306,7 +310,7 @@ func TestRevision(t *testing.T) {
 	if got := groundAt(t, s); got != want {
 		t.Errorf("at %d, want %d", got, want)
 	}
-	if got, _, err := s.Revision(t.Context(), SystemKey("c2", "names", "example.com")); got != 0 || err != nil {
+	if got, _, err := s.Revision(t.Context(), keys.SystemKey("c2", "names", "example.com")); got != 0 || err != nil {
 		t.Errorf("in another cluster %d, %v", got, err)
 	}
 	resp, err := s.RawClient().Get(t.Context(), s.prefix+"/s/core/names/", clientv3.WithPrefix())

@@ -9,7 +9,7 @@ import (
 	"github.com/unforked/kcp/internal/meter"
 )
 
-// counters are what operators see of the caches of custom resources.
+// counters are the metrics of the caches of custom resources.
 type counters struct {
 	warm, warmings, coolings atomic.Int64 // of this store
 	// of all stores that share a registry
@@ -36,12 +36,11 @@ func newCounters() *counters {
 	}
 }
 
-// PublishMetrics makes a registry serve what the store counts: how many custom
-// resources have a watch cache, and how often one was started and stopped. register
-// is the method of that name of a Kubernetes registry, or legacyregistry.Register.
-// Call it once.
+// PublishMetrics registers the metrics of the store: how many custom resources have a watch
+// cache, and how often one was started and stopped. register is the method of that name of
+// a Kubernetes registry, or legacyregistry.Register. Call it once.
 //
-// Stores that share a registry share what is counted there.
+// Stores that share a registry share the metrics.
 func (s *Store) PublishMetrics(register func(metrics.Registerable) error) error {
 	s.caches.mu.Lock()
 	defer s.caches.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"k8s.io/component-base/metrics"
 )
 
-// What stores count of their caches adds up in the registry that they share, in as
-// many series as there are metrics.
+// Stores in one process add up in the shared registry: one series per metric.
 func TestPublishMetrics(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
 	for range 2 {

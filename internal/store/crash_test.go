@@ -16,11 +16,11 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// writerDir names the directory for the process that TestKilled kills.
+// writerDir is the environment variable with the directory of the process that TestKilled
+// kills.
 const writerDir = "STORE_TEST_WRITER_DIR"
 
-// TestWriter is no test of its own: it is the process that TestKilled kills. It
-// says each write that was acknowledged.
+// TestWriter is the process that TestKilled kills. It prints each acknowledged write.
 func TestWriter(t *testing.T) {
 	dir := os.Getenv(writerDir)
 	if dir == "" {
@@ -58,8 +58,8 @@ func TestWriter(t *testing.T) {
 	writers.Wait()
 }
 
-// A process that is killed while it writes has lost nothing that it had
-// acknowledged, in any of its lives, and its successor starts at once.
+// A process that is killed during writes keeps all acknowledged writes through several
+// restarts. The next process starts at once.
 func TestKilled(t *testing.T) {
 	lives := 5
 	if testing.Short() {
@@ -88,8 +88,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killed runs a writer in dir until it has acknowledged some writes, kills it, and
-// returns all that it said.
+// killed runs a writer in dir, kills it after the given number of acknowledged writes, and
+// returns its output.
 func killed(t *testing.T, dir string, writes int) map[string]bool {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriter$")
@@ -108,7 +108,7 @@ func killed(t *testing.T, dir string, writes int) map[string]bool {
 		if !ok {
 			continue
 		}
-		if strings.Count(line, " ") == 2 { // the last line may be cut
+		if strings.Count(line, " ") == 2 { // the last line may be incomplete
 			said[line] = true
 		}
 		if len(said) == writes+1 {

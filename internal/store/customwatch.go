@@ -18,33 +18,36 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	// replayPage is how many objects are read at once for a watch to begin with.
+	// replayPage is the number of objects in a page of the initial list of a watch.
 	replayPage = 500
-	// slowReader is how long a reader may take for a change out of etcd's history
-	// before its watch lets go of that: etcd's client holds what is not yet taken.
+	// slowReader is how long a reader may take for a change from etcd's history before the
+	// watch of etcd is cancelled: etcd's client keeps the changes that are not read.
 	slowReader = time.Second
-	// beforeDeadline is when a watch that will time out tells where to resume.
+	// beforeDeadline is how long before its timeout a watch gets a last bookmark.
 	beforeDeadline = 2 * time.Second
 )
 
-// A customWatch is a watch of custom resources, in one cluster or in all. It begins
-// with a list or with what changed since it was last there, and goes on with what
-// the spine relays. Whether its resource has a cache makes no difference to it.
+// A customWatch is a watch of custom resources, in one cluster or in all. It begins with a
+// list, or with the changes since a revision, and continues with a subscription to the
+// change feed. It does not depend on the watch cache of its resource.
 type customWatch struct {
 	of       *custom
 	ctx      context.Context // of the goroutine, ended by Stop
 	cancel   context.CancelFunc
-	key      string // of the object or, with a slash, range
+	key      string // of the object, or of a range if it ends with a slash
 	options  storage.ListOptions
 	wildcard bool
-	sub      *subscription
+	sub      *feed.Subscription
 	out      chan watch.Event
 
-	cursor int64 // the reader has every change up to it that it asked for
-	missed int64 // up to here changes come from etcd
+	cursor int64 // the reader has every selected change up to it
+	missed int64 // changes up to it come from the history of etcd
 }
 
 // Watch implements [storage.Interface].
@@ -56,21 +59,21 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 	resource := c.multi.resource(ctx)
 	in, _ := cluster.From(ctx)
 	w := &customWatch{of: c, key: key, options: o, wildcard: in == cluster.All, cursor: int64(rev), out: make(chan watch.Event)}
-	rest := strings.TrimPrefix(key, resource.prefix())
+	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))
 	}
-	w.sub = newSubscription(scope{resource, in}, strings.Trim(rest, "/"), o.Recursive)
+	w.sub = feed.NewSubscription(resource, in, strings.Trim(rest, "/"), o.Recursive)
 	if o.Recursive {
 		w.key = strings.TrimSuffix(key, "/") + "/"
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	pay := func() {}
+	done := func() {}
 	if o.Predicate.AllowWatchBookmarks {
-		pay = c.multi.store.farewell.owe()
+		done = c.multi.store.final.expect()
 	}
-	c.multi.store.drains.Go(func() {
-		defer pay()
+	c.multi.store.watches.Go(func() {
+		defer done()
 		w.run()
 	})
 	return w, nil
@@ -85,7 +88,7 @@ func (w *customWatch) ResultChan() <-chan watch.Event { return w.out }
 func (w *customWatch) run() {
 	defer close(w.out)
 	defer w.cancel()
-	defer w.relay().unsubscribe(w.sub)
+	defer w.feed().Unsubscribe(w.sub)
 	begin := w.resume
 	if w.beginsWithList() {
 		begin = w.replay
@@ -102,7 +105,7 @@ func (w *customWatch) run() {
 	w.follow()
 }
 
-func (w *customWatch) relay() *relay { return w.of.multi.store.spine.relay }
+func (w *customWatch) feed() *feed.Feed { return w.of.multi.store.feed }
 
 func (w *customWatch) beginsWithList() bool {
 	if w.options.SendInitialEvents == nil {
@@ -113,11 +116,11 @@ func (w *customWatch) beginsWithList() bool {
 
 func (w *customWatch) subscribe(after int64) bool {
 	var err error
-	w.missed, err = w.relay().subscribe(w.ctx, w.sub, after)
+	w.missed, err = w.feed().Subscribe(w.ctx, w.sub, after)
 	return err == nil
 }
 
-// resume goes on from the revision that the reader named, or now if it named none.
+// resume continues from the revision of the request, or from now if it has none.
 func (w *customWatch) resume() bool {
 	if w.cursor == 0 {
 		var err error
@@ -128,17 +131,17 @@ func (w *customWatch) resume() bool {
 	return w.subscribe(w.cursor)
 }
 
-// replay delivers what exists, and subscribes to what changed since.
+// replay delivers the existing objects, and subscribes to later changes.
 func (w *customWatch) replay() bool {
 	o := storage.ListOptions{ResourceVersion: w.options.ResourceVersion, Recursive: w.options.Recursive, Predicate: storage.Everything}
 	if w.cursor > 0 {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
 	w.cursor = 0
-	ctx, done := paged(w.ctx)
+	ctx, done := w.ctx, paged(w.ctx)
 	for {
 		var page RawList
-		done() // with the page before
+		done() // of the page before
 		o.Predicate.Limit = replayPage
 		if err := w.of.raws(ctx, w.key, o, &page); err != nil {
 			return w.fail(err)
@@ -172,25 +175,15 @@ func (w *customWatch) replay() bool {
 	return w.bookmark(w.cursor, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 }
 
-// paged returns a context for what reads one page after the other. The function returned
-// lets go of what was read.
-func paged(ctx context.Context) (context.Context, func()) {
-	held := int64(0)
-	counted := WithLoad(ctx, func(bytes int64) error {
-		err := grow(ctx, bytes)
-		if err == nil {
-			held += bytes
-		}
-		return err
-	})
-	return counted, func() {
-		_ = grow(ctx, -held) // which is always possible
-		held = 0
-	}
+// paged returns a function that gives back the memory counted since paged was called: a
+// list in pages holds one page at a time.
+func paged(ctx context.Context) func() {
+	before := fair.Held(ctx)
+	return func() { _ = fair.Grow(ctx, before-fair.Held(ctx)) } // less memory is always granted
 }
 
-// catchUp delivers changes out of etcd's history, until it has those that the relay
-// did not remember.
+// catchUp delivers changes from the history of etcd, until it has those that the feed had
+// dropped from memory.
 func (w *customWatch) catchUp() bool {
 	s := w.of.multi.store
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -229,25 +222,18 @@ func (w *customWatch) catchUp() bool {
 	}
 }
 
-// past delivers a change out of etcd's history. It tells whether the reader was so
-// slow that what else came of it was let go.
-func (w *customWatch) past(e *clientv3.Event, letGo func()) (slow, ok bool) {
+// past delivers a change from the history of etcd. slow reports that the reader was so slow
+// that the watch of etcd was cancelled.
+func (w *customWatch) past(e *clientv3.Event, drop func()) (slow, ok bool) {
 	if e.PrevKv == nil && !e.IsCreate() {
 		return false, w.fail(expired(w.cursor))
 	}
 	w.cursor = e.Kv.ModRevision
-	k, ok := parseKey(strings.TrimPrefix(string(e.Kv.Key), w.of.multi.store.prefix))
+	change, ok := w.feed().Event(e)
 	if !ok {
 		return false, true
 	}
-	change := Event{Key: k, Revision: e.Kv.ModRevision}
-	if e.Type != clientv3.EventTypeDelete {
-		change.value = present(e.Kv.Value)
-	}
-	if e.PrevKv != nil {
-		change.previous = present(e.PrevKv.Value)
-	}
-	late := time.AfterFunc(slowReader, letGo)
+	late := time.AfterFunc(slowReader, drop)
 	ok = w.deliver(change)
 	return !late.Stop(), ok
 }
@@ -256,17 +242,17 @@ func expired(rev int64) error {
 	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", rev))
 }
 
-// follow delivers what is relayed, for as long as the reader keeps up.
+// follow delivers the changes of the subscription, as long as the reader keeps up.
 func (w *customWatch) follow() {
 	timer := time.NewTimer(w.untilBookmark())
 	defer timer.Stop()
 	var ending <-chan struct{}
 	if w.options.Predicate.AllowWatchBookmarks {
-		ending = w.of.multi.store.farewell.begun
+		ending = w.of.multi.store.final.begun
 	}
 	for w.batch() {
 		select {
-		case <-w.sub.more:
+		case <-w.sub.More():
 		case <-ending:
 			w.end()
 			return
@@ -283,10 +269,10 @@ func (w *customWatch) follow() {
 	}
 }
 
-// batch delivers what waits.
+// batch delivers the pending changes.
 func (w *customWatch) batch() bool {
 	for {
-		e, ok, ended := w.sub.next()
+		e, ok, ended := w.sub.Next()
 		switch {
 		case ended:
 			return false
@@ -298,8 +284,8 @@ func (w *customWatch) batch() bool {
 	}
 }
 
-// untilBookmark returns when the reader is to hear how far the watch is: at the
-// pace of upstream's caches, and once more shortly before it times out.
+// untilBookmark returns the time until the next bookmark: the interval of upstream's
+// caches, or less shortly before the timeout of the watch.
 func (w *customWatch) untilBookmark() time.Duration {
 	if !w.options.Predicate.AllowWatchBookmarks {
 		return math.MaxInt64
@@ -313,16 +299,16 @@ func (w *customWatch) untilBookmark() time.Duration {
 	return every
 }
 
-// progress tells the reader how far the watch is.
+// progress delivers a bookmark.
 func (w *customWatch) progress() bool {
-	now := w.relay().applied() // what happened by now is in the batch
+	now := w.feed().Revision() // changes up to it are in the batch
 	return w.batch() && w.bookmark(max(now, w.cursor), nil)
 }
 
-// end tells the reader where to resume in the next process.
+// end delivers the final bookmark.
 func (w *customWatch) end() {
 	s := w.of.multi.store
-	if s.spine.WaitFor(w.ctx, s.farewell.rev.Load()) == nil {
+	if s.feed.WaitFor(w.ctx, s.final.rev.Load()) == nil {
 		w.progress()
 	}
 }
@@ -333,14 +319,14 @@ func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
 	return w.give(watch.Bookmark, r)
 }
 
-// deliver gives the reader what a change is to it.
-func (w *customWatch) deliver(e Event) bool {
+// deliver delivers a change as the event that it is for the selection of the reader.
+func (w *customWatch) deliver(e feed.Event) bool {
 	w.cursor = e.Revision
 	var now, was *Raw
 	var err error
-	has, had := false, e.previous != nil
-	if e.value != nil {
-		if now, err = w.raw(e, e.value); err == nil {
+	has, had := false, e.Previous != nil
+	if e.Value != nil {
+		if now, err = readsOf(e).after(w, e); err == nil {
 			has, err = w.selects(now)
 		}
 		if err != nil {
@@ -348,10 +334,10 @@ func (w *customWatch) deliver(e Event) bool {
 		}
 	}
 	if had && (now == nil || !w.options.Predicate.Empty()) {
-		if was, err = w.raw(e, e.previous); err == nil {
+		if was, err = readsOf(e).before(w, e); err == nil {
 			had, err = w.selects(was)
 		}
-		had = had && err == nil // what could not be read was not delivered
+		had = had && err == nil // an object that cannot be read was not delivered before
 	}
 	switch {
 	case has && had:
@@ -365,12 +351,11 @@ func (w *customWatch) deliver(e Event) bool {
 	}
 }
 
-// raw returns an object as it is in a change.
-func (w *customWatch) raw(e Event, value []byte) (*Raw, error) {
+// raw returns the object of an event with one of its values.
+func (w *customWatch) raw(e feed.Event, value []byte) (*Raw, error) {
 	s := w.of.multi.store
-	t := s.keyed(w.of.cfg.GroupResource)
-	t.lenient = true
-	framed, _, err := t.TransformFromStorage(w.ctx, value, belowPrefix(s.prefix+e.Key.full()))
+	t := s.values.Transformer(w.of.cfg.GroupResource).Lenient()
+	framed, _, err := t.TransformFromStorage(w.ctx, value, values.Path(s.prefix+e.Key.Path()))
 	if err != nil {
 		return nil, err
 	}
@@ -382,7 +367,7 @@ func (w *customWatch) raw(e Event, value []byte) (*Raw, error) {
 	return &r, nil
 }
 
-// selects reports whether the reader asked for an object.
+// selects reports whether the watch selects an object.
 func (w *customWatch) selects(r *Raw) (bool, error) {
 	p := w.options.Predicate
 	switch {
@@ -395,7 +380,7 @@ func (w *customWatch) selects(r *Raw) (bool, error) {
 	o, err := w.of.decode(r)
 	if err != nil {
 		if w.wildcard {
-			return false, nil // one tenant's bad value is not everybody's
+			return false, nil // one tenant's bad value must not end the watch
 		}
 		return false, err
 	}
@@ -422,7 +407,7 @@ func (w *customWatch) fail(err error) bool {
 	return w.send(watch.Event{Type: watch.Error, Object: &status})
 }
 
-// send delivers an event, and reports whether there may be another.
+// send delivers an event, and reports whether another may follow.
 func (w *customWatch) send(e watch.Event) bool {
 	select {
 	case w.out <- e:

@@ -18,11 +18,11 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 )
 
-// forgets makes the relay of a store remember nothing, so that what happened before
-// a watch began comes from etcd's history.
-func (w *world) forgets() { w.store.spine.relay.forget(w.store.guard.latest.Load()) }
+// forgets empties the memory of the feed, so that watches read past events from etcd.
+func (w *world) forgets() { w.store.feed.Forget(w.store.guard.latest.Load()) }
 
 func (w *world) remove(at object) int64 {
 	w.Helper()
@@ -38,8 +38,8 @@ func (w *world) open_(c cluster.Name, o storage.ListOptions) watch.Interface {
 	return watching
 }
 
-// A watch is resumed at any revision that etcd has, whether what happened since is
-// remembered or not, and is told when it is too late.
+// A watch can resume at any revision that etcd has, from the memory of the feed or from etcd.
+// At a compacted revision it gets an expired error.
 func TestResumeCustomWatch(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1", "c2")
@@ -59,7 +59,7 @@ func TestResumeCustomWatch(t *testing.T) {
 		for i, rev := range revs {
 			switch from {
 			case "both":
-				w.store.spine.relay.forget(revs[i/2])
+				w.store.feed.Forget(revs[i/2])
 			case "history":
 				w.forgets()
 			}
@@ -85,7 +85,7 @@ func TestResumeCustomWatch(t *testing.T) {
 	}
 }
 
-// A reader that is slow to take history gets all of it.
+// A client that reads past events slowly gets all of them.
 func TestSlowReaderOfHistory(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")
@@ -99,19 +99,19 @@ func TestSlowReaderOfHistory(t *testing.T) {
 	defer watching.Stop()
 	for i := range 5 {
 		if i < 2 {
-			<-time.After(slowReader + slowReader/2) // what is tested is that time passes
+			<-time.After(slowReader + slowReader/2) // slowReader is measured in real time
 		}
 		expect(t, watching, fmt.Sprint("ADDED c1/o", i))
 	}
 }
 
-// A custom watch that is not read ends, and what it got can be resumed.
+// A custom watch that is not read ends, and can be resumed after its last event.
 func TestSlowCustomWatch(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")
 	slow := w.open_("c1", everything(fmt.Sprint(w.store.guard.latest.Load())))
 	defer slow.Stop()
-	const n = maxPending + 100
+	const n = feed.MaxPending + 100
 	for i := range n {
 		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, "")
 	}
@@ -120,7 +120,7 @@ func TestSlowCustomWatch(t *testing.T) {
 	for e := range slow.ResultChan() {
 		got, last = got+1, w.revision(e.Object)
 	}
-	if got < maxPending || got >= n {
+	if got < feed.MaxPending || got >= n {
 		t.Errorf("a watch that was not read got %d of %d events", got, n)
 	}
 	resumed := w.open_("c1", everything(fmt.Sprint(last)))
@@ -130,8 +130,8 @@ func TestSlowCustomWatch(t *testing.T) {
 	}
 }
 
-// A watch may begin with what exists, and says where that ends; or with nothing,
-// and then it begins now. Cold and warm are alike.
+// A watch can begin with the existing objects and a bookmark after them, or without them at
+// the current revision. Cold and warm resources behave alike.
 func TestInitialEvents(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")
@@ -145,7 +145,7 @@ func TestInitialEvents(t *testing.T) {
 			defer w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
 		}
 		for _, rv := range []string{"", "0", fmt.Sprint(last)} {
-			w.listIn("c1", "") // the cache, if there is one, is as far as this
+			w.listIn("c1", "") // waits until a warm cache is current
 			o := everything(rv)
 			o.Predicate.AllowWatchBookmarks, o.SendInitialEvents = true, &yes
 			watching := w.open_("c1", o)
@@ -160,21 +160,20 @@ func TestInitialEvents(t *testing.T) {
 			}
 			o.SendInitialEvents, o.ResourceVersion = &no, ""
 			quiet := w.open_("c1", o)
-			eventually(t, "both watch", func() bool { return w.store.spine.relay.subscriptions() == 2 })
+			eventually(t, "both watch", func() bool { return w.store.feed.Subscriptions() == 2 })
 			w.put(space{cluster: "c1"}, object{"ns", "x"}, "")
 			w.remove(object{"ns", "x"})
 			expect(t, watching, "ADDED c1/x", "DELETED c1/x")
 			expect(t, quiet, "ADDED c1/x", "DELETED c1/x")
 			quiet.Stop()
 			watching.Stop()
-			eventually(t, "both ended", func() bool { return w.store.spine.relay.subscriptions() == 0 })
+			eventually(t, "both ended", func() bool { return w.store.feed.Subscriptions() == 0 })
 		}
 	}
 }
 
-// Bookmarks come at their pace to those who asked for them, also while nothing
-// happens that they see, and shortly before the watch times out. A watch that is
-// resumed from one misses nothing.
+// Bookmarks arrive periodically at watches that ask for them, also without matching events,
+// and shortly before the timeout. A watch that resumes at a bookmark misses no event.
 func TestBookmarks(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1", "c2")
@@ -185,7 +184,7 @@ func TestBookmarks(t *testing.T) {
 	watching := w.open_("c1", red)
 	silent := w.open_("c1", choice{red: true}.options("0"))
 	var last int64
-	for i := range 5 { // changes that it does not select
+	for i := range 5 { // changes that the selector excludes
 		rev := w.revision(w.put(space{cluster: []cluster.Name{"c1", "c2"}[i%2]}, object{"ns", fmt.Sprint("o", i)}, ""))
 		for last < rev {
 			e := next(t, watching)
@@ -218,8 +217,8 @@ func TestBookmarks(t *testing.T) {
 	}
 }
 
-// Selectors hold in lists and watches alike, cold and warm, also of fields that only
-// the schema knows, as an object comes to be selected and ceases to.
+// Selectors apply to lists and watches, cold and warm, also to fields of the schema. Objects
+// that begin or cease to match cause events.
 func TestSelectors(t *testing.T) {
 	w, _ := kelvin(t)
 	config := w.apis[0].(*multi).Interface.(*custom)
@@ -284,7 +283,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// Lists are the same cold and warm, at any revision that may be asked for.
+// Lists return the same objects cold and warm, at any allowed revision.
 func TestListsColdAndWarm(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1", "c2")
@@ -318,7 +317,7 @@ func TestListsColdAndWarm(t *testing.T) {
 		if n != 2 || err != nil || m.RemainingItemCount == nil || *m.RemainingItemCount != 3 {
 			t.Errorf("%s: first page: %d of %+v, %v", form, n, m, err)
 		}
-		for _, from := range []string{token, m.Continue} { // one of them begun cold
+		for _, from := range []string{token, m.Continue} { // one of the tokens is from a cold list
 			if from == "" {
 				continue
 			}
@@ -341,15 +340,4 @@ func TestListsColdAndWarm(t *testing.T) {
 	if _, err := w.listed(in("c1"), w.root, o); !apierrors.IsResourceExpired(err) {
 		t.Errorf("list of what is compacted: %v", err)
 	}
-}
-
-// subscriptions counts those who watch.
-func (r *relay) subscriptions() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for _, all := range r.watching {
-		n += len(all)
-	}
-	return n
 }

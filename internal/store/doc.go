@@ -1,7 +1,7 @@
 // Package store hides that one etcd holds the objects of many logical clusters.
 //
-// Above it are unmodified Kubernetes registries, which believe that there is one
-// cluster; below it is etcd. The cluster of an object is a segment of its key
-// and nothing else: it is inserted on the way in, compared on every write, and
-// read back from the key on the way out. No other package builds keys.
+// Unmodified Kubernetes registries use the store as if there were one cluster. The
+// cluster of an object is a segment of its key and nothing else: the store adds it to
+// the key of each request, compares it in every write, and sets the annotation
+// kcp.io/cluster of an object from its key.
 package store

@@ -16,13 +16,15 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/unforked/kcp/internal/values"
 )
 
-// An Encoded is a custom resource as clients get it: the JSON of what its schema makes
-// of the value that is stored. The storage of a custom resource reads into it what it
-// would read into an Unstructured, and makes that JSON once for all who ask.
+// An Encoded is a custom resource as JSON for clients, after conversion by its schema. The
+// storage of a custom resource reads into an Encoded as into an Unstructured, and encodes
+// each object once for all requests.
 type Encoded struct {
-	line []byte // that JSON in a line of its own; never changed
+	line []byte // JSON with a newline at the end; never changed
 }
 
 // GetObjectKind implements [runtime.Object]. The kind is in the JSON.
@@ -33,13 +35,13 @@ func (e *Encoded) DeepCopyObject() runtime.Object { return &Encoded{e.line} }
 
 // Encode writes the object as Kubernetes' serializer does.
 func (e *Encoded) Encode(w io.Writer) error {
-	_, err := w.Write(e.line) // at once: from its size follows whether it is compressed
+	_, err := w.Write(e.line) // in one call: the size decides whether it is compressed
 	return err
 }
 
-// An EncodedList is a list of objects as of [Encoded].
+// An EncodedList is a list of encoded objects.
 type EncodedList struct {
-	about unstructured.UnstructuredList // all but its items
+	about unstructured.UnstructuredList // without items
 	lines [][]byte
 }
 
@@ -58,7 +60,7 @@ func (l *EncodedList) DeepCopyObject() runtime.Object {
 	return &EncodedList{*l.about.DeepCopy(), slices.Clone(l.lines)}
 }
 
-// writeSize is how much of a list is written at once.
+// writeSize is the size of the buffer for a list.
 const writeSize = 64 << 10
 
 // Encode writes the list as Kubernetes' serializer does, with its fields in order.
@@ -67,7 +69,7 @@ func (l *EncodedList) Encode(to io.Writer) error {
 	for _, line := range l.lines {
 		size += len(line)
 	}
-	if _, err := io.WriteString(to, "{"); err != nil { // alone, by which the rest is known to be a stream
+	if _, err := io.WriteString(to, "{"); err != nil { // in a call of its own, which marks a stream
 		return err
 	}
 	w := bufio.NewWriterSize(to, min(size, writeSize))
@@ -108,7 +110,7 @@ func (l *EncodedList) writeItems(w *bufio.Writer) error {
 	return write(w, "]")
 }
 
-// separator is what comes before the i-th of several.
+// separator returns the text before the i-th element.
 func separator(i int) string {
 	if i == 0 {
 		return ""
@@ -147,13 +149,13 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 	}
 	if into.line, err = c.encoded(&r); err != nil {
 		if strict := c.Interface.Get(ctx, key, o, c.newFunc()); strict != nil {
-			return strict // says more of what cannot be decrypted
+			return strict // its error says why decryption failed
 		}
 	}
 	return err
 }
 
-// encodedList lists what it can from the cache that all schemas share.
+// encodedList lists from the cache that all schemas share, or from etcd.
 func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOptions, into *EncodedList) error {
 	var raws RawList
 	if err := c.raws(ctx, key, o, &raws); err != nil {
@@ -174,13 +176,13 @@ func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOpti
 	return nil
 }
 
-// A reading is what a schema makes of a stored value.
+// A reading is the JSON of a stored value, converted by a schema.
 type reading struct {
-	revision string // that is in it
+	revision string // in the JSON
 	line     []byte // never changed
 }
 
-// encoded returns the JSON of an object as its schema reads it. It is shared.
+// encoded returns the JSON of an object, converted by its schema. It is shared.
 func (c *custom) encoded(r *Raw) ([]byte, error) {
 	kept := c.multi.store.encoded
 	key := kept.key(c, "", r.framed)
@@ -206,23 +208,22 @@ func (c *custom) encoded(r *Raw) ([]byte, error) {
 	return line, nil
 }
 
-// unconverted returns how stored objects begin that are in the version of o: their
-// fields are in order.
+// unconverted returns the start of objects stored in the version of o: their fields are
+// sorted.
 func unconverted(o runtime.Object) []byte {
 	version, _ := o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
 	return []byte(`{"apiVersion":"` + version + `",`)
 }
 
-// keeps reports whether what the schema makes of a value may be kept: not if it comes
-// of a conversion, for which others may be asked who change their mind.
+// keeps reports whether the conversion of a value may be kept: not if a webhook converts
+// it, which may change.
 func (c *custom) keeps(framed []byte) bool {
-	_, value, err := cutFrame(framed)
+	_, value, err := values.CutFrame(framed)
 	return err == nil && bytes.HasPrefix(value, c.unconverted)
 }
 
-// remembers returns a decoder that reads once more what a schema made of a value,
-// where that is known: nearly all that is changed was read or written not long ago,
-// and that takes a third of the time.
+// remembers returns a decoder that uses the kept JSON of a value, if there is one. Most
+// objects that change were read or written recently, and that takes a third of the time.
 func (c *custom) remembers(d etcd3.Decoder) etcd3.Decoder { return readingDecoder{d, c} }
 
 type readingDecoder struct {

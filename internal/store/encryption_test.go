@@ -22,6 +22,9 @@ import (
 	kms "k8s.io/kms/pkg/service"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // Providers, as in an EncryptionConfiguration.
@@ -38,8 +41,8 @@ func keysOf(provider string, names ...string) string {
 
 func aesgcm(names ...string) string { return keysOf("aesgcm", names...) }
 
-// encrypting returns what a configuration with these providers makes of all
-// resources.
+// encrypting returns the transformers of a configuration that encrypts all resources with
+// these providers.
 func encrypting(t testing.TB, providers ...string) value.ResourceTransformers {
 	t.Helper()
 	return encryptingOnly(t, "*.*", providers...)
@@ -62,7 +65,7 @@ func encryptingOnly(t testing.TB, resource string, providers ...string) value.Re
 	return encryptionconfig.StaticTransformers(loaded.Transformers)
 }
 
-// plugin is a KMS, whose key it shows.
+// plugin is a KMS plugin with an observable key.
 type plugin struct {
 	mu  sync.Mutex
 	key string
@@ -71,7 +74,7 @@ type plugin struct {
 // startKMS starts a plugin and returns the provider that uses it.
 func startKMS(t testing.TB) (p *plugin, provider string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kms") // a short path, as for any socket
+	dir, err := os.MkdirTemp("", "kms") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +110,8 @@ func mirrored(data []byte) []byte {
 	return data
 }
 
-// Whatever encrypts: what is stored shows nothing, is read back wherever it was
-// written, and is of no use anywhere else.
+// With every provider, stored values contain no plaintext, are readable after a restart, and
+// cannot be decrypted at another key.
 func TestEncryption(t *testing.T) {
 	_, plugin := startKMS(t)
 	for name, provider := range map[string]string{
@@ -138,12 +141,12 @@ func encrypted(t *testing.T, w *world) {
 	next(t, watched)
 	next(t, watched)
 	stored := w.stored(t, "c1", at)
-	if !isEncrypted(stored) || bytes.Contains(stored, []byte("plain-text")) || bytes.Contains(stored, []byte("ns/x")) {
+	if !values.IsEncrypted(stored) || bytes.Contains(stored, []byte("plain-text")) || bytes.Contains(stored, []byte("ns/x")) {
 		t.Errorf("stored: %q", stored)
 	}
-	// A value that somebody moved to another cluster, in etcd itself.
-	moved := Key{w.resource(""), "bad", at.namespace, at.name}
-	if _, err := w.store.RawClient().Put(t.Context(), w.store.prefix+moved.full(), string(stored)); err != nil {
+	// A value that is moved to another cluster in etcd.
+	moved := w.resource("").Key("bad", at.namespace, at.name)
+	if _, err := w.store.RawClient().Put(t.Context(), w.store.prefix+moved.Path(), string(stored)); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, watched, "DELETED bad/x")
@@ -159,7 +162,7 @@ func encrypted(t *testing.T, w *world) {
 	if got := w.value(good); got != "plain-text" {
 		t.Errorf("after a restart: %q", got)
 	}
-	if _, rev, err := w.store.Metadata(t.Context(), Key{w.resource(""), "c1", at.namespace, at.name}); err != nil || rev == 0 {
+	if _, rev, err := w.store.Metadata(t.Context(), w.resource("").Key("c1", at.namespace, at.name)); err != nil || rev == 0 {
 		t.Errorf("metadata at revision %d: %v", rev, err)
 	}
 	w.repaired(t, at)
@@ -167,16 +170,15 @@ func encrypted(t *testing.T, w *world) {
 
 func (w *world) stored(t *testing.T, c cluster.Name, at object) []byte {
 	t.Helper()
-	resp, err := w.store.RawClient().Get(t.Context(), w.store.prefix+Key{w.resource(""), c, at.namespace, at.name}.full())
+	resp, err := w.store.RawClient().Get(t.Context(), w.store.prefix+w.resource("").Key(c, at.namespace, at.name).Path())
 	if err != nil || len(resp.Kvs) != 1 {
 		t.Fatal(resp, err)
 	}
 	return resp.Kvs[0].Value
 }
 
-// A new key that is put before the old one is used for what is written from then
-// on. What is still stored with the old one says so, and an update that changes
-// nothing rewrites it; then the old key can go.
+// New writes use the first key of the configuration. Values under the old key are reported as
+// stale, and an update without changes encrypts them again. Then the old key can be removed.
 func TestEncryptionKeyRotates(t *testing.T) {
 	for _, f := range []flavour{natives(), customs()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -189,11 +191,12 @@ func TestEncryptionKeyRotates(t *testing.T) {
 				}
 				s, err := Open(t.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption}))
 				w.ok(err, "open")
-				s.Spine().Follow(seen)
+				seen.store = s
+				s.Feed().Follow(seen)
 				w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
-				w.ok(s.Spine().Start(t.Context()), "start the spine")
+				w.ok(s.Feed().Start(t.Context()), "start the feed")
 			}
-			begin() // not encrypted yet
+			begin() // before encryption is configured
 			create(t, w.store, "c1")
 			w.put(space{cluster: "c1"}, at, "kept")
 			for _, providers := range [][]string{
@@ -221,22 +224,24 @@ func TestEncryptionKeyRotates(t *testing.T) {
 	}
 }
 
-// staleness follows which values are stale, by name.
-type staleness struct{ stale map[string]bool }
+// staleness records by name which values are stale.
+type staleness struct {
+	store *Store
+	stale map[string]bool
+}
 
 func (s *staleness) Reset() { s.stale = map[string]bool{} }
 func (s *staleness) Done()  {}
-func (s *staleness) Apply(e Event) {
-	if e.Deleted() || e.Key.Root == System {
+func (s *staleness) Apply(e feed.Event) {
+	if e.Deleted() || e.Key.Root == keys.System {
 		return
 	}
-	if _, stale, err := e.store.keyed(e.Key.GroupResource()).open(context.Background(), e.value, belowPrefix(e.Key.full())); err == nil {
+	if _, stale, err := s.store.values.Transformer(e.Key.GroupResource()).Open(context.Background(), e.Value, values.Path(e.Key.Path())); err == nil {
 		s.stale[e.Key.Name] = stale
 	}
 }
 
-// Only the resources that the configuration names are encrypted, native and custom
-// ones alike.
+// Only the configured resources are encrypted, both built-in and custom ones.
 func TestEncryptionByResource(t *testing.T) {
 	for resource, want := range map[string]string{
 		"*.*": "configmaps widgets", "widgets.example.com": "widgets", "*.example.com": "widgets", "configmaps": "configmaps", "*.": "configmaps",
@@ -255,7 +260,7 @@ func TestEncryptionByResource(t *testing.T) {
 				}
 				w := &world{TB: t, flavour: f, store: s, apis: []storage.Interface{api}}
 				w.put(space{cluster: "c1"}, object{"ns", "x"}, "v")
-				if isEncrypted(w.stored(t, "c1", object{"ns", "x"})) {
+				if values.IsEncrypted(w.stored(t, "c1", object{"ns", "x"})) {
 					got = append(got, f.resource("").Resource)
 				}
 			}
@@ -266,7 +271,7 @@ func TestEncryptionByResource(t *testing.T) {
 	}
 }
 
-// What was written encrypted says so to a server that knows no key.
+// Without the keys, the error of a read names the flag of the encryption configuration.
 func TestEncryptionForgotten(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.ended()
@@ -277,16 +282,16 @@ func TestEncryptionForgotten(t *testing.T) {
 		w.ended()
 		w.encryption = nil
 		w.start()
-		_, _, err := w.store.Read(t.Context(), Key{w.resource(""), "c1", "ns", "x"})
+		_, _, err := w.store.Read(t.Context(), w.resource("").Key("c1", "ns", "x"))
 		if err == nil || !strings.Contains(err.Error(), "--encryption-provider-config") {
 			t.Errorf("read without the key: %v", err)
 		}
 	})
 }
 
-// The key that is authenticated along with a value is that below the prefix, so that
-// all may be moved to another one, and nobody writes into one that was given out: a
-// cache of decrypted values keeps it.
+// Values are authenticated with their key below the prefix, so that all data can be moved to
+// another prefix. Transformers do not write into their input, because a cache of decrypted
+// values keeps the key.
 func TestEncryptionAuthenticates(t *testing.T) {
 	r := &recorder{ResourceTransformers: encrypting(t, aesgcm("one"))}
 	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: r}))
@@ -301,14 +306,14 @@ func TestEncryptionAuthenticates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Spine().Start(t.Context()); err != nil {
+	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := s.RawClient().Get(t.Context(), s.prefix+"/n/", clientv3.WithPrefix())
 	if err != nil || len(resp.Kvs) != 20 {
 		t.Fatal(len(resp.Kvs), err)
 	}
-	here, there := keyed{prefix: s.prefix, inner: r.TransformerForResource(configMaps)}, keyed{prefix: "/elsewhere", inner: r.TransformerForResource(configMaps)}
+	here, there := values.NewKinds(s.prefix, r).Transformer(configMaps), values.NewKinds("/elsewhere", r).Transformer(configMaps)
 	for _, kv := range resp.Kvs {
 		below := strings.TrimPrefix(string(kv.Key), s.prefix)
 		a, _, errA := here.TransformFromStorage(t.Context(), kv.Value, value.DefaultContext(kv.Key))
@@ -332,7 +337,7 @@ func TestEncryptionAuthenticates(t *testing.T) {
 	}
 }
 
-// recorder keeps what values are authenticated with.
+// recorder records the authenticated data of values.
 type recorder struct {
 	value.ResourceTransformers
 	mu   sync.Mutex

@@ -1,74 +1,29 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 )
 
-// History is compacted as often as was chosen, in this process and outside.
-func TestCompactionInterval(t *testing.T) {
-	interval := 300 * time.Millisecond // rather than five minutes
-	for name, e := range map[string]Etcd{
-		"in the process": {CompactionInterval: interval},
-		"the shortest":   {CompactionInterval: 1},
-		"outside":        {CompactionInterval: interval, Servers: etcdtest.Start(t, etcdtest.Options{}).Servers()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Etcd: e})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(s.Close)
-			begin, err := s.RawClient().Put(t.Context(), "/elsewhere", "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			tick := time.NewTicker(interval / 10)
-			defer tick.Stop()
-			deadline := time.After(patience)
-			for {
-				if _, err := s.RawClient().Put(t.Context(), "/elsewhere", ""); err != nil {
-					t.Fatal(err)
-				}
-				_, err := s.RawClient().Get(t.Context(), "/elsewhere", clientv3.WithRev(begin.Header.Revision))
-				if errors.Is(err, rpctypes.ErrCompacted) {
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				select {
-				case <-tick.C:
-				case <-deadline:
-					t.Fatal("history is not compacted")
-				}
-			}
-		})
-	}
-}
-
-// What is below one prefix has nothing to do with what is below another, in one etcd.
+// Stores with different prefixes on one etcd are independent.
 func TestPrefixesAreApart(t *testing.T) {
 	servers := etcdtest.Start(t, etcdtest.Options{}).Servers()
 	for i, prefix := range []string{"", "/other", "/other2", "/elsewhere"} {
-		s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Prefix: prefix, Etcd: Etcd{Servers: servers}})
+		s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Prefix: prefix, Etcd: etcd.Config{Servers: servers}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
 		cm := configMapsOf(t, s)
-		startSpines(t, s)
-		if n := s.Spine().Ledger().Clusters(); n != 0 {
+		startFeeds(t, s)
+		if n := s.Feed().Ledger().Clusters(); n != 0 {
 			t.Errorf("%q: at first there are %d clusters", prefix, n)
 		}
 		create(t, s, "c1")
@@ -82,11 +37,11 @@ func TestPrefixesAreApart(t *testing.T) {
 	}
 }
 
-// The files of one member of a lost etcd are enough to go on alone, if that is chosen.
+// ForceNewCluster starts a new etcd from the files of one member of a lost cluster.
 func TestForceNewCluster(t *testing.T) {
-	etcd, all := several(t, 1, etcdtest.Options{Members: 3, Steady: true})
+	members, all := several(t, 1, etcdtest.Options{Members: 3, Steady: true})
 	cm := configMapsOf(t, all[0])
-	startSpines(t, all...)
+	startFeeds(t, all...)
 	create(t, all[0], "c1")
 	const objects = 20
 	for i := range objects {
@@ -96,18 +51,18 @@ func TestForceNewCluster(t *testing.T) {
 		}
 	}
 	all[0].Close()
-	etcd.Kill()
+	members.Kill()
 	s, err := Open(t.Context(), Options{
-		Dir: t.TempDir(), Version: "1.36", NoSync: true, Etcd: Etcd{Dir: etcd.Members[0].Backup(), ForceNewCluster: true},
+		Dir: t.TempDir(), Version: "1.36", NoSync: true, Etcd: etcd.Config{Dir: members.Members[0].Backup(), ForceNewCluster: true},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	cm = configMapsOf(t, s)
-	startSpines(t, s)
+	startFeeds(t, s)
 	var list corev1.ConfigMapList
-	if err := cm.GetList(in("c1"), cmRoot, everything(""), &list); err != nil || len(list.Items) < objects-1 { // a follower may lack the last
+	if err := cm.GetList(in("c1"), cmRoot, everything(""), &list); err != nil || len(list.Items) < objects-1 { // a follower may lack the last write
 		t.Errorf("%d objects, %v", len(list.Items), err)
 	}
 	if err := cm.Create(in("c1"), cmRoot+"/ns/more", configMap("ns", "more", ""), nil, 0); err != nil {
@@ -115,19 +70,19 @@ func TestForceNewCluster(t *testing.T) {
 	}
 }
 
-// Without a leader nothing can be written or listed, but nothing is lost either, and all
-// of it goes on by itself when there is one.
+// Without a leader, writes and consistent lists fail and no data is lost. They succeed again
+// once there is a leader.
 func TestLeaderless(t *testing.T) {
 	t.Parallel() // it mostly waits
-	etcd, all := several(t, 1, etcdtest.Options{Members: 3})
+	members, all := several(t, 1, etcdtest.Options{Members: 3})
 	s := all[0]
 	cm := configMapsOf(t, s)
-	startSpines(t, s)
+	startFeeds(t, s)
 	create(t, s, "c1")
 	if err := cm.Create(in("c1"), cmRoot+"/ns/before", configMap("ns", "before", ""), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range etcd.Members[1:] {
+	for _, m := range members.Members[1:] {
 		m.Kill()
 	}
 	if err := cm.Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0); !outage(err) {
@@ -136,20 +91,20 @@ func TestLeaderless(t *testing.T) {
 	if err := cm.GetList(in("c1"), cmRoot, everything(""), &corev1.ConfigMapList{}); !outage(err) {
 		t.Errorf("list: %v", err)
 	}
-	// What may be old is served by the one that is left, for who asks for that.
+	// The remaining member serves reads that accept old data.
 	old := storage.ListOptions{ResourceVersion: "0", Recursive: true, Predicate: storage.Everything}
 	var list corev1.ConfigMapList
 	if err := cm.GetList(in("c1"), cmRoot, old, &list); err != nil || len(list.Items) != 1 {
 		t.Errorf("a list of any age: %d, %v", len(list.Items), err)
 	}
-	for _, m := range etcd.Members[1:] {
+	for _, m := range members.Members[1:] {
 		m.Start()
 	}
 	reconnected(t, s)
 	if err := cm.Create(in("c1"), cmRoot+"/ns/after", configMap("ns", "after", ""), nil, 0); err != nil {
 		t.Errorf("with a leader: %v", err)
 	}
-	err := cm.Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0) // which may have been done
+	err := cm.Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0) // the write may have succeeded
 	if err != nil && !storage.IsExist(err) && !apierrors.IsAlreadyExists(err) {
 		t.Errorf("once more: %v", err)
 	}

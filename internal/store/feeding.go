@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,27 +14,30 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
-// betweenWatches is at least between the beginnings of two watches that feed a cache.
+// betweenWatches is the least time between the starts of two watches of one cache.
 const betweenWatches = time.Second
 
-// feeding is the storage that a watch cache of all clusters reads.
+// currentTimeout limits how long a consistent list waits for the change feed.
+const currentTimeout = time.Second
+
+// A feeding is the storage that fills a watch cache of all clusters.
 type feeding struct {
 	storage.Interface
-	store     *Store
-	committed *atomic.Int64  // newest revision under the prefix of the resource
-	cache     *cacher.Cacher // that is fed
-	from      int64          // revision to begin with, if it is still there; 0 for that of the last process
+	store    *Store
+	progress *progress      // of the resource
+	cache    *cacher.Cacher // that it fills
+	from     int64          // revision to begin with, if it is not compacted; 0 for that of the last process
 
 	ended chan struct{} // closed once stopped
 
 	mu      sync.Mutex
-	watch   *fed      // the one that feeds the cache; nil before the first
-	begun   time.Time // when that began
+	watch   *fed      // the present watch; nil before the first
+	begun   time.Time // when it began
 	listed  bool      // whether the cache was filled before
 	stopped bool
 }
 
-// fed is a watch that tells when its reader, who then stops it, is done with it.
+// A fed is a watch that reports when its reader has stopped it.
 type fed struct {
 	watch.Interface
 	done func()
@@ -49,7 +51,7 @@ func (w *fed) Stop() {
 }
 
 func (s *Store) feeding(feed storage.Interface, prefix string) *feeding {
-	return &feeding{Interface: feed, store: s, committed: s.guard.follow(prefix), ended: make(chan struct{})}
+	return &feeding{Interface: feed, store: s, progress: s.guard.follow(prefix), ended: make(chan struct{})}
 }
 
 // IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
@@ -61,24 +63,28 @@ func (*feeding) IsWatchListSemanticsUnSupported() bool { return true }
 // EnableResourceSizeEstimation would keep a map of every key and sweep it.
 func (*feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// GetCurrentResourceVersion returns the newest revision under the cache's own
-// prefix, which a consistent list waits for. Where nobody else writes to etcd, that
-// is what this process last committed there. Where others do, it is known once the
-// spine, which follows all prefixes, is as far as etcd. Upstream takes the revision
-// of all of etcd, which a quiet cache learns of only by a progress report.
+// GetCurrentResourceVersion returns the newest revision below the prefix of the cache, for
+// which a consistent list waits. The change feed knows it once it has reached the newest
+// read of the resource or, if other processes write, the current revision of etcd. Upstream
+// returns the revision of all of etcd, which a quiet cache learns only from a progress
+// notification.
 func (f *feeding) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	if f.store.horizon != nil {
-		rev, err := f.store.horizon.now(ctx)
+	rev := f.progress.read.Load()
+	if f.store.revisions != nil {
+		now, _, err := f.store.revisions.Read(ctx)
 		if err != nil {
 			return 0, err
 		}
-		limited, cancel := context.WithTimeout(ctx, freshness)
+		rev = max(rev, now)
+	}
+	if rev > f.progress.newest.Load() && !f.store.feed.Reached(rev) {
+		limited, cancel := context.WithTimeout(ctx, currentTimeout)
 		defer cancel()
-		if f.store.spine.reach(limited, rev) != nil {
-			return uint64(rev), ctx.Err() // the cache finds out by itself, if the spine cannot tell
+		if f.store.feed.Reach(limited, rev) != nil {
+			return uint64(rev), ctx.Err() // the cache waits by itself
 		}
 	}
-	return uint64(f.committed.Load()), nil
+	return uint64(f.progress.newest.Load()), nil
 }
 
 // GetList fills the cache.
@@ -95,13 +101,13 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 		from = f.store.resumable()
 	}
 	if first && from > 0 {
-		// As of where the watches of the last cache ended: this one takes in what
-		// came after as events, and so do the watches that are resumed.
+		// As of the revision at which the watches of the last cache ended: the cache and
+		// the resumed watches get later changes as events.
 		before := o
 		before.ResourceVersion, before.ResourceVersionMatch = strconv.FormatInt(from, 10), metav1.ResourceVersionMatchExact
 		if err := f.Interface.GetList(ctx, key, before, list); err == nil {
 			return nil
-		} // compacted since
+		} // compacted
 	}
 	return f.Interface.GetList(ctx, key, o, list)
 }
@@ -111,7 +117,7 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	if err := f.refuse(); err != nil {
 		return nil, err
 	}
-	f.calm(ctx)
+	f.pace(ctx)
 	w, err := f.Interface.Watch(ctx, key, o)
 	if err != nil {
 		return nil, err
@@ -126,9 +132,9 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	return fresh, nil
 }
 
-// calm returns when a watch may begin: the reflector begins the next one at once when one
-// fails, over and over while etcd has no leader.
-func (f *feeding) calm(ctx context.Context) {
+// pace waits until the next watch may begin: while etcd has no leader, every watch fails and
+// the reflector begins the next one at once.
+func (f *feeding) pace(ctx context.Context) {
 	f.mu.Lock()
 	wait := betweenWatches - time.Since(f.begun)
 	f.begun = time.Now().Add(max(0, wait))
@@ -151,12 +157,12 @@ func (f *feeding) refuse() error {
 	if !f.stopped {
 		return nil
 	}
-	return apierrors.NewTooManyRequests("the watch cache is stopping", 1) // the reflector waits quietly
+	return apierrors.NewTooManyRequests("the watch cache is stopping", 1) // the reflector logs nothing
 }
 
-// stop ends the feed, and returns once the cache has taken in all of it. Upstream's
-// cacher waits forever for its reflector if it is stopped while the reflector
-// has more changes than there is room for.
+// stop ends the watch, and returns once the cache has taken in its events. Upstream's cacher
+// waits forever for its reflector if it is stopped while the reflector has more events than
+// there is room for.
 func (f *feeding) stop() {
 	f.store.feedsMu.Lock()
 	delete(f.store.feeds, f)
@@ -174,10 +180,9 @@ func (f *feeding) stop() {
 	}
 }
 
-// catchUp returns once the cache has taken in everything up to revision rev, or ctx
-// ends.
+// catchUp returns once the cache has everything up to revision rev, or ctx ends.
 func (f *feeding) catchUp(ctx context.Context, rev int64) {
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		if f.cache.Ready() {
@@ -192,7 +197,7 @@ func (f *feeding) catchUp(ctx context.Context, rev int64) {
 			return
 		}
 		if watching {
-			_ = f.RequestWatchProgress(ctx) // asked again if it fails
+			_ = f.RequestWatchProgress(ctx) // repeated at the next tick
 		}
 		select {
 		case <-tick.C:

@@ -5,52 +5,41 @@ import (
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/shrink"
 )
 
-// A State says what may be written in a cluster. It is the value of the
-// cluster's fence, a key that every write of the cluster compares: without a
-// fence the cluster does not exist, and changing it stops, in every process at
-// once, the writes that the new state does not allow.
+// A State is the value of a cluster's fence: it says which writes are allowed. The fence is
+// a key that every write of the cluster compares. A cluster without a fence does not exist.
+// A change of the fence stops the writes that the new state forbids, in every process at
+// once.
 type State string
 
 const (
-	Gone        State = ""            // no fence: no cluster, nothing may be written
-	Active      State = "active"      // everything may be written
-	Terminating State = "terminating" // nothing may be created
-	Frozen      State = "frozen"      // nothing may be written
+	Gone        State = ""            // no fence: no cluster, no writes
+	Active      State = "active"      // all writes
+	Terminating State = "terminating" // no creations
+	Frozen      State = "frozen"      // no writes
 )
 
-func fenceAt(c cluster.Name) Key {
-	return Key{Resource: Resource{Root: System, Resource: "fences"}, Cluster: c, Name: "fence"}
-}
-
-func fenceKey(c cluster.Name) string { return fenceAt(c).full() }
-
-// fenceOf returns the cluster whose fence is stored at k.
-func fenceOf(k Key) (cluster.Name, bool) {
-	return k.Cluster, k.Root == System && k.Resource.Resource == "fences" && k.Group == ""
-}
-
-// A fence is what a process knows of a cluster's fence key.
+// A fence is the state of a cluster's fence key at a revision.
 type fence struct {
 	rev   int64 // of the fence key; 0 when it is absent
 	state State
 }
 
-// allows reports whether a write may go ahead; creates is true for one that
-// makes a new object.
+// allows reports whether the state allows a write, or a creation if creates is set.
 func (f fence) allows(creates bool) bool {
 	return f.state == Active || f.state == Terminating && !creates
 }
 
-// fences holds what is known of the fences of clusters. It may lag behind etcd:
-// a write based on it fails its compare then, and brings it up to date.
+// fences are the known fences of clusters. They may be older than etcd: a write with an old
+// fence fails its compare, and updates the fence.
 type fences struct {
 	mu    sync.RWMutex
 	known shrink.Map[cluster.Name, fence]
-	// floor is the newest revision at which a cluster was seen to be gone. Of a
-	// cluster that is not known, older news may be from before its end.
+	// floor is the newest revision at which a cluster was found deleted. A fence from an
+	// older revision may be from before the deletion of its cluster.
 	floor int64
 }
 
@@ -62,9 +51,8 @@ func (f *fences) get(c cluster.Name) (fence, bool) {
 	return f.known.Get(c)
 }
 
-// learn records that at revision at the fence of c was as given. Older news
-// than what is known is dropped, and so is what may be older: who asks next
-// reads the fence.
+// learn records the fence of c at revision at. It ignores a fence that is, or may be, older
+// than the known one: the next write then reads the fence.
 func (f *fences) learn(c cluster.Name, now fence, at int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,8 +67,7 @@ func (f *fences) learn(c cluster.Name, now fence, at int64) {
 	}
 }
 
-// forget drops all that was learned of fences written up to revision rev, as
-// changes of them may have been missed.
+// forget drops fences written up to revision rev, as changes of them may have been missed.
 func (f *fences) forget(rev int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,12 +75,12 @@ func (f *fences) forget(rev int64) {
 	f.floor = max(f.floor, rev)
 }
 
-// State returns what may be written in a cluster: [Gone] if there is no such
-// cluster. It is exact: when this process knows of no fence, etcd is asked.
+// State returns the state of a cluster: [Gone] if it does not exist. It is exact: if this
+// process does not know the fence, it reads etcd.
 func (s *Store) State(ctx context.Context, c cluster.Name) (State, error) {
 	f, err := s.guard.fence(ctx, c)
 	if err != nil {
-		noteOutage(ctx, err)
+		etcd.NoteOutage(ctx, err)
 	}
 	return f.state, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,39 +16,72 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/quota"
 )
 
-// guard is where every read and write of Kubernetes' storage meets etcd. To each
-// write it adds the compare of its cluster's fence, in the same transaction, so
-// that several processes on one etcd are correct without waiting for each other.
+// guard is the access of Kubernetes' storage to etcd. It adds the compare of the cluster's
+// fence to the transaction of each write, so that several processes on one etcd are correct
+// without waiting for each other.
 type guard struct {
 	kubernetes.Interface // reads
 	kv                   clientv3.KV
 	prefix               string // of etcd keys, as in "/registry"
-	lease                string // key that the writes of loops compare
 	fences               *fences
-	budgets              *budgets
-	capacity             *capacity
+	namespaces           *namespaceGuard // nil to create objects without a check of their namespace
+	tenants              *quota.Tenants
+	capacity             *etcd.Capacity
 
 	latest atomic.Int64 // newest revision that this process has seen
-	// committed has, by the prefix of each resource with a cache, as *atomic.Int64 the
-	// newest revision committed there: by this process or, once the spine has applied it,
-	// by another.
+	// committed has a *progress for each resource with a cache, by its prefix.
 	committed sync.Map
+}
+
+// A progress is the newest change of a resource. Every change that a client may have seen
+// is at or before newest, or will be in the change feed up to the revision read: a read may
+// see a commit before its writer gets an answer, or after its writer gave up.
+type progress struct {
+	newest atomic.Int64 // known to be committed by this process or the change feed
+	read   atomic.Int64 // of the newest read from etcd
 }
 
 var _ kubernetes.Interface = (*guard)(nil)
 
-// attempts bounds how often a write whose fence moved is tried again.
+// attempts limits how often a write is tried if fences change.
 const attempts = 4
 
 // List implements [kubernetes.Interface].
 func (g *guard) List(ctx context.Context, prefix string, o kubernetes.ListOptions) (kubernetes.ListResponse, error) {
 	resp, err := g.Interface.List(ctx, prefix, o)
+	if err == nil && o.Revision == 0 {
+		g.readAt(prefix, resp.Revision)
+	}
 	if n, ok := ctx.Value(readKey{}).(*int); ok {
 		*n += len(resp.Kvs)
 	}
+	countBytes(ctx, &resp)
 	return resp, err
+}
+
+// Get implements [kubernetes.Interface].
+func (g *guard) Get(ctx context.Context, key string, o kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+	resp, err := g.Interface.Get(ctx, key, o)
+	if err == nil && o.Revision == 0 {
+		g.readAt(key, resp.Revision)
+	}
+	return resp, err
+}
+
+// readAt records that a key or a range was read at a revision.
+func (g *guard) readAt(key string, rev int64) {
+	r, _, ok := keys.Split(strings.TrimPrefix(key, g.prefix))
+	if !ok {
+		return
+	}
+	if v, ok := g.committed.Load(r.Prefix()); ok {
+		raise(&v.(*progress).read, rev)
+	}
 }
 
 func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, expected int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
@@ -77,30 +111,34 @@ func (g *guard) OptimisticDelete(ctx context.Context, key string, expected int64
 	return kubernetes.DeleteResponse{KV: kv, Succeeded: resp.Succeeded, Revision: resp.Header.Revision}, nil
 }
 
-// afford refuses a write of n bytes that a cluster must not make now.
+// afford returns an error if a cluster may not write n bytes now.
 func (g *guard) afford(ctx context.Context, c cluster.Name, n int, creates bool) error {
-	if err := g.capacity.refuse(ctx, c, n, creates); err != nil {
+	if err := g.capacity.Refuse(ctx, c, n, creates); err != nil {
 		return err
 	}
-	return g.budgets.spend(c, n)
+	return g.tenants.Allow(quota.Write{Cluster: c, Bytes: n, Creates: creates, Clears: etcd.ClearsUp(ctx)}, g.capacity.Quota())
 }
 
-func (g *guard) parse(key string) (Key, error) {
+func (g *guard) parse(key string) (keys.Key, error) {
 	if len(key) > len(g.prefix) && key[:len(g.prefix)] == g.prefix {
-		if k, ok := parseKey(key[len(g.prefix):]); ok {
+		if k, ok := keys.Parse(key[len(g.prefix):]); ok {
 			return k, nil
 		}
 	}
-	return Key{}, fmt.Errorf("refusing to write at malformed key %q", key)
+	return keys.Key{}, fmt.Errorf("refusing to write at malformed key %q", key)
 }
 
-// write does op if its key is at revision expected and the fence of its cluster
-// allows it. If only the key differs, it returns the key's present value.
-func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
-	key, fenced := string(op.KeyBytes()), g.prefix+fenceKey(k.Cluster)
-	on, led := conditionOf(ctx, k.Resource), g.led(ctx)
-	for range attempts {
-		f, err := g.allowed(ctx, k.Cluster, expected == 0)
+// write executes op if the key is at revision expected, the fence of its cluster allows it
+// and its conditions hold. If only the key differs, write returns the key's present value.
+func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
+	key, fenced := string(op.KeyBytes()), g.prefix+keys.Fence(k.Cluster).Path()
+	led, created := g.led(ctx), expected == 0
+	var conditions []*Condition
+	for n := range attempts {
+		f, err := g.allowed(ctx, k.Cluster, created)
+		if err == nil && n == 0 {
+			conditions, err = g.conditions(ctx, k, created)
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -109,7 +147,7 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 			clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev),
 		}
 		ops, reads := []clientv3.Op{op}, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(fenced)}
-		if on != nil {
+		for _, on := range conditions {
 			compares, reads = append(compares, on.compare(g.prefix)), append(reads, on.read(g.prefix))
 			if on.Advance {
 				ops = append(ops, on.advance(g.prefix))
@@ -130,8 +168,8 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 		}
 		now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision)
 		moved := now.rev != f.rev
-		if on != nil {
-			renewed, err := on.renewed(ctx, first(resp.Responses[2].GetResponseRange()))
+		for i, on := range conditions {
+			renewed, err := on.renewed(ctx, first(resp.Responses[2+i].GetResponseRange()))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -144,7 +182,25 @@ func (g *guard) write(ctx context.Context, k Key, expected int64, op clientv3.Op
 	return nil, nil, apierrors.NewServerTimeout(schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}, "write", 1)
 }
 
-// fence returns the fence of c as this process knows it, or else as it is.
+// conditions returns the conditions of a write to k, besides the fence of its cluster.
+func (g *guard) conditions(ctx context.Context, k keys.Key, creates bool) ([]*Condition, error) {
+	var all []*Condition
+	if on := conditionOf(ctx, k.Resource); on != nil {
+		all = append(all, on)
+	}
+	if creates {
+		in, err := g.namespaces.condition(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		if in != nil {
+			all = append(all, in)
+		}
+	}
+	return all, nil
+}
+
+// fence returns the fence of c from memory, or else from etcd.
 func (g *guard) fence(ctx context.Context, c cluster.Name) (fence, error) {
 	if f, ok := g.fences.get(c); ok {
 		return f, nil
@@ -152,8 +208,8 @@ func (g *guard) fence(ctx context.Context, c cluster.Name) (fence, error) {
 	return g.readFence(ctx, c)
 }
 
-// allowed returns the fence of c, which lets a write go ahead, or the error that
-// refuses it. It never refuses for what is no longer so.
+// allowed returns the fence of c if it allows a write, or else an error. It refuses only
+// after a read of etcd.
 func (g *guard) allowed(ctx context.Context, c cluster.Name, creates bool) (fence, error) {
 	f, ok := g.fences.get(c)
 	if !ok || !f.allows(creates) {
@@ -169,7 +225,7 @@ func (g *guard) allowed(ctx context.Context, c cluster.Name, creates bool) (fenc
 }
 
 func (g *guard) readFence(ctx context.Context, c cluster.Name) (fence, error) {
-	resp, err := g.kv.Get(ctx, g.prefix+fenceKey(c))
+	resp, err := g.kv.Get(ctx, g.prefix+keys.Fence(c).Path())
 	if err != nil {
 		return fence{}, err
 	}
@@ -177,7 +233,7 @@ func (g *guard) readFence(ctx context.Context, c cluster.Name) (fence, error) {
 	return g.read(c, (*pb.RangeResponse)(resp), resp.Header.Revision), nil
 }
 
-// read learns the fence of c from a read of its key at revision at.
+// read records the fence of c from a read of its key at revision at.
 func (g *guard) read(c cluster.Name, r *pb.RangeResponse, at int64) fence {
 	var f fence
 	if kv := first(r); kv != nil {
@@ -194,28 +250,27 @@ func first(r *pb.RangeResponse) *mvccpb.KeyValue {
 	return r.Kvs[0]
 }
 
-// saw records that revision rev exists and, for resources, that it was committed
-// there.
-func (g *guard) saw(rev int64, resources ...Resource) {
+// saw records that etcd has reached revision rev and, for resources, that they changed in
+// it.
+func (g *guard) saw(rev int64, resources ...keys.Resource) {
 	raise(&g.latest, rev)
 	for _, r := range resources {
-		if v, ok := g.committed.Load(r.prefix()); ok {
-			raise(v.(*atomic.Int64), rev)
+		if v, ok := g.committed.Load(r.Prefix()); ok {
+			raise(&v.(*progress).newest, rev)
 		}
 	}
 }
 
-// follow returns the newest revision that is known to be committed under the prefix
-// of a resource, from now on: it begins at the newest of all. There is one for each
-// cache, and not for each resource that was ever written.
-func (g *guard) follow(prefix string) *atomic.Int64 {
-	v, _ := g.committed.LoadOrStore(prefix, new(atomic.Int64))
-	newest := v.(*atomic.Int64)
-	raise(newest, g.latest.Load()) // after the Store: a commit that did not see it, this sees
-	return newest
+// follow returns the progress of the resource with a prefix, beginning with the newest
+// known revision. Only resources with a cache have a progress.
+func (g *guard) follow(prefix string) *progress {
+	v, _ := g.committed.LoadOrStore(prefix, new(progress))
+	p := v.(*progress)
+	raise(&p.newest, g.latest.Load()) // after the Store: this load sees a commit that missed the Store
+	return p
 }
 
-// unfollow ends what follow began.
+// unfollow ends follow.
 func (g *guard) unfollow(prefix string) { g.committed.Delete(prefix) }
 
 func raise(to *atomic.Int64, rev int64) {
@@ -227,7 +282,7 @@ func raise(to *atomic.Int64, rev int64) {
 	}
 }
 
-// fencedOff is the answer to a write that the state of its cluster forbids.
+// fencedOff returns the error of a write that the state of its cluster forbids.
 func fencedOff(c cluster.Name, s State) error {
 	clusters := schema.GroupResource{Group: "core.kcp.io", Resource: "logicalclusters"}
 	switch s {

@@ -18,12 +18,14 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/quota"
 )
 
-// behind changes a fence as another process would.
+// behind changes a fence directly in etcd, as another process would.
 func behind(t testing.TB, s *Store, c cluster.Name, state State) int64 {
 	t.Helper()
-	key := s.prefix + fenceKey(c)
+	key := s.prefix + keys.Fence(c).Path()
 	if state == Gone {
 		r, err := s.RawClient().Delete(t.Context(), key)
 		if err != nil {
@@ -38,8 +40,8 @@ func behind(t testing.TB, s *Store, c cluster.Name, state State) int64 {
 	return r.Header.Revision
 }
 
-// unfollowed opens a store whose spine does not run: it hears of changes behind
-// its back only from what it meets.
+// unfollowed opens a store whose feed does not run. It learns of changes of other processes
+// only from failed transactions.
 func unfollowed(t testing.TB) (*Store, storage.Interface) {
 	t.Helper()
 	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true}))
@@ -50,8 +52,7 @@ func unfollowed(t testing.TB) (*Store, storage.Interface) {
 	return s, configMapsOf(t, s)
 }
 
-// A fence that another process changed decides the next write, whatever this one
-// believed.
+// The next write observes a fence that another process changed.
 func TestFenceChangedBehindTheBack(t *testing.T) {
 	s, cm := unfollowed(t)
 	create(t, s, "c1")
@@ -72,9 +73,9 @@ func TestFenceChangedBehindTheBack(t *testing.T) {
 		state          State
 		create, update func(error) bool
 	}{
-		{Active, nothing, nothing}, // at another revision
+		{Active, nothing, nothing}, // the fence has another revision
 		{Terminating, apierrors.IsForbidden, nothing},
-		{Active, nothing, nothing}, // what refused is no longer so
+		{Active, nothing, nothing}, // the fence no longer refuses
 		{Frozen, apierrors.IsServiceUnavailable, apierrors.IsServiceUnavailable},
 		{Terminating, apierrors.IsForbidden, nothing},
 		{Gone, apierrors.IsNotFound, apierrors.IsNotFound},
@@ -88,18 +89,18 @@ func TestFenceChangedBehindTheBack(t *testing.T) {
 		if got, err := s.State(t.Context(), "c1"); err != nil || got != step.state {
 			t.Errorf("fence %q: known as %q, %v", step.state, got, err)
 		}
-		_, err := s.Commit(t.Context(), []Write{{Resource: NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", fmt.Sprint("by-commit", n), "")}})
+		_, err := s.Commit(t.Context(), []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", fmt.Sprint("by-commit", n), "")}})
 		if !step.create(err) {
 			t.Errorf("fence %q: commit says %v", step.state, err)
 		}
 	}
 }
 
-// A Commit meets fences that moved as any write does.
+// A Commit retries when a fence has changed, as other writes do.
 func TestCommitMeetsMovedFence(t *testing.T) {
 	s, _ := unfollowed(t)
 	create(t, s, "c1")
-	w := []Write{{Resource: NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}}
+	w := []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}}
 	behind(t, s, "c1", Active)
 	rev, err := s.Commit(t.Context(), w)
 	if err != nil {
@@ -110,8 +111,8 @@ func TestCommitMeetsMovedFence(t *testing.T) {
 	if _, err = s.Commit(t.Context(), w); err != nil {
 		t.Errorf("update in a terminating cluster: %v", err)
 	}
-	// Two writes, of which only the second creates.
-	system := Write{Resource: Resource{Root: Custom, Group: "g", Resource: "r"}, Cluster: "c1", Object: widget(object{"ns", "x"}, row{})}
+	// Of the two writes only the second one creates an object.
+	system := Write{Resource: keys.Resource{Root: keys.Custom, Group: "g", Resource: "r"}, Cluster: "c1", Object: widget(object{"ns", "x"}, row{})}
 	w[0].Expect, w[0].Delete = s.revisionOf(t, w[0]), true
 	if _, err = s.Commit(t.Context(), []Write{w[0], system}); !apierrors.IsForbidden(err) {
 		t.Errorf("create beside a delete in a terminating cluster: %v", err)
@@ -134,18 +135,18 @@ func (s *Store) revisionOf(t testing.TB, w Write) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rev, err := s.Read(t.Context(), Key{w.Resource, w.Cluster, a.GetNamespace(), a.GetName()})
+	_, rev, err := s.Read(t.Context(), w.Resource.Key(w.Cluster, a.GetNamespace(), a.GetName()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rev
 }
 
-// What a Commit must not do, and what it says of objects that are not as expected.
+// Invalid Commits return errors, also if objects are not in the expected state.
 func TestCommitRefuses(t *testing.T) {
 	s, _ := unfollowed(t)
 	create(t, s, "c1", "c2")
-	r := NativeResource(configMaps)
+	r := keys.NativeResource(configMaps)
 	x := Write{Resource: r, Cluster: "c1", Object: configMap("ns", "x", "")}
 	rev, err := s.Commit(t.Context(), []Write{x})
 	if err != nil {
@@ -157,7 +158,7 @@ func TestCommitRefuses(t *testing.T) {
 	says := func(text string) func(error) bool {
 		return func(err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	}
-	other := Write{Resource: CustomResource(widgets, ""), Cluster: "c1", Object: widget(object{"ns", "beside"}, row{})}
+	other := Write{Resource: keys.CustomResource(widgets, ""), Cluster: "c1", Object: widget(object{"ns", "beside"}, row{})}
 	for name, test := range map[string]struct {
 		writes []Write
 		fences []Fence
@@ -174,7 +175,7 @@ func TestCommitRefuses(t *testing.T) {
 		"malformed cluster":      {[]Write{{Resource: r, Cluster: "c1/ns", Object: configMap("", "x", "")}}, nil, says("malformed")},
 		"malformed name":         {[]Write{{Resource: r, Cluster: "c1", Object: configMap("ns", "x/y", "")}}, nil, says("malformed")},
 		"malformed fence":        {nil, []Fence{{Cluster: "a/b", State: Active}}, says("malformed")},
-		"unknown resource":       {[]Write{{Resource: Resource{Root: Native, Resource: "unknown"}, Cluster: "c1", Object: configMap("ns", "x", "")}}, nil, says("not served")},
+		"unknown resource":       {[]Write{{Resource: keys.Resource{Root: keys.Native, Resource: "unknown"}, Cluster: "c1", Object: configMap("ns", "x", "")}}, nil, says("not served")},
 	} {
 		if _, err := s.Commit(t.Context(), test.writes, test.fences...); !test.want(err) {
 			t.Errorf("%s: %v", name, err)
@@ -183,13 +184,12 @@ func TestCommitRefuses(t *testing.T) {
 	if rev := s.revisionOf(t, other); rev != 0 {
 		t.Errorf("a refused transaction wrote its other object at %d", rev)
 	}
-	if _, _, err := s.Read(t.Context(), Key{r, "c1", "ns", "a/b"}); err == nil {
+	if _, _, err := s.Read(t.Context(), r.Key("c1", "ns", "a/b")); err == nil {
 		t.Error("read of a malformed key")
 	}
 }
 
-// Once a cluster is terminating, nothing is created in it: neither while the fence
-// turns nor later.
+// In a terminating cluster nothing is created, neither while the fence changes nor later.
 func TestTerminateWhileCreating(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -215,8 +215,8 @@ func TestTerminateWhileCreating(t *testing.T) {
 				}
 			})
 		}
-		for s.Spine().Ledger().Of(c)[NativeResource(configMaps)].Objects < 3 {
-			if err := s.Spine().WaitFor(t.Context(), s.guard.latest.Load()); err != nil {
+		for s.Feed().Ledger().Of(c)[keys.NativeResource(configMaps)].Objects < 3 {
+			if err := s.Feed().WaitFor(t.Context(), s.guard.latest.Load()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -231,7 +231,7 @@ func TestTerminateWhileCreating(t *testing.T) {
 	}
 }
 
-// Writers of one object do not lose each other's changes.
+// Concurrent writers of one object do not lose each other's changes.
 func TestConflictingWriters(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -265,7 +265,7 @@ func TestConflictingWriters(t *testing.T) {
 	}
 }
 
-// fickle changes a fence behind every read of it.
+// fickle is a KV that changes a fence on every read of it.
 type fickle struct {
 	clientv3.KV
 	t *testing.T
@@ -279,8 +279,8 @@ func (f *fickle) Txn(ctx context.Context) clientv3.Txn {
 	return f.KV.Txn(ctx)
 }
 
-// A write whose fence never stands still ends with an error that says to try
-// again, and not with one about its object.
+// A write whose fence changes at every attempt ends with an error to retry, not with an error
+// about its object.
 func TestRestlessFence(t *testing.T) {
 	s, cm := unfollowed(t)
 	create(t, s, "c1")
@@ -289,16 +289,16 @@ func TestRestlessFence(t *testing.T) {
 	if err := cm.Create(in("c1"), cmRoot+"/ns/x", configMap("ns", "x", ""), nil, 0); !apierrors.IsServerTimeout(err) {
 		t.Errorf("create: %v", err)
 	}
-	w := Write{Resource: NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}
+	w := Write{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}
 	if _, err := s.Commit(t.Context(), []Write{w}); !apierrors.IsServerTimeout(err) {
 		t.Errorf("commit: %v", err)
 	}
-	if restless.n > 3*attempts { // a Commit that failed reads why
+	if restless.n > 3*attempts { // a failed Commit reads the fence to find the cause
 		t.Errorf("%d transactions", restless.n)
 	}
 }
 
-// News of a fence may arrive in any order.
+// The guard can learn of changes of fences in any order.
 func TestFencesLearn(t *testing.T) {
 	f := newFences()
 	expect := func(what string, c cluster.Name, want fence) {
@@ -326,54 +326,20 @@ func TestFencesLearn(t *testing.T) {
 	expect("as it was read", "b", fence{5, Active})
 }
 
-// A cluster that writes too much is refused until it has waited, and no other.
-func TestBudget(t *testing.T) {
-	b, now := newBudgets(), time.Now()
-	spend := func(c cluster.Name, n int) error { return b.spendAt(now, c, n) }
-	if err := spend("c1", writeBurst); err != nil {
-		t.Fatal(err)
-	}
-	err := spend("c1", 1<<20)
-	if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "c1") {
-		t.Errorf("above the limit: %v", err)
-	}
-	if wait, ok := apierrors.SuggestsClientDelay(err); !ok || wait < 1 {
-		t.Errorf("no delay suggested: %v", err)
-	}
-	if err := spend("c2", writeBurst); err != nil {
-		t.Errorf("another cluster: %v", err)
-	}
-	if err := spend("system:admin", 2*writeBurst); err != nil {
-		t.Errorf("the server's own: %v", err)
-	}
-	now = now.Add(time.Second)
-	if err := spend("c1", writeRate); err != nil {
-		t.Errorf("a second later: %v", err)
-	}
-	for i := range 5000 {
-		now = now.Add(time.Minute)
-		if err := spend(cluster.Name(fmt.Sprint("d", i)), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := b.buckets.Len(); n > 2048 {
-		t.Errorf("%d clusters are remembered", n)
-	}
-}
-
-// The limit holds for what registries write and for what the server commits.
+// The write budget limits writes of registries and of the server.
 func TestBudgetOfWrites(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
 	create(t, s, "c1", "c2")
-	if err := s.guard.budgets.spendAt(time.Now().Add(time.Hour), "c1", writeBurst); err != nil { // the clock does not fill it
+	// The budget is used up an hour from now, so it does not refill during the test.
+	if err := s.guard.tenants.AllowAt(time.Now().Add(time.Hour), quota.Write{Cluster: "c1", Bytes: quota.WriteBurst}, 0); err != nil {
 		t.Fatal(err)
 	}
 	err := cm.Create(in("c1"), cmRoot+"/ns/x", configMap("ns", "x", ""), nil, 0)
 	if !apierrors.IsTooManyRequests(err) {
 		t.Errorf("create: %v", err)
 	}
-	w := Write{Resource: NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}
+	w := Write{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", "x", "")}
 	if _, err := s.Commit(t.Context(), []Write{w}); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("commit: %v", err)
 	}
@@ -382,8 +348,8 @@ func TestBudgetOfWrites(t *testing.T) {
 	}
 }
 
-// Objects that expire together do so in one revision, and everybody hears of all
-// of them; nothing that a cache holds may expire.
+// Objects with the same expiry expire in one revision, and every watch gets all events.
+// Cached resources cannot expire.
 func TestExpiry(t *testing.T) {
 	s, cached, stop := open(t, t.TempDir())
 	defer stop()
@@ -416,7 +382,7 @@ func TestExpiry(t *testing.T) {
 	if err != nil || len(leases.Leases) == 0 {
 		t.Fatal(leases, err)
 	}
-	for _, l := range leases.Leases { // what etcd does at the end of a lease
+	for _, l := range leases.Leases { // what etcd does when a lease expires
 		if _, err := s.RawClient().Revoke(t.Context(), l.ID); err != nil {
 			t.Fatal(err)
 		}

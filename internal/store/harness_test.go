@@ -28,7 +28,7 @@ func open(t testing.TB, dir string) (*Store, storage.Interface, func()) {
 		t.Fatal(err)
 	}
 	cm := storageOf(t, s.Natives(jsonConfig), configMaps, attrsOf, func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} })
-	if err := s.Spine().Start(t.Context()); err != nil {
+	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s, cm, s.Close
@@ -62,7 +62,7 @@ func attrsOf(o runtime.Object) (labels.Set, fields.Set, error) {
 	return m.GetLabels(), fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}, nil
 }
 
-// create makes clusters.
+// create creates clusters.
 func create(t testing.TB, s *Store, names ...cluster.Name) {
 	t.Helper()
 	for _, c := range names {

@@ -6,45 +6,48 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// changeCost is about what a cache needs to remember a change, beside the values.
+// changeCost is about the memory of a change in a cache, without the values.
 const changeCost = 1 << 10 // bytes
 
 const (
-	// calm is how many times less changes than did before, when a burst is over: a new
-	// cache takes in the changes of the last minutes, too.
+	// calm is the factor by which changes must decrease for a burst to be over: a new cache
+	// also takes in the changes of the last minutes.
 	calm = 32
-	// calmSweeps is how many sweeps it may take to get so calm.
+	// calmSweeps is the number of sweeps to wait for that.
 	calmSweeps = 2
 )
 
-// histories know how much the caches of native resources remember of the past, and
-// have those replaced that a burst of changes, such as the deletion of many
-// workspaces, left full of it.
+// histories estimate how many former objects the caches of native resources hold. They
+// replace caches that a burst of changes filled with former objects, such as the deletion
+// of many workspaces.
 type histories struct {
 	store *Store
 	every time.Duration // between sweeps
 
 	mu    sync.Mutex
-	of    map[Resource]*history
+	of    map[keys.Resource]*history
 	at    [2]int64 // newest revision at the last sweep, and at the one before that
-	limit int64    // bytes up to which a history is left alone
+	limit int64    // bytes of history below which a cache is never replaced
 }
 
-// A history is what happened to a resource, in bytes.
+// A history is the size of the changes of a resource, in bytes.
 type history struct {
 	caches    []*nativeCache
-	now, last int64 // since the last sweep, and between that and the one before
-	most      int64 // between three sweeps, while the cache is there: it has room for that
-	waited    int   // sweeps since little changes, but not as little as could be
+	now, last int64 // since the last sweep, and in the interval before
+	most      int64 // the largest sum of two intervals during the life of the cache: it has room for that
+	waited    int   // sweeps since the burst was over, but not calm
 }
 
 func newHistories(s *Store) *histories {
-	return &histories{store: s, every: s.limits.sweep, of: map[Resource]*history{}, limit: s.limits.history}
+	return &histories{store: s, every: s.limits.sweep, of: map[keys.Resource]*history{}, limit: s.limits.history}
 }
 
-func (h *histories) add(r Resource, n *nativeCache) {
+func (h *histories) add(r keys.Resource, n *nativeCache) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.of[r] == nil {
@@ -54,18 +57,18 @@ func (h *histories) add(r Resource, n *nativeCache) {
 }
 
 // changed counts a change.
-func (h *histories) changed(e Event) {
-	if e.Key.Root != Native {
+func (h *histories) changed(e feed.Event) {
+	if e.Key.Root != keys.Native {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if of := h.of[e.Key.Resource]; of != nil {
-		of.now += int64(len(e.value)+len(e.previous)) + changeCost
+		of.now += int64(len(e.Value)+len(e.Previous)) + changeCost
 	}
 }
 
-// look sweeps from time to time until the store is closed.
+// look sweeps at intervals until the store is closed.
 func (h *histories) look() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ending sync.WaitGroup
@@ -74,7 +77,7 @@ func (h *histories) look() {
 	ending.Go(func() {
 		select {
 		case <-h.store.closing:
-		case <-h.store.farewell.begun:
+		case <-h.store.final.begun:
 		case <-ctx.Done():
 		}
 		cancel()
@@ -91,30 +94,30 @@ func (h *histories) look() {
 	}
 }
 
-// sweep replaces the caches that hold more of the past than of the present, now that
-// little changes any more, and lets go of what else is remembered from before.
+// sweep replaces the caches that hold more former objects than present ones, once a burst
+// is over. It also drops old changes from the feed.
 func (h *histories) sweep(ctx context.Context) {
 	swollen, from := h.swollen()
-	h.store.spine.relay.forget(from)
+	h.store.feed.Forget(from)
 	for r, caches := range swollen {
 		for _, n := range caches {
 			if err := n.renew(ctx, from); err != nil && ctx.Err() == nil {
-				klog.Background().Error(err, "Watch cache keeps its history", "resource", r.kindPrefix())
+				klog.Background().Error(err, "Watch cache keeps its history", "resource", r.KindPrefix())
 			}
 		}
 	}
 }
 
-// swollen returns the caches to replace, and from which revision on they need the
-// changes so that watches which were told of their progress can be resumed.
-func (h *histories) swollen() (map[Resource][]*nativeCache, int64) {
+// swollen returns the caches to replace, and the revision from which on they need the
+// changes so that watches can be resumed from their last bookmark.
+func (h *histories) swollen() (map[keys.Resource][]*nativeCache, int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	swollen, from := map[Resource][]*nativeCache{}, h.at[1]
+	swollen, from := map[keys.Resource][]*nativeCache{}, h.at[1]
 	for r, of := range h.of {
 		recent := of.now + of.last
 		of.now, of.last, of.most = 0, of.now, max(of.most, recent)
-		if from == 0 || of.most <= h.limit || of.most <= outweighs*recent || of.most <= h.store.spine.ledger.bytes(r) {
+		if from == 0 || of.most <= h.limit || of.most <= outweighs*recent || of.most <= h.store.feed.Ledger().Bytes(r) {
 			of.waited = 0
 			continue
 		}

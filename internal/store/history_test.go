@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// fill makes n config maps in a namespace of c1 and removes all but one in ten.
+// fill creates n config maps in a namespace of c1 and deletes nine of ten.
 func fill(t *testing.T, cm storage.Interface, namespace string, n int) {
 	t.Helper()
 	for i := range n {
@@ -29,15 +31,15 @@ func fill(t *testing.T, cm storage.Interface, namespace string, n int) {
 	}
 }
 
-// generationOf returns the cache that serves cm now.
+// generationOf returns the current cache of cm.
 func generationOf(cm storage.Interface) *generation {
 	g := cm.(*multi).Interface.(*nativeCache).use()
 	g.users.Done()
 	return g
 }
 
-// A cache is replaced once it holds mostly what was deleted and little changes any
-// more. Watches end then, and go on where they were.
+// A cache with mostly deleted objects is replaced once there are few changes. Its watches end
+// and can be resumed.
 func TestHistoryGoes(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -57,7 +59,7 @@ func TestHistoryGoes(t *testing.T) {
 	first := generationOf(cm)
 	fill(t, cm, "ns", 50)
 	sweep()
-	fill(t, cm, "tail", 10) // little, but the next cache would have it
+	fill(t, cm, "tail", 10) // a small change, which the next cache has to contain
 	for range 2 {
 		if sweep(); generationOf(cm) != first {
 			t.Fatal("a cache went whose changes are recent")
@@ -102,7 +104,7 @@ func TestHistoryGoes(t *testing.T) {
 	}
 }
 
-// It goes, too, if it never gets as calm as it could.
+// Such a cache is replaced after some time even if changes continue.
 func TestHistoryGoesBesideOtherChanges(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -122,7 +124,7 @@ func TestHistoryGoesBesideOtherChanges(t *testing.T) {
 	t.Error("the cache was kept")
 }
 
-// A cache with more of the present than of the past stays.
+// A cache with mostly live objects is not replaced.
 func TestLiveOutweighsHistory(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -138,7 +140,7 @@ func TestLiveOutweighsHistory(t *testing.T) {
 		s.histories.sweep(t.Context())
 	}
 	s.histories.mu.Lock()
-	s.histories.of[NativeResource(configMaps)].most = 0 // forget the creation
+	s.histories.of[keys.NativeResource(configMaps)].most = 0 // ignore the creation
 	s.histories.mu.Unlock()
 	first := generationOf(cm)
 	fill(t, cm, "ns", 20)
@@ -151,19 +153,19 @@ func TestLiveOutweighsHistory(t *testing.T) {
 	}
 }
 
-// While caches are replaced again and again, reads and writes go on, and a client
-// that lists and watches loses nothing.
+// While caches are replaced repeatedly, reads and writes succeed, and a client with list and
+// watch loses no event.
 func TestRenewUnderLoad(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
 	create(t, s, "c1")
 	n := cm.(*multi).Interface.(*nativeCache)
-	if err := n.ready(t.Context()); err != nil { // a cache knows nothing of what was before it
+	if err := n.ready(t.Context()); err != nil { // the new cache has no earlier events
 		t.Fatal(err)
 	}
 	began := s.guard.latest.Load()
 	const writes = 300
-	again := make(chan struct{}) // closed when a watch was interrupted
+	again := make(chan struct{}) // closed when a watch has ended
 	interrupted := sync.OnceFunc(func() { close(again) })
 	var writers sync.WaitGroup
 	writers.Go(func() {
@@ -195,7 +197,7 @@ func TestRenewUnderLoad(t *testing.T) {
 			}
 			if err := n.renew(t.Context(), began); err != nil {
 				t.Error(err)
-				interrupted() // by nobody any more
+				interrupted() // replacements have ended
 				return
 			}
 		}
@@ -223,7 +225,7 @@ func TestRenewUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	interrupted() // if the test has failed
+	interrupted() // in case the test has failed
 	writers.Wait()
 	close(done)
 	renewer.Wait()

@@ -6,120 +6,155 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
 )
 
 const (
-	// leaseSeconds is how long the loops of a process that has died, or hangs, keep
-	// others from taking over.
-	leaseSeconds = 10
-	campaignWait = time.Second // after an attempt that failed
+	// leaseSeconds is how long the candidacy of a process that died or hangs lasts. etcd looks
+	// for expired leases twice a second, and its leader extends all of them when it is elected.
+	// So another process runs the loops within five seconds.
+	leaseSeconds   = 3
+	candidateRetry = time.Second // after a request that failed
 )
 
-// ErrNotLeading is why a write of a loop was refused whose process no longer leads.
+// ErrNotLeading refuses a write of a loop whose process no longer runs the loops.
 var ErrNotLeading = errors.New("another process runs the loops by now")
+
+// A term is the candidacy with which a process runs the loops: a key that etcd deletes when
+// its lease expires. As no older candidate can appear, the process runs the loops for as long
+// as the key exists.
+type term struct {
+	key     string
+	created int64 // revision of the key
+}
 
 type termKey struct{}
 
-// leaseKey is the key whose holder runs the loops.
-func (s *Store) leaseKey() string {
-	return s.prefix + Key{Resource: Resource{Root: System, Resource: "leases"}, Cluster: cluster.Admin, Name: "loops"}.full()
+// candidates is the prefix of the keys of all candidates, in the order in which they wait.
+func (s *Store) candidates() string {
+	return s.prefix + keys.SystemKey(cluster.Admin, "leases", "loops").Path() + "/"
 }
 
-// Lead calls run while this process is the one that runs the loops, any number of
-// times, one after the other, and returns when ctx has ended and run has returned. Every
-// write in the context that run gets compares the lease, in the same transaction: a
-// process that hung while another took over does no harm when it wakes up.
+// Lead calls run while this process runs the loops, any number of times, one after the other.
+// It returns when ctx has ended and run has returned. Writes in the context of run compare the
+// candidacy of the process in the same transaction. So a process that hung while another took
+// over cannot write when it continues.
 //
-// Where nobody else writes to etcd there is nothing to agree on: run is called at once,
-// and its writes compare nothing.
+// If no other process can write to etcd, Lead calls run at once, and writes compare nothing.
 func (s *Store) Lead(ctx context.Context, run func(context.Context)) {
-	if s.horizon == nil {
+	if s.revisions == nil {
 		run(ctx)
 		return
 	}
 	for ctx.Err() == nil {
 		if err := s.leadOnce(ctx, run); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The loops do not run here; trying again")
-			select {
-			case <-time.After(campaignWait):
-			case <-ctx.Done():
-			}
+			pause(ctx, candidateRetry)
 		}
 	}
 }
 
-// leadOnce waits for the lease, and then calls run until it is lost.
+// leadOnce makes this process a candidate, waits for its turn, and calls run until the lease
+// is lost. Only the candidacy is a write: a process that has it takes over even while etcd
+// refuses writes for lack of space.
 func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
-	if err := s.awaitVacancy(ctx); err != nil {
-		return err
-	}
-	client := s.backend.client
-	granting, cancel := context.WithTimeout(ctx, brief)
+	client := s.backend.Client
+	granting, cancel := context.WithTimeout(ctx, etcd.RequestTimeout)
 	defer cancel()
 	lease, err := client.Grant(granting, leaseSeconds)
 	if err != nil {
 		return fmt.Errorf("lease for the loops: %w", err)
 	}
 	defer func() { // so that another takes over at once
-		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), glance)
+		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.ReadTimeout)
 		defer cancel()
 		_, _ = client.Revoke(revoking, lease.ID) // or else it expires
 	}()
-	leading, end := context.WithCancel(ctx)
-	defer end()
-	alive, err := client.KeepAlive(leading, lease.ID)
+	held, end := context.WithCancel(ctx)
+	alive, err := client.KeepAlive(held, lease.ID)
 	if err != nil {
+		end()
 		return fmt.Errorf("lease for the loops: %w", err)
 	}
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	defer end()
+	keeping.Go(func() {
+		defer end()
+		for range alive { // closed when the lease is lost, or held ends
+		}
+	})
 	host, _ := os.Hostname() // for people who look
-	resp, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(s.leaseKey()), "=", 0)).
-		Then(clientv3.OpPut(s.leaseKey(), fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease.ID))).Commit()
-	if err != nil || !resp.Succeeded {
-		return err
+	own := term{key: s.candidates() + strconv.FormatInt(int64(lease.ID), 16)}
+	resp, err := client.Put(held, own.key, fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease.ID))
+	if err != nil {
+		return fmt.Errorf("candidate for the loops: %w", err)
+	}
+	own.created = resp.Header.Revision
+	if !s.awaitTurn(held, own) {
+		return nil
 	}
 	klog.FromContext(ctx).Info("This process runs the loops")
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		defer end()
-		for range alive { // closed when the lease is lost, or leading ends
-		}
-	}()
-	run(context.WithValue(leading, termKey{}, resp.Header.Revision))
-	end()
-	<-stopped
+	run(context.WithValue(held, termKey{}, own))
 	return nil
 }
 
-// awaitVacancy returns when nobody holds the lease.
-func (s *Store) awaitVacancy(ctx context.Context) error {
-	held, err := s.backend.client.Get(ctx, s.leaseKey())
-	if err != nil || len(held.Kvs) == 0 {
-		return err
+// awaitTurn waits until no older candidate is left. It reports whether that is before ctx ends.
+func (s *Store) awaitTurn(ctx context.Context, own term) bool {
+	for ctx.Err() == nil {
+		first, err := s.awaitOlder(ctx, own)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(4).Info("Cannot wait for an older candidate for the loops; trying again", "error", err)
+			pause(ctx, candidateRetry)
+		} else if first {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitOlder reports whether no candidate is older than own. If one is, it waits until etcd
+// deletes the youngest of them.
+func (s *Store) awaitOlder(ctx context.Context, own term) (first bool, err error) {
+	client := s.backend.Client
+	older, err := client.Get(ctx, s.candidates(), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own.created-1))...)
+	if err != nil || len(older.Kvs) == 0 {
+		return err == nil, err
 	}
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for resp := range s.backend.client.Watch(clientv3.WithRequireLeader(watching), s.leaseKey(), clientv3.WithRev(held.Header.Revision+1)) {
+	for resp := range client.Watch(clientv3.WithRequireLeader(watching), string(older.Kvs[0].Key), clientv3.WithRev(older.Header.Revision+1)) {
 		if err := resp.Err(); err != nil {
-			return err
+			return false, err
 		}
 		for _, e := range resp.Events {
 			if e.Type == clientv3.EventTypeDelete {
-				return nil
+				return false, nil
 			}
 		}
 	}
-	return ctx.Err()
+	return false, errors.New("the watch ended")
 }
 
-// WithTermOf returns ctx with the term of the loop in whose context of is, if it is one:
-// what is written in it compares the lease, too.
+// pause waits until d has passed or ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// WithTermOf returns ctx with the term of the other context, if that is of a loop: writes in
+// it compare the candidacy, too.
 func WithTermOf(ctx, of context.Context) context.Context {
 	if term := of.Value(termKey{}); term != nil {
 		return context.WithValue(ctx, termKey{}, term)
@@ -127,45 +162,39 @@ func WithTermOf(ctx, of context.Context) context.Context {
 	return ctx
 }
 
-// A led transaction is one of a loop that compares the lease, or one of anybody else,
-// to which nothing is added.
-type led struct {
-	term int64
-	key  string
-}
-
-// led returns what a transaction in ctx adds to itself.
-func (g *guard) led(ctx context.Context) led {
-	term, _ := ctx.Value(termKey{}).(int64)
-	return led{term, g.lease}
+// led returns the term of the loop of ctx, which every transaction of the loop compares. For
+// others it is zero, and adds nothing to a transaction.
+func (*guard) led(ctx context.Context) term {
+	t, _ := ctx.Value(termKey{}).(term)
+	return t
 }
 
 // compares returns the compares of the transaction.
-func (l led) compares(own ...clientv3.Cmp) []clientv3.Cmp {
-	if l.term == 0 {
+func (t term) compares(own ...clientv3.Cmp) []clientv3.Cmp {
+	if t.key == "" {
 		return own
 	}
-	return append(slices.Clip(own), clientv3.Compare(clientv3.CreateRevision(l.key), "=", l.term))
+	return append(slices.Clip(own), clientv3.Compare(clientv3.CreateRevision(t.key), "=", t.created))
 }
 
 // reads returns what the transaction reads if a compare fails.
-func (l led) reads(own ...clientv3.Op) []clientv3.Op {
-	if l.term == 0 {
+func (t term) reads(own ...clientv3.Op) []clientv3.Op {
+	if t.key == "" {
 		return own
 	}
-	return append(slices.Clip(own), clientv3.OpGet(l.key))
+	return append(slices.Clip(own), clientv3.OpGet(t.key))
 }
 
-// lost takes what reads added from the response of a transaction that failed, and tells
-// whether it did because the loop no longer leads.
-func (l led) lost(resp *clientv3.TxnResponse) error {
-	if l.term == 0 {
+// lost removes what reads added from the response of a failed transaction. It returns
+// [ErrNotLeading] if the process no longer runs the loops.
+func (t term) lost(resp *clientv3.TxnResponse) error {
+	if t.key == "" {
 		return nil
 	}
 	last := len(resp.Responses) - 1
 	kv := first(resp.Responses[last].GetResponseRange())
 	resp.Responses = resp.Responses[:last]
-	if kv == nil || kv.CreateRevision != l.term {
+	if kv == nil || kv.CreateRevision != t.created {
 		return ErrNotLeading
 	}
 	return nil

@@ -6,34 +6,25 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-type loadKey struct{}
-
-// WithLoad returns a context for a request that has grow called with the bytes of memory
-// that it is about to take, or less than none that it has let go of, and fails with the
-// error of that. What a request lets go of when it ends is not told.
-func WithLoad(ctx context.Context, grow func(bytes int64) error) context.Context {
-	return context.WithValue(ctx, loadKey{}, grow)
-}
-
-func grow(ctx context.Context, bytes int64) error {
-	if f, ok := ctx.Value(loadKey{}).(func(int64) error); ok && bytes != 0 {
-		return f(bytes)
-	}
-	return nil
-}
+// grow counts bytes of memory that the request of ctx will hold. Its error is the answer to
+// the request.
+func grow(ctx context.Context, bytes int64) error { return fair.Grow(ctx, bytes) }
 
 const (
-	// valueWeight is what a value takes beside its text, and objectWeight what an object
-	// takes: it is a map with room for some members. A few bytes of JSON can take hundreds.
+	// valueWeight is the memory of a value without its text, and objectWeight that of an
+	// object: a map with room for some members. A few bytes of JSON can take hundreds.
 	valueWeight  = 32
 	objectWeight = 350
-	// manyTimes its text an object takes where nobody looks into it before.
+	// manyTimes is the memory of an object per stored byte, if it is not weighed before.
 	manyTimes = 20
 )
 
-// weigh estimates how many bytes of memory a decoded value takes.
+// weigh estimates the bytes of memory of a decoded value.
 func weigh(value any) int64 {
 	switch v := value.(type) {
 	case map[string]any:
@@ -55,15 +46,20 @@ func weigh(value any) int64 {
 	}
 }
 
-// stored estimates how many bytes a list of r in a cluster reads from etcd.
-func (s *Store) stored(ctx context.Context, r Resource, o storage.ListOptions) int64 {
+// usage estimates the objects and bytes that a list of r in a cluster reads.
+func (s *Store) usage(ctx context.Context, r keys.Resource, o storage.ListOptions) feed.Usage {
 	c, err := cluster.One(ctx)
 	if err != nil || !o.Recursive {
-		return 0
+		return feed.Usage{}
 	}
-	u := s.spine.Ledger().of(c, r)
+	u := s.feed.Ledger().Usage(c, r)
 	if limit := o.Predicate.Limit; limit > 0 && limit < u.Objects {
-		return u.Bytes / u.Objects * limit
+		return feed.Usage{Objects: limit, Bytes: u.Bytes / u.Objects * limit}
 	}
-	return u.Bytes
+	return u
+}
+
+// stored estimates the bytes that a list of r in a cluster reads from etcd.
+func (s *Store) stored(ctx context.Context, r keys.Resource, o storage.ListOptions) int64 {
+	return s.usage(ctx, r, o).Bytes
 }

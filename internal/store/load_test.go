@@ -1,18 +1,21 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/unforked/kcp/internal/fair"
 )
 
-// What a decoded value takes is known, about.
+// The estimate of the memory of decoded values is roughly right.
 func TestWeigh(t *testing.T) {
 	const n = 20_000
 	for name, text := range map[string]string{
@@ -39,8 +42,8 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-// Lists ask before they take memory, and watches that begin with a list let go of each
-// page that they have given.
+// Lists reserve memory before they use it. Watches that begin with a list release each page
+// after they have sent it.
 func TestLoadOfLists(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")
@@ -48,28 +51,28 @@ func TestLoadOfLists(t *testing.T) {
 	for i := range 5 {
 		last = w.revision(w.put(space{cluster: "c1"}, object{"ns", fmt.Sprint("o", i)}, ""))
 	}
-	if err := w.store.Spine().WaitFor(t.Context(), last); err != nil {
+	if err := w.store.Feed().WaitFor(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
-	held, most := int64(0), int64(0)
-	refused := errors.New("too much")
-	counted := WithLoad(in("c1"), func(bytes int64) error {
-		if held+bytes > most && most > 0 {
-			return refused
-		}
-		held += bytes
-		return nil
-	})
-	list := func() error { return w.apis[0].GetList(counted, w.root, everything(""), w.flavour.list()) }
-	if err := list(); err != nil || held == 0 {
-		t.Fatalf("a list takes %d bytes: %v", held, err)
+	share := func(most int64) context.Context {
+		work := fair.New(fair.Limits{Memory: fair.Memory{Tenant: most, All: most}}).Begin()
+		work.For("c1")
+		return fair.With(in("c1"), work)
 	}
-	for _, most = range []int64{1, held / 2, held - 1} { // before it is read, and while it is decoded
-		if held = 0; !errors.Is(list(), refused) {
-			t.Errorf("a list that may take %d bytes is not refused", most)
+	list := func(ctx context.Context) error {
+		return w.apis[0].GetList(ctx, w.root, everything(""), w.flavour.list())
+	}
+	counted := share(1 << 30)
+	if err := list(counted); err != nil || fair.Held(counted) == 0 {
+		t.Fatalf("a list takes %d bytes: %v", fair.Held(counted), err)
+	}
+	held := fair.Held(counted)
+	for _, most := range []int64{1, held / 2, held - 1} { // refused before the read, and during decoding
+		if err := list(share(most)); !apierrors.IsRequestEntityTooLargeError(err) {
+			t.Errorf("a list that may take %d bytes: %v", most, err)
 		}
 	}
-	held, most = 0, 0
+	counted = share(1 << 30)
 	changes, err := w.apis[0].Watch(counted, w.root, everything(""))
 	if err != nil {
 		t.Fatal(err)
@@ -82,11 +85,11 @@ func TestLoadOfLists(t *testing.T) {
 	}
 	w.put(space{cluster: "c1"}, object{"ns", "late"}, "")
 	select {
-	case <-changes.ResultChan(): // so that it has begun
+	case <-changes.ResultChan(): // the watch has begun
 	case <-time.After(time.Minute):
 		t.Fatal("no change")
 	}
-	if held != 0 {
+	if held := fair.Held(counted); held != 0 {
 		t.Errorf("a watch that has begun holds %d bytes", held)
 	}
 }

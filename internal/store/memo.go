@@ -8,39 +8,36 @@ import (
 )
 
 const (
-	// decodedSize is how much of what was decoded last is kept, in bytes of what it was
-	// decoded from. Decoded it is some twenty times as large.
+	// decodedSize limits the decoded objects that are kept, in bytes of their encoded
+	// values. A decoded object is about twenty times as large.
 	decodedSize = 1 << 20
-	// encodedSize is how much is kept of what was encoded last, with the values that it
-	// was made of. It costs what it says, and the garbage collector does not look into it.
+	// encodedSize limits the encoded objects that are kept, in bytes of memory, including
+	// the values they were made from. The garbage collector does not scan them.
 	encodedSize = 16 << 20
 )
 
-// A memo keeps what was made of custom resources last, so that what many want is made
-// once: decoded objects for watches and tables, and their JSON for everybody else. What
-// it gives is shared, and must not be changed: what reads lists and events of
-// Kubernetes' own caches does not do that either.
+// A memo keeps the results of recent conversions of custom resources, so that each is made
+// once for all readers: decoded objects for watches and tables, and JSON for other
+// requests. Results are shared and must not be changed, as those of Kubernetes' own caches.
 type memo[V any] struct {
-	size, largest int // most bytes, of all and of one
+	size, largest int // in bytes: of all entries, and of one
 	seed          maphash.Seed
 
 	mu      sync.Mutex
 	entries map[memoKey]*list.Element
-	order   list.List // of *memoEntry[V], the last used first
+	order   list.List // of *memoEntry[V], the most recently used first
 	bytes   int       // of all entries
 }
 
-// A memoKey is what one schema reads at one revision. That alone does not say what it
-// is: an object that goes out of what is watched is given as it was, at the revision
-// at which it went.
+// A memoKey is a schema, a revision and a value. The value is needed: an object that leaves
+// the selection of a watch is delivered with its old value and the new revision.
 type memoKey struct {
 	by       *custom
 	revision string
-	hash     uint64 // of the value; whose it is, only the value itself says
+	hash     uint64 // of the value; find compares the value itself
 }
 
-// key returns the key of what by reads in a framed value, which begins with the
-// cluster and the name.
+// key returns the key of a framed value, which begins with the cluster and the name.
 func (m *memo[V]) key(by *custom, revision string, framed []byte) memoKey {
 	return memoKey{by, revision, maphash.Bytes(m.seed, framed)}
 }
@@ -56,8 +53,8 @@ func newMemo[V any](size int) *memo[V] {
 	return &memo[V]{size: size, largest: size / 64, seed: maphash.MakeSeed(), entries: map[memoKey]*list.Element{}}
 }
 
-// find returns what was made of a framed value. Another one of the same hash is not
-// taken for it: that would show one tenant what is another's.
+// find returns the result for a framed value. It compares the value: with the hash alone,
+// one tenant could get another's object.
 func (m *memo[V]) find(key memoKey, framed []byte) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +66,7 @@ func (m *memo[V]) find(key memoKey, framed []byte) (value V, ok bool) {
 	return at.Value.(*memoEntry[V]).value, true
 }
 
-// put keeps what was made of a framed value, in the place of any other of its key. It
-// counts as so many bytes.
+// put keeps the result for a framed value. It counts as the given bytes.
 func (m *memo[V]) put(key memoKey, framed []byte, value V, bytes int) {
 	if bytes > m.largest {
 		return
@@ -86,7 +82,7 @@ func (m *memo[V]) put(key memoKey, framed []byte, value V, bytes int) {
 	}
 }
 
-// drop lets go of an entry. Called locked.
+// drop removes an entry. The caller holds the lock.
 func (m *memo[V]) drop(at *list.Element) {
 	old := m.order.Remove(at).(*memoEntry[V])
 	delete(m.entries, old.key)

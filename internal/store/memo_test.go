@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What was made is found while it is among what was used last, each schema has its own,
-// what comes later takes its place, and what is large is not kept.
+// A memo returns recently used results, separately for each schema. New results replace old
+// ones, and large ones are not kept.
 func TestMemo(t *testing.T) {
 	m := newMemo[string](64_000)
 	one, other := &custom{}, &custom{}

@@ -16,10 +16,13 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// clusterIndex is the field by which watch caches find the watchers of an event,
-// so that an event costs the watchers of its own cluster only.
+// clusterIndex is the field by which watch caches find the watches of an event, so that an
+// event costs only the watches of its cluster.
 const clusterIndex = "kcp.io/cluster"
 
 type identityKey struct{}
@@ -30,22 +33,23 @@ func WithIdentity(ctx context.Context, identity string) context.Context {
 	return context.WithValue(ctx, identityKey{}, identity)
 }
 
-// multi lets a registry that knows one cluster work on that of its context: it
-// inserts the cluster into every key.
+// multi makes a registry, which knows one cluster, work on the cluster of the request: it
+// adds the cluster to every key.
 type multi struct {
 	storage.Interface // by keys with a cluster
 	store             *Store
-	kind              Resource // its identity comes from the context
-	root              string   // of the registry's keys
+	kind              keys.Resource // its identity comes from the context
+	root              string        // of the registry's keys
 	attrs             storage.AttrFunc
-	wait              func(context.Context) error // until a cache can serve; nil without one
-	// lenient reads etcd as a feed does, for wildcards that no cache serves.
+	wait              func(context.Context) error // waits until the cache can serve; nil without a cache
+	// lenient reads etcd without failing on a value, for requests to all clusters that no
+	// cache serves.
 	lenient storage.Interface
 }
 
-func (m *multi) resource(ctx context.Context) Resource {
+func (m *multi) resource(ctx context.Context) keys.Resource {
 	r := m.kind
-	if r.Root == Custom {
+	if r.Root == keys.Custom {
 		r.Identity, _ = ctx.Value(identityKey{}).(string)
 	}
 	return r
@@ -64,7 +68,7 @@ func (m *multi) one(ctx context.Context, key string) (cluster.Name, string, erro
 	if !ok || rest != "" && rest[0] != '/' {
 		return "", "", fmt.Errorf("key %q is not below %q", key, m.root)
 	}
-	return c, m.resource(ctx).prefix() + "/" + string(c) + rest, nil
+	return c, m.resource(ctx).Prefix() + "/" + string(c) + rest, nil
 }
 
 func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -76,7 +80,7 @@ func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err != nil {
 		return err
 	}
-	stamp(accessor, c)
+	values.SetCluster(accessor, c)
 	m.store.complete(m.resource(ctx), obj)
 	if hook := m.store.hook(m.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
@@ -88,15 +92,15 @@ func (m *multi) Create(ctx context.Context, key string, obj, out runtime.Object,
 }
 
 // cached reports whether a watch cache serves the resource.
-func (m *multi) cached() bool { return m.wait != nil || m.kind.Root == Custom }
+func (m *multi) cached() bool { return m.wait != nil || m.kind.Root == keys.Custom }
 
 // expires refuses a lease on an object that a watch cache holds.
 func (m *multi) expires() error {
-	return fmt.Errorf("refusing to let an object of %s expire: many may in one revision, of which its watch cache would take in one", m.kind.kindPrefix())
+	return fmt.Errorf("refusing to let an object of %s expire: many may in one revision, of which its watch cache would take in one", m.kind.KindPrefix())
 }
 
-// createByUpdate creates an object that does not exist as an update makes it, which
-// is what applying does, and reports whether it did.
+// createByUpdate creates an object by an update of an object that does not exist, as
+// server-side apply does. It reports whether it created one.
 func (m *multi) createByUpdate(ctx context.Context, hook CreateHook, key string, into runtime.Object, update storage.UpdateFunc) (bool, error) {
 	u, ok := into.(*unstructured.Unstructured)
 	if !ok {
@@ -115,7 +119,7 @@ func (m *multi) createByUpdate(ctx context.Context, hook CreateHook, key string,
 		return false, err
 	}
 	if err = runHook(ctx, hook, c, obj, into); storage.IsExist(err) || apierrors.IsAlreadyExists(err) {
-		return false, nil // somebody else was first, and it is updated
+		return false, nil // another request created it, and it is updated
 	}
 	return err == nil, err
 }
@@ -128,7 +132,7 @@ func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runt
 	}
 	made := &unstructured.Unstructured{Object: in.Object}
 	if err := hook(ctx, c, made); err != nil {
-		return err
+		return etcd.StatusIn(err)
 	}
 	to.Object = made.Object
 	return nil
@@ -139,7 +143,7 @@ func (m *multi) Delete(ctx context.Context, key string, out runtime.Object, p *s
 	if err != nil {
 		return err
 	}
-	if !m.store.odd.Load() || o.IgnoreStoreReadError {
+	if !m.store.standIns.Load() || o.IgnoreStoreReadError {
 		return m.Interface.Delete(ctx, k, out, p, v, cached, o)
 	}
 	decodable := func(ctx context.Context, obj runtime.Object) error {
@@ -182,7 +186,7 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 		if err != nil {
 			return nil, nil, err
 		}
-		stamp(accessor, c) // a client may have left the annotation out
+		values.SetCluster(accessor, c) // a client may have left out the annotation
 		m.store.complete(m.resource(ctx), out)
 		return out, ttl, nil
 	}
@@ -199,15 +203,18 @@ func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, 
 	if err != nil {
 		return err
 	}
+	if err := m.growList(ctx, o); err != nil {
+		return err
+	}
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
 	if err := m.reader(ctx).GetList(ctx, k, o, list); err != nil {
 		return err
 	}
-	_, encoded := list.(*EncodedList) // which no cache has filled
+	_, encoded := list.(*EncodedList) // no cache fills it
 	switch {
-	case encoded || !m.store.odd.Load():
+	case encoded || !m.store.standIns.Load():
 		return nil
 	case isWildcard(ctx):
 		return m.withoutStandIns(list)
@@ -216,7 +223,7 @@ func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, 
 	}
 }
 
-// reader returns what lists and watches read.
+// reader returns the storage for lists and watches.
 func (m *multi) reader(ctx context.Context) storage.Interface {
 	if m.lenient != nil && isWildcard(ctx) {
 		return m.lenient
@@ -224,8 +231,8 @@ func (m *multi) reader(ctx context.Context) storage.Interface {
 	return m.Interface
 }
 
-// withoutStandIns drops the stand-ins from a list of all clusters: one tenant's
-// bad value is not everybody's.
+// withoutStandIns removes the stand-ins from a list of all clusters: one tenant's bad value
+// must not fail the list.
 func (m *multi) withoutStandIns(list runtime.Object) error {
 	var good []runtime.Object
 	bad := false
@@ -247,7 +254,13 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err != nil {
 		return nil, err
 	}
-	if err := m.store.farewell.refuse(); err != nil {
+	if _, err := m.Versioner().ParseResourceVersion(o.ResourceVersion); err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)) // as for lists
+	}
+	if err := growSelectors(ctx, o.Predicate); err != nil {
+		return nil, err
+	}
+	if err := m.store.final.refuse(); err != nil {
 		return nil, err
 	}
 	if err := m.ready(ctx); err != nil {
@@ -260,11 +273,11 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	convert := func(e watch.Event) (watch.Event, bool) { return m.event(e, wildcard) }
 	var w watch.Interface
 	switch {
-	case m.kind.Root == Custom:
-		return m.Interface.Watch(ctx, k, o) // drains itself
+	case m.kind.Root == keys.Custom:
+		return m.Interface.Watch(ctx, k, o) // it has a buffer
 	case m.wait == nil:
 		w, err = m.store.watchEtcd(ctx, m.reader(ctx), k, o)
-		convert = m.store.farewell.seldom(convert)
+		convert = m.store.final.throttle(convert)
 	default:
 		o.Predicate.GetAttrs = m.attrs
 		if !wildcard {
@@ -275,11 +288,11 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err != nil {
 		return nil, err
 	}
-	return m.store.drained(w, o.Predicate.AllowWatchBookmarks, convert), nil
+	return m.store.buffered(w, o.Predicate.AllowWatchBookmarks, convert), nil
 }
 
-// event is what a watch delivers for an event of the cache. To a watch of all
-// clusters, what cannot be decoded does not exist; that of one cluster ends.
+// event converts an event of the cache. In a watch of all clusters, an object that cannot
+// be decoded does not exist; a watch of one cluster ends.
 func (m *multi) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	if e.Type == watch.Bookmark || e.Type == watch.Error || e.Type == watch.Deleted {
 		return e, true
@@ -301,7 +314,7 @@ func failed(err error) watch.Event {
 	return watch.Event{Type: watch.Error, Object: &status}
 }
 
-// ofCluster adds the cluster of the request to a predicate, with its index.
+// ofCluster restricts a predicate to the cluster of the request, by the index.
 func ofCluster(ctx context.Context, p storage.SelectionPredicate) storage.SelectionPredicate {
 	c, _ := cluster.From(ctx)
 	p.Field = and(p.Field, clusterIndex, string(c))
@@ -323,8 +336,8 @@ func isWildcard(ctx context.Context) bool {
 	return c == cluster.All
 }
 
-// many returns the range of a list or watch. A wildcard covers the resource in
-// every cluster, and selects by field what its key would have.
+// many returns the range of a list or watch. A request to all clusters covers the whole
+// resource, and selects by fields instead of the key.
 func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (string, storage.ListOptions, error) {
 	if !isWildcard(ctx) {
 		_, k, err := m.one(ctx, key)
@@ -345,7 +358,7 @@ func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (st
 		o.Predicate.Field = and(o.Predicate.Field, "metadata.name", name)
 	}
 	o.Recursive = true
-	return m.resource(ctx).prefix(), o, nil
+	return m.resource(ctx).Prefix(), o, nil
 }
 
 // ready waits for the cache. Upstream answers 429 while it starts.
@@ -363,27 +376,27 @@ func starting(err error) error {
 	return apierrors.NewServiceUnavailable("the watch cache is starting: " + err.Error())
 }
 
-// refuseStandIn reports a cached object whose stored value cannot be decoded.
+// refuseStandIn returns an error for the stand-in of a value that cannot be decoded.
 func (m *multi) refuseStandIn(obj runtime.Object) error {
-	if !m.store.odd.Load() {
+	if !m.store.standIns.Load() {
 		return nil
 	}
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
 		return nil //nolint:nilerr // no object, no stand-in
 	}
-	if why := accessor.GetAnnotations()[undecodable]; why != "" {
+	if why := accessor.GetAnnotations()[values.Undecodable]; why != "" {
 		return apierrors.NewInternalError(fmt.Errorf("the stored %s %s/%s cannot be decoded: %s", m.kind.Resource, accessor.GetNamespace(), accessor.GetName(), why))
 	}
 	return nil
 }
 
-// refuseFuture answers 410 to a watch from a revision that was never reached, as
-// after a restore from a backup. Upstream would wait for it in silence.
+// refuseFuture returns 410 for a watch from a revision that was never reached, as after a
+// restore from a backup. Upstream would wait for the revision without an answer.
 func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error {
 	rev, err := strconv.ParseInt(resourceVersion, 10, 64)
 	if err != nil || rev <= s.guard.latest.Load() {
-		return nil //nolint:nilerr // upstream answers what is malformed
+		return nil //nolint:nilerr // upstream refuses malformed revisions
 	}
 	newest, err := s.newest(ctx)
 	if err != nil || rev <= newest {
@@ -392,5 +405,6 @@ func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error 
 	return apierrors.NewResourceExpired(fmt.Sprintf("too large resource version: %d, current: %d", rev, newest))
 }
 
-// Stats is asked for metrics only, without a context: it would scan every cluster.
+// Stats implements [storage.Interface]. Only metrics use it, without a context: it would
+// read every cluster.
 func (m *multi) Stats(context.Context) (storage.Stats, error) { return storage.Stats{}, nil }

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"io"
 	"sync"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,17 +20,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// Config returns how upstream would store a resource: its codec above all.
+// Config returns the upstream configuration of a resource, above all its codec.
 type Config func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
 
 // A Getter gives registries their storage.
 type Getter struct {
 	store  *Store
 	config Config
-	// uncached resources expire by lease: many may go in one revision, of which a
-	// watch cache would take in one.
+	// uncached resources expire by lease: several objects may expire in one revision, of
+	// which a watch cache would process one.
 	uncached map[schema.GroupResource]bool
 	share    func(runtime.Object)
 	custom   bool
@@ -47,8 +51,8 @@ func (s *Store) Natives(config Config, uncached ...schema.GroupResource) *Getter
 	return g
 }
 
-// Share has share called with every object that a cache is about to keep, so that
-// the object lets go of what it has in common with others. It returns g.
+// Share sets a function that gets every object before a cache keeps it, to share equal
+// parts of objects. It returns g.
 func (g *Getter) Share(share func(runtime.Object)) *Getter {
 	g.share = share
 	return g
@@ -61,29 +65,29 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 		return generic.RESTOptions{}, err
 	}
 	cfg.Prefix = g.store.prefix
-	codec := tenantCodec{cfg.Codec}
+	codec := values.Codec{Codec: cfg.Codec}
 	cfg.Codec = codec
 	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: g.store.deleters}
 	if g.custom {
 		cfg.Codec = derivingCodec{codec, g.store, gr}
-		r := CustomResource(gr, "")
-		o.ResourcePrefix, o.Decorator = r.kindPrefix(), g.store.customStorage(r, g.metadataOnly)
+		r := keys.CustomResource(gr, "")
+		o.ResourcePrefix, o.Decorator = r.KindPrefix(), g.store.customStorage(r, g.metadataOnly)
 	} else {
-		r := NativeResource(gr)
-		g.store.register(r, codec)
-		o.ResourcePrefix, o.Decorator = r.prefix(), g.nativeStorage(r, codec)
+		r := keys.NativeResource(gr)
+		g.store.values.Register(r, codec)
+		o.ResourcePrefix, o.Decorator = r.Prefix(), g.nativeStorage(r, codec)
 	}
 	return o, nil
 }
 
-// nativeStorage makes the storage of a native resource in all clusters.
-func (g *Getter) nativeStorage(r Resource, codec tenantCodec) generic.StorageDecorator {
+// nativeStorage returns the storage of a native resource in all clusters.
+func (g *Getter) nativeStorage(r keys.Resource, codec values.Codec) generic.StorageDecorator {
 	s := g.store
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
 		strict := objects{cfg, root, codec, newFunc, newList}
-		fed := objects{cfg, root, feedCodec{Codec: codec, empty: newFunc, stamps: s.stamps, odd: &s.odd, share: g.share}, newFunc, newList}
+		fed := objects{cfg, root, values.CacheCodec{Codec: codec, Empty: newFunc, Stamps: s.stamps, Failed: s.undecodable, Share: g.share}, newFunc, newList}
 		direct, err := s.etcd3(s.direct, strict)
 		if err != nil {
 			return nil, nil, err
@@ -107,9 +111,9 @@ func (g *Getter) nativeStorage(r Resource, codec tenantCodec) generic.StorageDec
 	}
 }
 
-// generation starts to fill a watch cache. See [nativeCache].
+// generation starts a watch cache. See [nativeCache].
 func (s *Store) generation(fed objects, codec runtime.Codec, direct storage.Interface, attrs storage.AttrFunc, from int64) (*generation, error) {
-	feed, err := s.feed(fed)
+	feed, err := s.source(fed)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +132,7 @@ func (s *Store) generation(fed objects, codec runtime.Codec, direct storage.Inte
 	return &generation{Interface: d, feed: feeding, wait: c.Wait, stop: stop}, nil
 }
 
-// objects says what is stored below a root and how it is encoded.
+// objects are the keys below a root and how their values are encoded.
 type objects struct {
 	cfg              *storagebackend.ConfigForResource
 	root             string
@@ -136,48 +140,35 @@ type objects struct {
 	newFunc, newList func() runtime.Object
 }
 
-// etcd3 makes upstream's storage, for requests of clients.
+// etcd3 returns upstream's storage, for requests of clients.
 func (s *Store) etcd3(c *kubernetes.Client, o objects) (etcd3Storage, error) {
-	return s.storage(c, o, s.keyed(o.cfg.GroupResource), plainly)
+	return s.storage(c, o, s.values.Transformer(o.cfg.GroupResource), plainly)
 }
 
-// lenient makes upstream's storage, for reads that must not fail on a value. The
-// codec must not fail either.
+// lenient returns upstream's storage for reads that must not fail on a value. The codec
+// must not fail either.
 func (s *Store) lenient(c *kubernetes.Client, o objects) (etcd3Storage, error) {
-	t := s.keyed(o.cfg.GroupResource)
-	t.lenient = true
-	return s.storage(c, o, t, plainly)
+	return s.storage(c, o, s.values.Transformer(o.cfg.GroupResource).Lenient(), plainly)
 }
 
 func plainly(d etcd3.Decoder) etcd3.Decoder { return d }
 
-func (s *Store) storage(c *kubernetes.Client, o objects, t keyed, decoder func(etcd3.Decoder) etcd3.Decoder) (etcd3Storage, error) {
+func (s *Store) storage(c *kubernetes.Client, o objects, t values.Transformer, decoder func(etcd3.Decoder) etcd3.Decoder) (etcd3Storage, error) {
 	v := storage.APIObjectVersioner{}
 	return etcd3.New(c, nil, o.codec, o.newFunc, o.newList, s.prefix, o.root, o.cfg.GroupResource,
 		t, o.cfg.LeaseManagerConfig, decoder(etcd3.NewDefaultDecoder(o.codec, v)), v)
 }
 
-// feed makes the storage that fills a cache: it has a watch stream of its own,
-// and never fails on a value.
-func (s *Store) feed(o objects) (etcd3Storage, error) {
+// source returns the storage that fills a cache: it has a watch stream of its own, and
+// never fails on a value.
+func (s *Store) source(o objects) (etcd3Storage, error) {
 	c := s.client()
 	inner, err := s.lenient(c, o)
 	if err != nil {
-		_ = c.Close() // in process: reports nothing but that its context ended
+		_ = c.Close() // reports only that its context ended
 		return nil, err
 	}
-	return ownClient{inner, c}, nil
-}
-
-// ownClient closes its client when it is closed.
-type ownClient struct {
-	etcd3Storage
-	client *kubernetes.Client
-}
-
-func (o ownClient) Close() {
-	o.etcd3Storage.Close()
-	_ = o.client.Close() // reports nothing but that its context ended
+	return &cacheSource{etcd3Storage: inner, client: c}, nil
 }
 
 type etcd3Storage interface {
@@ -185,7 +176,7 @@ type etcd3Storage interface {
 	Close()
 }
 
-// newCacher fills in what is equal for every cache of all clusters.
+// newCacher starts a cache, with the configuration that all caches share.
 func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config) (*cacher.Cacher, error) {
 	c.Versioner = storage.APIObjectVersioner{}
 	c.GroupResource = cfg.GroupResource
@@ -197,7 +188,7 @@ func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config
 		if err != nil {
 			return "", err
 		}
-		return c.ResourcePrefix + "/" + tailOf(cluster.Of(accessor), accessor.GetNamespace(), accessor.GetName()), nil
+		return c.ResourcePrefix + "/" + keys.Tail(cluster.Of(accessor), accessor.GetNamespace(), accessor.GetName()), nil
 	}
 	made, err := cacher.NewCacherFromConfig(c)
 	if from, ok := c.Storage.(*feeding); ok && err == nil {
@@ -217,8 +208,8 @@ func clusterOf(o runtime.Object) string {
 	return string(cluster.Of(accessor))
 }
 
-// tenantAttrs adds the cluster to the fields of an object. It never fails: for a
-// stand-in, which a registry may refuse, it gives the name alone.
+// tenantAttrs adds the cluster to the fields of an object. It never fails: for a stand-in,
+// which a registry may refuse, it returns the name alone.
 func tenantAttrs(attrs storage.AttrFunc) storage.AttrFunc {
 	return func(o runtime.Object) (labels.Set, fields.Set, error) {
 		l, f, err := attrs(o)
@@ -236,4 +227,24 @@ func tenantAttrs(attrs storage.AttrFunc) storage.AttrFunc {
 		all[clusterIndex] = string(cluster.Of(accessor))
 		return l, all, nil
 	}
+}
+
+// A derivingCodec is a Codec of custom resources that runs the write hook on new objects.
+// In a dry run only the codec sees the object; the answer must be that of a real request.
+type derivingCodec struct {
+	values.Codec
+	store *Store
+	of    schema.GroupResource
+}
+
+// Encode implements [runtime.Encoder].
+func (c derivingCodec) Encode(obj runtime.Object, w io.Writer) error {
+	if u, ok := obj.(*unstructured.Unstructured); ok && u.GetResourceVersion() == "" {
+		if hook := c.store.derivedIn(c.of); hook != nil {
+			u = u.DeepCopy()
+			hook(u)
+			obj = u
+		}
+	}
+	return c.Codec.Encode(obj, w)
 }

@@ -9,14 +9,14 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// A nativeCache is the storage of a native resource with a watch cache, which is
-// replaced by another when it holds mostly former objects: upstream's keeps what was
-// deleted until other changes take its place, and in a quiet server that is for good.
+// A nativeCache is the storage of a native resource with a watch cache. It replaces the
+// cache when that holds mostly former objects: upstream's cache keeps a deleted object
+// until other changes take its place, in a quiet server forever.
 type nativeCache struct {
 	storage.Interface // without the cache
 	store             *Store
-	// begin starts to fill a cache with the objects as of a revision, or as they are
-	// now if that is 0, and what came after.
+	// begin starts a cache as of a revision, or as of now if that is 0, and replays the
+	// later changes.
 	begin func(from int64) (*generation, error)
 
 	mu      sync.Mutex
@@ -24,16 +24,16 @@ type nativeCache struct {
 	stopped bool
 }
 
-// A generation is one of the caches that a resource has one after the other.
+// A generation is one cache of a sequence: each replaces the one before.
 type generation struct {
 	storage.Interface
 	feed  *feeding
 	wait  func(context.Context) error
 	stop  func()
-	users sync.WaitGroup // calls, but not the watches that came of them
+	users sync.WaitGroup // calls in progress, without watches
 }
 
-// use returns the cache of the moment, which stays until its user is done.
+// use returns the present cache, which is not stopped before users.Done.
 func (n *nativeCache) use() *generation {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,15 +48,15 @@ func (n *nativeCache) ready(ctx context.Context) error {
 	return g.wait(ctx)
 }
 
-// renew replaces the cache by one that has the changes since revision from. Its
-// watches end, and those that know what there was at that revision can be resumed.
+// renew replaces the cache by one that has the changes since revision from. The watches of
+// the old cache end; watches from a revision after from can be resumed.
 func (n *nativeCache) renew(ctx context.Context, from int64) error {
 	next, err := n.begin(from)
 	if err != nil {
 		return err
 	}
 	if err = next.wait(ctx); err == nil {
-		next.feed.catchUp(ctx, n.store.guard.latest.Load()) // nobody goes back in time
+		next.feed.catchUp(ctx, n.store.guard.latest.Load()) // no client may read an older state than before
 		err = ctx.Err()
 	}
 	n.mu.Lock()
@@ -73,7 +73,7 @@ func (n *nativeCache) renew(ctx context.Context, from int64) error {
 	return nil
 }
 
-// stop stops the cache for good.
+// stop stops the cache without a replacement.
 func (n *nativeCache) stop() {
 	n.mu.Lock()
 	n.stopped = true

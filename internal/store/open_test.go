@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 )
 
 func tryOpen(t testing.TB, dir, version string) (*Store, error) {
@@ -23,8 +24,8 @@ func tryOpen(t testing.TB, dir, version string) (*Store, error) {
 	return Open(t.Context(), Options{Dir: dir, Version: version, NoSync: true})
 }
 
-// refused checks that a store does not open, that the error says all of it, and
-// that the directory is free again.
+// refused checks that a store does not open, that the error contains all texts, and that the
+// directory is unlocked afterwards.
 func refused(t *testing.T, dir, version string, says ...string) {
 	t.Helper()
 	s, err := tryOpen(t, dir, version)
@@ -38,14 +39,14 @@ func refused(t *testing.T, dir, version string, says ...string) {
 			t.Errorf("got %q, want %q in it", err, part)
 		}
 	}
-	if unlock, err := lockDir(dir); err == nil {
+	if unlock, err := etcd.LockDir(dir); err == nil {
 		unlock()
 	} else if info, _ := os.Stat(dir); info != nil && info.IsDir() {
 		t.Errorf("the directory is still locked: %v", err)
 	}
 }
 
-// A directory serves one store at a time.
+// Only one store can use a directory at a time.
 func TestDirectoryInUse(t *testing.T) {
 	dir := t.TempDir()
 	s, err := tryOpen(t, dir, "1.36")
@@ -64,7 +65,7 @@ func TestDirectoryInUse(t *testing.T) {
 	s.Close()
 }
 
-// A directory that cannot be written is refused with the way out.
+// The error for an unusable directory has a remedy.
 func TestUnusableDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -78,7 +79,7 @@ func TestUnusableDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, blocked, "1.36", blocked)
-	if os.Getuid() != 0 { // root may write anywhere
+	if os.Getuid() != 0 { // root may write to any directory
 		readOnly := t.TempDir()
 		if err := os.Chmod(readOnly, 0o500); err != nil {
 			t.Fatal(err)
@@ -87,7 +88,7 @@ func TestUnusableDirectory(t *testing.T) {
 	}
 }
 
-// Data of another program, or of another version, is left alone.
+// Data of another program or of an unsupported version is not changed.
 func TestFormat(t *testing.T) {
 	dir := t.TempDir()
 	var key string
@@ -108,14 +109,14 @@ func TestFormat(t *testing.T) {
 	meta := func(layout, reader int, version string) string {
 		return fmt.Sprintf(`{"layout":%d,"minimumReader":%d,"kubernetes":%q}`, layout, reader, version)
 	}
-	restore := func() { // by hand: no store opens what was set
+	restore := func() { // directly, because no store opens such data
 		t.Helper()
-		b, err := Etcd{}.open(t.Context(), dir, false)
+		b, err := etcd.Open(t.Context(), etcd.Config{}, dir, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer b.close()
-		if _, err := b.client.Put(t.Context(), key, meta(1, 1, "1.36")); err != nil {
+		defer b.Close()
+		if _, err := b.Client.Put(t.Context(), key, meta(1, 1, "1.36")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +127,7 @@ func TestFormat(t *testing.T) {
 		meta(1, 1, "1.34"): {"1.34", "1.36"},
 		meta(1, 1, "x"):    {`"x"`, "restore a backup"},
 		"{":                {"damaged", "restore a backup"},
-		// Something of the version before the last is still stored.
+		// Some data is encoded in the version before the last.
 		`{"layout":1,"minimumReader":1,"kubernetes":"1.35","oldestKubernetes":"1.34"}`: {"1.34", "1.36"},
 	} {
 		set(value)
@@ -136,7 +137,7 @@ func TestFormat(t *testing.T) {
 	refused(t, dir, "", "version")
 	refused(t, dir, "1.38", "1.36", "1.38")
 
-	set(meta(2, 1, "1.35")) // a later layout that this program can read, and the minor before
+	set(meta(2, 1, "1.35")) // a later layout that this program can read, and the previous minor version
 	s, err := tryOpen(t, dir, "1.36")
 	if err != nil {
 		t.Fatal(err)
@@ -160,8 +161,8 @@ func TestFormat(t *testing.T) {
 	other.Close()
 }
 
-// filled makes a directory with a store of some objects, whose etcd has also
-// made a snapshot of its log if large.
+// filled creates a directory with a store of some objects. With many objects, its etcd has
+// written a snapshot of its log.
 func filled(t *testing.T, objects int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,8 +187,8 @@ func count(t *testing.T, cm storage.Interface) int {
 	return len(l.Items)
 }
 
-// Damaged files are an error that names them and what to do, or do no harm. They
-// are never a panic, and never fewer objects than there were.
+// Damaged files cause an error with their names and a remedy, or no error and no loss. They
+// never cause a panic or a silent loss of objects.
 func TestDamagedFiles(t *testing.T) {
 	const objects = 200
 	whole := filled(t, objects)
@@ -232,7 +233,7 @@ func TestDamagedFiles(t *testing.T) {
 				if err := damage(slices.Max(files)); err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // a log that lacks its end never gets ready
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // without the end of its log, etcd never becomes ready
 				defer cancel()
 				if name != "cut" {
 					ctx = t.Context()
@@ -256,7 +257,7 @@ func TestDamagedFiles(t *testing.T) {
 				if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "restore a backup") {
 					t.Errorf("the error does not say where and what to do: %v", err)
 				}
-				if unlock, err := lockDir(dir); err != nil {
+				if unlock, err := etcd.LockDir(dir); err != nil {
 					t.Errorf("still locked: %v", err)
 				} else {
 					unlock()
@@ -266,7 +267,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// A start that is called off leaves nothing behind.
+// A start that is cancelled leaves the directory unlocked and usable.
 func TestOpenCalledOff(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -282,7 +283,7 @@ func TestOpenCalledOff(t *testing.T) {
 	s.Close()
 }
 
-// A first start that was cut short begins anew, but never where there is data.
+// An interrupted first start is repeated from the beginning, but never deletes data.
 func TestFirstStartCutShort(t *testing.T) {
 	dir := filled(t, 3)
 	mark := filepath.Join(dir, "etcd-server", "first-start")
@@ -314,7 +315,7 @@ func TestFirstStartCutShort(t *testing.T) {
 	s.Close()
 }
 
-// Two stores in one process know nothing of each other.
+// Two stores in one process are independent.
 func TestTwoStores(t *testing.T) {
 	for i := range 2 {
 		s, cm, stop := open(t, t.TempDir())

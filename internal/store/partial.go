@@ -5,20 +5,23 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// CustomMetadata returns the storage of kinds served from schemas for readers of all
-// clusters that want metadata alone. The clusters may have the resource in different
-// versions and with different schemas.
+// CustomMetadata returns the storage of kinds served from schemas for requests to all
+// clusters for metadata alone. Clusters may have the resource in different versions and
+// with different schemas.
 func (s *Store) CustomMetadata(config Config) *Getter {
 	g := s.Customs(config)
 	g.metadataOnly = true
 	return g
 }
 
-// decodeMetadata returns an object with what every version of it has.
+// decodeMetadata returns an object with the fields that all versions have.
 func (c *custom) decodeMetadata(r *Raw) (*unstructured.Unstructured, error) {
-	tail, value, err := cutFrame(r.framed)
+	tail, value, err := values.CutFrame(r.framed)
 	if err != nil {
 		return nil, err
 	}
@@ -29,13 +32,13 @@ func (c *custom) decodeMetadata(r *Raw) (*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("stored object %s: %w", tail, err)
 	}
 	u, ok := c.newFunc().(*unstructured.Unstructured)
-	name, namespace, object, valid := splitTail(tail)
+	name, namespace, object, valid := keys.SplitTail(tail)
 	if !ok || !valid || stored.Metadata["name"] != object {
 		return nil, fmt.Errorf("stored object %s is none", tail)
 	}
 	u.Object["metadata"] = stored.Metadata
 	u.SetNamespace(namespace)
 	u.SetResourceVersion(r.ResourceVersion)
-	stamp(u, name)
+	values.SetCluster(u, name)
 	return u, nil
 }

@@ -22,21 +22,24 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// A Raw is a custom resource as a watch cache keeps it: the bytes stored, from
-// which every schema and version decodes when it is read, and the little of its
-// metadata that the cache selects by. Decoded it would be thirty times as large.
+// A Raw is a custom resource in a watch cache: the stored value, which every schema and
+// version decodes when it is read, and the metadata by which the cache selects. The decoded
+// object would be about thirty times as large.
 type Raw struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	framed []byte // never changed
+	shared *shared
 }
 
 // DeepCopyObject implements [runtime.Object].
 func (r *Raw) DeepCopyObject() runtime.Object {
 	c := *r
-	return &c // what it points to is never changed
+	return &c // what it points to never changes
 }
 
 // A RawList is a list of Raws.
@@ -56,9 +59,9 @@ func (l *RawList) DeepCopyObject() runtime.Object {
 func newRaw() runtime.Object     { return &Raw{} }
 func newRawList() runtime.Object { return &RawList{} }
 
-// rawCodec reads the metadata of custom resources. It never fails: what it cannot
-// read is left empty, and reported by whoever decodes the object.
-type rawCodec struct{ stamps *stamps }
+// rawCodec reads the metadata of custom resources. It never fails: what it cannot read is
+// empty, and fails when the object is decoded.
+type rawCodec struct{ stamps *values.Stamps }
 
 func (rawCodec) Identifier() runtime.Identifier { return "raw" }
 
@@ -83,26 +86,26 @@ func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime
 	return r, &schema.GroupVersionKind{}, nil
 }
 
-// rawOf reads a framed value, and keeps it.
-func rawOf(framed []byte, s *stamps) (Raw, error) {
-	tail, value, err := cutFrame(framed)
+// rawOf returns the Raw of a framed value, which it keeps.
+func rawOf(framed []byte, s *values.Stamps) (Raw, error) {
+	tail, value, err := values.CutFrame(framed)
 	if err != nil {
 		return Raw{}, err
 	}
-	name, namespace, object, _ := splitTail(tail)
+	name, namespace, object, _ := keys.SplitTail(tail)
 	var partial struct {
 		Metadata struct {
 			Labels map[string]string `json:"labels"`
 		} `json:"metadata"`
 	}
-	// Unlike encoding/json this tells "metadata" from "Metadata", as the decoder of
-	// the objects does. A failure leaves the labels empty.
+	// Unlike encoding/json this is case sensitive, as the decoder of the objects is. A
+	// failure leaves the labels empty.
 	if kjson.UnmarshalCaseSensitivePreserveInts(value, &partial) != nil {
 		partial.Metadata.Labels = nil
 	}
 	r := Raw{framed: framed}
 	r.Namespace, r.Name, r.Labels = namespace, object, partial.Metadata.Labels
-	r.Annotations = s.only(name)
+	r.Annotations = s.Of(name)
 	return r, nil
 }
 
@@ -114,27 +117,27 @@ func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
 	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, clusterIndex: string(cluster.Of(r))}, nil
 }
 
-// Customs returns the storage of kinds served from schemas. Its config gives the
-// codec of bare JSON.
+// Customs returns the storage of kinds served from schemas. The config has the codec of
+// bare JSON.
 func (s *Store) Customs(config Config) *Getter {
 	return &Getter{store: s, config: config, custom: true}
 }
 
-// customStorage makes the storage of one schema of a custom resource: writes and
-// single reads go straight to etcd, lists to the cache that all schemas of the
-// resource share while it has one, watches to the spine.
-func (s *Store) customStorage(kind Resource, metadataOnly bool) generic.StorageDecorator {
+// customStorage returns the storage of one schema of a custom resource. Writes and single
+// reads use etcd, lists the cache that all schemas of the resource share, if there is one,
+// and watches the change feed.
+func (s *Store) customStorage(kind keys.Resource, metadataOnly bool) generic.StorageDecorator {
 	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
 		c := &custom{multi: &multi{store: s, kind: kind, root: root}, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), metadataOnly: metadataOnly}
 		c.multi.Interface, c.unconverted = c, unconverted(newFunc())
-		direct, err := s.storage(s.direct, objects{cfg, root, cfg.Codec, newFunc, newList}, s.keyed(cfg.GroupResource), c.remembers)
+		direct, err := s.storage(s.direct, objects{cfg, root, cfg.Codec, newFunc, newList}, s.values.Transformer(cfg.GroupResource), c.remembers)
 		if err != nil {
 			return nil, nil, err
 		}
 		c.Interface = direct
-		if c.lenient, err = s.lenient(s.direct, objects{cfg, root, feedCodec{Codec: cfg.Codec, empty: newFunc, stamps: s.stamps, odd: &s.odd}, newFunc, newList}); err != nil {
+		if c.lenient, err = s.lenient(s.direct, objects{cfg, root, values.CacheCodec{Codec: cfg.Codec, Empty: newFunc, Stamps: s.stamps, Failed: s.undecodable}, newFunc, newList}); err != nil {
 			return nil, nil, err
 		}
 		if c.cold, err = s.lenient(s.direct, objects{cfg, root, rawCodec{s.stamps}, newRaw, newRawList}); err != nil {
@@ -151,13 +154,13 @@ type custom struct {
 	cfg               *storagebackend.ConfigForResource
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
-	lenient           storage.Interface // etcd, for wildcards
+	lenient           storage.Interface // etcd, for requests to all clusters
 	cold              storage.Interface // etcd, of [Raw]
-	metadataOnly      bool              // whatever version an object is stored in
-	unconverted       []byte            // begins what is stored in the version of the schema
+	metadataOnly      bool              // the same for all versions of an object
+	unconverted       []byte            // the start of values stored in the version of the schema
 }
 
-// uncached returns what serves selectors of fields that only a schema knows.
+// uncached returns the storage for selectors of fields that only a schema knows.
 func (c *custom) uncached(ctx context.Context) storage.Interface {
 	if isWildcard(ctx) {
 		return c.lenient
@@ -186,7 +189,7 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		return c.encodedList(ctx, key, o, into)
 	}
 	if !cachedFields(o.Predicate.Field) {
-		// All are decoded, of which the selector may choose any.
+		// All objects are decoded: the selector may choose any.
 		if err := grow(ctx, manyTimes*c.multi.store.stored(ctx, c.multi.resource(ctx), o)); err != nil {
 			return err
 		}
@@ -209,7 +212,8 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	return nil
 }
 
-// weighed returns what decodes an object that is kept until a request ends.
+// weighed returns a decoder that counts the memory of objects, which are kept until the
+// request ends.
 func (c *custom) weighed(ctx context.Context) func(*Raw) (*unstructured.Unstructured, error) {
 	if c.metadataOnly {
 		return c.decode
@@ -223,13 +227,13 @@ func (c *custom) weighed(ctx context.Context) func(*Raw) (*unstructured.Unstruct
 	}
 }
 
-// each makes something of every object of a list.
+// each converts every object of a list, and passes it to take.
 func each[V any](ctx context.Context, l *RawList, of func(*Raw) (V, error), take func(V)) error {
 	for i := range l.Items {
 		v, err := of(&l.Items[i])
 		if err != nil {
-			if isWildcard(ctx) && ctx.Err() == nil { // each may have taken its time
-				continue // one tenant's bad value is not everybody's
+			if isWildcard(ctx) && ctx.Err() == nil { // a deadline is no fault of the value
+				continue // one tenant's bad value must not fail the list
 			}
 			return err
 		}
@@ -238,15 +242,22 @@ func each[V any](ctx context.Context, l *RawList, of func(*Raw) (V, error), take
 	return nil
 }
 
-// tell has another list say what a client is told of this one.
+// tell copies the metadata of the list for clients.
 func (l *RawList) tell(to *unstructured.UnstructuredList) {
 	to.SetResourceVersion(l.ResourceVersion)
 	to.SetContinue(l.Continue)
 	to.SetRemainingItemCount(l.RemainingItemCount)
 }
 
-// decode returns an object as its schema reads it. It is shared.
+// decode returns an object as its schema decodes it. It is shared.
 func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
+	if r.shared != nil {
+		return r.shared.decoded(c, r)
+	}
+	return c.decodeAlone(r)
+}
+
+func (c *custom) decodeAlone(r *Raw) (*unstructured.Unstructured, error) {
 	if c.metadataOnly {
 		return c.decodeMetadata(r)
 	}
@@ -275,8 +286,8 @@ func (c *custom) decoded(r *Raw) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// event turns an event into one of this schema. To a watch of all
-// clusters, what cannot be decoded does not exist; that of one cluster ends.
+// event decodes an event with this schema. In a watch of all clusters, an object that
+// cannot be decoded does not exist; a watch of one cluster ends.
 func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	r, ok := bare(e.Object).(*Raw)
 	if !ok {
@@ -300,8 +311,7 @@ func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	}
 }
 
-// named is an event with an object of which only the little is known that its
-// cached form says.
+// named returns an event with an object that has only the metadata of its Raw.
 func (c *custom) named(t watch.EventType, r *Raw) (watch.Event, bool) {
 	o := c.newFunc()
 	accessor, err := meta.Accessor(o)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,49 +15,50 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	renewPage     = 100     // values read at once at first
-	renewBytes    = 4 << 20 // and about so much later
-	renewInFlight = 8       // written at once
-	renewRate     = 500     // written in a second: history, too, fills etcd
-	// renewEvery is how soon a new key for encryption is noticed by default.
+	renewBytes    = 4 << 20 // about the size of a page
+	renewInFlight = 8       // parallel writes
+	renewRate     = 500     // writes per second: their history takes space in etcd
+	// renewEvery is the default of [Options.RenewEvery].
 	renewEvery = time.Minute
 )
 
-// A manner is how the values of a resource are stored, every one of them.
+// A manner is how all values of a resource are stored.
 type manner struct {
 	// Encoding identifies the version and format of native objects.
 	Encoding string `json:"encoding,omitempty"`
-	// Probe is a value encrypted as the others are: when it is stale, they are.
+	// Probe is a value encrypted as the others: if it is stale, they are.
 	Probe []byte `json:"probe,omitempty"`
-	// Unsettled tells that values had to be encrypted anew when they were looked at last.
-	// Somebody may have written with the old key since: a request that was under way, or
-	// a process that has not heard of the new one yet.
+	// Unsettled is set if the last pass had to encrypt values again. Others may have been
+	// written with the old key since: by a request in progress, or by a process that does
+	// not have the new key yet.
 	Unsettled bool `json:"unsettled,omitempty"`
 }
 
-// Renew rewrites what is stored in another way than this program would store it: native
-// objects in an older version, and what is encrypted with an old key or should be
-// encrypted and is not. Custom resources stay at their version until they are written.
-// It remembers what it is done with, so that it goes on after a crash where it was, and
-// costs nothing when there is nothing to do. It returns when to call it again, 0 for
-// never.
+// Renew rewrites values that this program would store in another way: native objects in an
+// older version, values encrypted with an old key, and values that should be encrypted.
+// Custom resources keep their version until they are written. Renew stores its progress, so
+// that it continues after a crash, and costs nothing when nothing is left to do. It returns
+// when to call it again; 0 for never.
 //
-// A rewrite is a write: watchers are told of a change of the object, and it gets a new
-// resource version. What somebody else writes at the same time stays as it is, and what
-// cannot be decoded, too.
+// A rewrite is a write: watches get an event, and the object a new resource version. Values
+// that other writers change at the same time stay as they are, and so do corrupt values.
+// The next call tries again values that cannot be decrypted now.
 func (s *Store) Renew(ctx context.Context) (again time.Duration, err error) {
 	r := &renewal{store: s, pace: rate.NewLimiter(renewRate, renewInFlight)}
 	if err := r.load(ctx); err != nil {
 		return 0, err
 	}
-	for _, resource := range s.spine.ledger.resources() {
+	for _, resource := range s.feed.Ledger().Resources() {
 		if err := r.resource(ctx, resource); err != nil {
-			return 0, errors.Join(fmt.Errorf("renew what is stored of %s: %w", resource.kindPrefix(), err), r.save(ctx))
+			return 0, errors.Join(fmt.Errorf("renew what is stored of %s: %w", resource.KindPrefix(), err), r.save(ctx))
 		}
 	}
 	done := r.changed || r.saved
@@ -69,17 +69,17 @@ func (s *Store) Renew(ctx context.Context) (again time.Duration, err error) {
 		klog.FromContext(ctx).Info("Everything is stored as this server stores it, with the newest keys")
 	}
 	if !r.left {
-		if err := s.raiseFormat(ctx); err != nil {
+		if err := s.format().Raise(ctx); err != nil {
 			return 0, err
 		}
 	}
-	if s.encryption != nil {
+	if s.values.Encrypts() {
 		return s.renewEvery, nil
 	}
 	return 0, nil
 }
 
-// unsettled reports whether anything has to be looked at again.
+// unsettled reports whether any resource has to be checked again.
 func (r *renewal) unsettled() bool {
 	for _, m := range r.manners {
 		if m.Unsettled {
@@ -93,17 +93,17 @@ func (r *renewal) unsettled() bool {
 type renewal struct {
 	store   *Store
 	pace    *rate.Limiter
-	manners map[string]manner // by [Resource.prefix]
-	rev     int64             // of the key that they are stored at
+	manners map[string]manner // by [keys.Resource.Prefix]
+	rev     int64             // of the key of the manners
 	changed bool              // since they were stored
 	saved   bool              // in this pass
-	left    bool              // whether something is left that this program does not serve
+	left    bool              // whether some values cannot be renewed now
 }
 
-func (s *Store) mannersKey() string { return s.prefix + "/" + string(System) + "/manners" }
+func (s *Store) mannersKey() string { return s.prefix + keys.Note("manners") }
 
 func (r *renewal) load(ctx context.Context) error {
-	resp, err := r.store.backend.client.Get(ctx, r.store.mannersKey())
+	resp, err := r.store.backend.Client.Get(ctx, r.store.mannersKey())
 	if err != nil {
 		return err
 	}
@@ -113,12 +113,12 @@ func (r *renewal) load(ctx context.Context) error {
 	}
 	r.rev = resp.Kvs[0].ModRevision
 	if json.Unmarshal(resp.Kvs[0].Value, &r.manners) != nil {
-		r.manners = map[string]manner{} // everything is looked at again
+		r.manners = map[string]manner{} // all values are checked again
 	}
 	return nil
 }
 
-// save remembers what is done, also when ctx has ended.
+// save stores the manners, also when ctx has ended.
 func (r *renewal) save(ctx context.Context) error {
 	if !r.changed {
 		return nil
@@ -127,10 +127,10 @@ func (r *renewal) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), brief)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.RequestTimeout)
 	defer cancel()
 	key := r.store.mannersKey()
-	resp, err := r.store.backend.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", r.rev)).Then(clientv3.OpPut(key, string(text))).Commit()
+	resp, err := r.store.backend.Client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", r.rev)).Then(clientv3.OpPut(key, string(text))).Commit()
 	if err == nil && !resp.Succeeded {
 		err = fmt.Errorf("remember how values are stored: %w", ErrChanged)
 	}
@@ -141,23 +141,23 @@ func (r *renewal) save(ctx context.Context) error {
 }
 
 // resource renews the values of one resource, if they need it.
-func (r *renewal) resource(ctx context.Context, of Resource) error {
-	how, err := r.store.kind(of)
+func (r *renewal) resource(ctx context.Context, of keys.Resource) error {
+	how, err := r.store.values.Kind(of)
 	if err != nil {
-		r.left = true // a program that serves it will
+		r.left = true // a program that serves it renews it
 		return nil    //nolint:nilerr // it is no failure
 	}
-	was, known := r.manners[of.prefix()]
+	was, known := r.manners[of.Prefix()]
 	want := manner{Encoding: r.store.encodingOf(of, how)}
 	stale := false
-	at := belowPrefix("/" + string(System) + "/manners" + of.prefix())
-	if how.transformer.inner != nil {
+	at := values.Path(keys.Note("manners") + of.Prefix())
+	if how.Transformer.Encrypts() {
 		if was.Probe != nil {
-			_, stale, err = how.transformer.open(ctx, was.Probe, at)
+			_, stale, err = how.Transformer.Open(ctx, was.Probe, at)
 		}
 		if stale = stale || was.Probe == nil || err != nil; !stale {
 			want.Probe = was.Probe
-		} else if want.Probe, err = how.transformer.seal(ctx, []byte("probe"), at); err != nil { // before any value is
+		} else if want.Probe, err = how.Transformer.Seal(ctx, []byte("probe"), at); err != nil { // before any other value
 			return err
 		}
 	}
@@ -170,8 +170,9 @@ func (r *renewal) resource(ctx context.Context, of Resource) error {
 	if err != nil {
 		return err
 	}
-	want.Unsettled = found.written > 0 && how.transformer.inner != nil
-	r.manners[of.prefix()], r.changed = want, true
+	want.Unsettled = found.unreadable > 0 || found.written > 0 && how.Transformer.Encrypts()
+	r.left = r.left || found.unreadable > 0
+	r.manners[of.Prefix()], r.changed = want, true
 	if found.written > 0 {
 		return r.save(ctx)
 	}
@@ -179,39 +180,41 @@ func (r *renewal) resource(ctx context.Context, of Resource) error {
 }
 
 // encodingOf identifies how native objects of a resource are encoded.
-func (s *Store) encodingOf(r Resource, how kind) string {
-	if r.Root == Custom {
+func (s *Store) encodingOf(r keys.Resource, how values.Kind) string {
+	if r.Root == keys.Custom {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(s.version + " " + string(how.codec.Identifier())))
+	sum := sha256.Sum256([]byte(s.version + " " + string(how.Codec.Identifier())))
 	return hex.EncodeToString(sum[:8])
 }
 
-// findings is what a renewal met.
+// findings are the results of a renewal.
 type findings struct {
-	mu          sync.Mutex
-	written     int
-	undecodable int
-	example     Key
-	failed      error
+	mu         sync.Mutex
+	written    int
+	corrupt    int
+	unreadable int // now, but maybe not later
+	example    keys.Key
+	why        error // of a value that cannot be read
+	failed     error
 }
 
-func (f *findings) report(ctx context.Context, r Resource) {
+func (f *findings) report(ctx context.Context, r keys.Resource) {
 	log := klog.FromContext(ctx)
 	if f.written > 0 {
-		log.Info("Rewrote what was stored in an older way", "resource", r.kindPrefix(), "objects", f.written)
+		log.Info("Rewrote what was stored in an older way", "resource", r.KindPrefix(), "objects", f.written)
 	}
-	if f.undecodable > 0 {
-		log.Info("Left what cannot be decoded as it is", "resource", r.kindPrefix(), "objects", f.undecodable, "key", f.example)
+	if f.corrupt+f.unreadable > 0 {
+		log.Error(f.why, "Left values that cannot be read as they are", "resource", r.KindPrefix(), "corrupt", f.corrupt, "unreadable", f.unreadable, "key", f.example)
 	}
 }
 
 // values renews the values of a resource in all clusters, page by page.
-func (r *renewal) values(ctx context.Context, of Resource, how kind, found *findings) error {
-	start := r.store.prefix + of.prefix() + "/"
+func (r *renewal) values(ctx context.Context, of keys.Resource, how values.Kind, found *findings) error {
+	start := r.store.prefix + of.Prefix() + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
-	for key, limit := start, int64(renewPage); ; {
-		resp, err := r.store.backend.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit))
+	for key, limit := start, int64(etcd.FirstPage); ; {
+		resp, err := r.store.backend.Client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit))
 		if err != nil {
 			return err
 		}
@@ -234,18 +237,18 @@ func (r *renewal) values(ctx context.Context, of Resource, how kind, found *find
 		if found.failed != nil || !resp.More {
 			return found.failed
 		}
-		limit = nextPage(limit, bytes, renewBytes)
+		limit = etcd.NextPage(limit, bytes, renewBytes)
 		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 }
 
 // value renews one value.
-func (r *renewal) value(ctx context.Context, how kind, kv *mvccpb.KeyValue, found *findings) {
-	k, ok := parseKey(string(kv.Key)[len(r.store.prefix):])
+func (r *renewal) value(ctx context.Context, how values.Kind, kv *mvccpb.KeyValue, found *findings) {
+	k, ok := keys.Parse(string(kv.Key)[len(r.store.prefix):])
 	if !ok {
-		return // at what is no key nobody reads
+		return // it is not an object
 	}
-	fresh, err := how.renewed(ctx, k, kv)
+	fresh, err := how.Renew(ctx, k, values.Path(kv.Key), kv.Value)
 	written := false
 	if err == nil && fresh != nil {
 		written, err = r.write(ctx, k, kv, fresh)
@@ -253,9 +256,12 @@ func (r *renewal) value(ctx context.Context, how kind, kv *mvccpb.KeyValue, foun
 	found.mu.Lock()
 	defer found.mu.Unlock()
 	switch {
-	case errors.Is(err, errUndecodable):
-		found.undecodable++
-		found.example = k
+	case values.IsCorrupt(err):
+		found.corrupt++
+		found.example, found.why = k, err
+	case errors.Is(err, values.ErrUnreadable):
+		found.unreadable++
+		found.example, found.why = k, err
 	case err != nil && found.failed == nil:
 		found.failed = err
 	case written:
@@ -263,46 +269,21 @@ func (r *renewal) value(ctx context.Context, how kind, kv *mvccpb.KeyValue, foun
 	}
 }
 
-var errUndecodable = errors.New("cannot be decoded")
-
-// renewed returns the value to store instead of kv, nil if that is good as it is.
-func (how kind) renewed(ctx context.Context, k Key, kv *mvccpb.KeyValue) ([]byte, error) {
-	at := belowPrefix(kv.Key)
-	framed, stale, err := how.transformer.TransformFromStorage(ctx, kv.Value, at)
-	if err != nil {
-		return nil, errUndecodable
-	}
-	fresh := framed
-	if k.Root == Native {
-		obj, err := runtime.Decode(how.codec, framed)
-		if err != nil {
-			return nil, errUndecodable
-		}
-		if fresh, err = runtime.Encode(how.codec, obj); err != nil {
-			return nil, errUndecodable
-		}
-	}
-	if !stale && bytes.Equal(fresh, framed) {
-		return nil, nil
-	}
-	return how.transformer.TransformToStorage(ctx, fresh, at)
-}
-
-// write stores a value where kv is, and reports whether it did: somebody else may have
-// been there, or the object may be gone.
-func (r *renewal) write(ctx context.Context, k Key, kv *mvccpb.KeyValue, value []byte) (bool, error) {
+// write stores a value in place of kv, and reports whether it did: the object may have
+// changed or be deleted.
+func (r *renewal) write(ctx context.Context, k keys.Key, kv *mvccpb.KeyValue, value []byte) (bool, error) {
 	if err := r.pace.Wait(ctx); err != nil {
 		return false, err
 	}
 	g := r.store.guard
-	if err := g.capacity.refuse(ctx, k.Cluster, len(value), true); err != nil {
+	if err := g.capacity.Refuse(ctx, k.Cluster, len(value), true); err != nil {
 		return false, err
 	}
 	resp, _, err := g.write(ctx, k, kv.ModRevision, clientv3.OpPut(string(kv.Key), string(value), clientv3.WithLease(clientv3.LeaseID(kv.Lease))))
 	switch {
-	case apierrors.IsNotFound(err): // so is its cluster
+	case apierrors.IsNotFound(err): // its cluster is deleted
 		return false, nil
-	case errors.Is(err, rpctypes.ErrLeaseNotFound): // it expires just now
+	case errors.Is(err, rpctypes.ErrLeaseNotFound): // it is expiring
 		return false, nil
 	case err != nil:
 		return false, err

@@ -16,9 +16,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// opened starts a store with config maps, whose spine has read everything.
+// opened starts a store with config maps, whose feed has read all data.
 func opened(t testing.TB, dir, version string, encryption value.ResourceTransformers) (*Store, storage.Interface) {
 	t.Helper()
 	s, err := Open(t.Context(), Options{Dir: dir, Version: version, NoSync: true, Encryption: encryption})
@@ -27,14 +28,14 @@ func opened(t testing.TB, dir, version string, encryption value.ResourceTransfor
 	}
 	t.Cleanup(s.Close)
 	cm := configMapsOf(t, s)
-	startSpines(t, s)
+	startFeeds(t, s)
 	return s, cm
 }
 
-// stored returns what is stored of a resource by key below its prefix.
-func stored(t testing.TB, s *Store, r Resource) map[string]string {
+// stored returns the stored values of a resource by their keys below its prefix.
+func stored(t testing.TB, s *Store, r keys.Resource) map[string]string {
 	t.Helper()
-	prefix := s.prefix + r.prefix() + "/"
+	prefix := s.prefix + r.Prefix() + "/"
 	resp, err := s.RawClient().Get(t.Context(), prefix, clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func stored(t testing.TB, s *Store, r Resource) map[string]string {
 	return all
 }
 
-// age stores objects as an older program did: in a form that is read, but not written.
+// age stores objects in the encoding of an older program, which is read but not written.
 func age(t testing.TB, s *Store, c cluster.Name, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -54,7 +55,7 @@ func age(t testing.TB, s *Store, c cluster.Name, names ...string) {
 		cm.APIVersion, cm.Kind = "v1", "ConfigMap"
 		b, err := json.MarshalIndent(cm, "", " ")
 		if err == nil {
-			_, err = s.RawClient().Put(t.Context(), s.prefix+Key{NativeResource(configMaps), c, "ns", name}.full(), string(b))
+			_, err = s.RawClient().Put(t.Context(), s.prefix+keys.NativeResource(configMaps).Key(c, "ns", name).Path(), string(b))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +63,7 @@ func age(t testing.TB, s *Store, c cluster.Name, names ...string) {
 	}
 	newest, err := s.RawClient().Get(t.Context(), "x")
 	if err == nil {
-		err = s.Spine().WaitFor(t.Context(), newest.Header.Revision)
+		err = s.Feed().WaitFor(t.Context(), newest.Header.Revision)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -76,10 +77,10 @@ func numbered(n int) (names []string) {
 	return names
 }
 
-// oldValues counts the values of config maps that this program would not write.
+// oldValues counts the config maps in such an encoding.
 func oldValues(t testing.TB, s *Store) (n int) {
 	t.Helper()
-	for _, v := range stored(t, s, NativeResource(configMaps)) {
+	for _, v := range stored(t, s, keys.NativeResource(configMaps)) {
 		if strings.Contains(v, "\n ") {
 			n++
 		}
@@ -90,7 +91,9 @@ func oldValues(t testing.TB, s *Store) (n int) {
 func oldest(t testing.TB, s *Store) string {
 	t.Helper()
 	resp, err := s.RawClient().Get(t.Context(), s.formatKey())
-	var f format
+	var f struct {
+		Oldest string `json:"oldestKubernetes"`
+	}
 	if err == nil {
 		err = json.Unmarshal(resp.Kvs[0].Value, &f)
 	}
@@ -100,8 +103,8 @@ func oldest(t testing.TB, s *Store) string {
 	return f.Oldest
 }
 
-// After an upgrade everything is rewritten, however often that is interrupted, and
-// only then a program may come that does not know the older version.
+// After an upgrade all data is rewritten, with any number of interruptions. Only then a
+// program that cannot read the older version may start.
 func TestRenewAfterAnUpgrade(t *testing.T) {
 	const n = 300
 	dir := t.TempDir()
@@ -117,8 +120,8 @@ func TestRenewAfterAnUpgrade(t *testing.T) {
 			t.Fatalf("with %d old values the oldest version is %q", before, o)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		if cuts < 3 { // it ends when some are written
-			changes := s.RawClient().Watch(ctx, s.prefix+NativeResource(configMaps).prefix(), clientv3.WithPrefix())
+		if cuts < 3 { // interrupted after some writes
+			changes := s.RawClient().Watch(ctx, s.prefix+keys.NativeResource(configMaps).Prefix(), clientv3.WithPrefix())
 			go func() {
 				for range 20 {
 					<-changes
@@ -140,8 +143,8 @@ func TestRenewAfterAnUpgrade(t *testing.T) {
 		if err != nil || after != 0 || oldest(t, s) != "" {
 			t.Fatalf("%v, %d old values, oldest %q", err, after, oldest(t, s))
 		}
-		for key := range stored(t, s, NativeResource(configMaps)) { // each was written once
-			resp, err := s.RawClient().Get(t.Context(), s.prefix+NativeResource(configMaps).prefix()+"/"+key)
+		for key := range stored(t, s, keys.NativeResource(configMaps)) { // each was written once
+			resp, err := s.RawClient().Get(t.Context(), s.prefix+keys.NativeResource(configMaps).Prefix()+"/"+key)
 			if err != nil || resp.Kvs[0].Version != 2 {
 				t.Errorf("%s is at version %d, %v", key, resp.Kvs[0].Version, err)
 			}
@@ -156,8 +159,8 @@ func TestRenewAfterAnUpgrade(t *testing.T) {
 	opened(t, dir, "1.37", nil)
 }
 
-// What others write meanwhile is theirs, what cannot be decoded stays and keeps nobody
-// else back, and what is to expire still does.
+// Renew keeps concurrent writes and the expiry of objects. It skips values that cannot be
+// decoded and continues with others.
 func TestRenewBesideOthers(t *testing.T) {
 	s, cm := opened(t, t.TempDir(), "1.36", nil)
 	create(t, s, "c1", "bad", "gone")
@@ -168,7 +171,7 @@ func TestRenewBesideOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prefix := s.prefix + NativeResource(configMaps).prefix()
+	prefix := s.prefix + keys.NativeResource(configMaps).Prefix()
 	for key, v := range map[string]string{"/bad/ns/x": "{", "/bad/ns/y": `{"apiVersion":"v9","kind":"ConfigMap"}`, "/bad": "no key"} {
 		if _, err := s.RawClient().Put(t.Context(), prefix+key, v); err != nil {
 			t.Fatal(err)
@@ -200,7 +203,7 @@ func TestRenewBesideOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := stored(t, s, NativeResource(configMaps))
+	all := stored(t, s, keys.NativeResource(configMaps))
 	for _, name := range names {
 		if v := all["c1/ns/"+name]; strings.Contains(v, "\n ") || !strings.Contains(v, `"by":"others"`) || !strings.Contains(v, `"v":"old"`) {
 			t.Errorf("%s is now %s", name, v)
@@ -215,14 +218,14 @@ func TestRenewBesideOthers(t *testing.T) {
 	}
 }
 
-// Data that something keeps from being rewritten stays data of its version.
+// Data that Renew cannot rewrite keeps its version in the format.
 func TestRenewWhatIsFrozenOrNotServed(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := opened(t, dir, "1.35", nil)
 	create(t, s, "c1")
 	age(t, s, "c1", "x")
-	unserved := Key{Resource{Root: Native, Resource: "pods"}, "c1", "ns", "p"}
-	if _, err := s.RawClient().Put(t.Context(), s.prefix+unserved.full(), "{}"); err != nil {
+	unserved := keys.Resource{Root: keys.Native, Resource: "pods"}.Key("c1", "ns", "p")
+	if _, err := s.RawClient().Put(t.Context(), s.prefix+unserved.Path(), "{}"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "c1", From: Active, State: Frozen}); err != nil {
@@ -241,29 +244,29 @@ func TestRenewWhatIsFrozenOrNotServed(t *testing.T) {
 	}
 }
 
-// revision returns that of the newest write to etcd.
+// revision returns the current revision of etcd.
 func revision(t *testing.T, s *Store) int64 {
 	t.Helper()
-	_, at, err := s.Revision(t.Context(), SystemKey("c1", "no", "key"))
+	_, at, err := s.Revision(t.Context(), keys.SystemKey("c1", "no", "key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return at
 }
 
-// After a change of keys everything is encrypted with the new one, custom resources
-// too, and the old one is not needed any more.
+// After a change of keys, all data is encrypted with the new key, including custom resources.
+// Then the old key is not needed.
 func TestRenewEncryption(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.ended()
 		names := numbered(20)
-		before := map[string]string{} // what is stored, as it was encrypted before the last step
+		before := map[string]string{} // the values before the last step
 		reopen := func(e value.ResourceTransformers) {
 			t.Helper()
 			s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: e})
 			w.ok(err, "open")
 			w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
-			startSpines(t, s)
+			startFeeds(t, s)
 		}
 		reopen(nil)
 		create(t, w.store, "c1")
@@ -273,7 +276,7 @@ func TestRenewEncryption(t *testing.T) {
 		w.ended()
 		for _, step := range []struct {
 			providers []string
-			mark      string // of values that are as they should be
+			mark      string // prefix of values with the right encryption
 		}{
 			{[]string{aesgcm("a"), asItIs}, "k8s:enc:aesgcm:v1:a:"},
 			{[]string{aesgcm("b", "a")}, "k8s:enc:aesgcm:v1:b:"},
@@ -296,7 +299,7 @@ func TestRenewEncryption(t *testing.T) {
 					t.Errorf("%v: %s is %.40q", step.providers, key, v)
 				}
 			}
-			for key, value := range before { // a process writes that has not heard of the new key
+			for key, value := range before { // a process that does not know the new key writes
 				if step.mark != "k8s:enc:aesgcm:v1:b:" {
 					break
 				}
@@ -308,7 +311,7 @@ func TestRenewEncryption(t *testing.T) {
 					t.Errorf("%v: %s is %.40q", step.providers, key, now)
 				}
 			}
-			_, err = w.store.Renew(t.Context()) // finds nothing more
+			_, err = w.store.Renew(t.Context()) // finds no more values
 			w.ok(err, "renew")
 			before = stored(t, w.store, w.resource(""))
 			written := revision(t, w.store)

@@ -17,15 +17,16 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// events is a resource without a cache, here with config maps in it.
+// events is a resource without a cache; here it contains config maps.
 var events = schema.GroupResource{Resource: "events"}
 
 func uncachedNatives() flavour {
 	f := natives()
 	f.name, f.root = "uncached", "/n/core/events/-"
-	f.resource = func(string) Resource { return NativeResource(events) }
+	f.resource = func(string) keys.Resource { return keys.NativeResource(events) }
 	f.storages = func(t testing.TB, s *Store) []storage.Interface {
 		return []storage.Interface{storageOf(t, s.Natives(jsonConfig, events), events, attrsOf,
 			func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} })}
@@ -43,8 +44,8 @@ func endWatches(t testing.TB, s *Store) {
 	}
 }
 
-// rest gives the names of all objects of a watch until it ends, which must be with
-// a bookmark, and the revision of that.
+// rest returns the names of the remaining events of a watch, which must end with a bookmark,
+// and the revision of that bookmark.
 func rest(t testing.TB, w watch.Interface) (names []string, at string) {
 	t.Helper()
 	for {
@@ -69,12 +70,11 @@ func rest(t testing.TB, w watch.Interface) (names []string, at string) {
 	}
 }
 
-// burst is how many events a watch has room for that gets no time to run.
+// burst is the number of events that a watch can buffer while its goroutine does not run.
 const burst = 8
 
-// Watches of what is quiet and of what is not are resumed in the next process where
-// the last one ended them, whatever else was written, and although etcd has
-// forgotten what was before.
+// Watches of quiet and busy clusters resume in the next process where the last process ended
+// them, despite other writes and compaction.
 func TestWatchesResume(t *testing.T) {
 	for _, f := range []flavour{natives(), customs(), uncachedNatives()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -113,15 +113,15 @@ func TestWatchesResume(t *testing.T) {
 			for i := range burst {
 				w.put(busy, object{"ns", fmt.Sprint("x", i)}, "")
 			}
-			for i, o := range open { // nobody is behind
+			for i, o := range open { // no watch is behind
 				for len(seen[i]) < []int{1, burst, burst + 1}[i/2] {
 					seen[i] = append(seen[i], named(next(t, o)))
 				}
 			}
-			w.ok(w.store.Spine().WaitFor(t.Context(), w.store.guard.latest.Load()), "wait for the spine")
+			w.ok(w.store.Feed().WaitFor(t.Context(), w.store.guard.latest.Load()), "wait for the feed")
 			_, err := w.store.RawClient().Compact(t.Context(), w.store.guard.latest.Load())
 			w.ok(err, "compact")
-			// Those who write go on while the watches end.
+			// Writes continue while the watches end.
 			var more []string
 			done, written := make(chan struct{}), make(chan struct{})
 			go func() {
@@ -182,8 +182,8 @@ func TestWatchesResume(t *testing.T) {
 	}
 }
 
-// A watch that is to begin with what exists is told of the end of that, before it
-// ends.
+// A watch that begins with existing objects gets the bookmark after them before the store
+// ends it.
 func TestLastBookmarkOfAWatchList(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1")
@@ -206,14 +206,14 @@ func TestLastBookmarkOfAWatchList(t *testing.T) {
 	})
 }
 
-// What cannot be resumed exactly is not resumed.
+// A watch that cannot resume without a gap gets an expired error.
 func TestResumeAfterCompaction(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1")
 		made := w.put(space{cluster: "c1"}, object{"ns", "x"}, "")
 		endWatches(t, w.store)
-		at := strconv.FormatInt(w.store.farewell.rev.Load(), 10)
-		key := w.store.prefix + Key{w.resource(""), "c1", "ns", "x"}.full()
+		at := strconv.FormatInt(w.store.final.rev.Load(), 10)
+		key := w.store.prefix + w.resource("").Key("c1", "ns", "x").Path()
 		deleted, err := w.store.RawClient().Delete(t.Context(), key, clientv3.WithPrevKV())
 		w.ok(err, "delete revision %d", w.revision(made))
 		_, err = w.store.RawClient().Compact(t.Context(), deleted.Header.Revision)

@@ -14,186 +14,167 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/storage"
-	storagefeature "k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/value"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/quota"
+	"github.com/unforked/kcp/internal/upstream"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// Options say where a store keeps its data. Dir is required.
+// Options configure a store. Dir is required.
 type Options struct {
-	// Dir is for this process alone. It holds the data of an etcd in this process.
+	// Dir is a directory for this process alone. It has the data of an embedded etcd.
 	Dir string
-	// Etcd is where the data is.
-	Etcd Etcd
-	// Prefix of all keys; default "/registry".
+	// Etcd configures etcd, embedded or outside.
+	Etcd etcd.Config
+	// Prefix of all keys. The default is "/registry".
 	Prefix string
 	// Version of Kubernetes that writes the data, as in "1.36".
 	Version string
-	// NoSync leaves writing to disk to the operating system. A crash of the
-	// machine, though not of the process, may then lose writes: for tests.
+	// NoSync disables fsync, for tests. A crash of the machine, not of the process, may
+	// then lose writes.
 	NoSync bool
-	// Encryption says how the values of each resource are encrypted; nil for not
-	// at all. It does not concern the server's own bookkeeping.
+	// Encryption encrypts the values of each resource; nil for no encryption. It does not
+	// apply to the server's own notes.
 	Encryption value.ResourceTransformers
-	// RenewEvery is how soon [Store.Renew] looks again whether Encryption has a new key.
-	// The default is a minute.
+	// RenewEvery is how often [Store.Renew] checks whether Encryption has a new key. The
+	// default is a minute.
 	RenewEvery time.Duration
-	// DeleteCollectionWorkers is how many objects a request to delete many deletes at
-	// once. The default is one.
+	// DeleteCollectionWorkers is the number of parallel deletions of a request that deletes
+	// a collection. The default is one.
 	DeleteCollectionWorkers int
+	// TenantShare limits the share of the database that one tenant may use, in percent. The
+	// default is 25.
+	TenantShare int
+
+	now func() time.Time // measures the age of data; set in tests
 }
 
-// A Store keeps the objects of all clusters in one etcd.
+// A Store keeps the objects of all clusters in one etcd. Methods may be called
+// concurrently.
 type Store struct {
-	prefix string
-	// encryption of values; nil for none
-	encryption value.ResourceTransformers
+	prefix     string
+	values     *values.Kinds
 	renewEvery time.Duration
 	version    string // of Kubernetes that writes the data
-	deleters   int    // at once, of a request to delete many
-	backend    *backend
+	deleters   int    // of a request that deletes a collection
+	backend    *etcd.Backend
 	guard      *guard
-	direct     *kubernetes.Client // for what no cache serves
-	spine      *Spine
-	// horizon is nil if nobody else writes to etcd.
-	horizon *horizon
-	stamps  *stamps
-	decoded *memo[*unstructured.Unstructured]
-	encoded *memo[reading]
-	// odd is set once a value was met that cannot be decoded: only then are lists
-	// searched for their stand-ins.
-	odd atomic.Bool
+	direct     *kubernetes.Client // for requests that no cache serves
+	feed       *feed.Feed
+	feedClient *clientv3.Client
+	// revisions reads the current revision; nil if no other process writes to etcd.
+	revisions *feed.RevisionReader
+	stamps    *values.Stamps
+	decoded   *memo[*unstructured.Unstructured]
+	encoded   *memo[reading]
+	// standIns is set once a value could not be decoded: only then are lists searched for
+	// stand-ins.
+	standIns atomic.Bool
 
 	caches    *caches    // of custom resources
-	histories *histories // of native ones
+	histories *histories // of native resources
 	limits    limits
 
 	mu      sync.Mutex
-	kinds   map[string]kind // by [Resource.kindPrefix]
 	hooks   map[string]CreateHook
-	derive  map[Resource]WriteHook
+	derive  map[keys.Resource]WriteHook
 	closers []func()
 
 	feedsMu  sync.Mutex
 	feeds    map[*feeding]struct{} // of caches
-	clock    *hastyClock           // of caches
-	farewell *farewell
-	resumeAt int64 // where the last process ended its watches; 0 if nobody knows
+	clock    *skipClock            // of caches
+	final    *finalBookmarks
+	resumeAt int64 // where the last process ended its watches; 0 if unknown
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
-	drains    sync.WaitGroup
+	watches   sync.WaitGroup
 	unlock    func() // of the directory
 	lost      chan error
 }
 
-// A kind says how objects of a resource become bytes.
-type kind struct {
-	codec       tenantCodec
-	transformer keyed
-}
-
-// Open starts the store. Close it to release the directory.
+// Open opens the store, and starts an embedded etcd. The caller calls Close to release the
+// directory.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	prepareLibraries()
-	unlock, err := lockDir(o.Dir)
+	upstream.SetGlobals()
+	unlock, err := etcd.LockDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	b, err := o.Etcd.open(ctx, o.Dir, !o.NoSync)
+	b, err := etcd.Open(ctx, o.Etcd, o.Dir, !o.NoSync)
 	if err != nil {
 		unlock()
 		return nil, err
 	}
 	known := newFences()
+	prefix := path.Join("/", cmp.Or(o.Prefix, "/registry"))
 	s := &Store{
-		prefix:     path.Join("/", cmp.Or(o.Prefix, "/registry")),
-		encryption: o.Encryption,
+		prefix:     prefix,
+		values:     values.NewKinds(prefix, o.Encryption),
 		renewEvery: cmp.Or(o.RenewEvery, renewEvery),
 		version:    o.Version,
 		deleters:   max(1, o.DeleteCollectionWorkers),
 		backend:    b,
-		stamps:     newStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
+		stamps:     values.NewStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
 		decoded:    newMemo[*unstructured.Unstructured](decodedSize),
 		encoded:    newMemo[reading](encodedSize),
-		kinds:      map[string]kind{},
 		limits:     defaultLimits(),
 		hooks:      map[string]CreateHook{},
-		derive:     map[Resource]WriteHook{},
+		derive:     map[keys.Resource]WriteHook{},
 		closing:    make(chan struct{}),
 		unlock:     unlock,
 		lost:       make(chan error, 1),
 		feeds:      map[*feeding]struct{}{},
-		clock:      newHastyClock(),
-		farewell:   newFarewell(),
+		clock:      newSkipClock(),
+		final:      newFinalBookmarks(),
 	}
 	s.guard = &guard{
-		Interface: &kubernetes.Client{Client: b.client},
-		kv:        b.client.KV, prefix: s.prefix, fences: known, budgets: newBudgets(), capacity: b.capacity,
+		Interface: &kubernetes.Client{Client: b.Client},
+		kv:        b.Client.KV, prefix: s.prefix, fences: known, tenants: quota.New(o.TenantShare), capacity: b.Capacity,
 	}
-	s.guard.lease = s.leaseKey()
-	opened, err := s.checkFormat(ctx, o.Version)
+	opened, err := s.format().Check(ctx)
 	if err == nil {
 		err = s.readResume(ctx)
 	}
 	if err != nil {
-		b.close()
+		b.Close()
 		unlock()
 		return nil, err
 	}
 	s.guard.saw(opened)
 	s.direct = s.client()
 	s.onClose(func() { _ = s.direct.Close() })
-	if b.shared {
-		s.horizon = newHorizon(s.newest)
+	if b.Shared {
+		s.revisions = feed.NewRevisionReader(s.newest)
 	}
 	s.caches = newCaches(s)
 	s.onClose(s.caches.close)
 	s.histories = newHistories(s)
-	s.spine = newSpine(s)
-	s.drains.Go(s.histories.look)
+	s.openFeed(o.now)
+	s.watches.Go(s.histories.look)
 	return s, nil
 }
 
-// prepareLibraries sets what Kubernetes' storage libraries keep in globals. All
-// stores of a process share it, and setting it again changes nothing.
-var prepareLibraries = sync.OnceFunc(func() {
-	boundMetrics()
-	// The library asks each endpoint for its version; an etcd in process has none.
-	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
-		// Lists everything again every few minutes, of all clusters.
-		string(features.DetectCacheInconsistency): false,
-		// Copies a part of the index of a cache with each event: a third of what a
-		// workspace would need in memory. Lists of the past are read from etcd instead.
-		string(features.ListFromCacheSnapshot): false,
-	}); err != nil {
-		panic(err) // gates of the version of the library that we are built with
-	}
-})
+// SetTenant sets the function that returns the tenant of a cluster: writes and storage are
+// limited by tenant. f must be quick.
+func (s *Store) SetTenant(f func(cluster.Name) cluster.Name) { s.guard.tenants.SetTenant(f) }
 
-type everyFeature struct {
-	storagefeature.FeatureSupportChecker
-}
-
-func (everyFeature) Supports(storage.Feature) bool { return true }
-
-// Close stops everything that Open and the use of the store began. Requests must
-// have ended.
+// Close stops everything that Open and requests started. Requests must have ended.
 func (s *Store) Close() { s.closeOnce.Do(s.close) }
 
 func (s *Store) close() {
 	close(s.closing)
-	s.drains.Wait()
-	if s.horizon != nil {
-		s.horizon.stop()
+	s.watches.Wait()
+	if s.revisions != nil {
+		s.revisions.Stop()
 	}
-	s.spine.stop()
+	s.feed.Stop()
+	_ = s.feedClient.Close() // reports only that its context ended
 	s.mu.Lock()
 	closers := s.closers
 	s.closers = nil
@@ -203,14 +184,14 @@ func (s *Store) close() {
 		wg.Go(stop)
 	}
 	wg.Wait()
-	s.backend.close()
+	s.backend.Close()
 	s.unlock()
 }
 
-// newest asks etcd for its newest revision.
+// newest reads the current revision of etcd.
 func (s *Store) newest(ctx context.Context) (int64, error) {
 	before := s.guard.latest.Load()
-	resp, err := s.backend.client.Get(ctx, s.prefix+"/"+string(System)+"/meta", clientv3.WithCountOnly())
+	resp, err := s.backend.Client.Get(ctx, s.formatKey(), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, err
 	}
@@ -218,19 +199,26 @@ func (s *Store) newest(ctx context.Context) (int64, error) {
 		err := fmt.Errorf("etcd is at revision %d and was at %d: it was restored from a backup; what this server remembers is no longer so, and it has to start again", now, before)
 		select {
 		case s.lost <- err:
-		default: // it is known
+		default: // it was reported before
 		}
-		return 0, unavailable(err.Error())
+		return 0, etcd.Unavailable(err.Error())
 	}
 	s.guard.saw(resp.Header.Revision)
 	return resp.Header.Revision, nil
 }
 
-// Lost returns a channel that gets an error if the data is no longer what this store
-// knew, so that it has to be opened again.
+// format returns the description of the stored data.
+func (s *Store) format() etcd.Format {
+	return etcd.Format{KV: s.backend.Client, Prefix: s.prefix, Key: s.formatKey(), Kubernetes: s.version}
+}
+
+func (s *Store) formatKey() string { return s.prefix + keys.Note("meta") }
+
+// Lost returns a channel that gets an error if the data is older than what this store has
+// read, as after a restore. The store must be opened again.
 func (s *Store) Lost() <-chan error { return s.lost }
 
-// onClose has stop called by Close.
+// onClose registers a function for Close to call.
 func (s *Store) onClose(stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,157 +227,52 @@ func (s *Store) onClose(stop func()) {
 
 // client returns a client for etcd3, with a watch stream of its own.
 func (s *Store) client() *kubernetes.Client {
-	return &kubernetes.Client{Client: s.backend.watcher(), Kubernetes: s.guard}
+	return &kubernetes.Client{Client: s.backend.Watcher(), Kubernetes: s.guard}
 }
 
-// register tells how objects of a resource become bytes, for [Store.Commit].
-func (s *Store) register(r Resource, codec tenantCodec) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kinds[r.kindPrefix()] = kind{codec, s.keyed(r.GroupResource())}
-}
-
-func (s *Store) kind(r Resource) (kind, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, ok := s.kinds[r.kindPrefix()]
-	if !ok && r.Root == Custom {
-		return kind{tenantCodec{unstructured.UnstructuredJSONScheme}, s.keyed(r.GroupResource())}, nil
-	}
-	if !ok {
-		return kind{}, fmt.Errorf("resource %s is not served", r.kindPrefix())
-	}
-	return k, nil
-}
-
-// Serves reports whether objects of a resource can be written: whether its kind is
-// custom, or native and chosen.
-func (s *Store) Serves(r Resource) bool {
-	_, err := s.kind(r)
+// Serves reports whether objects of a resource can be written: every custom resource, and
+// the native resources that have a storage.
+func (s *Store) Serves(r keys.Resource) bool {
+	_, err := s.values.Kind(r)
 	return err == nil
 }
 
-// encode returns the value to store for obj at k. It leaves obj as it is.
-func (s *Store) encode(ctx context.Context, k Key, obj runtime.Object) ([]byte, error) {
-	how, err := s.kind(k.Resource)
-	if err != nil {
-		return nil, err
-	}
-	value, err := how.codec.encodeAt(obj)
-	if err != nil {
-		return nil, err
-	}
-	return how.transformer.seal(ctx, value, belowPrefix(k.full()))
-}
+// Feed returns the feed of all changes. The caller starts it, once all followers were added.
+func (s *Store) Feed() *feed.Feed { return s.feed }
 
-// decode is the inverse of encode, into a new object of the storage version.
-func (s *Store) decode(ctx context.Context, k Key, value []byte) (runtime.Object, error) {
-	how, err := s.kind(k.Resource)
-	if err != nil {
-		return nil, err
-	}
-	plain, _, err := how.transformer.open(ctx, value, belowPrefix(k.full()))
-	if err != nil {
-		return nil, err
-	}
-	return how.codec.decodeAt(k, plain)
-}
-
-// Read returns an object as it is now and its revision, or nil if there is none.
-func (s *Store) Read(ctx context.Context, k Key) (runtime.Object, int64, error) {
-	if err := k.check(); err != nil {
-		return nil, 0, err
-	}
-	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
-	if err != nil {
-		noteOutage(ctx, err)
-		return nil, 0, err
-	}
-	s.guard.saw(resp.Header.Revision)
-	if len(resp.Kvs) == 0 {
-		return nil, 0, nil
-	}
-	obj, err := s.decode(ctx, k, resp.Kvs[0].Value)
-	return obj, resp.Kvs[0].ModRevision, err
-}
-
-// ReadInto reads a custom resource as it is now into o, and returns its revision, or
-// 0 if there is none.
-func (s *Store) ReadInto(ctx context.Context, k Key, o any) (int64, error) {
-	if k.check() != nil {
-		return 0, nil // no object is stored at what is no key
-	}
-	resp, err := s.backend.client.Get(ctx, s.prefix+k.full())
-	if err != nil {
-		noteOutage(ctx, err)
-		return 0, err
-	}
-	s.guard.saw(resp.Header.Revision)
-	if len(resp.Kvs) == 0 {
-		return 0, nil
-	}
-	return resp.Kvs[0].ModRevision, s.unmarshal(ctx, k, resp.Kvs[0].Value, o)
-}
-
-// unmarshal decodes the stored value of a custom resource into o.
-func (s *Store) unmarshal(ctx context.Context, k Key, value []byte, o any) error {
-	how, err := s.kind(k.Resource)
-	if err != nil {
-		return err
-	}
-	plain, _, err := how.transformer.open(ctx, value, belowPrefix(k.full()))
-	if err != nil {
-		return err
-	}
-	return kjson.UnmarshalCaseSensitivePreserveInts(plain, o)
-}
-
-// NativeResource is where the objects of a kind compiled into the server are.
-func NativeResource(gr schema.GroupResource) Resource {
-	return Resource{Root: Native, Group: gr.Group, Resource: gr.Resource}
-}
-
-// CustomResource is where the objects of a kind served from a schema are.
-func CustomResource(gr schema.GroupResource, identity string) Resource {
-	return Resource{Root: Custom, Group: gr.Group, Resource: gr.Resource, Identity: identity}
-}
-
-// Spine returns the ordered stream of all changes.
-func (s *Store) Spine() *Spine { return s.spine }
-
-// A CreateHook takes the place of storing a new object of one resource. It must
-// store obj or refuse, and replace obj.Object, which it must not change, by what is
-// stored, with its resource version.
+// A CreateHook replaces the storing of a new object of one resource. It must store obj or
+// return an error. It sets obj.Object to the stored object with its resource version, and
+// must not change the map that obj.Object was.
 type CreateHook func(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error
 
-// OnCreate sets the hook of a custom resource. Everything before storing, such as
-// admission, validation and dry run, stays as it is for any resource.
-func (s *Store) OnCreate(r Resource, hook CreateHook) {
+// OnCreate sets the hook of a custom resource. The steps before storing, such as admission,
+// validation and dry run, are as for any resource.
+func (s *Store) OnCreate(r keys.Resource, hook CreateHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hooks[r.prefix()] = hook
+	s.hooks[r.Prefix()] = hook
 }
 
-func (s *Store) hook(r Resource) CreateHook {
+func (s *Store) hook(r keys.Resource) CreateHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hooks[r.prefix()]
+	return s.hooks[r.Prefix()]
 }
 
-// A WriteHook completes an object of one resource that is about to be stored.
+// A WriteHook completes an object of one resource before it is stored.
 type WriteHook func(obj *unstructured.Unstructured)
 
-// OnWrite sets what completes the objects of a custom resource whenever they are
-// stored, whoever stores them: after admission and validation, and in the same write.
-func (s *Store) OnWrite(r Resource, hook WriteHook) {
+// OnWrite sets the hook that completes objects of a custom resource in every write, after
+// admission and validation.
+func (s *Store) OnWrite(r keys.Resource, hook WriteHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.derive[r] = hook
 }
 
-// complete has the hook of its resource complete an object.
-func (s *Store) complete(r Resource, o runtime.Object) {
-	if r.Root != Custom {
+// complete calls the write hook of an object.
+func (s *Store) complete(r keys.Resource, o runtime.Object) {
+	if r.Root != keys.Custom {
 		return
 	}
 	s.mu.Lock()
@@ -400,7 +283,7 @@ func (s *Store) complete(r Resource, o runtime.Object) {
 	}
 }
 
-// derivedIn returns what completes the objects of a custom resource, whoever exports it.
+// derivedIn returns the write hook of a custom resource of any identity.
 func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,5 +295,8 @@ func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
 	return nil
 }
 
-// RawClient is the plain etcd client, for tests that write what no server would.
-func (s *Store) RawClient() *clientv3.Client { return s.backend.client }
+// RawClient returns the client of etcd, for tests.
+func (s *Store) RawClient() *clientv3.Client { return s.backend.Client }
+
+// undecodable records that a stored value cannot be decoded.
+func (s *Store) undecodable() { s.standIns.Store(true) }

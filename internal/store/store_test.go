@@ -10,11 +10,12 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
 var errNotAnObject = errors.New("not an object")
 
-// Objects of one name in several clusters are as many objects.
+// Objects of the same name in different clusters are independent.
 func TestClustersAreApart(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
@@ -41,12 +42,12 @@ func TestClustersAreApart(t *testing.T) {
 	if err := cm.GetList(in(cluster.All), cmRoot, everything(""), &all); err != nil || len(all.Items) != 2 {
 		t.Errorf("all clusters list %d, %v", len(all.Items), err)
 	}
-	if got := s.Spine().Ledger().Of("c1")[NativeResource(configMaps)]; got.Objects > 1 {
+	if got := s.Feed().Ledger().Of("c1")[keys.NativeResource(configMaps)]; got.Objects > 1 {
 		t.Errorf("ledger counts %v", got)
 	}
 }
 
-// Nothing can be written in a cluster that does not exist or may not change.
+// Clusters that do not exist, or are frozen, accept no writes.
 func TestGuardRefuses(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()

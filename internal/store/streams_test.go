@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Many watches of one client may end at once, also before they began.
+// Many watches of one client can end at once, even before they have begun.
 func TestManyWatchesEnd(t *testing.T) {
 	s, _, stop := open(t, t.TempDir())
 	defer stop()

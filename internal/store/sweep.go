@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -12,37 +11,40 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	sweepPage = 200 // objects read at once
+	sweepPage = 200 // objects of a page
 	inFlight  = 16  // transactions of a Purge
-	purgeOps  = 32  // objects of one transaction, each of another resource
+	purgeOps  = 32  // objects of one transaction, each of a different resource
 )
 
 // An Item is a stored object of a cluster that is being deleted.
 type Item struct {
-	Key
+	keys.Key
 	Revision int64
-	// Metadata is empty if the value cannot be read.
-	Metadata Metadata
+	// Metadata is empty if the value cannot be read; then Err is the reason.
+	// [values.IsCorrupt] tells whether the value can ever be read.
+	Metadata values.Metadata
+	Err      error
 	value    []byte
 	store    *Store
 }
 
 // Object decodes the object in its storage version.
 func (i Item) Object(ctx context.Context) (runtime.Object, error) {
-	return i.store.decode(ctx, i.Key, i.value)
+	return i.store.values.Decode(ctx, i.Key, i.value)
 }
 
-// Remains returns the resources of which a cluster may store something, those
-// included that this process does not serve. The cluster must be [Terminating]:
-// as nothing can be created in it any more, in any process, what is missing from
-// the answer stays missing.
-func (s *Store) Remains(ctx context.Context, c cluster.Name) ([]Resource, error) {
+// Remains returns the resources of which a cluster may store objects, also those that this
+// process does not serve. The cluster must be [Terminating]: no process can create anything
+// in it, so no resource is added later.
+func (s *Store) Remains(ctx context.Context, c cluster.Name) ([]keys.Resource, error) {
 	f, err := s.guard.readFence(ctx, c)
 	if err != nil {
 		return nil, err
@@ -50,30 +52,31 @@ func (s *Store) Remains(ctx context.Context, c cluster.Name) ([]Resource, error)
 	if f.state != Terminating {
 		return nil, fmt.Errorf("logical cluster %s is %q and not %q: %w", c, f.state, Terminating, ErrChanged)
 	}
-	// The ledger counts every key, whoever made it. From the fence on it only falls.
-	if err := s.spine.WaitFor(ctx, f.rev); err != nil {
+	// The ledger counts all keys of all processes. After the fence the counts only
+	// decrease.
+	if err := s.feed.WaitFor(ctx, f.rev); err != nil {
 		return nil, err
 	}
-	var all []Resource
-	for r := range s.spine.ledger.Of(c) {
+	var all []keys.Resource
+	for r := range s.feed.Ledger().Of(c) {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b Resource) int { return cmp.Compare(a.prefix(), b.prefix()) })
+	slices.SortFunc(all, func(a, b keys.Resource) int { return cmp.Compare(a.Prefix(), b.Prefix()) })
 	return all, nil
 }
 
-// Sweep gives what a cluster stores of a resource, page by page, as it is in etcd.
-func (s *Store) Sweep(ctx context.Context, c cluster.Name, r Resource, f func([]Item) error) error {
-	start := s.prefix + r.prefix() + "/" + string(c) + "/"
+// Sweep calls f with pages of the objects of a resource that a cluster has in etcd.
+func (s *Store) Sweep(ctx context.Context, c cluster.Name, r keys.Resource, f func([]Item) error) error {
+	start := s.prefix + r.Prefix() + "/" + string(c) + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
 	for key := start; ; {
-		resp, err := s.backend.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(sweepPage))
+		resp, err := s.backend.Client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(sweepPage))
 		if err != nil {
 			return err
 		}
 		page := make([]Item, 0, len(resp.Kvs))
 		for _, kv := range resp.Kvs {
-			k, ok := parseKey(string(kv.Key)[len(s.prefix):])
+			k, ok := keys.Parse(string(kv.Key)[len(s.prefix):])
 			if !ok {
 				return fmt.Errorf("malformed key %q", kv.Key)
 			}
@@ -89,41 +92,25 @@ func (s *Store) Sweep(ctx context.Context, c cluster.Name, r Resource, f func([]
 	}
 }
 
-// Bare returns the item without its value, to be kept for a Purge.
+// Bare returns the item without its value, to keep for a Purge.
 func (i Item) Bare() Item { return Item{Key: i.Key, Revision: i.Revision} }
 
-// APIVersion returns the group and version that the object was stored in.
+// APIVersion returns the group and version in which the object is stored.
 func (i Item) APIVersion(ctx context.Context) (schema.GroupVersion, error) {
-	value, err := i.store.decrypted(ctx, i.Key, i.value)
-	if err != nil {
-		return schema.GroupVersion{}, err
-	}
-	var kind runtime.TypeMeta
-	if envelope, ok := bytes.CutPrefix(value, protobufMagic); ok {
-		var u runtime.Unknown
-		err = u.Unmarshal(envelope)
-		kind = u.TypeMeta
-	} else {
-		err = kjson.UnmarshalCaseSensitivePreserveInts(value, &kind)
-	}
-	if err != nil {
-		return schema.GroupVersion{}, fmt.Errorf("version of %s: %w", i.Key, err)
-	}
-	return schema.ParseGroupVersion(kind.APIVersion)
+	return i.store.values.APIVersion(ctx, i.Key, i.value)
 }
 
-func (s *Store) item(ctx context.Context, k Key, kv *mvccpb.KeyValue) Item {
+func (s *Store) item(ctx context.Context, k keys.Key, kv *mvccpb.KeyValue) Item {
 	i := Item{Key: k, Revision: kv.ModRevision, value: kv.Value, store: s}
-	if k.Root != System {
-		// What cannot be read has nothing that anybody could wait for.
-		i.Metadata, _ = s.metadata(ctx, k, kv.Value)
+	if k.Root != keys.System {
+		i.Metadata, i.Err = s.values.Metadata(ctx, k, kv.Value)
 	}
 	return i
 }
 
-// Purge deletes objects of one cluster, which must be [Terminating], without
-// asking anybody. What has changed since it was swept stays. It returns how many
-// it deleted.
+// Purge deletes objects of one cluster, which must be [Terminating]. It does no admission and
+// ignores finalizers. Objects that have changed since the sweep stay. It returns the number
+// of deleted objects.
 func (s *Store) Purge(ctx context.Context, c cluster.Name, items []Item) (int, error) {
 	batches := make(chan []Item)
 	var mu sync.Mutex
@@ -151,11 +138,11 @@ func (s *Store) Purge(ctx context.Context, c cluster.Name, items []Item) (int, e
 	return deleted, failed
 }
 
-// onePerResource makes batches that hold at most one object of each resource, in
-// which they may share a transaction.
+// onePerResource returns batches with at most one object of each resource, so that a batch
+// can be one transaction.
 func onePerResource(items []Item) [][]Item {
 	var batches [][]Item
-	next := map[Resource]int{}
+	next := map[keys.Resource]int{}
 	for _, i := range items {
 		at := next[i.Resource]
 		for at < len(batches) && len(batches[at]) == purgeOps {
@@ -170,7 +157,7 @@ func onePerResource(items []Item) [][]Item {
 	return batches
 }
 
-// purge deletes a batch in one transaction, or else those that have not changed
+// purge deletes a batch in one transaction. If an object has changed, it deletes the others
 // one by one.
 func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, error) {
 	f, err := s.guard.allowed(ctx, c, false)
@@ -180,15 +167,15 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 	if f.state != Terminating {
 		return 0, fmt.Errorf("refusing to purge logical cluster %s, which is %s", c, f.state)
 	}
-	fenced, led := s.prefix+fenceKey(c), s.guard.led(ctx)
+	fenced, led := s.prefix+keys.Fence(c).Path(), s.guard.led(ctx)
 	compares := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev)}
 	var ops []clientv3.Op
-	var resources []Resource
+	var resources []keys.Resource
 	for _, i := range batch {
 		if i.Cluster != c {
 			return 0, fmt.Errorf("refusing to purge %s with logical cluster %s", i.Key, c)
 		}
-		key := s.prefix + i.full()
+		key := s.prefix + i.Path()
 		compares = append(compares, clientv3.Compare(clientv3.ModRevision(key), "=", i.Revision))
 		ops = append(ops, clientv3.OpDelete(key))
 		resources = append(resources, i.Resource)
@@ -220,13 +207,13 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 	return deleted, nil
 }
 
-// Count returns how many objects of some resources a cluster has in etcd now.
-func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...Resource) (int64, error) {
+// Count returns the number of objects of some resources that a cluster has in etcd.
+func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...keys.Resource) (int64, error) {
 	var sum int64
-	for some := range slices.Chunk(resources, maxTxnOps) {
+	for some := range slices.Chunk(resources, etcd.MaxTxnOps) {
 		ops := make([]clientv3.Op, len(some))
 		for i, r := range some {
-			ops[i] = clientv3.OpGet(s.prefix+r.prefix()+"/"+string(c)+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			ops[i] = clientv3.OpGet(s.prefix+r.Prefix()+"/"+string(c)+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		}
 		resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
@@ -239,13 +226,12 @@ func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...Resource
 	return sum, nil
 }
 
-// Forget drops what this process remembers of a cluster that is gone, and reports
-// whether that was anything. A cache that hears of the end late may ask for a
-// part of it again.
+// Forget drops the memory of this process about a deleted cluster, and reports whether
+// there was any. A cache that processes the deletion late may add some again.
 func (s *Store) Forget(c cluster.Name) bool {
 	if _, exists := s.guard.fences.get(c); exists {
 		return false
 	}
-	stamped, spent := s.stamps.drop(c), s.guard.budgets.drop(c)
+	stamped, spent := s.stamps.Drop(c), s.guard.tenants.Drop(c)
 	return stamped || spent
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
 func TestAPurgedClusterLeavesNothing(t *testing.T) {
@@ -38,11 +39,11 @@ func TestAPurgedClusterLeavesNothing(t *testing.T) {
 	if _, err := s.Purge(t.Context(), "other", all(t, s, "other")); err == nil {
 		t.Error("a cluster in use is purged")
 	}
-	if _, err := s.Purge(t.Context(), "dying", []Item{{Key: Key{items[0].Resource, "other", "ns", "m000"}, Revision: 1}}); err == nil {
+	if _, err := s.Purge(t.Context(), "dying", []Item{{Key: items[0].Resource.Key("other", "ns", "m000"), Revision: 1}}); err == nil {
 		t.Error("another cluster is purged along")
 	}
 
-	// What has changed since it was found stays.
+	// An object that has changed since the sweep found it is not deleted.
 	stale := items[0]
 	stale.Revision--
 	n, err := s.Purge(t.Context(), "dying", append([]Item{stale}, items[1:]...))
@@ -59,9 +60,9 @@ func TestAPurgedClusterLeavesNothing(t *testing.T) {
 		t.Errorf("another cluster has %d objects", len(rest))
 	}
 
-	count(t, cm) // by then the cache has taken in the last of it, and asks for no stamp
+	count(t, cm) // the cache is current, so it asks etcd for no progress
 
-	if s.stamps.only("dying"); s.Forget("dying") {
+	if s.stamps.Of("dying"); s.Forget("dying") {
 		t.Error("forgotten before it is gone")
 	}
 	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "dying", From: Terminating, State: Gone}); err != nil {
@@ -69,28 +70,28 @@ func TestAPurgedClusterLeavesNothing(t *testing.T) {
 	}
 	for s.Forget("dying") {
 	}
-	s.Spine().Fresh(t.Context())
-	_, stamped := s.stamps.maps.Get("dying")
-	_, spent := s.guard.budgets.buckets.Get("dying")
+	s.Feed().Fresh(t.Context())
+	stamped := s.stamps.Drop("dying")
+	spent := s.guard.tenants.Drop("dying") || s.guard.tenants.Holds("dying") > 0
 	_, fenced := s.guard.fences.get("dying")
-	if counted := s.spine.ledger.Of("dying"); stamped || spent || fenced || len(counted) > 0 {
+	if counted := s.feed.Ledger().Of("dying"); stamped || spent || fenced || len(counted) > 0 {
 		t.Errorf("remembered: stamp %v, budget %v, fence %v, counts %v", stamped, spent, fenced, counted)
 	}
 }
 
-// all returns what a cluster stores, but for its fence.
+// all returns everything stored for a cluster, except its fence.
 func all(t *testing.T, s *Store, c cluster.Name) []Item {
 	t.Helper()
-	s.Spine().Fresh(t.Context())
+	s.Feed().Fresh(t.Context())
 	var found []Item
-	for r, usage := range s.spine.ledger.Of(c) {
+	for r, usage := range s.feed.Ledger().Of(c) {
 		before := len(found)
 		if err := s.Sweep(t.Context(), c, r, func(page []Item) error { found = append(found, page...); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		n, err := s.Count(t.Context(), c, r)
-		if err != nil || n != int64(len(found)-before) || n != usage.Objects || n != s.spine.ledger.Objects(c, r) {
-			t.Errorf("%d objects of %s, counted %d and %d: %v", len(found)-before, r.prefix(), n, usage.Objects, err)
+		if err != nil || n != int64(len(found)-before) || n != usage.Objects || n != s.feed.Ledger().Objects(c, r) {
+			t.Errorf("%d objects of %s, counted %d and %d: %v", len(found)-before, r.Prefix(), n, usage.Objects, err)
 		}
 	}
 	return found
@@ -100,12 +101,12 @@ func TestBatchesHoldOneOfEachResource(t *testing.T) {
 	var items []Item
 	for r := range 40 {
 		for i := range r % 7 {
-			items = append(items, Item{Key: Key{Resource: Resource{Resource: fmt.Sprint(r)}, Name: fmt.Sprint(i)}})
+			items = append(items, Item{Key: keys.Key{Resource: keys.Resource{Resource: fmt.Sprint(r)}, Name: fmt.Sprint(i)}})
 		}
 	}
 	n := 0
 	for _, batch := range onePerResource(items) {
-		seen := map[Resource]bool{}
+		seen := map[keys.Resource]bool{}
 		for _, i := range batch {
 			if seen[i.Resource] {
 				t.Errorf("two of %v in one batch", i.Resource)

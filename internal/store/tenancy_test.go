@@ -21,9 +21,9 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Many clusters in one store behave as many stores: whatever is done in one, with
-// equal names everywhere and values beside them that nobody can read, each shows
-// what was done there and nothing else.
+// Many clusters in one store behave like separate stores. The test makes random changes with
+// equal names in all clusters, next to values that cannot be decoded. Each cluster shows its
+// own changes only.
 func TestTenancy(t *testing.T) {
 	for _, f := range []flavour{natives(), customs(), restless()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTran
 	w := &world{TB: t, flavour: f, seed: seed, rand: rand.New(rand.NewPCG(seed, seed)), dir: t.TempDir(), encryption: encryption}
 	w.start()
 	defer func() { w.ended() }()
-	for _, c := range []cluster.Name{"c1", "c10", "c1-a", "c2"} { // one begins another, also in etcd's order
+	for _, c := range []cluster.Name{"c1", "c10", "c1-a", "c2"} { // some names are prefixes of others, also in the key order of etcd
 		create(t, w.store, c)
 		for _, id := range w.identities {
 			w.spaces = append(w.spaces, space{c, id})
@@ -85,7 +85,8 @@ func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTran
 	w.neighbours()
 }
 
-// shift stops the caches, or has those filled that have begun, or leaves them.
+// shift randomly stops idle caches, or waits until those that have started are filled, or
+// does nothing.
 func (w *world) shift() {
 	all := w.store.caches
 	switch w.rand.IntN(20) {
@@ -101,7 +102,7 @@ func (w *world) shift() {
 	}
 }
 
-// write changes one object in a random way.
+// write makes a random change to one object.
 func (w *world) write(s space, at object) {
 	old, exists := w.now(s)[at]
 	r := row{value: fmt.Sprint(w.rand.Uint32()), red: w.rand.IntN(2) == 0}
@@ -136,7 +137,7 @@ func (w *world) update(s space, at object, r row, upsert bool) {
 	out := w.empty()
 	err := w.api().GuaranteedUpdate(s.context(), w.key(at), out, upsert, nil, func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		if rev := w.revisionOrNone(in); rev != 0 && rev != old.rev {
-			return nil, nil, storage.NewResourceVersionConflictsError(w.key(at), rev) // read again
+			return nil, nil, storage.NewResourceVersionConflictsError(w.key(at), rev) // the update reads again
 		}
 		next := w.object(at, r)
 		a, err := meta.Accessor(next)
@@ -166,7 +167,7 @@ func (w *world) revisionOrNone(o runtime.Object) int64 {
 	return rev
 }
 
-// read looks at a space in a random way.
+// read makes a random read in a space.
 func (w *world) read() {
 	s := w.spaces[w.rand.IntN(len(w.spaces))]
 	c := choice{namespace: []string{"", "ns0", "ns1"}[w.rand.IntN(3)], red: w.rand.IntN(3) == 0}
@@ -206,7 +207,7 @@ func (w *world) get(s space, at object) {
 	w.check(s, at, want, out)
 }
 
-// list checks that a list is the state at its own revision, which is least or newer.
+// list checks that a list equals the state at its revision, which must be at least least.
 func (w *world) list(s space, c choice, o storage.ListOptions, least int64) {
 	ctx, key := w.request(s, c)
 	list := w.list_()
@@ -220,7 +221,7 @@ func (w *world) list(s space, c choice, o storage.ListOptions, least int64) {
 
 func (w *world) list_() runtime.Object { return w.flavour.list() }
 
-// pages lists in pages, between which things change.
+// pages reads a list in pages, with changes between them.
 func (w *world) pages(s space, c choice, size int64) {
 	ctx, key := w.request(s, c)
 	o := c.options("")
@@ -248,7 +249,7 @@ func (w *world) pages(s space, c choice, size int64) {
 	w.same(fmt.Sprintf("pages of %v, %+v", s, c), got, want)
 }
 
-// everywhere lists all clusters at once.
+// everywhere lists all clusters together.
 func (w *world) everywhere(c choice) {
 	identity := w.identities[w.rand.IntN(len(w.identities))]
 	ctx, key := w.request(space{cluster.All, identity}, c)
@@ -278,7 +279,7 @@ func (w *world) everywhere(c choice) {
 	}
 }
 
-// neighbours checks what the clusters see that have values nobody can read.
+// neighbours checks the reads of clusters that contain values that cannot be decoded.
 func (w *world) neighbours() {
 	for c, name := range map[cluster.Name]string{"bad1": "o0", "bad2": "o2"} {
 		s := space{c, w.identities[0]}
@@ -301,16 +302,16 @@ func (w *world) neighbours() {
 	}
 }
 
-// A follow is a client that lists, watches, and resumes its watch.
+// A follow is a client that lists, watches and resumes its watch.
 type follow struct {
 	*world
 	space  space
 	choice choice
 	api    storage.Interface
-	store_ *Store // that the watch is of
+	store_ *Store // the store that serves the watch
 	watch  watch.Interface
 	state  map[object]row
-	rev    int64 // to resume from
+	rev    int64 // revision to resume from
 }
 
 func (w *world) newFollow() *follow {
@@ -326,7 +327,7 @@ func (f *follow) stop() {
 	}
 }
 
-// begin chooses to begin by a list, or by a watch that begins with one.
+// begin starts with a list or, at random, with a watch that begins with one.
 func (f *follow) begin() {
 	f.api, f.state = f.world.api(), map[object]row{}
 	if f.rand.IntN(2) == 0 {
@@ -350,7 +351,7 @@ func (f *follow) open() {
 	f.ok(err, "watch %v from %d", f.space, f.rev)
 }
 
-// catchUp resumes the watch if it ended, and reads it up to a new object.
+// catchUp resumes the watch if it has ended, and reads it up to a new object.
 func (f *follow) catchUp() {
 	if f.watch == nil || f.store_ != f.store || f.rand.IntN(4) == 0 {
 		f.stop()
@@ -359,7 +360,7 @@ func (f *follow) catchUp() {
 		}
 		f.api, f.store_ = f.world.api(), f.store
 		f.open()
-		f.readToEnd() // which may be amid what the watch begins with
+		f.readToEnd() // the watch may still send its initial objects
 	}
 	f.readToEnd()
 	f.same(fmt.Sprintf("watch of %v, %+v", f.space, f.choice), f.state, filtered(f.now(f.space), f.choice))
@@ -373,7 +374,7 @@ func (f *follow) readToEnd() {
 	for f.state[end].rev == 0 {
 		select {
 		case e, ok := <-f.watch.ResultChan():
-			if !ok { // perhaps amid what it began with
+			if !ok { // it may have ended among its initial objects
 				f.relist()
 				f.open()
 				continue

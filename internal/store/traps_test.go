@@ -23,9 +23,11 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
 )
 
-// both runs a test for objects compiled in and for custom resources.
+// both runs a test with built-in objects and with custom resources.
 func both(t *testing.T, test func(*testing.T, *world)) {
 	for _, f := range []flavour{natives(), customs()} {
 		t.Run(f.name, func(t *testing.T) {
@@ -52,7 +54,7 @@ func (w *world) listed(ctx context.Context, key string, o storage.ListOptions) (
 	return names(w, list), nil
 }
 
-// names gives cluster/name of each object.
+// names returns cluster/name of each object.
 func names(t testing.TB, list runtime.Object) []string {
 	t.Helper()
 	all := []string{}
@@ -69,8 +71,7 @@ func names(t testing.TB, list runtime.Object) []string {
 	return all
 }
 
-// patience is how long a test waits for what must come, before it says that it
-// does not.
+// patience is how long a test waits for an event before it fails.
 const patience = time.Minute
 
 func next(t testing.TB, w watch.Interface) watch.Event {
@@ -105,7 +106,7 @@ func expect(t testing.TB, w watch.Interface, want ...string) {
 	}
 }
 
-// After a restart the caches hold the objects of one name of every cluster.
+// After a restart the caches contain the objects of one name in all clusters.
 func TestRestartWithManyClusters(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		var want []string
@@ -137,10 +138,10 @@ func TestRestartWithManyClusters(t *testing.T) {
 	})
 }
 
-// A request to all clusters may name a namespace or an object, as may a watch of one.
+// A request to all clusters can select a namespace or an object, and so can a watch.
 func TestScopes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		create(t, w.store, "ns", "c2") // a cluster that is called as a namespace
+		create(t, w.store, "ns", "c2") // a cluster with the name of a namespace
 		for _, at := range []object{{"ns", "x"}, {"ns", "ns"}, {"other", "x"}} {
 			w.put(space{cluster: "c2"}, at, "")
 			w.put(space{cluster: "ns"}, at, "")
@@ -191,7 +192,7 @@ func TestScopes(t *testing.T) {
 	})
 }
 
-// oneObject watches an object of one cluster while its namesakes change.
+// oneObject watches one object while objects of the same name in other clusters change.
 func (w *world) oneObject(t *testing.T) {
 	o := everything("0")
 	o.Recursive = false
@@ -212,8 +213,8 @@ func (w *world) oneObject(t *testing.T) {
 	expect(t, watched, "DELETED c2/x")
 }
 
-// What nobody can decode harms its own cluster only: there it is named, and
-// elsewhere everything goes on, also after a restart.
+// A value that cannot be decoded affects only its own cluster, where errors name it. Other
+// clusters work as before, also after a restart.
 func TestUndecodable(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1", "bad")
@@ -236,7 +237,7 @@ func TestUndecodable(t *testing.T) {
 		}
 		expect(t, watches[1], "ADDED c1/x")
 		expect(t, watches[2], "ADDED bad/x")
-		key := w.store.prefix + Key{w.resource(""), "bad", at.namespace, at.name}.full()
+		key := w.store.prefix + w.resource("").Key("bad", at.namespace, at.name).Path()
 		if _, err := w.store.RawClient().Put(t.Context(), key, `{"metadata":{"name":"x",`); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +260,7 @@ func TestUndecodable(t *testing.T) {
 	})
 }
 
-// badObject checks what is said of an object that cannot be decoded.
+// badObject checks the errors for an object that cannot be decoded.
 func (w *world) badObject(t *testing.T, at object) {
 	t.Helper()
 	for _, rv := range []string{"", "0"} {
@@ -291,9 +292,9 @@ func (w *world) badObject(t *testing.T, at object) {
 	}
 }
 
-// repaired removes the bad object unread, and puts a good one in its place.
+// repaired deletes the bad object without reading it, and creates a good one.
 func (w *world) repaired(t *testing.T, at object) {
-	_, rev, err := w.store.Read(t.Context(), Key{w.resource(""), "bad", at.namespace, at.name})
+	_, rev, err := w.store.Read(t.Context(), w.resource("").Key("bad", at.namespace, at.name))
 	if err == nil || rev == 0 {
 		t.Errorf("read of a bad object: revision %d, %v", rev, err)
 	}
@@ -306,15 +307,15 @@ func (w *world) repaired(t *testing.T, at object) {
 	}
 }
 
-// No client can make an object look like one that cannot be decoded, which others
-// would pass over, or like one of another cluster.
+// Clients cannot set the annotations that mark an object as undecodable or as one of another
+// cluster.
 func TestMarksCannotBeForged(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1", "c2")
-		w.store.odd.Store(true)
+		w.store.standIns.Store(true)
 		o := w.object(object{"ns", "x"}, row{})
 		a, _ := meta.Accessor(o)
-		a.SetAnnotations(map[string]string{undecodable: "hide me", cluster.Annotation: "c2", "mine": "kept"})
+		a.SetAnnotations(map[string]string{values.Undecodable: "hide me", cluster.Annotation: "c2", "mine": "kept"})
 		out := w.empty()
 		if err := w.apis[0].Create(in("c1"), w.root+"/ns/x", o, out, 0); err != nil {
 			t.Fatal(err)
@@ -325,14 +326,14 @@ func TestMarksCannotBeForged(t *testing.T) {
 		if got, err := w.listed(in(cluster.All), w.root, everything("")); err != nil || !slices.Equal(got, []string{"c1/x"}) {
 			t.Errorf("list of all clusters: %v, %v", got, err)
 		}
-		resp, err := w.store.RawClient().Get(t.Context(), w.store.prefix+Key{w.resource(""), "c1", "ns", "x"}.full())
+		resp, err := w.store.RawClient().Get(t.Context(), w.store.prefix+w.resource("").Key("c1", "ns", "x").Path())
 		if err != nil || strings.Contains(string(resp.Kvs[0].Value), "kcp.io/") {
 			t.Errorf("stored: %s, %v", resp.Kvs[0].Value, err)
 		}
 	})
 }
 
-// A watch from a revision that was never reached ends, as after a restore.
+// A watch from a future revision gets an expired error, as after a restore.
 func TestWatchFromTheFuture(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1")
@@ -344,14 +345,14 @@ func TestWatchFromTheFuture(t *testing.T) {
 	})
 }
 
-// A cache that has begun to fill is waited for.
+// Reads wait for a cache that is being filled.
 func TestUnreadyCache(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1")
 		w.put(space{cluster: "c1"}, object{"ns", "x"}, "")
 		for range 5 {
 			w.ended()
-			w.start() // the cache of what was just made is hardly ever ready
+			w.start() // a cache that was just created is rarely ready
 			watched, err := w.apis[0].Watch(in("c1"), w.root, everything("0"))
 			if err != nil {
 				t.Fatal(err)
@@ -367,7 +368,7 @@ func TestUnreadyCache(t *testing.T) {
 	})
 }
 
-// A token to continue a list in one cluster shows nothing of it in another.
+// A continue token shows nothing of its cluster when it is used in another cluster.
 func TestContinueInAnotherCluster(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		create(t, w.store, "c1", "c2")
@@ -396,7 +397,7 @@ func TestContinueInAnotherCluster(t *testing.T) {
 	})
 }
 
-// quiet counts what a store asks of etcd beside its changes.
+// quiet counts requests for progress, and does not answer them.
 type quiet struct {
 	clientv3.Watcher
 	asked *atomic.Int64
@@ -404,7 +405,7 @@ type quiet struct {
 
 func (q quiet) RequestProgress(context.Context) error {
 	q.asked.Add(1)
-	return nil // and nothing comes
+	return nil // no progress report arrives
 }
 
 type counted struct {
@@ -417,8 +418,8 @@ func (c counted) List(ctx context.Context, prefix string, o kubernetes.ListOptio
 	return c.Interface.List(ctx, prefix, o)
 }
 
-// A consistent list is answered by the cache, and without progress reports of
-// etcd, however much is written elsewhere and however many watches are not read.
+// The cache answers consistent lists without progress reports of etcd, despite writes to
+// other resources and many watches that are not read.
 func TestConsistentListAsksNothing(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(t.Context(), here(Options{Dir: dir, Version: "1.36", NoSync: true}))
@@ -427,23 +428,23 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	}
 	defer s.Close()
 	var asked, lists atomic.Int64
-	plain := s.backend.watcher
-	s.backend.watcher = func() *clientv3.Client {
+	plain := s.backend.Watcher
+	s.backend.Watcher = func() *clientv3.Client {
 		c := plain()
 		c.Watcher = quiet{c.Watcher, &asked}
 		return c
 	}
 	s.guard.Interface = counted{s.guard.Interface, &lists}
 	cm, w := configMapsOf(t, s), widgetsOf(t, s, "v1")
-	startSpine(t, s)
+	startFeed(t, s)
 	create(t, s, "c1", "c2")
-	defer s.caches.done(warmed(t, w, CustomResource(widgets, "")))
+	defer s.caches.done(warmed(t, w, keys.CustomResource(widgets, "")))
 	kinds := []struct {
 		api  storage.Interface
 		f    flavour
 		root string
 	}{{cm, natives(), cmRoot}, {w, customs(), "/c/example.com/widgets"}}
-	for _, k := range kinds { // once they have filled
+	for _, k := range kinds { // after the caches are filled
 		if err := k.api.GetList(in("c1"), k.root, everything(""), k.f.list()); err != nil {
 			t.Fatal(err)
 		}
@@ -457,7 +458,7 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	}
 	filled := lists.Load()
 	for i := range 100 {
-		for j, k := range kinds { // the other kind is written, then this one is listed
+		for j, k := range kinds { // the other kind is written before this one is listed
 			other, at := kinds[1-j], object{"ns", fmt.Sprint("o", i)}
 			if err := other.api.Create(in("c2"), other.root+"/ns/"+at.name, other.f.object(at, row{}), nil, 0); err != nil {
 				t.Fatal(err)
@@ -476,7 +477,7 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	}
 }
 
-// A cache is current as soon as it has the last change under its own prefix.
+// A cache is current as soon as it has the last change below its own prefix.
 func TestCurrentRevision(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()

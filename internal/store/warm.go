@@ -10,26 +10,29 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// limits say when a custom resource gets a watch cache, and when it loses it. A
+// limits say when a custom resource gets a watch cache, and when it loses the cache. A
 // cache has 17 goroutines.
 type limits struct {
-	// objects that lists read of a resource from etcd, within a minute, warm it. Each
-	// costs a list some 7 µs more than it would from a cache. So below this a cache
-	// would save a thousandth of a processor, and take some 50 KB beside what it holds.
+	// objects is the number of objects that lists may read from etcd within a minute before
+	// the resource gets a cache. An object from etcd costs about 7 µs more than one from a
+	// cache. Below the limit, a cache would save a thousandth of a processor, and take 50
+	// KB without its objects.
 	objects int
-	// caches there are at most.
+	// caches is the largest number of caches.
 	caches int
-	// idle is how long a cache lasts that no list reads.
+	// idle is how long a cache stays without lists.
 	idle time.Duration
-	// history is how many bytes of former objects a cache may hold without a look at
-	// how much of it is left: upstream's ring keeps what was deleted until other
-	// changes take its place.
+	// history is the bytes of former objects below which a cache is never checked:
+	// upstream's cache keeps a deleted object until other changes take its place.
 	history int64
-	// sweep is how often caches are looked at, while there are any.
+	// sweep is the interval of the checks.
 	sweep time.Duration
-	// bookmark is how often a watch tells how far it is.
+	// bookmark is the interval of bookmarks of a watch.
 	bookmark time.Duration
 }
 
@@ -40,53 +43,53 @@ func defaultLimits() limits {
 const (
 	// heatFor is how long reads count. A cache that was read within it is in use.
 	heatFor = time.Minute
-	// listCost is how many objects a list costs that reads none.
+	// listCost is the number of objects that a list itself counts as.
 	listCost = 10
-	// outweighs is how many times its live objects a cache may hold of former ones.
-	// Filling it anew then costs less than a quarter of what the changes did.
+	// outweighs is the largest factor between the bytes of former and of live objects in a
+	// cache. Filling it again then costs less than a quarter of what the changes cost.
 	outweighs = 4
 )
 
-// caches are the watch caches of custom resources. Most resources have none, and
-// are listed from etcd. None has watches: those follow the spine.
+// caches are the watch caches of custom resources. Most resources have none: their lists
+// read etcd. Watches do not use caches, but subscribe to the change feed.
 type caches struct {
 	store *Store
 	now   func() time.Time
 	count *counters
 
 	mu       sync.Mutex
-	warm     map[Resource]*raw
-	heat     map[Resource]heat // of resources without a cache
-	sweepAt  int               // entries in heat
-	sweeping bool              // while anything is warm, once Close did not begin
+	warm     map[keys.Resource]*raw
+	heat     map[keys.Resource]heat // of resources without a cache
+	sweepAt  int                    // number of entries in heat at which old ones are dropped
+	sweeping bool                   // while there is a cache and Close has not begun
 	closed   bool
-	closing  chan struct{}  // closed with it
-	running  sync.WaitGroup // what sweeps, and what stops a cache
+	closing  chan struct{}  // closed by close
+	running  sync.WaitGroup // sweeps, and stops of caches
 }
 
-// heat is how much lists read of a resource.
+// heat is the number of objects that lists read of a resource since a time.
 type heat struct {
 	since   time.Time
 	objects int
 }
 
-// raw is the cache of one custom resource in all clusters, whatever their schemas.
+// raw is the cache of one custom resource in all clusters, for all schemas.
 type raw struct {
 	storage.Interface
 	stop func()
 
-	users   int // guarded by the lock of the caches, as is what follows
+	users   int // guarded by the lock of the caches, as the fields below
 	used    time.Time
-	history int64 // bytes of what the cache had, and has no more
+	history int64 // bytes of former objects
 }
 
 func newCaches(s *Store) *caches {
-	return &caches{store: s, now: time.Now, count: newCounters(), warm: map[Resource]*raw{}, heat: map[Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
+	return &caches{store: s, now: time.Now, count: newCounters(), warm: map[keys.Resource]*raw{}, heat: map[keys.Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
 }
 
-// use returns the cache of r, which stays until done is called, or nil if there is
-// none that could answer now.
-func (c *caches) use(r Resource) *raw {
+// use returns the cache of r, which stays until done is called, or nil if no cache can
+// answer now.
+func (c *caches) use(r keys.Resource) *raw {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.warm[r]
@@ -104,14 +107,13 @@ func (c *caches) done(w *raw) {
 	w.used = c.now()
 }
 
-// read counts objects that a list of r read from etcd, and warms r if those are
-// many. The list after next, or a later one, finds the cache filled.
-func (c *caches) read(r Resource, objects int, cfg *storagebackend.ConfigForResource) {
+// read counts objects that a list of r read from etcd, and starts a cache after many.
+func (c *caches) read(r keys.Resource, objects int, cfg *storagebackend.ConfigForResource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	if w := c.warm[r]; w != nil {
-		w.used = now // it fills
+		w.used = now // it is being filled
 		return
 	}
 	h := c.heat[r]
@@ -129,7 +131,7 @@ func (c *caches) read(r Resource, objects int, cfg *storagebackend.ConfigForReso
 	delete(c.heat, r)
 	w, err := c.start(r, cfg)
 	if err != nil {
-		klog.Background().Error(err, "Custom resource stays without a watch cache", "resource", r.kindPrefix())
+		klog.Background().Error(err, "Custom resource stays without a watch cache", "resource", r.KindPrefix())
 		return
 	}
 	w.used = now
@@ -141,7 +143,7 @@ func (c *caches) read(r Resource, objects int, cfg *storagebackend.ConfigForReso
 	}
 }
 
-// cool drops what nobody read lately.
+// cool drops the counts of resources that were not read lately.
 func (c *caches) cool(now time.Time) {
 	for r, h := range c.heat {
 		if now.Sub(h.since) > heatFor {
@@ -151,14 +153,14 @@ func (c *caches) cool(now time.Time) {
 	c.sweepAt = max(1024, 2*len(c.heat))
 }
 
-// room reports whether there may be one more cache. If there are as many as may be,
-// the one that was not read for the longest time makes room, unless it is in use.
+// room reports whether there may be another cache. If not, it stops the cache that was not
+// read for the longest time, unless that is in use.
 func (c *caches) room(now time.Time) bool {
 	if len(c.warm) < c.store.limits.caches {
 		return true
 	}
 	var oldest *raw
-	var of Resource
+	var of keys.Resource
 	for r, w := range c.warm {
 		if w.users == 0 && now.Sub(w.used) > heatFor && (oldest == nil || w.used.Before(oldest.used)) {
 			oldest, of = w, r
@@ -171,25 +173,25 @@ func (c *caches) room(now time.Time) bool {
 	return true
 }
 
-// retire stops the cache of r, which nobody uses.
-func (c *caches) retire(r Resource) {
+// retire stops the cache of r, which must not be in use.
+func (c *caches) retire(r keys.Resource) {
 	w := c.warm[r]
 	delete(c.warm, r)
-	c.store.guard.unfollow(r.prefix()) // here, as the next cache would share what this one follows
+	c.store.guard.unfollow(r.Prefix()) // before the next cache follows the resource
 	c.count.cooled()
 	c.running.Go(w.stop) // upstream takes a while
 }
 
-// start begins to fill a cache.
-func (c *caches) start(r Resource, cfg *storagebackend.ConfigForResource) (*raw, error) {
+// start starts a cache.
+func (c *caches) start(r keys.Resource, cfg *storagebackend.ConfigForResource) (*raw, error) {
 	s := c.store
-	feed, err := s.feed(objects{cfg, r.prefix(), rawCodec{s.stamps}, newRaw, newRawList})
+	feed, err := s.source(objects{cfg, r.Prefix(), rawCodec{s.stamps}, newRaw, newRawList})
 	if err != nil {
 		return nil, err
 	}
-	from := s.feeding(feed, r.prefix())
+	from := s.feeding(feed, r.Prefix())
 	cached, err := s.newCacher(cfg, cacher.Config{
-		Storage: from, ResourcePrefix: r.prefix(), NewFunc: newRaw, NewListFunc: newRawList,
+		Storage: from, ResourcePrefix: r.Prefix(), NewFunc: newRaw, NewListFunc: newRawList,
 		GetAttrsFunc: rawAttrs, Codec: rawCodec{s.stamps},
 	})
 	if err != nil {
@@ -205,19 +207,19 @@ func (c *caches) start(r Resource, cfg *storagebackend.ConfigForResource) (*raw,
 	}}, nil
 }
 
-// changed counts what the cache of a resource keeps of its past.
-func (c *caches) changed(e Event) {
-	if e.Key.Root != Custom || e.previous == nil {
+// changed counts a former object in the cache of its resource.
+func (c *caches) changed(e feed.Event) {
+	if e.Key.Root != keys.Custom || e.Previous == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.warm[e.Key.Resource]; w != nil {
-		w.history += int64(len(e.previous))
+		w.history += int64(len(e.Previous))
 	}
 }
 
-// janitor looks after the caches for as long as there are any.
+// janitor sweeps at intervals while there are caches.
 func (c *caches) janitor() {
 	tick := time.NewTicker(c.store.limits.sweep)
 	defer tick.Stop()
@@ -233,8 +235,7 @@ func (c *caches) janitor() {
 	}
 }
 
-// sweep retires the caches that are not worth their memory, and reports whether any
-// is left.
+// sweep stops the caches that are not worth their memory, and reports whether any is left.
 func (c *caches) sweep() bool {
 	for _, r := range c.swollen() {
 		if w := c.use(r); w != nil {
@@ -260,10 +261,10 @@ func (c *caches) sweep() bool {
 }
 
 // swollen returns the resources whose caches may hold mostly former objects.
-func (c *caches) swollen() []Resource {
+func (c *caches) swollen() []keys.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []Resource
+	var all []keys.Resource
 	for r, w := range c.warm {
 		if w.users == 0 && w.history > c.store.limits.history {
 			all = append(all, r)
@@ -272,12 +273,12 @@ func (c *caches) swollen() []Resource {
 	return all
 }
 
-// live returns the bytes of the objects that the cache has.
-func (w *raw) live(r Resource) int64 {
+// live returns the bytes of the objects in the cache.
+func (w *raw) live(r keys.Resource) int64 {
 	var all RawList
 	o := storage.ListOptions{ResourceVersion: "0", Recursive: true, Predicate: storage.Everything}
-	if err := w.GetList(context.Background(), r.prefix(), o, &all); err != nil {
-		return 0 // it is filled again anyhow
+	if err := w.GetList(context.Background(), r.Prefix(), o, &all); err != nil {
+		return 0 // the cache fails, and fills itself again
 	}
 	var n int64
 	for i := range all.Items {
@@ -300,13 +301,13 @@ func (c *caches) close() {
 
 type readKey struct{}
 
-// counting returns a context that counts the objects that lists read from etcd.
+// counting returns a context in which lists from etcd count the objects they read.
 func counting(ctx context.Context) (context.Context, *int) {
 	n := new(int)
 	return context.WithValue(ctx, readKey{}, n), n
 }
 
-// raws lists custom resources as they are stored: from their cache, if they have
+// raws lists custom resources as stored values: from the cache of the resource, if there is
 // one, or from etcd.
 func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
 	o.Predicate.GetAttrs = rawAttrs
@@ -327,7 +328,7 @@ func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, in
 	return err
 }
 
-// unready reports whether a cache lost touch with etcd, and reads everything again.
+// unready reports whether a cache lost its watch, and fills itself again.
 func unready(err error) bool {
 	return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// watchForms are the ways in which a custom resource could be watched: as it is,
-// each from etcd, and from a cache of the resource.
+// watchForms returns the ways to watch a custom resource: from the change feed, from etcd
+// for each watch, and from a cache.
 func watchForms(b *testing.B, w *world) []struct {
 	name  string
 	watch func(context.Context) (watch.Interface, error)
 } {
 	custom := w.apis[0].(*multi).Interface.(*custom)
-	key := w.resource("").prefix() + "/c1"
+	key := w.resource("").Prefix() + "/c1"
 	now := func() storage.ListOptions { return everything(fmt.Sprint(w.store.guard.latest.Load())) }
 	return []struct {
 		name  string
@@ -33,7 +33,7 @@ func watchForms(b *testing.B, w *world) []struct {
 			if err != nil {
 				return nil, err
 			}
-			return w.store.drained(in, false, func(e watch.Event) (watch.Event, bool) { return e, true }), nil
+			return w.store.buffered(in, false, func(e watch.Event) (watch.Event, bool) { return e, true }), nil
 		}},
 		{"cached", func(ctx context.Context) (watch.Interface, error) {
 			cache := warmed(b, w.apis[0], w.resource(""))
@@ -45,13 +45,12 @@ func watchForms(b *testing.B, w *world) []struct {
 			if err != nil {
 				return nil, err
 			}
-			return w.store.drained(in, false, func(e watch.Event) (watch.Event, bool) { return custom.event(e, false) }), nil
+			return w.store.buffered(in, false, func(e watch.Event) (watch.Event, bool) { return custom.event(e, false) }), nil
 		}},
 	}
 }
 
-// BenchmarkWatchForms prints what a change costs that 1, 8 and 32 watch, and what
-// a watch costs that waits.
+// BenchmarkWatchForms measures a change with 1, 8 and 32 watches, and an idle watch.
 func BenchmarkWatchForms(b *testing.B) {
 	w := &world{TB: b, flavour: customs(), dir: b.TempDir()}
 	w.start()
@@ -79,7 +78,7 @@ func BenchmarkWatchForms(b *testing.B) {
 					w.ok(w.apis[0].GuaranteedUpdate(ctx, w.key(at), w.empty(), false, nil, setTo(w, at, fmt.Sprint(form.name, n, time.Now(), i)), nil), "update")
 				}
 				change(-1)
-				got.Wait() // all have begun
+				got.Wait() // all watches have begun
 				before := cpu()
 				for i := 0; b.Loop(); i++ {
 					got.Add(n)
@@ -94,10 +93,10 @@ func BenchmarkWatchForms(b *testing.B) {
 	}
 }
 
-// cpu is the time that all threads have worked.
+// cpu returns the processor time of this process.
 func cpu() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for oneself
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for this process
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
@@ -107,7 +106,7 @@ func setTo(w *world, at object, value string) storage.UpdateFunc {
 	}
 }
 
-// BenchmarkIdleWatch prints what a watch costs that waits.
+// BenchmarkIdleWatch measures an idle watch.
 func BenchmarkIdleWatch(b *testing.B) {
 	w := &world{TB: b, flavour: customs(), dir: b.TempDir()}
 	w.start()
@@ -131,7 +130,7 @@ func BenchmarkIdleWatch(b *testing.B) {
 				}
 				at := object{"ns", "x"}
 				w.ok(w.apis[0].GuaranteedUpdate(ctx, w.key(at), w.empty(), false, nil, setTo(w, at, fmt.Sprint(time.Now())), nil), "update")
-				for _, watching := range all { // has begun
+				for _, watching := range all { // all watches have begun
 					next(b, watching)
 				}
 				b.ReportMetric(float64(runtime.NumGoroutine()-routines)/n, "goroutines/watch")
@@ -146,8 +145,8 @@ func BenchmarkIdleWatch(b *testing.B) {
 	}
 }
 
-// BenchmarkListForms prints what a list of one namespace costs, and one that selects
-// one of its objects, from etcd and from a cache.
+// BenchmarkListForms measures a list of one namespace, and one that selects one of its
+// objects, from etcd and from a cache.
 func BenchmarkListForms(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		w := &world{TB: b, flavour: customs(), dir: b.TempDir()}
@@ -178,8 +177,7 @@ func BenchmarkListForms(b *testing.B) {
 	}
 }
 
-// BenchmarkResource prints what a resource costs that is listed and watched once,
-// cold and warm.
+// BenchmarkResource measures a resource that is listed and watched once, cold and warm.
 func BenchmarkResource(b *testing.B) {
 	for _, form := range []string{"cold", "warm"} {
 		b.Run(form, func(b *testing.B) {

@@ -13,11 +13,11 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
-// warmed has a resource warmed, and returns its cache once that is filled. The cache
-// stays until it is given back.
-func warmed(t testing.TB, api storage.Interface, r Resource) *raw {
+// warmed warms a resource and returns its filled cache, which stays until done.
+func warmed(t testing.TB, api storage.Interface, r keys.Resource) *raw {
 	t.Helper()
 	c := api.(*multi).Interface.(*custom)
 	all := c.multi.store.caches
@@ -31,7 +31,7 @@ func warmed(t testing.TB, api storage.Interface, r Resource) *raw {
 	return nil
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); runtime.Gosched() {
@@ -41,7 +41,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// A stillClock stands still until it is moved.
+// A stillClock is a clock that only the test moves.
 type stillClock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -59,8 +59,8 @@ func (c *stillClock) pass(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// kelvin is a world of custom resources whose caches are looked at when the test
-// says so.
+// kelvin returns a world of custom resources, whose caches are swept only on demand, and the
+// clock of the caches.
 func kelvin(t *testing.T) (*world, *stillClock) {
 	w := &world{TB: t, flavour: customs(), dir: t.TempDir()}
 	w.start()
@@ -88,8 +88,8 @@ func (w *world) listIn(c cluster.Name, identity string) int {
 	return meta.LenList(list)
 }
 
-// A resource warms when lists read much of it within a minute, and not before;
-// lists see the same before, while and after it does, and once it cooled down.
+// A resource becomes warm when lists read many of its objects within a minute. Lists return
+// the same objects before, during and after that, and after it has become cold again.
 func TestWarmUpAndCoolDown(t *testing.T) {
 	w, clock := kelvin(t)
 	w.store.limits.objects = 200
@@ -106,7 +106,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 			t.Errorf("a list of another cluster has %d objects", n)
 		}
 	}
-	for range 20 { // ten in a minute are not enough
+	for range 20 { // few lists per minute leave it cold
 		list()
 		clock.pass(20 * time.Second)
 	}
@@ -120,7 +120,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 		t.Errorf("warm after many lists: %v", got)
 	}
 	w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
-	if _, ok := w.store.guard.committed.Load(w.resource("").prefix()); !ok {
+	if _, ok := w.store.guard.committed.Load(w.resource("").Prefix()); !ok {
 		t.Error("nobody tells the cache how far it must be")
 	}
 	for range 3 {
@@ -143,7 +143,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 	}
 	list()
 	eventually(t, "nothing is followed for a cache that stopped", func() bool {
-		_, ok := w.store.guard.committed.Load(w.resource("").prefix())
+		_, ok := w.store.guard.committed.Load(w.resource("").Prefix())
 		return !ok
 	})
 	list()
@@ -152,7 +152,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 	}
 }
 
-// A list of one object out of many counts what it read to find it.
+// A list with a selector counts all objects that it read.
 func TestHeatIsWhatWasRead(t *testing.T) {
 	w, _ := kelvin(t)
 	w.store.limits.objects = 5 * (10 + listCost)
@@ -172,14 +172,14 @@ func TestHeatIsWhatWasRead(t *testing.T) {
 	}
 }
 
-// There are only so many caches: those make room that were not read for the longest
-// time, unless all are in use.
+// The number of caches is limited. A new one replaces the one that was not read for the
+// longest time, unless all are in use.
 func TestBoundOfCaches(t *testing.T) {
 	w, clock := kelvin(t)
 	w.store.limits.caches, w.store.limits.objects = 3, 1
 	create(t, w.store, "c1")
 	hot := func(id string) bool {
-		w.listIn("c1", id) // warms
+		w.listIn("c1", id) // warms the resource
 		all := w.warmth()
 		for _, got := range all {
 			if got == id {
@@ -202,7 +202,7 @@ func TestBoundOfCaches(t *testing.T) {
 		t.Error("one in use made room")
 	}
 	clock.pass(heatFor)
-	hot("a") // is the last one read
+	hot("a") // the most recently read one
 	held := warmed(t, w.apis[0], w.resource("b"))
 	if !hot("d") {
 		t.Error("none made room")
@@ -217,7 +217,7 @@ func TestBoundOfCaches(t *testing.T) {
 	}
 }
 
-// The janitor ends with the last cache, and begins with the next.
+// The sweeping goroutine ends with the last cache, and starts again with the next one.
 func TestJanitor(t *testing.T) {
 	w, clock := kelvin(t)
 	w.store.limits.sweep = time.Millisecond
@@ -225,15 +225,15 @@ func TestJanitor(t *testing.T) {
 	for range 3 {
 		w.store.caches.done(warmed(t, w.apis[0], w.resource("")))
 		clock.pass(w.store.limits.idle)
-		w.store.caches.running.Wait() // it, and what it stopped
+		w.store.caches.running.Wait() // the goroutine, and the caches that it stops
 		if got := w.warmth(); len(got) != 0 || w.store.caches.sweeping {
 			t.Errorf("warm: %v, watched over: %v", got, w.store.caches.sweeping)
 		}
 	}
 }
 
-// A cache goes that holds mostly what was deleted, however much it is read; one
-// that holds mostly what is there stays, however much that changes.
+// A cache with mostly deleted objects is stopped, even if it is read often. A cache with
+// mostly live objects stays, even if they change often.
 func TestSwollenCache(t *testing.T) {
 	w, _ := kelvin(t)
 	w.store.limits.history = 1000
@@ -250,7 +250,7 @@ func TestSwollenCache(t *testing.T) {
 		change(i)
 	}
 	caughtUp(t, w.store)
-	w.listIn("c1", "") // the cache has it all, too
+	w.listIn("c1", "") // the cache is current
 	if w.store.caches.sweep(); len(w.warmth()) != 1 {
 		t.Error("a cache of what is there was stopped")
 	}
@@ -270,8 +270,7 @@ func TestSwollenCache(t *testing.T) {
 	}
 }
 
-// Many resources, each with an object that is listed and watched once, leave no
-// goroutine behind.
+// Many resources that are listed once leave no goroutines behind.
 func TestManyResources(t *testing.T) {
 	const n = 1000
 	w, _ := kelvin(t)
@@ -295,7 +294,7 @@ func TestManyResources(t *testing.T) {
 	}
 }
 
-// What nobody reads any more is forgotten.
+// Counts of resources that are no longer read are dropped.
 func TestHeatIsForgotten(t *testing.T) {
 	w, clock := kelvin(t)
 	all := w.store.caches
@@ -308,7 +307,7 @@ func TestHeatIsForgotten(t *testing.T) {
 	}
 }
 
-// A store closes while its caches warm, cool and are read.
+// A store can close while its caches are filled, stopped and read.
 func TestCloseUnderLoad(t *testing.T) {
 	noneLeft(t, func() {
 		s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
@@ -317,7 +316,7 @@ func TestCloseUnderLoad(t *testing.T) {
 		}
 		s.limits.objects, s.limits.caches, s.limits.sweep, s.limits.idle = 1, 2, time.Millisecond, time.Nanosecond
 		api := widgetsOf(t, s, "v1")
-		startSpine(t, s)
+		startFeed(t, s)
 		create(t, s, "c1")
 		var requests sync.WaitGroup
 		ctx, end := context.WithCancel(context.Background())
@@ -329,7 +328,7 @@ func TestCloseUnderLoad(t *testing.T) {
 						if err := api.GetList(c, "/c/example.com/widgets", everything(""), emptyWidgets()); err != nil && ctx.Err() == nil && !apierrors.IsTimeout(err) {
 							t.Error(err)
 						}
-						if _, err := api.Watch(c, "/c/example.com/widgets", everything("")); err != nil { // never stopped
+						if _, err := api.Watch(c, "/c/example.com/widgets", everything("")); err != nil { // never stopped by the client
 							t.Error(err)
 						}
 					}
@@ -345,7 +344,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	})
 }
 
-// A cache that begins while the one before it still stops is as current as any.
+// A cache that starts while the previous one is still stopping is current.
 func TestWarmAgain(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")

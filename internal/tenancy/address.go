@@ -6,12 +6,13 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// Readdress sets where cluster c and its Workspace say that they are reached to where
-// the server is now. It does nothing where they say so already.
-func (w *Workspaces) Readdress(ctx context.Context, c cluster.Name) error {
+// UpdateURL updates the URLs of cluster c and its Workspace to the current URL of the
+// server. It writes nothing if they are current.
+func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 	l, lrev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
 	if err != nil || l == nil {
 		return err
@@ -27,7 +28,7 @@ func (w *Workspaces) Readdress(ctx context.Context, c cluster.Name) error {
 	}
 	if owner := l.Spec.Owner; owner != nil {
 		parent := cluster.Name(owner.Cluster)
-		ws, wrev, err := read[tenancyapi.Workspace](ctx, w.Store, store.Key{Resource: w.Resource, Cluster: parent, Name: owner.Name})
+		ws, wrev, err := read[tenancyapi.Workspace](ctx, w.Store, keys.Key{Resource: w.Resource, Cluster: parent, Name: owner.Name})
 		if err != nil {
 			return err
 		}

@@ -17,20 +17,37 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// names bounds how often another name is drawn for a cluster.
+// names limits the attempts to find an unused name for a cluster.
 const names = 5
 
-// Create stores a new Workspace in cluster parent together with its cluster, in a
-// chain of two transactions. It returns when both are Ready or, if their type has
-// somebody outside of the server prepare them, Initializing. It is a
-// [store.CreateHook].
+type creatorKey struct{}
+
+// WithCreator returns a context for a request whose new workspaces have u as their creator.
+// Views use it if the user of the request is u with rights in one cluster alone.
+func WithCreator(ctx context.Context, u user.Info) context.Context {
+	return context.WithValue(ctx, creatorKey{}, u)
+}
+
+// creatorFrom returns the creator of new workspaces of a request, nil if there is none.
+func creatorFrom(ctx context.Context) user.Info {
+	if u, ok := ctx.Value(creatorKey{}).(user.Info); ok {
+		return u
+	}
+	u, _ := request.UserFrom(ctx)
+	return u
+}
+
+// Create stores a new Workspace in cluster parent together with its cluster, in two
+// transactions. It returns when both are Ready or, if their type has initializers,
+// Initializing. It is a [store.CreateHook].
 //
-// The first transaction compares the fence of the parent and makes that of the
-// child, so that no workspace is born in a cluster that is going away; the second
-// completes it. [Workspaces.Complete] takes up a chain that was cut in between.
+// The first transaction compares the fence of the parent and creates that of the child, so
+// that no workspace is created in a cluster that is being deleted. The second completes it.
+// [Workspaces.Complete] completes workspaces whose second transaction is missing.
 func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstructured.Unstructured) error {
 	ws, err := fromUnstructured[tenancyapi.Workspace](obj)
 	if err != nil {
@@ -39,11 +56,11 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	if ws.Spec.Mount != nil {
 		return w.createMounted(ctx, parent, ws, obj)
 	}
-	creator, _ := request.UserFrom(ctx)
+	creator := creatorFrom(ctx)
 	b := w.birth("", metav1.Now())
 	if ws.Spec.Type != nil {
 		if b.template, err = w.Types.Template(ctx, parent, *ws.Spec.Type); err != nil {
-			return apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // it was there a moment ago
+			return apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // the type was deleted after admission
 		}
 	}
 	for range names {
@@ -55,13 +72,13 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 		if err != nil {
 			return err
 		}
-		// What has begun is brought to its end even if the client went away.
+		// Complete the workspace even if the client disconnects.
 		done, err := w.complete(context.WithoutCancel(ctx), b, y)
 		if err == nil && done == nil {
-			return apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted while it was being made"))
+			return apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted during its creation"))
 		}
 		if err != nil {
-			return fmt.Errorf("workspace %s was made but is not ready: %w", ws.Name, err)
+			return fmt.Errorf("workspace %s was created but is not ready: %w", ws.Name, err)
 		}
 		obj.Object = done.Object
 		return nil
@@ -69,10 +86,10 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	return fmt.Errorf("no unused name for the cluster of workspace %s", ws.Name)
 }
 
-// conceive is the first transaction of a workspace.
+// conceive makes the first transaction of a workspace.
 func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
 	if _, known := w.Tree.Cluster(parent); !known {
-		w.Tree.fresh(ctx) // another process may just have made it
+		w.Tree.fresh(ctx) // another process may have created it just now
 	}
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
@@ -85,7 +102,7 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	setAnnotation(&child.ObjectMeta, tenancyapi.ShardHashAnnotation, shardHash)
 	setAnnotation(&child.ObjectMeta, tenancyapi.ChosenClusterAnnotation, string(b.cluster))
 	if b.template == nil || len(b.template.Initializers) == 0 {
-		shrinkOwner(&child.ObjectMeta) // nobody is to act for him
+		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
 	setPhase(child, core.PhaseScheduling, b.now)
 	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
@@ -108,8 +125,8 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	return &young{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
 }
 
-// A young workspace is one after its first transaction: its LogicalCluster and its
-// Workspace, each with the revision that it is at.
+// young is the LogicalCluster and the Workspace of a workspace after its first
+// transaction, with their revisions.
 type young struct {
 	cluster     *core.LogicalCluster
 	clusterAt   int64
@@ -117,7 +134,7 @@ type young struct {
 	workspaceAt int64
 }
 
-// logicalCluster returns the LogicalCluster of a workspace that is being made.
+// logicalCluster returns the LogicalCluster of a new workspace.
 func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.Path, ws *tenancyapi.Workspace, creator user.Info) *core.LogicalCluster {
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Finalizers = []string{core.DeletionFinalizer}
@@ -145,7 +162,7 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 	return l
 }
 
-// missing returns those of the writes whose objects do not exist.
+// missing returns the writes whose objects do not exist.
 func (w *Workspaces) missing(ctx context.Context, writes []store.Write) ([]store.Write, error) {
 	var missing []store.Write
 	for _, write := range writes {
@@ -153,7 +170,7 @@ func (w *Workspaces) missing(ctx context.Context, writes []store.Write) ([]store
 		if err != nil {
 			return nil, err
 		}
-		found, _, err := w.Store.Read(ctx, store.Key{Resource: write.Resource, Cluster: write.Cluster, Namespace: o.GetNamespace(), Name: o.GetName()})
+		found, _, err := w.Store.Read(ctx, keys.Key{Resource: write.Resource, Cluster: write.Cluster, Namespace: o.GetNamespace(), Name: o.GetName()})
 		if err != nil {
 			return nil, err
 		}
@@ -174,7 +191,7 @@ func stampCluster(u *unstructured.Unstructured, c cluster.Name) {
 }
 
 // read returns a stored custom resource, nil if there is none, and its revision.
-func read[T any](ctx context.Context, s *store.Store, k store.Key) (*T, int64, error) {
+func read[T any](ctx context.Context, s *store.Store, k keys.Key) (*T, int64, error) {
 	t := new(T)
 	rev, err := s.ReadInto(ctx, k, t)
 	if err != nil || rev == 0 {
@@ -183,7 +200,7 @@ func read[T any](ctx context.Context, s *store.Store, k store.Key) (*T, int64, e
 	return t, rev, nil
 }
 
-// setPhase sets the phase of a workspace, and what goes with it.
+// setPhase sets the phase of a workspace, with its label.
 func setPhase(ws *tenancyapi.Workspace, p core.Phase, now metav1.Time) {
 	ws.Status.Phase = p
 	setLabel(&ws.ObjectMeta, core.PhaseLabel, string(p))

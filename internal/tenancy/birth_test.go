@@ -21,6 +21,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -30,7 +31,7 @@ func openWorld(t testing.TB, dir string) *Workspaces {
 	return openWorldAt(t, dir, "https://example.com")
 }
 
-// openWorldAt is openWorld for a server that is reached elsewhere.
+// openWorldAt is openWorld for a server with that URL.
 func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
@@ -63,7 +64,7 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	w.Types = NewTypes(s, types, w.Tree, url)
 	s.OnWrite(resource, DeriveWorkspace)
 	s.OnWrite(LogicalClusters(), DeriveCluster)
-	if err := s.Spine().Start(t.Context()); err != nil {
+	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Bootstrap(t.Context()); err != nil {
@@ -82,15 +83,15 @@ func newWorkspace(name string) *unstructured.Unstructured {
 
 func (w *Workspaces) of(t *testing.T, parent cluster.Name, name string) *tenancyapi.Workspace {
 	t.Helper()
-	ws, _, err := read[tenancyapi.Workspace](t.Context(), w.Store, store.Key{Resource: w.Resource, Cluster: parent, Name: name})
+	ws, _, err := read[tenancyapi.Workspace](t.Context(), w.Store, keys.Key{Resource: w.Resource, Cluster: parent, Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ws
 }
 
-// A workspace is whole when Create returns: what it says of itself, who made it, and
-// everything that it contains from the start.
+// A workspace is complete when Create returns, with its status, the binding of its creator
+// and its initial content.
 func TestCreateMakesAWholeWorkspace(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ada", Groups: []string{"people"}})
@@ -117,14 +118,14 @@ func TestCreateMakesAWholeWorkspace(t *testing.T) {
 	if ws.GetResourceVersion() != strconv.FormatInt(rev, 10) {
 		t.Errorf("workspace at %s, its cluster at %d: they become ready together", ws.GetResourceVersion(), rev)
 	}
-	want := map[store.Resource]int64{
+	want := map[keys.Resource]int64{
 		native("", "namespaces"): 2, native("", "serviceaccounts"): 2, native("", "configmaps"): 2,
 		native(rbacv1.GroupName, "clusterrolebindings"): 1, LogicalClusters(): 1,
 	}
-	if err := w.Store.Spine().WaitFor(t.Context(), rev); err != nil {
+	if err := w.Store.Feed().WaitFor(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
-	for r, usage := range w.Store.Spine().Ledger().Of(c) {
+	for r, usage := range w.Store.Feed().Ledger().Of(c) {
 		if usage.Objects != want[r] {
 			t.Errorf("%d objects of %s, want %d", usage.Objects, r.Resource, want[r])
 		}
@@ -138,9 +139,8 @@ func TestCreateMakesAWholeWorkspace(t *testing.T) {
 	}
 }
 
-// A chain that was cut after its first transaction, as by a crash, is completed,
-// also when somebody was quicker with a part of it; one whose Workspace went away is
-// left alone.
+// Complete completes a creation that a crash interrupted after its first transaction, also
+// if a part of the content exists. It does nothing if the Workspace is missing.
 func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	dir := t.TempDir()
 	w := openWorld(t, dir)
@@ -159,7 +159,7 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	w.Store.Close()
 
 	w = openWorld(t, dir)
-	for range 2 { // the second finds nothing to do
+	for range 2 { // the second call writes nothing
 		if err := w.Complete(t.Context(), b.cluster); err != nil {
 			t.Fatal(err)
 		}
@@ -182,8 +182,8 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	}
 }
 
-// After the server was moved, workspaces are told where they are reached now.
-func TestReaddress(t *testing.T) {
+// After the URL of the server changed, the URLs of workspaces are updated.
+func TestUpdateURL(t *testing.T) {
 	dir := t.TempDir()
 	w := openWorld(t, dir)
 	if err := w.Create(t.Context(), cluster.Root, newWorkspace("moving")); err != nil {
@@ -194,29 +194,29 @@ func TestReaddress(t *testing.T) {
 
 	w = openWorldAt(t, dir, "https://elsewhere.example.com:8443")
 	for _, moved := range []cluster.Name{cluster.Root, c} {
-		if root, _ := w.Tree.Cluster(moved); !root.Moved {
-			t.Errorf("cluster %s does not know that the server moved", moved)
+		if root, _ := w.Tree.Cluster(moved); !root.StaleURL {
+			t.Errorf("the URL of cluster %s is not stale", moved)
 		}
-		if err := w.Readdress(t.Context(), moved); err != nil {
+		if err := w.UpdateURL(t.Context(), moved); err != nil {
 			t.Fatal(err)
 		}
 		l, rev, err := read[core.LogicalCluster](t.Context(), w.Store, clusterKey(moved))
 		if err != nil || l.Status.URL != "https://elsewhere.example.com:8443/clusters/"+string(moved) {
-			t.Errorf("cluster %s is reached at %s: %v", moved, l.Status.URL, err)
+			t.Errorf("cluster %s has the URL %s: %v", moved, l.Status.URL, err)
 		}
-		if err := w.Store.Spine().WaitFor(t.Context(), rev); err != nil {
+		if err := w.Store.Feed().WaitFor(t.Context(), rev); err != nil {
 			t.Fatal(err)
 		}
-		if root, _ := w.Tree.Cluster(moved); root.Moved {
-			t.Errorf("cluster %s is still to be told", moved)
+		if root, _ := w.Tree.Cluster(moved); root.StaleURL {
+			t.Errorf("the URL of cluster %s is still stale", moved)
 		}
 	}
 	if got := w.of(t, cluster.Root, "moving").Spec.URL; got != "https://elsewhere.example.com:8443/clusters/root:moving" {
-		t.Errorf("the workspace is reached at %s", got)
+		t.Errorf("the workspace has the URL %s", got)
 	}
 }
 
-// Nothing is born in a cluster that is going away, or does not exist.
+// No workspace is created in a cluster that is being deleted or does not exist.
 func TestCreateUnderADyingParent(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	if err := w.Create(t.Context(), "nosuchparent", newWorkspace("a")); !apierrors.IsNotFound(err) {
@@ -233,7 +233,7 @@ func TestCreateUnderADyingParent(t *testing.T) {
 	}
 }
 
-// The identity that workspaces are stored under is that of a secret, and stays.
+// The identity of Workspaces is that of a secret, and does not change.
 func TestIdentity(t *testing.T) {
 	dir := t.TempDir()
 	var ids []string

@@ -18,42 +18,44 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	// slice is how long one cluster's content is worked on before others have
-	// their turn.
+	// slice is the time for which a worker deletes the content of one cluster before it
+	// continues with another one.
 	slice = time.Second
-	// atOnce is how many requests for one cluster are under way.
+	// atOnce limits the concurrent requests for one cluster.
 	atOnce = 16
-	// purgeSize is how many objects are collected before they are deleted.
+	// purgeSize is the number of objects that are collected before they are deleted.
 	purgeSize = 1000
 )
 
-// Delete deletes an object as a client would: one with finalizers stays, and says
-// that it is being deleted.
+// Delete deletes an object as a client would. An object with finalizers stays, marked as
+// being deleted.
 type Delete func(context.Context, store.Item) error
 
-// A stage is a part of the content of a cluster. It goes when nothing of the parts
-// before it keeps the cluster any more.
+// A stage is a part of the content of a cluster. It is deleted once no object of an earlier
+// stage blocks the deletion.
 type stage int
 
 const (
-	// ordinary content goes first.
+	// ordinary content is deleted first.
 	ordinary stage = iota
-	// frames is what other content is in, or served from.
+	// frames are objects that contain or define other content.
 	frames
-	// access is what controllers in the cluster need to do their part: they have
-	// to act, and so to be let in, until the last of their finalizers is gone.
+	// access is RBAC, service accounts, secrets and objects of the system. Controllers in
+	// the cluster need them until they have removed the last of their finalizers.
 	access
 	stages
 )
 
-func stageOf(r store.Resource) stage {
+func stageOf(r keys.Resource) stage {
 	switch {
-	case r.Root == store.Native && r.Group == rbacv1.GroupName,
-		r == native("", "serviceaccounts"), r == native("", "secrets"), r.Root == store.System:
+	case r.Root == keys.Native && r.Group == rbacv1.GroupName,
+		r == native("", "serviceaccounts"), r == native("", "secrets"), r.Root == keys.System:
 		return access
 	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io",
 		r.Resource == "apibindings" && r.Group == "apis.kcp.io":
@@ -63,8 +65,8 @@ func stageOf(r store.Resource) stage {
 	}
 }
 
-// finalizersOfOurs are removed by the server itself, which here deletes all that
-// they wait for.
+// finalizersOfOurs reports whether the server itself removes a finalizer. The deletion of
+// the cluster removes all objects for which these finalizers wait.
 func finalizersOfOurs(f string) bool {
 	switch f {
 	case metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, // of garbage collection
@@ -75,47 +77,61 @@ func finalizersOfOurs(f string) bool {
 	}
 }
 
-// A rest is what is left of a cluster's content, and why.
+// A rest is the remaining content of a cluster, and why it remains.
 type rest struct {
-	more    bool // to be deleted at once
-	below   int  // workspaces
-	blocked int  // objects that finalizers keep, of which first says more
-	first   string
-	waits   bool  // what is said first is that somebody has to finish
-	failed  error // of a deletion that was refused
-	// terminators have not finished.
+	more    bool   // objects can be deleted at once
+	below   int    // number of workspaces in the cluster
+	blocked int    // number of objects that cannot be deleted yet
+	first   string // message about the first blocked object
+	reason  string // condition reason of the first blocked object
+	failed  error  // of a refused deletion
+	// unreadable is the error of the first unreadable object.
+	unreadable error
+	// terminators are the unfinished ones.
 	terminators []core.Terminator
 }
 
-func (r *rest) block(why string) {
+// waiting reports whether terminators or finalizers of clients block the deletion.
+func (r rest) waiting() bool { return len(r.terminators) > 0 || r.blocked > 0 }
+
+// block counts an object that cannot be deleted yet, and keeps the first message.
+func (r *rest) block(reason, message string) {
 	if r.blocked++; r.blocked == 1 {
-		r.first = why
+		r.reason, r.first = reason, message
 	}
 }
 
 func (r rest) condition() conditions.Condition {
 	c := conditions.Condition{
 		Type: core.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo,
-		Reason: SomeResourcesRemain, Message: "What the workspace contains is being deleted.",
+		Reason: SomeResourcesRemain, Message: "The content of the workspace is being deleted.",
 	}
 	if len(r.terminators) > 0 {
 		c.Reason, c.Message = SomeTerminatorsRemain, unfinished(r.terminators)
 	}
 	switch {
-	case r.blocked > 0 && r.waits:
-		c.Reason, c.Message = SomeTerminatorsRemain, r.first
+	case r.blocked > 0 && r.reason == SomeTerminatorsRemain:
+		c.Reason, c.Message = r.reason, r.first
 	case r.blocked > 0:
-		c.Severity, c.Reason, c.Message = conditions.SeverityError, SomeFinalizersRemain, r.first
+		c.Severity, c.Reason, c.Message = conditions.SeverityError, r.reason, r.first
 	}
 	if r.failed != nil {
 		c.Message += "; " + r.failed.Error()
 	} else if r.blocked > 1 {
-		c.Message += fmt.Sprintf("; so are %d more", r.blocked-1)
+		c.Message += "; and " + more(r.blocked-1)
 	}
 	return c
 }
 
-// unfinished says which terminators have not finished.
+// more returns the text for n objects that the message does not name.
+func more(n int) string {
+	if n == 1 {
+		return "1 more object"
+	}
+	return fmt.Sprintf("%d more objects", n)
+}
+
+// unfinished returns the message about unfinished terminators.
 func unfinished(terminators []core.Terminator) string {
 	if len(terminators) == 1 {
 		return fmt.Sprintf("terminator %s has not finished", terminators[0])
@@ -123,18 +139,18 @@ func unfinished(terminators []core.Terminator) string {
 	return fmt.Sprintf("terminators %v have not finished", terminators)
 }
 
-// errPause ends a sweep that is to go on later.
+// errPause ends a sweep that continues later.
 var errPause = errors.New("paused")
 
-// clear deletes the content of a terminating cluster, all but its LogicalCluster,
-// and returns what is left. If that is nothing, nothing is left in etcd.
-func (w *Workspaces) clear(ctx context.Context, d *death, delete Delete) (rest, error) {
+// clear deletes the content of a terminating cluster, except its LogicalCluster, and
+// returns the rest.
+func (w *Workspaces) clear(ctx context.Context, d *deletion, delete Delete) (rest, error) {
 	c := d.cluster
 	resources, err := w.Store.Remains(ctx, c)
 	if err != nil {
 		return rest{}, err
 	}
-	resources = slices.DeleteFunc(resources, func(r store.Resource) bool { return r == LogicalClusters() })
+	resources = slices.DeleteFunc(resources, func(r keys.Resource) bool { return r == LogicalClusters() })
 	work := &clearing{Workspaces: w, cluster: c, forced: d.forced, why: d.root.Annotations, delete: delete, until: time.Now().Add(slice)}
 	if err := work.all(ctx, resources); err != nil && !errors.Is(err, errPause) {
 		return rest{}, err
@@ -146,8 +162,9 @@ func (w *Workspaces) clear(ctx context.Context, d *death, delete Delete) (rest, 
 	return rest{more: n > 0}, err
 }
 
-// all goes through the content, the workspaces first: they may be served from here.
-func (c *clearing) all(ctx context.Context, resources []store.Resource) error {
+// all deletes the content by stages, after the workspaces in the cluster: other objects of
+// the cluster may serve these.
+func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
 	if i := slices.Index(resources, c.Resource); i >= 0 {
 		err := c.Store.Sweep(ctx, c.cluster, c.Resource, func(page []store.Item) error { return c.endChildren(ctx, page) })
 		if err == nil {
@@ -174,22 +191,25 @@ func (c *clearing) all(ctx context.Context, resources []store.Resource) error {
 	return nil
 }
 
-// A clearing is one go at the content of a cluster.
+// A clearing is one pass over the content of a cluster.
 type clearing struct {
 	*Workspaces
 	cluster cluster.Name
-	forced  bool              // finalizers keep nothing
-	why     map[string]string // the annotations that say why
+	forced  bool              // finalizers are ignored
+	why     map[string]string // annotations with the reason of a forced deletion
 	delete  Delete
 	until   time.Time
 	left    rest
 	doomed  []store.Item // to be purged
 }
 
-// endChildren begins to delete the workspaces that are not being deleted yet.
+// endChildren starts the deletion of the workspaces that are not being deleted yet.
 func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 	var alive []store.Item
 	for _, item := range page {
+		if !c.readable(item, item.Err) {
+			continue
+		}
 		if c.child(item); !item.Metadata.Deleting || c.forced && !c.isForced(item) {
 			alive = append(alive, item)
 		}
@@ -200,7 +220,7 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 			if err != nil || d == nil {
 				return err
 			}
-			if d.cluster == "" { // it never had one
+			if d.cluster == "" { // mounted, or without a cluster of its own
 				err = c.delete(ctx, item)
 			} else {
 				d.forced, d.above = c.forced, c.why
@@ -217,8 +237,8 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 	return c.pause()
 }
 
-// pause ends this go if it has had its time. It is called after something was
-// done, so that every go gets further than the one before.
+// pause returns errPause after the time slice of this pass. It is called after some
+// progress, so every pass makes progress.
 func (c *clearing) pause() error {
 	if time.Now().Before(c.until) {
 		return nil
@@ -227,45 +247,65 @@ func (c *clearing) pause() error {
 	return errPause
 }
 
-// child sorts out a workspace: it is in the way until its cluster is gone.
+// readable reports whether the finalizers of an object are known. Unreadable objects may
+// have finalizers, so they block the deletion. A forced deletion purges corrupt objects,
+// which no server can ever read.
+func (c *clearing) readable(item store.Item, err error) bool {
+	switch {
+	case err == nil:
+		return true
+	case c.forced && values.IsCorrupt(err):
+		c.doomed = append(c.doomed, item.Bare())
+		return false
+	}
+	message := fmt.Sprintf("%s %s cannot be read: %v", item.GroupResource(), named(item), err)
+	if values.IsCorrupt(err) {
+		message += "; only a forced deletion removes it"
+	}
+	c.left.block(SomeObjectsUnreadable, message)
+	if c.left.unreadable == nil {
+		c.left.unreadable = fmt.Errorf("%s: %w", item.Key, err)
+	}
+	return false
+}
+
+// child handles a workspace in the cluster. It blocks the deletion until its cluster is
+// deleted and clients have removed their finalizers from it.
 func (c *clearing) child(item store.Item) {
 	row, _ := c.Tree.Child(c.cluster, item.Name)
-	waitsFor := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), finalizersOfOurs)
+	foreign := foreignFinalizers(item.Metadata.Finalizers)
 	switch {
-	case row.Blocked != "" && !c.forced:
-		if c.left.blocked == 0 {
-			c.left.waits = row.Waits
-		}
-		c.left.block(fmt.Sprintf("in workspace %s, %s", item.Name, row.Blocked))
-	case !item.Metadata.Deleting || slices.Contains(waitsFor, core.LogicalClusterFinalizer):
+	case len(foreign) > 0 && !c.forced:
+		c.left.block(SomeFinalizersRemain, keeps(item, foreign))
+	case row.Blocked != "" && (!c.forced || row.Reason == SomeObjectsUnreadable):
+		c.left.block(row.Reason, fmt.Sprintf("in workspace %s, %s", item.Name, row.Blocked))
+	case !item.Metadata.Deleting || slices.Contains(item.Metadata.Finalizers, core.LogicalClusterFinalizer):
 		c.left.below++
-	case len(waitsFor) > 0 && !c.forced:
-		c.left.block(keeps(item, waitsFor))
 	default:
 		c.doomed = append(c.doomed, item.Bare())
 	}
 }
 
-// isForced reports whether the deletion of a workspace in the cluster is known to be
-// forced.
+// isForced reports whether the tree has the forced deletion of a workspace in the cluster.
 func (c *clearing) isForced(item store.Item) bool {
 	row, ok := c.Tree.Child(c.cluster, item.Name)
 	return ok && row.Forced
 }
 
-// page sorts out what can be deleted at once and has the rest marked.
+// page collects the objects of a page that can be deleted at once, and marks the others as
+// being deleted.
 func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 	var unmarked []store.Item
 	for _, item := range page {
 		waitsFor, err := finalizers(ctx, item)
-		if err != nil {
-			return err
+		if !c.readable(item, err) {
+			continue
 		}
 		if len(waitsFor) == 0 || c.forced {
 			c.doomed = append(c.doomed, item.Bare())
 			continue
 		}
-		c.left.block(keeps(item, waitsFor))
+		c.left.block(SomeFinalizersRemain, keeps(item, waitsFor))
 		if !item.Metadata.Deleting {
 			unmarked = append(unmarked, item)
 		}
@@ -282,7 +322,7 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 	}); err != nil {
 		return err
 	}
-	// Of the later stages nothing goes before it is known that all can.
+	// Objects of later stages are deleted only if all of them can be.
 	if s == ordinary && len(c.doomed) >= purgeSize {
 		if err := c.purge(ctx, s); err != nil {
 			return err
@@ -292,26 +332,25 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 	return nil
 }
 
-// mark has an object deleted that somebody waits for.
+// mark deletes an object that has finalizers to wait for.
 func (c *clearing) mark(ctx context.Context, item store.Item) error {
 	err := c.delete(ctx, item)
 	switch {
-	case apierrors.IsConflict(err): // another one by now, which is met again
+	case apierrors.IsConflict(err): // another object by now, which the next pass handles
 		return nil
 	case apierrors.IsNotFound(err):
 		_, rev, rerr := c.Store.Metadata(ctx, item.Key)
 		if rerr != nil || rev != item.Revision {
 			return rerr
 		}
-		return errors.New("this server does not serve it, so that nobody can finish what its finalizers stand for; start a server that does")
+		return errors.New("this server does not serve its kind, so its finalizers cannot be removed; start a server that serves it")
 	case err != nil:
 		return fmt.Errorf("it cannot be deleted: %w", err)
 	}
 	return nil
 }
 
-// purge deletes what was collected of a stage, unless it has to stay because of
-// what is left.
+// purge deletes the collected objects of a stage, unless the rest blocks it.
 func (c *clearing) purge(ctx context.Context, s stage) error {
 	doomed := c.doomed
 	c.doomed = nil
@@ -323,7 +362,7 @@ func (c *clearing) purge(ctx context.Context, s stage) error {
 	return err
 }
 
-// each calls f for items, several at once, and returns the first error.
+// each calls f for all items concurrently, and returns one of the errors.
 func each(items []store.Item, f func(store.Item) error) error {
 	queue := make(chan store.Item)
 	errs := make(chan error, len(items))
@@ -349,15 +388,18 @@ func each(items []store.Item, f func(store.Item) error) error {
 	return nil
 }
 
-// finalizers returns those that somebody else has to remove from an object.
+// finalizers returns the finalizers of an object that the server does not remove itself.
 func finalizers(ctx context.Context, item store.Item) ([]string, error) {
+	if item.Err != nil {
+		return nil, item.Err
+	}
 	all := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), finalizersOfOurs)
 	if item.Resource != native("", "namespaces") {
 		return all, nil
 	}
 	o, err := item.Object(ctx)
 	if err != nil {
-		return all, nil //nolint:nilerr // what cannot be read has nothing to wait for
+		return nil, err
 	}
 	ns, err := asNamespace(o)
 	if err != nil {
@@ -379,13 +421,20 @@ func asNamespace(o runtime.Object) (*corev1.Namespace, error) {
 	return ns, legacyscheme.Scheme.Convert(o, ns, nil)
 }
 
-// keeps says that finalizers keep an object.
+// keeps returns the message that finalizers block the deletion of an object.
 func keeps(item store.Item, finalizers []string) string {
-	name := item.Name
-	if item.Namespace != "" {
-		name = item.Namespace + "/" + name
+	return keptBy(fmt.Sprintf("%s %s", item.GroupResource(), named(item)), finalizers)
+}
+
+func keptBy(what string, finalizers []string) string {
+	return fmt.Sprintf("%s is kept by %s", what, listed(finalizers))
+}
+
+func named(item store.Item) string {
+	if item.Namespace == "" {
+		return item.Name
 	}
-	return fmt.Sprintf("%s %s is kept by %s", item.GroupResource(), name, listed(finalizers))
+	return item.Namespace + "/" + item.Name
 }
 
 func listed(finalizers []string) string {

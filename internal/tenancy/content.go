@@ -9,32 +9,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// Names of what every workspace has.
+// Names of objects in every workspace.
 const (
-	// RootCAConfigMap is in every namespace, for clients that run in one. What they
-	// verify the server with is under RootCAKey.
+	// RootCAConfigMap is in every namespace. Under RootCAKey it has the CA certificates
+	// with which clients verify the server.
 	RootCAConfigMap = "kube-root-ca.crt"
 	RootCAKey       = "ca.crt"
-	// AdminBinding gives ClusterAdmin to whoever made the workspace.
+	// AdminBinding gives ClusterAdmin to the creator of the workspace.
 	AdminBinding = "workspace-admin"
 	ClusterAdmin = "cluster-admin"
 
 	defaultAccount = "default"
 )
 
-func native(group, resource string) store.Resource {
-	return store.NativeResource(schema.GroupResource{Group: group, Resource: resource})
+func native(group, resource string) keys.Resource {
+	return keys.NativeResource(schema.GroupResource{Group: group, Resource: resource})
 }
 
-// A birth makes objects that all came to be at one time.
+// A birth builds the initial objects of a cluster, all with one creation time.
 type birth struct {
 	now     metav1.Time
 	cluster cluster.Name
 	rootCA  string
-	// template is what the workspace is made from, nil for one without a type.
+	// template is that of the type of the workspace, nil if it has none.
 	template *Template
 }
 
@@ -42,18 +43,18 @@ func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {
 	return birth{now: metav1.NewTime(now.UTC().Truncate(1e9)), cluster: c, rootCA: w.RootCA}
 }
 
-// meta is the metadata of a new object.
+// meta returns the metadata of a new object.
 func (b birth) meta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uuid.NewUUID(), CreationTimestamp: b.now}
 }
 
-func (b birth) write(r store.Resource, o runtime.Object) store.Write {
+func (b birth) write(r keys.Resource, o runtime.Object) store.Write {
 	return store.Write{Resource: r, Cluster: b.cluster, Object: o}
 }
 
-// namespace returns the writes that make a namespace with what is in each: a
-// service account and the certificates of the server. The namespace is the last, so
-// that whoever sees it has seen that it is complete.
+// namespace returns the writes that create a namespace with the objects that every
+// namespace has: a service account and the CA certificates of the server. The namespace is
+// the last write, so clients that see it also see its content.
 func (b birth) namespace(name string) []store.Write {
 	ns := &corev1.Namespace{
 		ObjectMeta: b.meta("", name),
@@ -76,7 +77,7 @@ func (b birth) rootCAMap(namespace string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: b.meta(namespace, RootCAConfigMap), Data: map[string]string{RootCAKey: b.rootCA}}
 }
 
-// admin returns the write that makes user the administrator of the cluster.
+// admin returns the write of the binding that makes user an administrator of the cluster.
 func (b birth) admin(user string) store.Write {
 	return b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: b.meta("", AdminBinding),

@@ -10,11 +10,9 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// DeriveCluster has the metadata of a LogicalCluster that is about to be stored say
-// once more what is in its status, so that it is selected by that: its phase, and
-// what is still to finish. Terminators keep it, too, until they have. It is a
-// [store.WriteHook]: whoever writes the status need not think of it, and nobody can
-// make labels that say anything else.
+// DeriveCluster sets the labels of a LogicalCluster from its status: its phase, and its
+// unfinished initializers and terminators. Unfinished terminators also add a finalizer. It
+// is a [store.WriteHook], so these labels always match the status.
 func DeriveCluster(u *unstructured.Unstructured) {
 	initializers, terminators := listOf(u, "initializers"), listOf(u, "terminators")
 	labels := derivePhase(u)
@@ -41,11 +39,11 @@ func DeriveCluster(u *unstructured.Unstructured) {
 	}
 }
 
-// DeriveWorkspace is [DeriveCluster] for Workspaces, whose phase alone they are
-// selected by.
+// DeriveWorkspace is [DeriveCluster] for Workspaces. They have the label of their phase
+// only.
 func DeriveWorkspace(u *unstructured.Unstructured) { setLabels(u, derivePhase(u)) }
 
-// derivePhase returns the labels of an object with that of its phase.
+// derivePhase returns the labels of an object, with the label of its phase updated.
 func derivePhase(u *unstructured.Unstructured) map[string]string {
 	labels := u.GetLabels() // a copy
 	if labels == nil {

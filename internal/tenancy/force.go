@@ -6,19 +6,20 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// IsForced reports whether the deletion of a Workspace or LogicalCluster, which has
-// begun, is to wait for nobody.
+// IsForced reports whether the deletion of a Workspace or LogicalCluster has begun and is
+// forced.
 func IsForced(o metav1.Object) bool {
 	return o.GetDeletionTimestamp() != nil && o.GetAnnotations()[core.ForceDeleteAnnotation] != ""
 }
 
-func (d *death) isForced() bool {
+func (d *deletion) isForced() bool {
 	return IsForced(d.root) || d.workspace != nil && IsForced(d.workspace)
 }
 
-// force has the objects of a death say that it is forced, and why and by whom, and
-// reports whether they did not. What is below finds it there.
-func (d *death) force(above map[string]string) bool {
+// force annotates the objects of a deletion with the reason and the user of the forced
+// deletion, and reports whether it changed them. The deletion of the clusters below copies
+// the annotations from here.
+func (d *deletion) force(above map[string]string) bool {
 	all := []metav1.Object{d.root}
 	if d.workspace != nil {
 		all = append(all, d.workspace)

@@ -16,32 +16,33 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// HomeName is the name of the Workspace in the root workspace that stands, for each
-// user, for his home. It is not stored.
+// HomeName is the name of the Workspace in the root workspace that represents the home of
+// the requesting user. That Workspace is not stored.
 const HomeName = "~"
 
 const (
 	homeType = "home"
-	// homeRole lets its holders have a home, homeBinding says who they are.
+	// homeRole allows users to have a home. homeBinding binds it.
 	homeRole    = "system:kcp:home-clusterworkspace-create"
 	homeBinding = "system:kcp:configured-group:home-clusterworkspace-create"
 )
 
 // Errors of [Workspaces.Home].
 var (
-	// ErrHomeless tells that a user cannot have a home.
+	// ErrHomeless means that a user cannot have a home.
 	ErrHomeless = errors.New("there is no home workspace for this user")
-	// ErrHomeWaits tells that a home is not ready, and that it is worth to ask again.
+	// ErrHomeWaits means that a home is not ready; callers may retry.
 	ErrHomeWaits = errors.New("the home workspace is not ready")
 )
 
-// Home returns the Workspace that stands for the home of a user, ready to be used. A
-// home that is not there is made, in two transactions as any workspace, if permitted
-// returns no error. Nothing but its cluster is stored: its name is that of the user, so
-// that any process finds it, and several that make it at once make one.
+// Home returns the Workspace of the home of a user, ready to be used. It creates a missing
+// home, in two transactions as any workspace, if permitted returns no error. Only its
+// cluster is stored. The cluster's name is derived from the user's name, so all processes
+// find the same one, and concurrent creations create one.
 func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() error) (*tenancyapi.Workspace, error) {
 	name := w.NameElsewhere(cluster.Root, u)
 	if name == "" || name == user.Anonymous || !utf8.ValidString(name) {
@@ -58,10 +59,10 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 			if err := permitted(); err != nil {
 				return nil, err
 			}
-			// What has begun is brought to its end even if the client went away.
+			// Complete the home even if the client disconnects.
 			err = w.conceiveHome(context.WithoutCancel(ctx), b, name, u)
 		case l.Spec.CreatedBy == nil || l.Spec.CreatedBy.Username != name:
-			return nil, ErrHomeless // somebody else's name has the same hash
+			return nil, ErrHomeless // the name of another user has the same hash
 		case l.DeletionTimestamp != nil:
 			return nil, ErrHomeWaits
 		case l.Status.Phase == core.PhaseInitializing && len(l.Status.Initializers) > 0:
@@ -78,7 +79,7 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 	return nil, ErrHomeWaits
 }
 
-// conceiveHome is the first transaction of a home.
+// conceiveHome makes the first transaction of a home.
 func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u user.Info) error {
 	owner, err := json.Marshal(core.UserInfo{Username: name})
 	if err != nil {
@@ -94,7 +95,7 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	}
 	l.Spec.DirectlyDeletable = true
 	l.Spec.CreatedBy = &core.UserInfo{Username: name, UID: u.GetUID(), Groups: u.GetGroups()}
-	// Homes that can be made without the type are not kept from users by the lack of it.
+	// Without the type, users get a home without initializers.
 	if t, err := w.Types.Template(ctx, cluster.Root, tenancyapi.WorkspaceTypeReference{Name: homeType, Path: string(cluster.Root)}); err == nil {
 		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
 	}
@@ -112,8 +113,8 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	return err
 }
 
-// completeAlone is the second transaction of a cluster that no Workspace leads to. It
-// does nothing for one that is whole, or on its way out.
+// completeAlone makes the second transaction of a cluster without a Workspace. It does
+// nothing if the cluster is complete or being deleted.
 func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.LogicalCluster, rev int64) error {
 	if l.DeletionTimestamp != nil || !advance(l, nil, b.now) {
 		return nil
@@ -130,7 +131,7 @@ func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.Logical
 	return err
 }
 
-// homeWorkspace returns what a Workspace that led to a home would be.
+// homeWorkspace returns a Workspace that represents a home.
 func (w *Workspaces) homeWorkspace(b birth, l *core.LogicalCluster) *tenancyapi.Workspace {
 	return &tenancyapi.Workspace{
 		TypeMeta: metav1.TypeMeta{APIVersion: tenancyapi.GroupVersion.String(), Kind: "Workspace"},
@@ -146,7 +147,7 @@ func (w *Workspaces) homeWorkspace(b birth, l *core.LogicalCluster) *tenancyapi.
 	}
 }
 
-// AllowHomes lets the members of groups, and nobody else, have homes.
+// AllowHomes allows homes for the members of groups, and for no other users.
 func (w *Workspaces) AllowHomes(ctx context.Context, groups []string) error {
 	b := w.birth(cluster.Root, metav1.Now())
 	role := b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{
@@ -162,7 +163,7 @@ func (w *Workspaces) AllowHomes(ctx context.Context, groups []string) error {
 	for _, g := range groups {
 		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: g})
 	}
-	key := store.Key{Resource: native(rbacv1.GroupName, "clusterrolebindings"), Cluster: cluster.Root, Name: homeBinding}
+	key := keys.Key{Resource: native(rbacv1.GroupName, "clusterrolebindings"), Cluster: cluster.Root, Name: homeBinding}
 	for range retries {
 		binding := &rbacv1.ClusterRoleBinding{
 			ObjectMeta: b.meta("", homeBinding), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: homeRole},

@@ -13,7 +13,7 @@ import (
 
 func allowed() error { return nil }
 
-// A home whose making was cut is completed, by the loop or by whoever asks next.
+// A home whose creation was interrupted is completed, by the loop or by the next request.
 func TestHomeIsCompleted(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	for name, complete := range map[string]func(user.Info) error{
@@ -30,7 +30,7 @@ func TestHomeIsCompleted(t *testing.T) {
 		if err := w.conceiveHome(t.Context(), w.birth(cluster.Home(name), metav1.Now()), name, u); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // the second time nothing is left to do
+		for range 2 { // the second call writes nothing
 			if err := complete(u); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -42,7 +42,7 @@ func TestHomeIsCompleted(t *testing.T) {
 	}
 }
 
-// Of two users whose names have one hash the second has no home.
+// If the names of two users have the same hash, the second user has no home.
 func TestHomeOfAnother(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	if err := w.conceiveHome(t.Context(), w.birth(cluster.Home("bob"), metav1.Now()), "alice", &user.DefaultInfo{Name: "alice"}); err != nil {

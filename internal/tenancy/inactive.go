@@ -9,18 +9,18 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// isInactive reports whether annotations of a LogicalCluster take it offline.
+// isInactive reports whether the annotations of a LogicalCluster take it offline.
 func isInactive(annotations map[string]string) bool {
 	return annotations[core.InactiveAnnotation] == "true" || annotations[core.LegacyInactiveAnnotation] == "true"
 }
 
-// Inactive reports whether cluster c is taken offline.
+// Inactive reports whether cluster c is offline.
 func (t *Tree) Inactive(c cluster.Name) bool {
 	root, _ := t.Cluster(c)
 	return root.Inactive
 }
 
-// AllInactive returns the clusters that are taken offline.
+// AllInactive returns the offline clusters.
 func (t *Tree) AllInactive() []cluster.Name {
 	var all []cluster.Name
 	for _, k := range t.clusters.Keys() {
@@ -31,8 +31,8 @@ func (t *Tree) AllInactive() []cluster.Name {
 	return all
 }
 
-// inactivity returns the phase of a cluster that is as in l: Ready ones that are taken
-// offline are Inactive, and Inactive ones Ready when they are not any more.
+// inactivity returns the new phase of a cluster: Inactive if it is Ready and offline, Ready
+// if it is Inactive and not offline, and otherwise its current phase.
 func inactivity(l *core.LogicalCluster) core.Phase {
 	switch offline := isInactive(l.Annotations); {
 	case offline && l.Status.Phase == core.PhaseReady:
@@ -44,9 +44,9 @@ func inactivity(l *core.LogicalCluster) core.Phase {
 	}
 }
 
-// Repose has the phases of cluster c and of its Workspace say whether it is offline. It
-// does nothing where they do.
-func (w *Workspaces) Repose(ctx context.Context, c cluster.Name) error {
+// UpdateInactive updates the phases of cluster c and its Workspace after it was taken offline or
+// online. It writes nothing if they are current.
+func (w *Workspaces) UpdateInactive(ctx context.Context, c cluster.Name) error {
 	for range retries {
 		d, err := w.ofCluster(ctx, c, true)
 		if err != nil || d == nil || d.root.DeletionTimestamp != nil {
@@ -65,5 +65,5 @@ func (w *Workspaces) Repose(ctx context.Context, c cluster.Name) error {
 			return err
 		}
 	}
-	return nil // whatever changed it wakes whoever asked
+	return nil // the concurrent changes wake the loop again
 }

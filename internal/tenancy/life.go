@@ -17,12 +17,13 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// Complete takes the life of cluster c, and of its Workspace, as far as it goes by
-// itself: what was cut while it was made is made, a cluster whose initializers have
-// finished is ready, and the Workspace says so. It does nothing where that is done.
+// Complete advances cluster c and its Workspace as far as possible without initializers. It
+// completes an interrupted creation, and makes a cluster ready whose initializers have
+// finished. It writes nothing if both are current.
 func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 	b := w.birth(c, metav1.Now())
 	l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
@@ -36,9 +37,8 @@ func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 	return err
 }
 
-// Behind reports whether there is something to do for [Workspaces.Complete], as far as
-// is known in memory.
-func (t *Tree) Behind(c cluster.Name) bool {
+// Incomplete reports whether [Workspaces.Complete] has work to do, by the data in memory.
+func (t *Tree) Incomplete(c cluster.Name) bool {
 	root, ok := t.Cluster(c)
 	switch {
 	case !ok || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting:
@@ -49,13 +49,13 @@ func (t *Tree) Behind(c cluster.Name) bool {
 		return false
 	}
 	child, ok := t.Child(root.Parent, root.Name)
-	return ok && child.Cluster == c &&
+	return ok && child.Cluster == c && !child.Ending &&
 		(child.Phase != available(root.Phase, child.Failing) || !slices.Equal(child.Initializers, root.Initializers))
 }
 
-// complete makes the second transaction of a workspace, or a later one, which is read
-// anew where it is not known. It returns the Workspace, or nil if that, or its cluster,
-// is gone.
+// complete makes the second or a later transaction of a workspace. It reads the workspace if
+// y is nil, and after concurrent changes. It returns the Workspace, or nil if it or its
+// cluster does not exist.
 func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *unstructured.Unstructured, err error) {
 	for range retries {
 		if y == nil {
@@ -63,7 +63,7 @@ func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *uns
 				return nil, err
 			}
 		}
-		// It may be changed, and even deleted, as soon as it is there.
+		// Clients can change or delete the workspace after its first transaction.
 		if done, err = w.tryComplete(ctx, b, y); !moved(err) && !apierrors.IsForbidden(err) {
 			return done, err
 		}
@@ -80,7 +80,7 @@ func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, err
 		return nil, err
 	}
 	owner := y.cluster.Spec.Owner
-	key := store.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
+	key := keys.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
 	if y.workspace, y.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || y.workspace == nil || y.workspace.UID != owner.UID {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 		return nil, err
 	}
 	if changed {
-		if rev, err = w.finish(ctx, b, y, unfinished); err != nil {
+		if rev, err = w.write(ctx, b, y, unfinished); err != nil {
 			return nil, err
 		}
 	}
@@ -105,15 +105,15 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 	return done, nil
 }
 
-// unfinished reports whether a workspace may lack something that it begins with.
+// unfinished reports whether a workspace may lack a part of its initial content.
 func (y *young) unfinished() bool {
 	l := y.cluster
 	return l.Status.Phase == core.PhaseScheduling ||
-		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // of an older server
+		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // created by an older server
 }
 
-// advance takes a cluster and its Workspace, if it has one, as far in their life as they
-// go by themselves, and reports whether that changes anything.
+// advance updates the status of a cluster and of its Workspace, if it has one, as far as
+// possible without initializers. It reports whether it changed them.
 func advance(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) bool {
 	changed := false
 	if l.Status.Phase == core.PhaseScheduling {
@@ -134,7 +134,7 @@ func advance(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) 
 	return ws != nil && mirror(l, ws, now) || changed
 }
 
-// initialized says whether the initializers of a cluster have finished.
+// initialized returns the condition about the initializers of a cluster.
 func initialized(l *core.LogicalCluster, now metav1.Time) conditions.Condition {
 	c := conditions.Condition{Type: core.WorkspaceInitialized, Status: metav1.ConditionTrue, LastTransitionTime: now}
 	if l.Status.Phase == core.PhaseInitializing {
@@ -144,9 +144,12 @@ func initialized(l *core.LogicalCluster, now metav1.Time) conditions.Condition {
 	return c
 }
 
-// mirror has a Workspace say what its cluster does, and reports whether that changes
-// anything.
+// mirror copies the status of a cluster to its Workspace, and reports whether it changed the
+// Workspace. It leaves a Workspace that is being deleted alone: the deletion sets its status.
 func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) bool {
+	if ws.DeletionTimestamp != nil {
+		return false
+	}
 	changed := false
 	if !slices.Equal(ws.Status.Initializers, l.Status.Initializers) {
 		ws.Status.Initializers, changed = l.Status.Initializers, true
@@ -168,8 +171,8 @@ func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) b
 	return changed
 }
 
-// available returns the phase of a Workspace whose cluster is in phase p: one that is
-// ready is not available while a condition says that something is wrong.
+// available returns the phase of a Workspace whose cluster is in phase p. It is Unavailable
+// if the cluster is Ready and a condition of the Workspace fails.
 func available(p core.Phase, failing bool) core.Phase {
 	if p == core.PhaseReady && failing {
 		return core.PhaseUnavailable
@@ -177,13 +180,13 @@ func available(p core.Phase, failing bool) core.Phase {
 	return p
 }
 
-// fails reports whether a condition keeps a workspace that is ready from being available.
+// fails reports whether a condition makes a Ready workspace Unavailable.
 func fails(condition, status string) bool {
 	return strings.HasPrefix(condition, "Workspace") && status == string(metav1.ConditionFalse)
 }
 
-// shrinkOwner leaves of the owner that an object is annotated with no more than the
-// name, and reports whether it was more.
+// shrinkOwner reduces the owner annotation of an object to the name of the user, and reports
+// whether it changed the annotation.
 func shrinkOwner(m *metav1.ObjectMeta) bool {
 	text, ok := m.Annotations[tenancyapi.OwnerAnnotation]
 	if !ok {
@@ -201,9 +204,9 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 	return true
 }
 
-// finish writes a workspace and its cluster and, if that may be lacking, what completes
-// them. What another attempt has written already is left out.
-func (w *Workspaces) finish(ctx context.Context, b birth, y *young, unfinished bool) (int64, error) {
+// write writes a workspace and its cluster. If unfinished is set, it also creates the
+// missing objects of the initial content.
+func (w *Workspaces) write(ctx context.Context, b birth, y *young, unfinished bool) (int64, error) {
 	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return 0, err
@@ -212,7 +215,7 @@ func (w *Workspaces) finish(ctx context.Context, b birth, y *young, unfinished b
 	if err != nil {
 		return 0, err
 	}
-	last := []store.Write{ // the Workspace first: whoever knows that its cluster is ready knows that it is
+	last := []store.Write{ // the Workspace first: clients see it before its cluster is Ready
 		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
 		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
 	}

@@ -16,16 +16,17 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// A Mount is what the tree knows of a workspace that something else serves.
+// A Mount is the mount of a workspace in the tree. Another server serves the workspace.
 type Mount struct {
 	Reference tenancyapi.ObjectReference
-	// URL is where it is served, and CA, in PEM, what verifies that it is.
+	// URL is that of the other server. CA has the certificates, in PEM, that verify it.
 	URL string
 	CA  []byte
-	// Ready is true while it is served.
+	// Ready is true while requests can be forwarded.
 	Ready bool
 }
 
@@ -39,8 +40,8 @@ func mountOf(w *childForm) *Mount {
 	return m
 }
 
-// MountAt returns the workspace at a path if something else serves it, with the cluster
-// that its Workspace is in.
+// MountAt returns the mount of the workspace at a path, and the cluster and name of its
+// Workspace. m is nil if no mounted workspace is there.
 func (t *Tree) MountAt(p cluster.Path) (parent cluster.Name, name string, m *Mount) {
 	n, words := p.Split()
 	for i, w := range words {
@@ -58,9 +59,9 @@ func (t *Tree) MountAt(p cluster.Path) (parent cluster.Name, name string, m *Mou
 	return "", "", nil
 }
 
-// Mounted returns the keys of all Workspaces that something else serves.
-func (t *Tree) Mounted() []store.Key {
-	var all []store.Key
+// Mounted returns the keys of all mounted Workspaces.
+func (t *Tree) Mounted() []keys.Key {
+	var all []keys.Key
 	for _, k := range t.children.Keys() {
 		if child, _ := t.Child(k.Cluster, k.Name); child.Mount != nil {
 			all = append(all, k)
@@ -69,8 +70,8 @@ func (t *Tree) Mounted() []store.Key {
 	return all
 }
 
-// createMounted stores a new Workspace that something else serves, for which no cluster is
-// made. It is Initializing until a loop has looked at the object that it is mounted from.
+// createMounted stores a new mounted Workspace. It has no cluster. It is Initializing until a
+// loop has read the object that it is mounted from.
 func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws *tenancyapi.Workspace, obj *unstructured.Unstructured) error {
 	child := ws.DeepCopy()
 	now := metav1.Now().Rfc3339Copy()
@@ -78,7 +79,7 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 	child.Status.Phase = core.PhaseInitializing
 	setLabel(&child.ObjectMeta, core.PhaseLabel, string(core.PhaseInitializing))
 	child.Status.Conditions.Set(conditions.Condition{
-		Type: tenancyapi.WorkspaceMountReady, Status: metav1.ConditionUnknown, LastTransitionTime: now, Message: "the object that it is mounted from has not been looked at",
+		Type: tenancyapi.WorkspaceMountReady, Status: metav1.ConditionUnknown, LastTransitionTime: now, Message: "the object that it is mounted from has not been read yet",
 	})
 	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
@@ -96,18 +97,17 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 
 // A MountSource is the object that a workspace is mounted from, as it was read.
 type MountSource struct {
-	// Kind is false while there is no such kind, Mountable while the kind is not marked
-	// as what workspaces may be mounted from, and Exists while there is no such object.
-	Kind, Mountable, Exists bool
-	// Phase, URL and CA are what the object says of itself.
+	// Kind reports whether the kind is defined, and Exists whether the object exists.
+	Kind, Exists bool
+	// Phase, URL and CA are from the status of the object.
 	Phase, URL string
 	CA         []byte
 }
 
-// Remount has a Workspace say how it is served, according to the object that it is
-// mounted from. It does nothing where it does.
-func (w *Workspaces) Remount(ctx context.Context, parent cluster.Name, name string, source MountSource) error {
-	key := store.Key{Resource: w.Resource, Cluster: parent, Name: name}
+// UpdateMount updates a Workspace from the object that it is mounted from. It writes nothing if
+// the Workspace is current.
+func (w *Workspaces) UpdateMount(ctx context.Context, parent cluster.Name, name string, source MountSource) error {
+	key := keys.Key{Resource: w.Resource, Cluster: parent, Name: name}
 	for range retries {
 		ws, rev, err := read[tenancyapi.Workspace](ctx, w.Store, key)
 		if err != nil || ws == nil || ws.Spec.Mount == nil || ws.DeletionTimestamp != nil {
@@ -124,11 +124,11 @@ func (w *Workspaces) Remount(ctx context.Context, parent cluster.Name, name stri
 			return err
 		}
 	}
-	return nil // whatever changed it wakes whoever asked
+	return nil // the concurrent changes wake the loop again
 }
 
-// mounted brings a Workspace in step with the object that it is mounted from, and reports
-// whether that changes anything. The URL of one that is not ready stays as it was.
+// mounted updates a Workspace from the object that it is mounted from, and reports whether
+// it changed the Workspace. It keeps the URL while the object is not ready.
 func mounted(ws *tenancyapi.Workspace, source MountSource) bool {
 	c := source.condition(ws.Spec.Mount.Reference)
 	phase, changed := core.PhaseUnavailable, ws.Status.Conditions.Set(c)
@@ -149,7 +149,7 @@ func mounted(ws *tenancyapi.Workspace, source MountSource) bool {
 	return changed
 }
 
-// condition says whether a workspace can be served that is mounted from s.
+// condition returns the condition of a workspace that is mounted from s.
 func (s MountSource) condition(ref tenancyapi.ObjectReference) conditions.Condition {
 	c := conditions.Condition{Type: tenancyapi.WorkspaceMountReady, Status: metav1.ConditionFalse, Severity: conditions.SeverityError}
 	object := ref.Kind + " " + ref.Name
@@ -160,8 +160,6 @@ func (s MountSource) condition(ref tenancyapi.ObjectReference) conditions.Condit
 	switch {
 	case !s.Kind:
 		c.Reason, c.Message = tenancyapi.MountObjectNotFound, fmt.Sprintf("there is no custom resource of kind %s in %s here", ref.Kind, ref.APIVersion)
-	case !s.Mountable:
-		c.Reason, c.Message = tenancyapi.MountAnnotationInvalid, fmt.Sprintf("the CustomResourceDefinition of %s lacks the annotation %s: \"true\"", ref.Kind, tenancyapi.IsMountAnnotation)
 	case !s.Exists:
 		c.Reason, c.Message = tenancyapi.MountObjectNotFound, fmt.Sprintf("there is no %s", object)
 	case s.Phase != string(core.PhaseReady):
@@ -177,7 +175,7 @@ func (s MountSource) condition(ref tenancyapi.ObjectReference) conditions.Condit
 	return c
 }
 
-// checkMountURL returns why requests cannot be passed on to a URL.
+// checkMountURL returns an error if requests cannot be forwarded to a URL.
 func checkMountURL(text string) error {
 	u, err := url.Parse(text)
 	switch {

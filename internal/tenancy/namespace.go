@@ -12,24 +12,24 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	// attempts bounds how often what a namespace lacks is looked up again because
-	// somebody else has written it.
+	// attempts limits the retries after concurrent writes in a namespace.
 	attempts = 4
 )
 
-// IsNamespaceContent reports whether an object of that resource and name is one
-// that every namespace has.
-func IsNamespaceContent(k store.Key) bool {
+// IsNamespaceContent reports whether k is the key of an object that every namespace has.
+func IsNamespaceContent(k keys.Key) bool {
 	return k.Resource == native("", "serviceaccounts") && k.Name == defaultAccount ||
 		k.Resource == native("", "configmaps") && k.Name == RootCAConfigMap
 }
 
-// IsIntact reports whether a stored object is as [Workspaces.FillNamespace] leaves
-// it. It is not if it cannot be read.
+// IsIntact reports whether a stored object is as [Workspaces.FillNamespace] writes it. It
+// returns false if the object cannot be read.
 func (w *Workspaces) IsIntact(o runtime.Object) bool {
 	m, err := as[corev1.ConfigMap](o)
 	return err == nil && w.intact(m)
@@ -39,9 +39,8 @@ func (w *Workspaces) intact(m *corev1.ConfigMap) bool {
 	return len(m.Data) == 1 && m.Data[RootCAKey] == w.RootCA
 }
 
-// FillNamespace makes what a namespace lacks of what every namespace has, and sets
-// back what was changed of it. The namespace was seen to be there; should it be on
-// its way out by now, nothing is left in it.
+// FillNamespace creates the objects that every namespace has and this one lacks, and
+// resets those that were changed. It does nothing in a namespace that is being deleted.
 func (w *Workspaces) FillNamespace(ctx context.Context, c cluster.Name, namespace string) error {
 	for range attempts {
 		state, err := w.Store.State(ctx, c)
@@ -52,34 +51,34 @@ func (w *Workspaces) FillNamespace(ctx context.Context, c cluster.Name, namespac
 		if err != nil || len(writes) == 0 {
 			return err
 		}
-		rev, err := w.Store.Commit(ctx, writes)
-		if err == nil {
-			return w.emptyIfEnding(ctx, c, namespace, writes, rev)
+		_, err = w.Store.Commit(ctx, writes)
+		if err == nil || store.IsNamespaceEnded(err) {
+			return nil
 		}
 		if !storage.IsExist(err) && !storage.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("fill namespace %s: %w", namespace, err)
 		}
 	}
-	return fmt.Errorf("fill namespace %s: what it has keeps changing", namespace)
+	return fmt.Errorf("fill namespace %s: too many concurrent changes", namespace)
 }
 
-// lacking returns the writes that a namespace needs to have what every one has.
+// lacking returns the writes that create or reset the objects that every namespace has.
 func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace string) ([]store.Write, error) {
 	b := w.birth(c, metav1.Now())
 	var writes []store.Write
-	account, _, err := w.Store.Read(ctx, store.Key{Resource: native("", "serviceaccounts"), Cluster: c, Namespace: namespace, Name: defaultAccount})
+	account, _, err := w.Store.Read(ctx, keys.Key{Resource: native("", "serviceaccounts"), Cluster: c, Namespace: namespace, Name: defaultAccount})
 	if err != nil {
 		return nil, err
 	}
 	if account == nil {
 		writes = append(writes, b.write(native("", "serviceaccounts"), b.account(namespace)))
 	}
-	stored, rev, err := w.Store.Read(ctx, store.Key{Resource: native("", "configmaps"), Cluster: c, Namespace: namespace, Name: RootCAConfigMap})
+	stored, rev, err := w.Store.Read(ctx, keys.Key{Resource: native("", "configmaps"), Cluster: c, Namespace: namespace, Name: RootCAConfigMap})
 	fresh := b.rootCAMap(namespace)
 	switch {
-	case rev == 0 && err != nil:
+	case err != nil && (rev == 0 || !values.IsCorrupt(err)):
 		return nil, err
-	case stored == nil: // not there, or nothing that can be read
+	case stored == nil: // missing or corrupt
 		return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: fresh, Expect: rev}), nil
 	}
 	m, err := as[corev1.ConfigMap](stored)
@@ -90,32 +89,6 @@ func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace stri
 	delete(m.BinaryData, RootCAKey)
 	m.ResourceVersion = ""
 	return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: m, Expect: rev}), nil
-}
-
-// emptyIfEnding takes back what was created at revision rev if the namespace was on
-// its way out by then: whoever empties it may have looked before.
-func (w *Workspaces) emptyIfEnding(ctx context.Context, c cluster.Name, namespace string, writes []store.Write, rev int64) error {
-	stored, _, err := w.Store.Read(ctx, store.Key{Resource: native("", "namespaces"), Cluster: c, Name: namespace})
-	if err != nil {
-		return err
-	}
-	if stored != nil {
-		ns, err := as[corev1.Namespace](stored)
-		if err != nil || ns.DeletionTimestamp == nil {
-			return err
-		}
-	}
-	for _, created := range writes {
-		if created.Expect != 0 {
-			continue
-		}
-		created.Expect, created.Delete = rev, true
-		_, err := w.Store.Commit(ctx, []store.Write{created})
-		if err != nil && !apierrors.IsNotFound(err) && !storage.IsConflict(err) {
-			return err
-		}
-	}
-	return nil
 }
 
 // as returns a stored native object in the version T.

@@ -7,12 +7,13 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// RollOut gives the labels of a type, if its life cycle is to maintain them, to every
-// Workspace of it that lacks them. Labels that a Workspace has stay as they are, and
-// those that the type gives no more stay, too: somebody may select by them.
+// RollOut adds missing labels of a type to all Workspaces of the type, if its life cycle is
+// Maintain. It does not change or remove labels of a Workspace, because clients may select
+// by them.
 func (w *Workspaces) RollOut(ctx context.Context, c cluster.Name, name string) error {
 	of, ok := w.Types.Get(c, name)
 	if !ok || !of.maintains() {
@@ -25,14 +26,13 @@ func (w *Workspaces) RollOut(ctx context.Context, c cluster.Name, name string) e
 	return errors.Join(errs...)
 }
 
-// maintains reports whether there is something that the type gives to workspaces after
-// they were made.
+// maintains reports whether the type adds labels to existing workspaces.
 func (t *typeContent) maintains() bool {
 	cycle := t.Spec.DefaultAPIBindingLifecycle
 	return cycle != nil && *cycle == tenancyapi.Maintain && len(t.Spec.AdditionalWorkspaceLabels) > 0
 }
 
-// ofType returns the clusters of a type that Workspaces lead to.
+// ofType returns the clusters of a type that have a Workspace and are not being deleted.
 func (t *Tree) ofType(name string) []cluster.Name {
 	var all []cluster.Name
 	for _, k := range t.clusters.Keys() {
@@ -43,14 +43,14 @@ func (t *Tree) ofType(name string) []cluster.Name {
 	return all
 }
 
-// rollOut gives the Workspace that leads to cluster c the labels that it lacks.
+// rollOut adds missing labels to the Workspace of cluster c.
 func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[string]string) error {
 	for range retries {
 		root, ok := w.Tree.Cluster(c)
 		if !ok {
 			return nil
 		}
-		ws, rev, err := read[tenancyapi.Workspace](ctx, w.Store, store.Key{Resource: w.Resource, Cluster: root.Parent, Name: root.Name})
+		ws, rev, err := read[tenancyapi.Workspace](ctx, w.Store, keys.Key{Resource: w.Resource, Cluster: root.Parent, Name: root.Name})
 		if err != nil || ws == nil || ws.Spec.Cluster != string(c) {
 			return err
 		}
@@ -72,5 +72,5 @@ func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[str
 			return err
 		}
 	}
-	return fmt.Errorf("label workspace of cluster %s: it keeps changing", c)
+	return fmt.Errorf("label workspace of cluster %s: too many concurrent changes", c)
 }

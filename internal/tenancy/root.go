@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -18,21 +19,23 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
 const (
-	// ExportsNamespace holds the secrets that make the identities of exports.
+	// ExportsNamespace has the secrets of the identities of exports.
 	ExportsNamespace = "kcp-system"
-	// Export is the name of the export that Workspaces belong to.
-	Export      = "tenancy.kcp.io"
-	identityKey = "key"
-	// bootstrapper is who owns the root workspace.
+	// Export is the name of the export of Workspaces.
+	Export = "tenancy.kcp.io"
+	// IdentityKey is the key of the identity in the data of such a secret.
+	IdentityKey = "key"
+	// bootstrapper is the name of the owner of the root workspace.
 	bootstrapper = "system:kcp-bootstrapper"
 )
 
-// Identity returns the identity of the export that Workspaces belong to: the
-// SHA-256 of a secret in the root workspace, which is made if there is none.
+// Identity returns the identity of the export of Workspaces: the SHA-256 of a secret in the
+// root workspace. The first start creates the secret.
 func Identity(ctx context.Context, s *store.Store, rootCA string) (string, error) {
 	if err := fence(ctx, s, cluster.Root); err != nil {
 		return "", err
@@ -42,9 +45,12 @@ func Identity(ctx context.Context, s *store.Store, rootCA string) (string, error
 		return "", err
 	}
 	if secret == nil {
+		if _, rev, err := s.Read(ctx, keys.Key{Resource: LogicalClusters(), Cluster: cluster.Root, Name: core.LogicalClusterName}); err != nil || rev != 0 {
+			return "", errors.Join(fmt.Errorf("secret %s/%s in the root workspace is missing: restore a backup of etcd, as the workspaces are stored under the hash of the secret", ExportsNamespace, Export), err)
+		}
 		b := birth{now: metav1.Now().Rfc3339Copy(), cluster: cluster.Root, rootCA: rootCA}
 		secret = &corev1.Secret{ObjectMeta: b.meta(ExportsNamespace, Export), Type: corev1.SecretTypeOpaque,
-			Data: map[string][]byte{identityKey: []byte(rand.Text() + rand.Text())}}
+			Data: map[string][]byte{IdentityKey: []byte(rand.Text() + rand.Text())}}
 		err := ensure(ctx, s, append(b.namespace(ExportsNamespace), b.write(native("", "secrets"), secret))...)
 		if err != nil {
 			return "", err
@@ -53,23 +59,23 @@ func Identity(ctx context.Context, s *store.Store, rootCA string) (string, error
 			return "", err
 		}
 	}
-	key := secret.Data[identityKey]
+	key := secret.Data[IdentityKey]
 	if len(key) == 0 {
-		return "", fmt.Errorf("secret %s/%s in the root workspace has no %q: restore it from a backup, as the workspaces are stored under its hash", ExportsNamespace, Export, identityKey)
+		return "", fmt.Errorf("secret %s/%s in the root workspace has no %q: restore it from a backup, as the workspaces are stored under its hash", ExportsNamespace, Export, IdentityKey)
 	}
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:]), nil
 }
 
 func identitySecret(ctx context.Context, s *store.Store) (*corev1.Secret, error) {
-	o, _, err := s.Read(ctx, store.Key{Resource: native("", "secrets"), Cluster: cluster.Root, Namespace: ExportsNamespace, Name: Export})
+	o, _, err := s.Read(ctx, keys.Key{Resource: native("", "secrets"), Cluster: cluster.Root, Namespace: ExportsNamespace, Name: Export})
 	if err != nil || o == nil {
 		return nil, err
 	}
 	return as[corev1.Secret](o)
 }
 
-// fence makes the fence of a cluster, if it has none.
+// fence creates the fence of a cluster, if it has none.
 func fence(ctx context.Context, s *store.Store, c cluster.Name) error {
 	state, err := s.State(ctx, c)
 	if err != nil || state != store.Gone {
@@ -81,9 +87,20 @@ func fence(ctx context.Context, s *store.Store, c cluster.Name) error {
 	return err
 }
 
-// ensure makes those objects that do not exist, each in a transaction of its own.
-// Kinds that the server was told not to serve are left out.
+// ensure creates missing objects, each in a transaction of its own, namespaces first. It
+// skips kinds that this server does not serve.
 func ensure(ctx context.Context, s *store.Store, writes ...store.Write) error {
+	isNamespace := func(w store.Write) bool { return w.Resource == native("", "namespaces") }
+	slices.SortStableFunc(writes, func(a, b store.Write) int {
+		switch {
+		case isNamespace(a) == isNamespace(b):
+			return 0
+		case isNamespace(a):
+			return -1
+		default:
+			return 1
+		}
+	})
 	for _, w := range writes {
 		if !s.Serves(w.Resource) {
 			continue
@@ -95,8 +112,8 @@ func ensure(ctx context.Context, s *store.Store, writes ...store.Write) error {
 	return nil
 }
 
-// Bootstrap makes the clusters that every server has, with what is in them from
-// the start. What exists already is left as it is.
+// Bootstrap creates the clusters that every server has, with their initial content. It does
+// not change existing objects.
 func (w *Workspaces) Bootstrap(ctx context.Context) error {
 	if err := fence(ctx, w.Store, cluster.Admin); err != nil {
 		return err
@@ -121,7 +138,7 @@ func (w *Workspaces) bootstrapRoot(ctx context.Context) error {
 	return ensure(ctx, w.Store, append(writes, b.write(LogicalClusters(), l))...)
 }
 
-// MakeCluster makes a cluster that no workspace leads to, unless it exists.
+// MakeCluster creates a cluster without a Workspace, unless it exists.
 func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	b := w.birth(c, metav1.Now())
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
@@ -156,8 +173,8 @@ func (w *Workspaces) rootCluster(b birth) *core.LogicalCluster {
 	return l
 }
 
-// rootAccess lets everybody who is authenticated enter the root workspace and see
-// what workspaces there are.
+// rootAccess returns the writes of bindings that let all authenticated users enter the root
+// workspace and read its Workspaces.
 func (b birth) rootAccess() []store.Write {
 	var writes []store.Write
 	for name, role := range map[string]string{

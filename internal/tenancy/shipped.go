@@ -14,9 +14,9 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// bootstrapTypes makes the types that every server has, in the root workspace, and
-// lets everybody use those that are meant for everybody. They are made once: what was
-// changed or removed since stays so.
+// bootstrapTypes creates the types that every server has, in the root workspace, and lets
+// all users use those that can have a parent. It runs once, so later changes of these types
+// stay.
 func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
 	if _, done := w.Types.Get(cluster.Root, Universal); done {
 		return nil // it is written last
@@ -45,7 +45,7 @@ func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
 	return nil
 }
 
-// use returns the writes that let everybody who is authenticated use a type.
+// use returns the writes that let all authenticated users use a type.
 func (b birth) use(name string) []store.Write {
 	meta := b.meta("", "system:kcp:"+name+"-workspacetype-use")
 	rule := rbacv1.PolicyRule{Verbs: []string{"use"}, APIGroups: []string{tenancyapi.GroupVersion.Group}, Resources: []string{"workspacetypes"}, ResourceNames: []string{name}}
@@ -58,6 +58,10 @@ func (b birth) use(name string) []store.Write {
 		}),
 	}
 }
+
+// NeededTypes returns the names of the types in the root workspace that every server needs:
+// those of the root workspace and of homes, and the one that all others extend.
+func NeededTypes() []string { return []string{Universal, "root", "home"} }
 
 // shippedTypes returns the types that every server has, universal at the end.
 func shippedTypes() []*tenancyapi.WorkspaceType {

@@ -1,5 +1,5 @@
-// Package tenancy hides how a workspace comes to be and ends: what it contains from
-// the start, in which transactions it is written, and how it is found by its path.
+// Package tenancy hides the life cycle of workspaces: their initial content, the
+// transactions that create and delete them, and the lookup by path.
 package tenancy
 
 import (
@@ -14,54 +14,54 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
 // ShardName is the name of the shard that hosts the root workspace.
 const ShardName = "root"
 
-// shardHash is the first eight characters of the base36 form of the SHA-224 of it.
+// shardHash is the first eight characters of the base36 SHA-224 of ShardName.
 const shardHash = "1pfxsevk"
 
-// Workspaces makes and ends workspaces. All fields are required.
+// Workspaces creates and deletes workspaces. All fields are required.
 type Workspaces struct {
 	Store *store.Store
-	// Resource is where Workspaces are stored: under the identity of the export
-	// that they belong to.
-	Resource store.Resource
+	// Resource is the resource of Workspaces, with the identity of their export.
+	Resource keys.Resource
 	Tree     *Tree
-	// TypeResource is where WorkspaceTypes are stored.
-	TypeResource store.Resource
+	// TypeResource is the resource of WorkspaceTypes.
+	TypeResource keys.Resource
 	Types        *Types
-	// BaseURL is how clients reach the server, without a path.
+	// BaseURL is the URL of the server for clients, without a path.
 	BaseURL string
-	// RootCA returns the certificates, in PEM, that clients in a workspace verify
-	// the server with.
+	// RootCA has the certificates, in PEM, with which clients in a workspace verify the
+	// server.
 	RootCA string
-	// NameElsewhere returns the name by which other clusters know a user who acts in
-	// cluster c: whoever makes a workspace in c is its administrator by that name.
+	// NameElsewhere returns the name in other clusters of a user of cluster c. The creator
+	// of a workspace in c becomes its administrator by that name.
 	NameElsewhere func(c cluster.Name, u user.Info) string
 }
 
-// LogicalClusters is where LogicalClusters are stored. They belong to no export.
-func LogicalClusters() store.Resource {
-	return store.CustomResource(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}, "")
+// LogicalClusters returns the resource of LogicalClusters. They belong to no export.
+func LogicalClusters() keys.Resource {
+	return keys.CustomResource(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}, "")
 }
 
-// WorkspaceResource is where Workspaces of an export with that identity are stored.
-func WorkspaceResource(identity string) store.Resource {
-	return store.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaces"}, identity)
+// WorkspaceResource returns the resource of Workspaces of an export with that identity.
+func WorkspaceResource(identity string) keys.Resource {
+	return keys.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaces"}, identity)
 }
 
-// url returns how clients reach a cluster by its name or path.
+// url returns the URL of a cluster by its name or path.
 func (w *Workspaces) url(at string) string { return w.BaseURL + "/clusters/" + at }
 
 // clusterKey is the key of the LogicalCluster in cluster c.
-func clusterKey(c cluster.Name) store.Key {
-	return store.Key{Resource: LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
+func clusterKey(c cluster.Name) keys.Key {
+	return keys.Key{Resource: LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
 }
 
-// toUnstructured returns o as custom resources are stored.
+// toUnstructured returns o in the form in which custom resources are stored.
 func toUnstructured(o runtime.Object, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -73,7 +73,7 @@ func toUnstructured(o runtime.Object, kind schema.GroupVersionKind) (*unstructur
 	return u, nil
 }
 
-// fromUnstructured reads a stored custom resource.
+// fromUnstructured converts a stored custom resource.
 func fromUnstructured[T any](o runtime.Object) (*T, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -83,8 +83,7 @@ func fromUnstructured[T any](o runtime.Object) (*T, error) {
 	return t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, t)
 }
 
-// LogicalCluster returns the LogicalCluster of cluster c as it is now, nil if there is
-// none.
+// LogicalCluster returns the current LogicalCluster of cluster c, nil if there is none.
 func (w *Workspaces) LogicalCluster(ctx context.Context, c cluster.Name) (*core.LogicalCluster, error) {
 	l, _, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
 	return l, err

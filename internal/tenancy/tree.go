@@ -11,86 +11,88 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// A Child is what the tree knows of a workspace.
+// A Child is the row of the tree for a Workspace.
 type Child struct {
 	Cluster cluster.Name
 	Ready   bool
-	// Phase is how far the Workspace says that it has come, Initializers whom it says
-	// that it waits for, and Failing is true while a condition of it is False that it
-	// must fulfil to be available.
+	// Phase and Initializers are from the status. Failing is true while a condition makes
+	// the workspace unavailable.
 	Phase        core.Phase
 	Initializers []core.Initializer
 	Failing      bool
-	// Ending is true once deletion began, and Blocked says what keeps it from
-	// coming to its end. Waits is true if that is for terminators to finish, and
-	// Forced if the deletion is not to wait for anybody.
-	Ending, Waits, Forced bool
-	Blocked               string
-	// Mount is set if something else serves the workspace.
+	// Ending is true while the Workspace is being deleted. Forced is true if the deletion
+	// does not wait for finalizers and terminators. Blocked and Reason are the message and
+	// the reason of the condition about obstacles of the deletion.
+	Ending, Forced  bool
+	Blocked, Reason string
+	// Mount is set if another server serves the workspace.
 	Mount *Mount
 }
 
-// The Tree knows which workspace of which cluster is which cluster.
+// A Tree maps workspaces to their clusters, in memory.
 type Tree struct {
 	fresh    func(context.Context) bool
-	children *store.Table[Child]
-	clusters *store.Table[Root]
+	children *feed.Table[Child]
+	clusters *feed.Table[Root]
+	boundary func(typeID string) bool // see [Types.Boundary]
 }
 
-// A Root is what the tree knows of a cluster.
+// A Root is the row of the tree for a LogicalCluster.
 type Root struct {
 	Path  cluster.Path
 	Begun time.Time
-	// Whole is true unless the server has to do something for its life to go on.
+	// Whole is false while the server must complete the creation.
 	Whole bool
-	// Ending is true once deletion began.
+	// Ending is true while the cluster is being deleted.
 	Ending bool
-	// Phase is how far its life has come, and RequiredGroups what it asks of users.
+	// Phase is from the status. RequiredGroups is the annotation with the groups that
+	// users must have.
 	Phase          core.Phase
 	RequiredGroups string
-	// Inactive is true while it is taken offline.
+	// Inactive is true while the cluster is offline.
 	Inactive bool
-	// Initializers are those that have not finished.
+	// Initializers are the unfinished ones.
 	Initializers []core.Initializer
-	// Type is the path and name of the type that it is of, empty if it is of none.
+	// Type is the path and name of the type, empty if the cluster has none.
 	Type string
-	// Moved is true while it says that it is reached where the server is not.
-	Moved bool
-	// Parent and Name are those of the Workspace that the cluster belongs to; empty
-	// if it belongs to none.
+	// StaleURL is true while the status has a URL of another server address.
+	StaleURL bool
+	// Parent and Name are the cluster and name of the Workspace; empty if there is none.
 	Parent cluster.Name
 	Name   string
 }
 
-// NewTree returns the tree of the workspaces stored in a resource, for a server that
-// is reached at baseURL.
-func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
+// NewTree returns the tree of the stored workspaces of a resource. baseURL is the URL of the
+// server for clients.
+func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 	return &Tree{
-		fresh: s.Spine().Fresh,
-		children: store.NewCustomTable(s, workspaces, func(w *childForm) (Child, error) {
+		fresh: s.Feed().Fresh,
+		children: feed.NewCustomTable(s.Feed(), workspaces, func(w *childForm) (Child, error) {
 			child := Child{Cluster: cluster.Name(w.Spec.Cluster), Ready: w.Status.Phase == core.PhaseReady, Ending: w.Metadata.DeletionTimestamp != nil}
 			child.Phase, child.Initializers = known(w.Status.Phase), w.Status.Initializers
 			child.Forced = child.Ending && w.Metadata.Annotations[core.ForceDeleteAnnotation] != ""
 			child.Mount = mountOf(w)
 			for _, c := range w.Status.Conditions {
 				child.Failing = child.Failing || fails(c.Type, c.Status)
-				if c.Type == string(core.WorkspaceContentDeleted) && (c.Reason == SomeFinalizersRemain || c.Reason == SomeTerminatorsRemain) {
-					child.Blocked, child.Waits = c.Message, c.Reason == SomeTerminatorsRemain
+				if c.Type == string(core.WorkspaceContentDeleted) && blocks(c.Reason) {
+					child.Blocked, child.Reason = c.Message, c.Reason
 				}
 			}
 			return child, nil
 		}),
-		clusters: store.NewCustomTable(s, LogicalClusters(), func(l *rootForm) (Root, error) {
+		clusters: feed.NewCustomTable(s.Feed(), LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
 				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
 				Inactive: isInactive(l.Metadata.Annotations),
-				Moved:    !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
+				StaleURL: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
 				root.Parent, root.Name = cluster.Name(o.Cluster), o.Name
@@ -100,7 +102,7 @@ func NewTree(s *store.Store, workspaces store.Resource, baseURL string) *Tree {
 	}
 }
 
-// known returns a phase without keeping the text that it was decoded from.
+// known returns the constant of a phase, so that the decoded text can be freed.
 func known(p core.Phase) core.Phase {
 	for _, one := range []core.Phase{core.PhaseReady, core.PhaseInitializing, core.PhaseScheduling, core.PhaseUnavailable, core.PhaseInactive, core.PhaseTerminating, core.PhaseDeleting} {
 		if p == one {
@@ -110,14 +112,14 @@ func known(p core.Phase) core.Phase {
 	return p
 }
 
-// whole reports whether nothing has to be done for the life of a cluster to go on: it
-// has everything that it begins with, and it is ready unless it waits for somebody.
+// whole reports whether the creation of a cluster is complete: it has its initial content,
+// and it is initialized or has unfinished initializers.
 func (l *rootForm) whole() bool {
 	return l.Status.Phase != core.PhaseScheduling && (l.Status.Phase != core.PhaseInitializing || len(l.Status.Initializers) > 0)
 }
 
-// childForm and rootForm are what the tree reads of a Workspace and a LogicalCluster:
-// the rest of them takes far longer to decode.
+// childForm and rootForm are the parts of a Workspace and a LogicalCluster that the tree
+// decodes. Decoding whole objects would take far longer.
 type (
 	childForm struct {
 		Metadata struct {
@@ -160,7 +162,7 @@ type (
 	}
 )
 
-// Child returns the workspace of that name in cluster c.
+// Child returns the workspace of that name in cluster c, and whether it exists.
 func (t *Tree) Child(c cluster.Name, name string) (Child, bool) { return t.children.Get(c, "", name) }
 
 // Children returns the workspaces in cluster c.
@@ -174,9 +176,8 @@ func (t *Tree) PathOf(c cluster.Name) cluster.Path {
 	return cluster.Path(c)
 }
 
-// Resolve returns the cluster at a path. If there is none it returns the cluster that
-// the path leads to before it breaks off, and the name of the Workspace that would
-// have to be in there.
+// Resolve returns the cluster at a path. If a Workspace on the path is missing, it returns
+// the name of that Workspace and the cluster in which it is missing.
 func (t *Tree) Resolve(ctx context.Context, p cluster.Path) (n cluster.Name, missing string) {
 	if n, missing = t.resolve(p); missing != "" && t.fresh(ctx) {
 		return t.resolve(p)
@@ -196,8 +197,7 @@ func (t *Tree) resolve(p cluster.Path) (n cluster.Name, missing string) {
 	return n, ""
 }
 
-// Unavailable reports whether a workspace that a path leads to, or through, says that it
-// cannot be served.
+// Unavailable reports whether a workspace on a path has the phase Unavailable.
 func (t *Tree) Unavailable(p cluster.Path) bool {
 	n, words := p.Split()
 	for _, w := range words {
@@ -213,26 +213,28 @@ func (t *Tree) Unavailable(p cluster.Path) bool {
 	return false
 }
 
-// OnCluster has f called with every cluster whose LogicalCluster changes.
+// OnCluster calls f with all clusters, and then with every cluster whose LogicalCluster
+// changes, until unsubscribe is called.
 func (t *Tree) OnCluster(f func(cluster.Name)) (unsubscribe func()) {
-	unsubscribe = t.clusters.Subscribe(func(k store.Key) { f(k.Cluster) })
+	unsubscribe = t.clusters.Subscribe(func(k keys.Key) { f(k.Cluster) })
 	for _, k := range t.clusters.Keys() {
 		f(k.Cluster)
 	}
 	return unsubscribe
 }
 
-// OnWorkspace has f called with the cluster and name of every Workspace that changes.
+// OnWorkspace calls f with the cluster and name of all Workspaces, and then of every
+// Workspace that changes, until unsubscribe is called.
 func (t *Tree) OnWorkspace(f func(c cluster.Name, name string)) (unsubscribe func()) {
-	unsubscribe = t.children.Subscribe(func(k store.Key) { f(k.Cluster, k.Name) })
+	unsubscribe = t.children.Subscribe(func(k keys.Key) { f(k.Cluster, k.Name) })
 	for _, k := range t.children.Keys() {
 		f(k.Cluster, k.Name)
 	}
 	return unsubscribe
 }
 
-// Orphans returns the clusters whose Workspace does not lead to them, which is for
-// the caller to verify.
+// Orphans returns the clusters whose Workspace is missing or has another cluster. The data
+// may be stale, so the caller must verify it.
 func (t *Tree) Orphans() []cluster.Name {
 	var all []cluster.Name
 	for _, k := range t.clusters.Keys() {
@@ -243,7 +245,7 @@ func (t *Tree) Orphans() []cluster.Name {
 	return all
 }
 
-// Orphan reports whether the Workspace of cluster c does not lead to it.
+// Orphan reports whether the Workspace of cluster c is missing or has another cluster.
 func (t *Tree) Orphan(c cluster.Name) bool {
 	root, ok := t.Cluster(c)
 	if !ok || root.Parent == "" {
@@ -263,7 +265,7 @@ func (t *Tree) Clusters() []cluster.Name {
 	return all
 }
 
-// Cluster returns what is known of cluster c, and whether it has a LogicalCluster.
+// Cluster returns the row of cluster c, and whether it has a LogicalCluster.
 func (t *Tree) Cluster(c cluster.Name) (Root, bool) {
 	return t.clusters.Get(c, "", core.LogicalClusterName)
 }

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,68 +14,76 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
 const (
-	// maxAliases bounds how many types one may extend, with those that these extend.
+	// maxAliases limits the types that one type extends, directly or indirectly.
 	maxAliases = 64
-	// maxTemplates bounds the templates that are kept.
+	// maxTemplates limits the cached templates.
 	maxTemplates = 256
 )
 
-// Universal is the type that workspaces are of where nobody says anything else.
+// Universal is the default type of workspaces.
 const Universal = "universal"
 
-// A Type is a WorkspaceType as it was at one time. Two that are equal are the same
-// type, unchanged.
+// A Type is a version of a WorkspaceType. Two equal values are the same version.
 type Type struct {
 	Cluster cluster.Name
 	Name    string
 	*typeContent
 }
 
-// typeContent is what of a type matters to workspaces. It is never changed.
+// typeContent is the part of a type that workspaces depend on. It is never modified.
 type typeContent struct {
-	Spec  tenancyapi.WorkspaceTypeSpec
-	moved bool
+	Spec     tenancyapi.WorkspaceTypeSpec
+	staleURL bool // see [Types.StaleURL]
+	boundary bool // see [Tree.Tenant]
 }
 
-// ID is what the initializer and the terminator of the type are called.
+// ID is the name of the initializer and the terminator of the type.
 func (t Type) ID() string { return string(t.Cluster) + ":" + t.Name }
 
-// Types knows the WorkspaceTypes of all clusters. What it says is as new as the
-// spine; it waits for that only where it would otherwise refuse.
+// Types looks up the WorkspaceTypes of all clusters in memory. Before it returns an error it
+// waits for current data.
 type Types struct {
 	tree  *Tree
-	table *store.Table[*typeContent]
+	table *feed.Table[*typeContent]
 
 	mu        sync.Mutex
 	templates *lru.Cache // of *Template, by the Type
 }
 
-// TypeResource is where WorkspaceTypes of an export with that identity are stored.
-func TypeResource(identity string) store.Resource {
-	return store.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}, identity)
+// TypeResource returns the resource of WorkspaceTypes of an export with that identity.
+func TypeResource(identity string) keys.Resource {
+	return keys.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}, identity)
 }
 
-// typeForm is what is read of a stored WorkspaceType.
+// typeForm is the part of a stored WorkspaceType that is decoded.
 type typeForm struct {
+	Metadata struct {
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
 	Spec   tenancyapi.WorkspaceTypeSpec   `json:"spec"`
 	Status tenancyapi.WorkspaceTypeStatus `json:"status"`
 }
 
-// NewTypes returns the types stored in a resource, for a server that is reached at
-// baseURL.
-func NewTypes(s *store.Store, types store.Resource, tree *Tree, baseURL string) *Types {
-	return &Types{
+// NewTypes returns the stored types of a resource. baseURL is the URL of the server for
+// clients.
+func NewTypes(s *store.Store, types keys.Resource, tree *Tree, baseURL string) *Types {
+	all := &Types{
 		tree:      tree,
 		templates: lru.New(maxTemplates),
-		table: store.NewCustomTable(s, types, func(t *typeForm) (*typeContent, error) {
+		table: feed.NewCustomTable(s.Feed(), types, func(t *typeForm) (*typeContent, error) {
 			views := t.Status.VirtualWorkspaces
-			return &typeContent{t.Spec, len(views) == 0 || !strings.HasPrefix(views[0].URL, baseURL+"/services/")}, nil
+			stale := len(views) == 0 || !strings.HasPrefix(views[0].URL, baseURL+"/services/")
+			return &typeContent{t.Spec, stale, isBoundary(t.Metadata.Annotations)}, nil
 		}),
 	}
+	tree.boundary = all.Boundary
+	return all
 }
 
 // Get returns the type of that name in cluster c, and whether there is one.
@@ -83,33 +92,34 @@ func (t *Types) Get(c cluster.Name, name string) (Type, bool) {
 	return Type{c, name, content}, ok
 }
 
-// Moved reports whether a type says that what belongs to it is where the server is not.
-func (t *Types) Moved(c cluster.Name, name string) bool {
+// StaleURL reports whether the status of a type has URLs of another server address.
+func (t *Types) StaleURL(c cluster.Name, name string) bool {
 	content, ok := t.table.Get(c, "", name)
-	return ok && content.moved
+	return ok && content.staleURL
 }
 
-// OnType has f called with the cluster and name of every type that changes.
+// OnType calls f with the cluster and name of all types, and then of every type that
+// changes, until unsubscribe is called.
 func (t *Types) OnType(f func(c cluster.Name, name string)) (unsubscribe func()) {
-	unsubscribe = t.table.Subscribe(func(k store.Key) { f(k.Cluster, k.Name) })
+	unsubscribe = t.table.Subscribe(func(k keys.Key) { f(k.Cluster, k.Name) })
 	for _, k := range t.table.Keys() {
 		f(k.Cluster, k.Name)
 	}
 	return unsubscribe
 }
 
-// A Template is what workspaces of a type are made from: the type with all that it
-// extends. It is shared and never changed.
+// A Template is a type with all types that it extends. It is shared and never modified.
 type Template struct {
 	Type
-	// Path is where the cluster of the type is.
+	// Path is the path of the cluster of the type.
 	Path cluster.Path
-	// Aliases are the type itself and all that it extends, and Names their paths and
+	// Aliases are the type itself and all types that it extends. Names are their paths and
 	// names, as in "root:universal".
 	Aliases []Type
 	Names   []string
-	// Initializers and Terminators are those of all aliases that somebody outside of
-	// the server is to be waited for. What the server does itself is not among them.
+	refs    []tenancyapi.WorkspaceTypeReference // references to the aliases, except the first
+	// Initializers and Terminators are those of all aliases, except the ones that the
+	// server itself implements.
 	Initializers []core.Initializer
 	Terminators  []core.Terminator
 }
@@ -117,15 +127,15 @@ type Template struct {
 // String returns the path and name of the type.
 func (t *Template) String() string { return t.Names[0] }
 
-// Is reports whether a template is that of a type of cluster c, or of one that
-// extends it.
+// Is reports whether t is the template of that type of cluster c, or of a type that extends
+// it.
 func (t *Template) Is(c cluster.Name, name string) bool {
 	return t != nil && slices.ContainsFunc(t.Aliases, func(a Type) bool { return a.Cluster == c && a.Name == name })
 }
 
-// Template returns what the type is made into that a reference in cluster from means.
-// With a path, that is the type there. Without, it is looked for in from, in the
-// clusters above it, and in root.
+// Template returns the template for a reference in cluster from. With a path, it refers to
+// the type at that path. Without a path, it refers to the first type of that name in from,
+// in its ancestors, or in root.
 func (t *Types) Template(ctx context.Context, from cluster.Name, ref tenancyapi.WorkspaceTypeReference) (*Template, error) {
 	tmpl, err := t.template(from, ref)
 	if err != nil && t.tree.fresh(ctx) {
@@ -134,7 +144,7 @@ func (t *Types) Template(ctx context.Context, from cluster.Name, ref tenancyapi.
 	return tmpl, err
 }
 
-// Of returns the template of the type that cluster c is of, nil if it is of none.
+// Of returns the template of the type of cluster c, nil if c has no type.
 func (t *Types) Of(ctx context.Context, c cluster.Name) (*Template, error) {
 	root, ok := t.tree.Cluster(c)
 	if !ok && t.tree.fresh(ctx) {
@@ -147,7 +157,7 @@ func (t *Types) Of(ctx context.Context, c cluster.Name) (*Template, error) {
 	return t.Template(ctx, cluster.Root, ref)
 }
 
-// parseType reads a reference from its form in annotations.
+// parseType parses a reference as it is in annotations.
 func parseType(text string) (ref tenancyapi.WorkspaceTypeReference, ok bool) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {
@@ -156,8 +166,8 @@ func parseType(text string) (ref tenancyapi.WorkspaceTypeReference, ok bool) {
 	return tenancyapi.WorkspaceTypeReference{Path: text[:i], Name: text[i+1:]}, true
 }
 
-// DefaultChild returns the type of workspaces below one of template t, nil for one
-// without a type, of which nobody says what type they are to be.
+// DefaultChild returns the default type of workspaces below one of template t. t is nil for
+// a workspace without a type.
 func DefaultChild(t *Template) tenancyapi.WorkspaceTypeReference {
 	if t != nil && t.Spec.DefaultChildWorkspaceType != nil {
 		return *t.Spec.DefaultChildWorkspaceType
@@ -165,14 +175,17 @@ func DefaultChild(t *Template) tenancyapi.WorkspaceTypeReference {
 	return tenancyapi.WorkspaceTypeReference{Name: Universal, Path: string(cluster.Root)}
 }
 
-// UnresolvedError tells that a reference leads to no type.
+// UnresolvedError is the error for a reference to a missing type. Show its text only to
+// users who may use types of that name there: it discloses the content of workspaces.
 type UnresolvedError struct {
 	Ref tenancyapi.WorkspaceTypeReference
-	// In is the cluster that the reference was made in.
+	// In is the path of the cluster with the reference.
 	In cluster.Path
+	// At is the cluster at the path of the reference, empty if there is none.
+	At cluster.Name
 }
 
-// Error tells where the type was looked for.
+// Error implements error.
 func (e *UnresolvedError) Error() string {
 	if e.Ref.Path != "" {
 		return fmt.Sprintf("workspace type %q cannot be resolved: there is none of that name at that path", e.Ref.Path+":"+e.Ref.Name)
@@ -183,11 +196,11 @@ func (e *UnresolvedError) Error() string {
 func (t *Types) template(from cluster.Name, ref tenancyapi.WorkspaceTypeReference) (*Template, error) {
 	of, ok := t.resolve(from, ref)
 	if !ok {
-		return nil, &UnresolvedError{ref, t.tree.PathOf(from)}
+		return nil, t.unresolved(from, ref)
 	}
-	// What a reference means may change without the type that it is in, so it is
-	// followed each time; what follows from that is kept.
-	aliases, err := t.aliases(of)
+	// The target of a reference can change without the type that contains it. So
+	// references are resolved each time, and only the result is cached.
+	aliases, refs, err := t.aliases(of, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -198,15 +211,19 @@ func (t *Types) template(from cluster.Name, ref tenancyapi.WorkspaceTypeReferenc
 			return tmpl, nil
 		}
 	}
-	tmpl := t.compile(aliases)
+	tmpl := t.compile(aliases, refs)
 	t.templates.Add(of, tmpl)
 	return tmpl, nil
 }
 
-func (t *Types) compile(aliases []Type) *Template {
-	tmpl := &Template{Type: aliases[0], Path: t.tree.PathOf(aliases[0].Cluster), Aliases: aliases}
+func (t *Types) compile(aliases []Type, refs []tenancyapi.WorkspaceTypeReference) *Template {
+	tmpl := &Template{Type: aliases[0], Path: t.tree.PathOf(aliases[0].Cluster), Aliases: aliases, refs: refs}
 	for _, a := range aliases {
 		tmpl.Names = append(tmpl.Names, t.Name(a))
+	}
+	// The order is that of spec.extend.with, each type followed by the types that it
+	// extends. The type itself is the last, as it builds on the others.
+	for _, a := range append(slices.Clone(aliases[1:]), aliases[0]) {
 		if a.Spec.Initializer && !a.own() {
 			tmpl.Initializers = append(tmpl.Initializers, core.Initializer(a.ID()))
 		}
@@ -217,13 +234,13 @@ func (t *Types) compile(aliases []Type) *Template {
 	return tmpl
 }
 
-// own reports whether what prepares workspaces of the type is the server.
+// own reports whether the server itself is the initializer of the type.
 func (t Type) own() bool { return t.Cluster == cluster.Root && t.Name == Universal }
 
 // Name returns the path and name of a type, as in "root:universal".
 func (t *Types) Name(of Type) string { return string(t.tree.PathOf(of.Cluster)) + ":" + of.Name }
 
-// resolve returns the type that a reference in cluster from means.
+// resolve returns the target of a reference in cluster from.
 func (t *Types) resolve(from cluster.Name, ref tenancyapi.WorkspaceTypeReference) (Type, bool) {
 	if ref.Path != "" {
 		c, ok := t.at(ref.Path)
@@ -252,31 +269,77 @@ func (t *Types) at(path string) (cluster.Name, bool) {
 	return c, missing == ""
 }
 
-// aliases returns a type and all that it extends, each once.
-func (t *Types) aliases(of Type) ([]Type, error) {
-	w := walk{types: t}
-	if err := w.visit(of); err != nil {
-		return nil, err
+func (t *Types) unresolved(from cluster.Name, ref tenancyapi.WorkspaceTypeReference) *UnresolvedError {
+	err := &UnresolvedError{Ref: ref, In: t.tree.PathOf(from)}
+	if ref.Path != "" {
+		err.At, _ = t.at(ref.Path)
 	}
-	return w.found, nil
+	return err
 }
 
-// A walk follows what types extend.
+// A Referenced is a type and a reference to it.
+type Referenced struct {
+	Type
+	Ref tenancyapi.WorkspaceTypeReference
+}
+
+// Reach is [Types.Template], and also returns the type and all types that it extends, in the
+// order of the search. After an error these are the types that were found before it.
+func (t *Types) Reach(ctx context.Context, from cluster.Name, ref tenancyapi.WorkspaceTypeReference) ([]Referenced, *Template, error) {
+	tmpl, err := t.Template(ctx, from, ref)
+	var failed *walkError
+	if errors.As(err, &failed) {
+		return failed.found, nil, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	reached := make([]Referenced, len(tmpl.Aliases))
+	for i, a := range tmpl.Aliases {
+		reached[i] = Referenced{a, tmpl.refs[i]}
+	}
+	reached[0].Ref = ref
+	return reached, tmpl, nil
+}
+
+// A walkError is an error about an extended type, with the types that were found before it.
+type walkError struct {
+	error
+	found []Referenced
+}
+
+// Unwrap returns the error without the types.
+func (e *walkError) Unwrap() error { return e.error }
+
+// aliases returns a type and all types that it extends, each once, with the references.
+func (t *Types) aliases(of Type, ref tenancyapi.WorkspaceTypeReference) ([]Type, []tenancyapi.WorkspaceTypeReference, error) {
+	w := walk{types: t}
+	if err := w.visit(of, ref); err != nil {
+		return nil, nil, &walkError{err, w.found}
+	}
+	aliases, refs := make([]Type, len(w.found)), make([]tenancyapi.WorkspaceTypeReference, len(w.found))
+	for i, f := range w.found {
+		aliases[i], refs[i] = f.Type, f.Ref
+	}
+	return aliases, refs, nil
+}
+
+// A walk is a depth-first search of the types that a type extends.
 type walk struct {
 	types *Types
-	found []Type
-	trail []Type // that lead to the one that is visited
+	found []Referenced
+	trail []Type // path of the search to the current type
 	edges int
 }
 
-func (w *walk) visit(of Type) error {
+func (w *walk) visit(of Type, ref tenancyapi.WorkspaceTypeReference) error {
 	if slices.Contains(w.trail, of) {
-		return fmt.Errorf("workspace type %q extends itself: %s; take it out of one of their spec.extend", w.types.Name(w.trail[0]), w.names(of))
+		return fmt.Errorf("workspace type %q extends itself: %s; remove it from one of their spec.extend", w.types.Name(w.trail[0]), w.names(of))
 	}
-	if slices.Contains(w.found, of) {
+	if slices.ContainsFunc(w.found, func(f Referenced) bool { return f.Type == of }) {
 		return nil
 	}
-	w.found = append(w.found, of)
+	w.found = append(w.found, Referenced{of, ref})
 	if of.Spec.Extend == nil {
 		return nil
 	}
@@ -284,13 +347,13 @@ func (w *walk) visit(of Type) error {
 	defer func() { w.trail = w.trail[:len(w.trail)-1] }()
 	for _, ref := range of.Spec.Extend.With {
 		if w.edges++; w.edges > maxAliases {
-			return fmt.Errorf("workspace type %q extends more than %d others", w.types.Name(w.found[0]), maxAliases)
+			return fmt.Errorf("workspace type %q extends more than %d others", w.types.Name(w.found[0].Type), maxAliases)
 		}
 		base, ok := w.types.resolve(of.Cluster, ref)
 		if !ok {
-			return fmt.Errorf("workspace type %q extends one that does not exist: %w", w.types.Name(of), &UnresolvedError{ref, w.types.tree.PathOf(of.Cluster)})
+			return fmt.Errorf("workspace type %q extends one that does not exist: %w", w.types.Name(of), w.types.unresolved(of.Cluster, ref))
 		}
-		if err := w.visit(base); err != nil {
+		if err := w.visit(base, ref); err != nil {
 			return err
 		}
 	}
@@ -305,8 +368,8 @@ func (w *walk) names(last Type) string {
 	return strings.Join(names, " extends ")
 }
 
-// Allowed returns an error if workspaces of one template may not be in a workspace of
-// another, nil for one without a type.
+// Allowed returns an error if workspaces of template child may not be in a workspace of
+// template parent. parent is nil for a workspace without a type.
 func (t *Types) Allowed(child, parent *Template) error {
 	for i, a := range child.Aliases {
 		if err := t.allowedParent(child, parent, child.Names[i], a.Spec.LimitAllowedParents); err != nil {
@@ -344,7 +407,7 @@ func (t *Types) allowedParent(child, parent *Template, alias string, limit *tena
 
 func none(l *tenancyapi.WorkspaceTypeSelector) bool { return l != nil && l.None != nil && *l.None }
 
-// matches reports whether a limit names one of the types that a template is of.
+// matches reports whether a limit contains an alias of a template.
 func (t *Types) matches(tmpl *Template, limit *tenancyapi.WorkspaceTypeSelector) bool {
 	return slices.ContainsFunc(limit.Types, func(ref tenancyapi.WorkspaceTypeReference) bool {
 		c, ok := t.at(ref.Path)

@@ -15,15 +15,15 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// add stores a type in the root workspace, in place of the one of its name, and waits
-// until it is known.
+// add creates or replaces a type in the root workspace, and waits until the tree has it.
 func (w *Workspaces) add(t *testing.T, name string, spec tenancyapi.WorkspaceTypeSpec) {
 	t.Helper()
 	of := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	k := store.Key{Resource: w.TypeResource, Cluster: cluster.Root, Name: name}
+	k := keys.Key{Resource: w.TypeResource, Cluster: cluster.Root, Name: name}
 	rev, _, err := w.Store.Revision(t.Context(), k)
 	if err == nil {
 		err = w.commitType(t.Context(), cluster.Root, of, rev)
@@ -32,7 +32,7 @@ func (w *Workspaces) add(t *testing.T, name string, spec tenancyapi.WorkspaceTyp
 		rev, _, err = w.Store.Revision(t.Context(), k)
 	}
 	if err == nil {
-		err = w.Store.Spine().WaitFor(t.Context(), rev)
+		err = w.Store.Feed().WaitFor(t.Context(), rev)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func extending(names ...string) *tenancyapi.WorkspaceTypeExtension {
 	return e
 }
 
-// What the types that every server has allow.
+// The types that every server has limit parents and children.
 func TestShippedTypes(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	template := func(name string) *Template {
@@ -92,8 +92,33 @@ func TestShippedTypes(t *testing.T) {
 	}
 }
 
-// A template is made once for what a type is, and again when the type, or one that it
-// extends, has changed.
+// Initializers and terminators are in the order of spec.extend.with, each type followed
+// by the types that it extends. Those of the type itself are the last.
+func TestOrderOfInitializers(t *testing.T) {
+	w := openWorld(t, t.TempDir())
+	spec := func(names ...string) tenancyapi.WorkspaceTypeSpec {
+		return tenancyapi.WorkspaceTypeSpec{Initializer: true, Terminator: true, Extend: extending(names...)}
+	}
+	for _, name := range []string{"deepest", "shared"} {
+		w.add(t, name, spec())
+	}
+	w.add(t, "first", spec("shared", "deepest"))
+	w.add(t, "second", spec("shared"))
+	w.add(t, "own", spec("second", "first"))
+	tmpl, err := w.Types.Template(t.Context(), cluster.Root, inRoot("own"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []core.Initializer{"root:second", "root:shared", "root:first", "root:deepest", "root:own"}
+	if diff := cmp.Diff(want, tmpl.Initializers); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]core.Terminator{"root:second", "root:shared", "root:first", "root:deepest", "root:own"}, tmpl.Terminators); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Templates are cached until the type, or a type that it extends, changes.
 func TestTemplatesAreKept(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	get := func() *Template {
@@ -119,7 +144,7 @@ func TestTemplatesAreKept(t *testing.T) {
 	}
 }
 
-// Types that extend many others, or themselves, are refused without following them for long.
+// Types that extend too many others, or themselves, are refused after a short search.
 func TestTypesExtendSoManyOthers(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	for i := range maxAliases + 1 {
@@ -138,8 +163,8 @@ func TestTypesExtendSoManyOthers(t *testing.T) {
 	}
 }
 
-// A workspace whose making was cut after its first transaction waits for its initializers
-// once it is completed, even if its type is gone by then.
+// A workspace whose creation was interrupted waits for its initializers, even if its type
+// was deleted in the meantime.
 func TestCutBeforeItsInitializers(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	w.add(t, "web", tenancyapi.WorkspaceTypeSpec{Initializer: true})
@@ -164,7 +189,8 @@ func TestCutBeforeItsInitializers(t *testing.T) {
 	}
 }
 
-// Nothing is left of a workspace whose type went away after it was admitted.
+// If the type is deleted between admission and creation, no part of the workspace is
+// created.
 func TestTypeGoesBeforeTheBirth(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	ws := newWorkspace("w")
@@ -213,7 +239,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// A home waits for the initializers of its type as any workspace does.
+// A home waits for the initializers of its type.
 func TestHomeWaitsForItsInitializers(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	w.add(t, homeType, tenancyapi.WorkspaceTypeSpec{Initializer: true})

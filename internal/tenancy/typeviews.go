@@ -10,16 +10,16 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// DeriveType has a WorkspaceType that is about to be stored say where the workspaces
-// are found that wait for its initializer or terminator. It is a [store.WriteHook]:
-// the status is there when the creation is answered, and is never anything else.
+// DeriveType sets the URLs of the views of a WorkspaceType's initializer and terminator in
+// its status. It is a [store.WriteHook], so the status is always current.
 func (w *Workspaces) DeriveType(u *unstructured.Unstructured) {
 	c := cluster.Of(u)
 	if c == "" {
-		return // written by the server itself, which has done it
+		return // written by the server, with the status already set
 	}
 	stored, _, _ := unstructured.NestedMap(u.Object, "status")
 	var status tenancyapi.WorkspaceTypeStatus
@@ -27,13 +27,13 @@ func (w *Workspaces) DeriveType(u *unstructured.Unstructured) {
 		status = tenancyapi.WorkspaceTypeStatus{}
 	}
 	w.typeStatus(&status, Type{Cluster: c, Name: u.GetName()})
-	// What was read can be written.
+	// Converting back does not fail.
 	if derived, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status); err == nil {
 		u.Object["status"] = derived
 	}
 }
 
-// typeStatus makes the status of a type what it has to be.
+// typeStatus sets the URLs and conditions in the status of a type.
 func (w *Workspaces) typeStatus(status *tenancyapi.WorkspaceTypeStatus, of Type) {
 	status.VirtualWorkspaces = []tenancyapi.VirtualWorkspace{
 		{Type: tenancyapi.Initializing, URL: w.BaseURL + "/services/initializingworkspaces/" + of.ID()},
@@ -44,10 +44,9 @@ func (w *Workspaces) typeStatus(status *tenancyapi.WorkspaceTypeStatus, of Type)
 	}
 }
 
-// ReaddressType has a type say where the server is now. It does nothing where it says
-// so already.
-func (w *Workspaces) ReaddressType(ctx context.Context, c cluster.Name, name string) error {
-	t, rev, err := read[tenancyapi.WorkspaceType](ctx, w.Store, store.Key{Resource: w.TypeResource, Cluster: c, Name: name})
+// UpdateTypeURLs sets the URLs in the status of a type by the current URL of the server.
+func (w *Workspaces) UpdateTypeURLs(ctx context.Context, c cluster.Name, name string) error {
+	t, rev, err := read[tenancyapi.WorkspaceType](ctx, w.Store, keys.Key{Resource: w.TypeResource, Cluster: c, Name: name})
 	if err != nil || t == nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// initializing is the view that initializers have of the workspaces that wait for them:
+// initializing is the view in which initializers see the workspaces that wait for them:
 //
 //	/services/initializingworkspaces/<initializer>/clusters/<name or *>/…
 func initializing() *lifecycle {

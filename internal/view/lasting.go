@@ -7,8 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// lasting are the watches of what is in clusters of a view. They end when their
-// cluster is in it no more.
+// lasting are the watches through a view. A watch ends when its cluster leaves the view.
 type lasting struct {
 	mu sync.Mutex
 	of map[cluster.Name]map[chan struct{}]struct{} // closed never; one look waits in each
@@ -18,13 +17,13 @@ func newLasting() lasting {
 	return lasting{of: map[cluster.Name]map[chan struct{}]struct{}{}}
 }
 
-// until returns a context for a watch in cluster c that ends when is, which is asked
-// when the cluster has changed, does not hold any more. The function returned must be
-// called when the watch has ended.
+// until returns a context for a watch in cluster c. It ends when is, called after every
+// change of the cluster, returns false. The caller must call the returned function when the
+// watch has ended.
 func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Context) bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	look := make(chan struct{}, 1)
-	look <- struct{}{} // it may have changed before anybody looked out for that
+	look <- struct{}{} // it may have changed before this registration
 	l.mu.Lock()
 	if l.of[c] == nil {
 		l.of[c] = map[chan struct{}]struct{}{}
@@ -56,14 +55,14 @@ func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Con
 	}
 }
 
-// changed has the watches in cluster c looked at.
+// changed checks the watches in cluster c again.
 func (l *lasting) changed(c cluster.Name) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for look := range l.of[c] {
 		select {
 		case look <- struct{}{}:
-		default: // it has not looked yet at what changed before
+		default: // an earlier check is still pending
 		}
 	}
 }

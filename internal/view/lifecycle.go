@@ -28,15 +28,15 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// A lifecycle is a view of the clusters that are in a phase of their life and wait in
-// it for somebody outside of the server: the LogicalClusters of all of them together,
-// and everything that is in each. It belongs to a WorkspaceType.
+// A lifecycle is a view of the clusters that wait in one phase for an initializer or a
+// terminator. It serves their LogicalClusters together, and the content of each. It belongs
+// to a WorkspaceType.
 type lifecycle struct {
 	name  string // in paths
-	verb  string // on the WorkspaceType, of those who may use the view
+	verb  string // on the WorkspaceType, which allows using the view
 	phase core.Phase
-	list  string // in the status, of who has not finished
-	group string // prefix of the group of those who act in the phase
+	list  string // field of the status with the unfinished names
+	group string // prefix of the group of users of the view
 	label func(id string) (key, value string)
 	left  func(*core.LogicalCluster) []string
 	// permissions chooses from those that a type grants.
@@ -51,7 +51,7 @@ func texts[T ~string](all []T) []string {
 	return out
 }
 
-// parse reads what follows the name of the view in a path.
+// parse reads the part of a path after the name of the view.
 func (l *lifecycle) parse(rest string) (*Request, error) {
 	id, rest, _ := strings.Cut(rest, "/")
 	word, rest, found := strings.Cut(rest, "/")
@@ -64,7 +64,7 @@ func (l *lifecycle) parse(rest string) (*Request, error) {
 	if i := strings.LastIndexByte(id, ':'); i >= 0 {
 		home, r.kind = id[:i], id[i+1:]
 	}
-	// What nobody can own looks like what others own.
+	// An invalid owner gives the same answer as a view of another owner.
 	var err error
 	if r.Home, err = cluster.ParseName(home); err != nil {
 		r.Home = cluster.NewName()
@@ -77,7 +77,7 @@ func (l *lifecycle) parse(rest string) (*Request, error) {
 	return r, nil
 }
 
-// plan decides whether a request for a view is let in, and how it is served.
+// plan decides whether a request for a view is allowed, and how it is served.
 func (v *Views) plan(req *http.Request, r *Request) (*plan, error) {
 	ctx := req.Context()
 	u, known := request.UserFrom(ctx)
@@ -89,7 +89,7 @@ func (v *Views) plan(req *http.Request, r *Request) (*plan, error) {
 		User: u, Verb: r.view.verb, APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
 		Resource: "workspacetypes", Name: r.kind, ResourceRequest: true,
 	}
-	if decision, reason, err := v.config.Authorizer.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
+	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&refusal{guard, reason}, err)
 	}
 	lc := info.IsResourceRequest && info.APIGroup == core.GroupVersion.Group && info.Resource == "logicalclusters"
@@ -105,8 +105,7 @@ func (v *Views) plan(req *http.Request, r *Request) (*plan, error) {
 
 var logicalClusters = schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}
 
-// everywhere plans a request for all clusters of a view: they have their
-// LogicalClusters in common, which can be read.
+// everywhere plans a request for all clusters of a view. It can only read LogicalClusters.
 func (v *Views) everywhere(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
 	switch {
 	case !info.IsResourceRequest:
@@ -131,7 +130,7 @@ func IsSet(req *http.Request, parameter string) bool {
 	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
-// filter adds to a query that it is for the clusters that are in the view.
+// filter adds the label selector of the view to a query.
 func (r *Request) filter(query url.Values) (url.Values, error) {
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	if err != nil {
@@ -143,8 +142,8 @@ func (r *Request) filter(query url.Values) (url.Values, error) {
 	return query, nil
 }
 
-// logicalCluster plans a request for the LogicalCluster of one cluster: it can be
-// read, and its status can lose who has finished.
+// logicalCluster plans a request for the LogicalCluster of one cluster. It can read it, and
+// remove the finished name from its status.
 func (v *Views) logicalCluster(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
 	writes := info.Verb == "update" || info.Verb == "patch"
 	switch {
@@ -169,8 +168,8 @@ func (v *Views) logicalCluster(req *http.Request, r *Request, info *request.Requ
 	return p, nil
 }
 
-// content plans a request for anything else in one cluster: as somebody who has just
-// the permissions that the type grants, or as the user who made the workspace.
+// content plans any other request in one cluster: with the permissions that the type
+// grants, or else as the creator of the workspace.
 func (v *Views) content(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
 	ctx := req.Context()
 	attributes, err := filters.GetAuthorizerAttributes(ctx)
@@ -200,28 +199,30 @@ func (v *Views) content(req *http.Request, r *Request, info *request.RequestInfo
 		}
 		return p, nil
 	}
-	if p.user, err = v.asCreator(ctx, r, l, attributes); err != nil {
+	if p.creator, err = v.asCreator(ctx, r, l, attributes); err != nil {
 		return nil, err
 	}
+	p.user = auth.Within(r.Cluster, p.creator)
 	audit.LogImpersonatedUser(ctx, p.user, "")
 	return p, nil
 }
 
-// asCreator returns who made a cluster, if he may do there what is asked for.
+// asCreator returns the creator of a cluster, if they may make the request there. Their
+// rights in other clusters do not count.
 func (v *Views) asCreator(ctx context.Context, r *Request, l *core.LogicalCluster, a authorizer.Attributes) (user.Info, error) {
 	by := l.Spec.CreatedBy
 	if by == nil || by.Username == "" {
 		return nil, &refusal{a, fmt.Sprintf("nobody is known to have made this workspace, and workspace type %s has no permissions for %s: add them", r.kind, r.view.list)}
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
-	as := asUser{a, creator}
+	as := asUser{a, auth.Within(r.Cluster, creator)}
 	if decision, reason, err := v.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&refusal{as, reason}, err)
 	}
 	return creator, nil
 }
 
-// asUser are the attributes of a request that somebody else makes.
+// asUser are the attributes of a request with another user.
 type asUser struct {
 	authorizer.Attributes
 	user user.Info
@@ -229,7 +230,7 @@ type asUser struct {
 
 func (a asUser) GetUser() user.Info { return a.user }
 
-// describes reports whether a path tells what a cluster serves.
+// describes reports whether a path describes the APIs of a cluster.
 func describes(path string) bool {
 	first, rest, _ := strings.Cut(strings.Trim(path, "/"), "/")
 	switch first {
@@ -241,7 +242,7 @@ func describes(path string) bool {
 	return false
 }
 
-// rules returns what the type of a view grants, and that one may enter with it.
+// rules returns the rules that the type of a view grants, and the rule to enter.
 func (v *Views) rules(ctx context.Context, r *Request) ([]rbacv1.PolicyRule, error) {
 	initializer, terminator, err := v.config.Permissions(ctx, r.Home, r.kind)
 	rules := r.view.permissions(initializer, terminator)

@@ -7,8 +7,8 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 )
 
-// terminating is the view that terminators have of the workspaces that are being
-// deleted and wait for them:
+// terminating is the view in which terminators see the workspaces that are being deleted
+// and wait for them:
 //
 //	/services/terminatingworkspaces/<terminator>/clusters/<name or *>/…
 func terminating() *lifecycle {

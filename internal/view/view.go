@@ -1,7 +1,7 @@
-// Package view hides what is served below /services/: views of many clusters at once,
-// or of one with rights that nobody has in it otherwise. A view rewrites a request, to
-// a cluster, with a filter or as somebody, and hands it to the handlers that serve every
-// other request. What a view is and who may use it is in a file for each.
+// Package view serves the paths below /services/: views of many clusters at once, or of one
+// cluster with other rights than RBAC grants. A view rewrites a request, to a cluster, with
+// a filter or with another user, and passes it to the handlers of every other request. Each
+// view has a file of its own.
 package view
 
 import (
@@ -27,23 +27,23 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Prefix begins the paths of views. The name of one follows.
+// Prefix begins the paths of views. The name of the view follows.
 const Prefix = "/services/"
 
-// Config is what views work with. All fields are required.
+// Config holds the dependencies of views. All fields are required.
 type Config struct {
-	// Authorizer decides who may use a view, and what a user may do in a cluster.
-	Authorizer authorizer.Authorizer
-	Serializer runtime.NegotiatedSerializer
-	// LogicalCluster returns the LogicalCluster of a cluster as it is now, nil if
-	// there is none.
+	// Guard authorizes the use of a view, and Authorizer requests in a cluster.
+	Guard, Authorizer authorizer.Authorizer
+	Serializer        runtime.NegotiatedSerializer
+	// LogicalCluster returns the current LogicalCluster of a cluster, nil if there is none.
 	LogicalCluster func(context.Context, cluster.Name) (*core.LogicalCluster, error)
-	// Permissions returns what the WorkspaceType of that name grants those who
-	// prepare, and those who clear up, the workspaces of its type.
+	// Permissions returns the rules that a WorkspaceType grants to its initializer and its
+	// terminator.
 	Permissions func(ctx context.Context, c cluster.Name, name string) (initializer, terminator []rbacv1.PolicyRule, err error)
-	// Discovery describes the LogicalClusters that a view has.
+	// Discovery describes the LogicalClusters of a view.
 	Discovery http.Handler
 }
 
@@ -63,21 +63,20 @@ func New(c Config) *Views {
 	return v
 }
 
-// Changed tells that the LogicalCluster of a cluster has changed, which may be in a
-// view no more.
+// Changed reports a change of the LogicalCluster of cluster c, which may have left a view.
 func (v *Views) Changed(c cluster.Name) { v.lasting.changed(c) }
 
-// A Request is a request for a view, as its path says.
+// A Request is a request for a view, parsed from its path.
 type Request struct {
 	view *lifecycle
 	id   string // of the initializer or terminator
 	kind string // the WorkspaceType that it is of
-	// Home is the cluster that the view belongs to: its RBAC guards the view, and its
-	// share of the server is what requests take up.
+	// Home is the cluster that owns the view. Its RBAC guards the view, and requests count
+	// against its limits.
 	Home cluster.Name
-	// Cluster is what the request is for: one cluster, or all that are in the view.
+	// Cluster is the target of the request: one cluster, or all that are in the view.
 	Cluster cluster.Name
-	// Path in the cluster.
+	// Path is the path in the cluster.
 	Path string
 }
 
@@ -88,14 +87,14 @@ func With(ctx context.Context, r *Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-// From returns the request for a view that a context is of, if it is one.
+// From returns the request for a view in a context, if there is one.
 func From(ctx context.Context) (*Request, bool) {
 	r, ok := ctx.Value(requestKey{}).(*Request)
 	return r, ok
 }
 
-// Parse reads the path of a request for a view. Found is false if it is of none, and
-// it fails if there is nothing at it in its view.
+// Parse reads the path of a request for a view. found is false if the path is not in a
+// view. An error means that the view has nothing at the path.
 func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 	below, ok := strings.CutPrefix(path, Prefix)
 	name, rest, _ := strings.Cut(below, "/")
@@ -112,8 +111,8 @@ func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 	return nil, false, nil
 }
 
-// missing returns why there is not a view of the existing kcp, and nothing for other names.
-// Clients of such views would be told that they may not use them otherwise.
+// missing returns why a view of the existing kcp is not served, and "" for other names.
+// Without it, clients of these views would get a misleading 403.
 func missing(name string) string {
 	switch name {
 	case "apiexport", "apiresourceschema", "replication":
@@ -130,20 +129,21 @@ func notFound(message string) error {
 	return err
 }
 
-// A plan is how a request for a view, which was let in, is served.
+// A plan is how an allowed request for a view is served.
 type plan struct {
-	user   user.Info
-	grant  *auth.Grant   // instead of roles and bindings
-	finish *admit.Finish // all that may be written
-	query  url.Values    // instead of the client's; nil for that
-	lasts  bool          // ends when its cluster leaves the view
-	page   http.Handler  // answers, instead of the server
+	user    user.Info
+	creator user.Info     // of new workspaces; nil for the user
+	grant   *auth.Grant   // instead of roles and bindings
+	finish  *admit.Finish // all that may be written
+	query   url.Values    // instead of the client's; nil for that
+	lasts   bool          // ends when its cluster leaves the view
+	page    http.Handler  // answers, instead of the server
 }
 
 type planKey struct{}
 
-// WithAuthorization decides on requests for views, which then go on to next. It takes
-// the place of the authorization that all others are left to.
+// WithAuthorization authorizes requests for views, and passes them to next. It passes all
+// other requests to others.
 func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
@@ -162,9 +162,9 @@ func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
 	})
 }
 
-// WithoutImpersonation refuses requests for views that come as somebody else. Whoever
-// owns the cluster of a view may impersonate everybody in there, and would come to
-// other clusters as them.
+// WithoutImpersonation refuses requests for views that impersonate. The owner of the
+// cluster of a view may impersonate any user there, and could so act as them in other
+// clusters.
 func (v *Views) WithoutImpersonation(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r, ok := From(req.Context())
@@ -186,8 +186,8 @@ func impersonates(h http.Header) bool {
 	return false
 }
 
-// Enter takes requests for views to where they are for, inside of everything that
-// counts them to the cluster of the view.
+// Enter passes requests for views to their target. It must run inside of the handlers that
+// count a request against the cluster of the view.
 func (v *Views) Enter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
@@ -205,6 +205,9 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 			return
 		}
 		ctx = request.WithUser(cluster.With(ctx, r.Cluster), p.user)
+		if p.creator != nil {
+			ctx = tenancy.WithCreator(ctx, p.creator)
+		}
 		if p.grant != nil {
 			ctx = auth.WithGrant(ctx, p.grant)
 		}
@@ -226,7 +229,7 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 	})
 }
 
-// A refusal is a 403 that says what was asked for, in the words of the API.
+// A refusal is a 403 error with the attributes of the request.
 type refusal struct {
 	attributes authorizer.Attributes
 	reason     string

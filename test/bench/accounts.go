@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// accounts tells when the default service account of a namespace exists. It is
-// one watch for all namespaces: asking again and again, or a watch for each,
-// would load the server with work that no user needs.
+// accounts reports when the default service account of a namespace exists. It uses one
+// watch for all namespaces. Polling, or one watch per namespace, would load the server
+// and distort the measurement.
 type accounts struct {
 	events watch.Interface
 	ended  sync.WaitGroup
@@ -61,8 +61,8 @@ func (a *accounts) run() {
 	}
 }
 
-// wait returns a channel on which nil arrives once the account exists, or an
-// error if that can no longer be known.
+// wait returns a channel that receives nil when the account exists, or an error if the
+// watch has ended.
 func (a *accounts) wait(namespace string) <-chan error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// bench is one run.
+// bench is one run of the program.
 type bench struct {
 	plan     plan
 	short    bool
@@ -30,13 +32,14 @@ type bench struct {
 	shared []*server // one of each subject, for the cases that leave no trace in another's figures
 }
 
-// benchCase is one thing to compare.
+// benchCase is one comparison of the subjects.
 type benchCase struct {
 	name string
 	run  func(ctx context.Context, b *bench) error
 }
 
-// cases are run in this order. Memory comes last, as it needs fresh servers.
+// cases returns all cases in the order in which they run. Memory comes last, because it
+// needs fresh servers.
 func cases() []benchCase {
 	return []benchCase{
 		{"start", starts},
@@ -49,10 +52,11 @@ func cases() []benchCase {
 		{"footprint", footprints},
 		{"trees", trees},
 		{"crowd", crowds},
+		{"restart", restarts},
 	}
 }
 
-// fresh starts one server. The caller stops it.
+// fresh starts a server with an empty directory. The caller stops it.
 func (b *bench) fresh(ctx context.Context, s subject, controllers bool) (*server, error) {
 	b.begun++
 	dir := filepath.Join(b.dir, fmt.Sprintf("%s-%d", s.name(), b.begun))
@@ -85,7 +89,7 @@ func (b *bench) close() {
 	b.shared = nil
 }
 
-// starts measures from exec to ready, without the stock controller manager.
+// starts measures the time from exec to ready, without the stock controller manager.
 func starts(ctx context.Context, b *bench) error {
 	type started struct{ wall, cpu, memory, goroutines []float64 }
 	all := map[string]*started{}
@@ -133,8 +137,8 @@ type side struct {
 	clients []*client
 }
 
-// sides starts what is needed and connects all clients. The caller calls the
-// function, which closes them.
+// sides starts the shared servers and connects all clients. The caller calls the returned
+// function to close the clients.
 func (b *bench) sides(ctx context.Context) ([]*side, func(), error) {
 	servers, err := b.servers(ctx)
 	if err != nil {
@@ -143,11 +147,11 @@ func (b *bench) sides(ctx context.Context) ([]*side, func(), error) {
 	var out []*side
 	done := func() {
 		for _, s := range out {
-			closeAll(s.clients)
+			child.CloseAll(s.clients)
 		}
 	}
 	for _, s := range servers {
-		clients, err := connect(ctx, s.user, b.plan.clients)
+		clients, err := child.Connect(ctx, s.user, b.plan.clients)
 		if err != nil {
 			done()
 			return nil, nil, fmt.Errorf("%s: %w", s.subject, err)
@@ -157,8 +161,8 @@ func (b *bench) sides(ctx context.Context) ([]*side, func(), error) {
 	return out, done, nil
 }
 
-// fill makes a tenant with the config maps that will be listed, and proves
-// that a list returns all of them.
+// fill creates a tenant with the config maps to list, and checks that a list returns all
+// of them.
 func (b *bench) fill(ctx context.Context, s *side, name string) (tenant, error) {
 	t, err := s.newTenant(ctx, s.clients[0], name)
 	if err != nil {
@@ -167,7 +171,7 @@ func (b *bench) fill(ctx context.Context, s *side, name string) (tenant, error) 
 	return t, b.populate(ctx, s.clients[0], b.configMap(), t)
 }
 
-// populate makes the objects that will be listed.
+// populate creates the objects to list.
 func (b *bench) populate(ctx context.Context, c *client, k kind, t tenant) error {
 	collection, listed := k.in(t)
 	for i := range b.plan.listed {
@@ -175,7 +179,7 @@ func (b *bench) populate(ctx context.Context, c *client, k kind, t tenant) error
 			return err
 		}
 	}
-	raw, err := c.call(ctx, http.MethodGet, listed, jsonType, nil)
+	raw, err := c.Call(ctx, http.MethodGet, listed, jsonType, nil)
 	if err != nil {
 		return err
 	}
@@ -185,7 +189,7 @@ func (b *bench) populate(ctx context.Context, c *client, k kind, t tenant) error
 	}
 	got := 0
 	for _, o := range list.Items {
-		if o.Labels["app"] == "bench" { // not those that the system makes
+		if o.Labels["app"] == "bench" { // without the objects that controllers create
 			got++
 		}
 	}
@@ -195,18 +199,18 @@ func (b *bench) populate(ctx context.Context, c *client, k kind, t tenant) error
 	return nil
 }
 
-// kind is what operations are done to.
+// kind is the kind of object that operations read and write.
 type kind struct {
 	name  string
 	media string
-	// replace is the method of updates.
+	// replace is the HTTP method of updates.
 	replace string
-	// body is an object with a value that begins with the given word.
+	// body returns an object with a value that begins with the given word.
 	body func(name, word string) ([]byte, error)
-	// prepare makes ready a tenant that is going to have such objects; may be nil.
+	// prepare makes a tenant ready for objects of the kind; it may be nil.
 	prepare func(ctx context.Context, c *client, t tenant) error
-	// in is the collection in which the tenants that are written have it, and from
-	// where it is listed.
+	// in returns the URL paths of a tenant's objects: the collection to write to, and the
+	// one to list.
 	in func(tenant) (collection, all string)
 }
 
@@ -223,32 +227,32 @@ func (k kind) create(ctx context.Context, c *client, collection, name string) er
 	if err != nil {
 		return err
 	}
-	_, err = c.call(ctx, http.MethodPost, collection, k.media, body)
+	_, err = c.Call(ctx, http.MethodPost, collection, k.media, body)
 	return err
 }
 
-// update replaces an object by one whose value begins with the given word.
+// update writes an object again, with a value that begins with the given word.
 func (k kind) update(ctx context.Context, c *client, object, word string) error {
 	body, err := k.body(path.Base(object), word)
 	if err != nil {
 		return err
 	}
-	_, err = c.call(ctx, k.replace, object, k.media, body)
+	_, err = c.Call(ctx, k.replace, object, k.media, body)
 	return err
 }
 
-// create makes a config map.
+// create creates a config map.
 func (b *bench) create(ctx context.Context, c *client, collection, name string) error {
 	return b.configMap().create(ctx, c, collection, name)
 }
 
-// update replaces a config map by one whose value begins with the given word.
+// update writes a config map again, with a value that begins with the given word.
 func (b *bench) update(ctx context.Context, c *client, object, word string) error {
 	return b.configMap().update(ctx, c, object, word)
 }
 
-// configMaps measures each verb with all clients in one tenant, next to
-// another one that is listed.
+// configMaps measures each verb on config maps. All clients write in one tenant and list
+// another one.
 func configMaps(ctx context.Context, b *bench) error { return b.operations(ctx, b.configMap()) }
 
 // operations measures each verb on objects of a kind.
@@ -301,7 +305,7 @@ type verb struct {
 	do   func(ctx context.Context, c *client, t target) error
 }
 
-// target is what a verb is done to; collections are URL paths.
+// target holds the URL paths that a verb uses.
 type target struct {
 	kind       kind
 	collection string // where objects are written
@@ -317,25 +321,25 @@ func verbs() []verb {
 			return t.kind.create(ctx, c, t.collection, t.name)
 		}},
 		{"get", func(ctx context.Context, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodGet, t.object(), t.kind.media, nil)
+			_, err := c.Call(ctx, http.MethodGet, t.object(), t.kind.media, nil)
 			return err
 		}},
 		{"list", func(ctx context.Context, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodGet, t.listed, t.kind.media, nil)
+			_, err := c.Call(ctx, http.MethodGet, t.listed, t.kind.media, nil)
 			return err
 		}},
 		{"update", func(ctx context.Context, c *client, t target) error {
 			return t.kind.update(ctx, c, t.object(), "updated")
 		}},
 		{"delete", func(ctx context.Context, c *client, t target) error {
-			_, err := c.call(ctx, http.MethodDelete, t.object(), t.kind.media, nil)
+			_, err := c.Call(ctx, http.MethodDelete, t.object(), t.kind.media, nil)
 			return err
 		}},
 	}
 }
 
-// verbs runs one round on one side, in tenants of its own. A few operations
-// that are not counted come first.
+// verbs runs one round on one side, in new tenants. A few warm-up operations come first
+// and are not counted.
 func (b *bench) verbs(ctx context.Context, s *side, k kind, round int) ([]sample, error) {
 	var tenants [2]tenant
 	for i, role := range []string{"listed", "written"} {

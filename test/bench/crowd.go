@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// crowds measures a server that has many workspaces: what it takes in memory, and how
-// soon it is ready again after it was stopped. A stock server makes as many namespaces
-// in hours, and is not measured.
+// crowds measures the memory of a server with many workspaces, and the time until it is
+// ready after a restart. A stock server would need hours for as many namespaces, so it is
+// not measured.
 func crowds(ctx context.Context, b *bench) error {
 	for _, subject := range b.subjects {
 		if subject.name() != "kcp" {
@@ -36,13 +38,13 @@ func crowdName(i int) string { return fmt.Sprint("crowd-", i) }
 
 func (b *bench) crowdOf() string { return fmt.Sprintf("%d workspaces", b.plan.crowd) }
 
-// crowd makes the workspaces, all below root.
+// crowd creates the workspaces, all below root.
 func (b *bench) crowd(ctx context.Context, s *server) error {
-	clients, err := connect(ctx, s.user, b.plan.clients)
+	clients, err := child.Connect(ctx, s.user, b.plan.clients)
 	if err != nil {
 		return err
 	}
-	defer closeAll(clients)
+	defer child.CloseAll(clients)
 	highest := s.watchMemory(ctx)
 	made, err := s.load(ctx, clients, b.plan.crowd, func(ctx context.Context, c *client, i int) error {
 		_, err := s.newTenant(ctx, c, crowdName(i))
@@ -58,10 +60,9 @@ func (b *bench) crowd(ctx context.Context, s *server) error {
 	return b.reportCrowd(ctx, s, "")
 }
 
-// reportCrowd reports the memory of a server that has the workspaces, once it has
-// settled.
+// reportCrowd waits for the settle time and reports the memory of the server.
 func (b *bench) reportCrowd(ctx context.Context, s *server, when string) error {
-	if err := pause(ctx, b.plan.settle); err != nil {
+	if err := child.Pause(ctx, b.plan.settle); err != nil {
 		return err
 	}
 	f, err := s.footprint(ctx)
@@ -75,7 +76,7 @@ func (b *bench) reportCrowd(ctx context.Context, s *server, when string) error {
 	return nil
 }
 
-// comeback starts a server on the data of one that has stopped.
+// comeback starts a server on the data of a stopped one.
 func (b *bench) comeback(ctx context.Context, subject subject, dir string) error {
 	s, err := subject.start(ctx, dir, true)
 	if err != nil {
@@ -86,13 +87,13 @@ func (b *bench) comeback(ctx context.Context, subject subject, dir string) error
 	if err != nil {
 		return err
 	}
-	clients, err := connect(ctx, s.user, 1)
+	clients, err := child.Connect(ctx, s.user, 1)
 	if err != nil {
 		return err
 	}
-	defer closeAll(clients)
+	defer child.CloseAll(clients)
 	begin := time.Now()
-	if _, err := clients[0].call(ctx, http.MethodGet, workspaces+"/"+crowdName(b.plan.crowd-1), jsonType, nil); err != nil {
+	if _, err := clients[0].Call(ctx, http.MethodGet, child.RootWorkspaces+"/"+crowdName(b.plan.crowd-1), jsonType, nil); err != nil {
 		return err
 	}
 	b.report.addTime(s.subject, b.crowdOf(), "restart to ready", s.took)

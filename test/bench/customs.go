@@ -12,6 +12,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/test/child"
 )
 
 const (
@@ -20,20 +22,20 @@ const (
 	corePath        = "/api/v1/"
 )
 
-// customs measures each verb on custom resources of the size of the config maps.
+// customs measures each verb on custom resources of the same size as the config maps.
 func customs(ctx context.Context, b *bench) error { return b.operations(ctx, b.customResource()) }
 
 func (b *bench) customResource() kind {
 	return kind{
 		name: "custom resource", media: jsonType,
-		// To replace one its version has to be known, and another request to be made.
+		// A PUT would need the resource version, and so another request.
 		replace: http.MethodPatch,
 		body:    func(name, word string) ([]byte, error) { return customObject(customGroup, name, word, b.plan.size) },
 		in: func(t tenant) (string, string) {
 			at := customsOf(t, customGroup)
 			return at, at
 		},
-		// Tenants of a stock server share the definition, which is there already then.
+		// Tenants of a stock server share one definition, which may already exist.
 		prepare: func(ctx context.Context, c *client, t tenant) error {
 			err := define(ctx, c, t, customGroup)
 			if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -42,13 +44,13 @@ func (b *bench) customResource() kind {
 			if err := b.customResource().await(ctx, c, t); err != nil {
 				return err
 			}
-			_, err = c.call(ctx, http.MethodDelete, customsOf(t, customGroup)+"/first", jsonType, nil)
+			_, err = c.Call(ctx, http.MethodDelete, customsOf(t, customGroup)+"/first", jsonType, nil)
 			return err
 		},
 	}
 }
 
-// await returns once objects of the kind can be made in a tenant.
+// await returns when objects of the kind can be created in a tenant.
 func (k kind) await(ctx context.Context, c *client, t tenant) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("a definition is not served after a minute"))
 	defer cancel()
@@ -58,7 +60,7 @@ func (k kind) await(ctx context.Context, c *client, t tenant) error {
 		if err == nil || !apierrors.IsNotFound(err) {
 			return err
 		}
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
+		if err := child.Pause(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -69,7 +71,7 @@ func customsOf(t tenant, group string) string {
 	return strings.Replace(strings.TrimSuffix(t.configMaps, "configmaps"), corePath, "/apis/"+group+"/v1/", 1) + "things"
 }
 
-// define makes a definition of things where a tenant has its definitions.
+// define creates a CustomResourceDefinition of things for a tenant.
 func define(ctx context.Context, c *client, t tenant, group string) error {
 	base, _, _ := strings.Cut(t.configMaps, corePath)
 	body, err := json.Marshal(&apiextensionsv1.CustomResourceDefinition{
@@ -93,11 +95,11 @@ func define(ctx context.Context, c *client, t tenant, group string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.call(ctx, http.MethodPost, base+definitionsPath, jsonType, body)
+	_, err = c.Call(ctx, http.MethodPost, base+definitionsPath, jsonType, body)
 	return err
 }
 
-// customObject is a thing with a value of the given size that begins with a word.
+// customObject encodes a thing with a value of the given size that begins with a word.
 func customObject(group, name, word string, size int) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"apiVersion": group + "/v1", "kind": "Thing",
@@ -106,8 +108,8 @@ func customObject(group, name, word string, size int) ([]byte, error) {
 	})
 }
 
-// definitions measures how long it takes until the first object of a new definition
-// can be made, in one tenant, one after the other.
+// definitions measures the time until the first object of a new definition can be created.
+// It creates the definitions in one tenant, one after the other.
 func definitions(ctx context.Context, b *bench) error {
 	sides, done, err := b.sides(ctx)
 	if err != nil {

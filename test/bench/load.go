@@ -3,15 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// sample is what a number of equal operations took.
+// sample holds the time and processor time of a number of equal operations.
 type sample struct {
 	wall      time.Duration
 	latencies []time.Duration
@@ -37,23 +38,14 @@ func (s *sample) each(d time.Duration) time.Duration {
 
 func (s *sample) percentile(p float64) time.Duration {
 	slices.Sort(s.latencies)
-	return percentile(s.latencies, p)
-}
-
-// percentile is the nearest rank in sorted times.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	i := int(math.Ceil(p/100*float64(len(sorted)))) - 1
-	return sorted[min(max(i, 0), len(sorted)-1)]
+	return child.Percentile(s.latencies, p)
 }
 
 // operation is one step of a load; i counts from 0 over all clients.
 type operation func(ctx context.Context, c *client, i int) error
 
-// load runs an operation n times, every client one after the other, and
-// measures the servers meanwhile. The first failure ends it.
+// load runs an operation n times and measures the servers. Each client runs one operation
+// at a time. The first failure ends the load.
 func (s *server) load(ctx context.Context, clients []*client, n int, do operation) (sample, error) {
 	var out sample
 	server, err := sumCPU(s.measured)
@@ -76,7 +68,7 @@ func (s *server) load(ctx context.Context, clients []*client, n int, do operatio
 	return out, errors.Join(err, err2)
 }
 
-// spread shares n operations among the clients and returns how long each took.
+// spread divides n operations among the clients and returns the latency of each.
 func spread(ctx context.Context, clients []*client, n int, do operation) ([]time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -105,23 +97,11 @@ func spread(ctx context.Context, clients []*client, n int, do operation) ([]time
 	return times, context.Cause(ctx)
 }
 
-// ownCPU is the processor time of this program.
+// ownCPU returns the processor time of this program.
 func ownCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0 // cannot happen for the calling process
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// pause waits for d.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// machine describes what the figures were measured on and with; without it
-// they mean nothing.
+// machine describes the hardware, the operating system and the binaries of a run. Figures
+// cannot be compared without it.
 func machine(dir string, binaries ...string) ([]string, error) {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
@@ -51,7 +53,7 @@ func machine(dir string, binaries ...string) ([]string, error) {
 	return lines, nil
 }
 
-// made tells what a binary was made of, as the toolchain recorded it.
+// made returns the build information that the Go toolchain recorded in a binary.
 func made(file string) (string, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
@@ -72,8 +74,8 @@ func made(file string) (string, error) {
 	return line, nil
 }
 
-// syncTime is the median time of a small write that reaches the disk: every
-// write of both servers waits for one.
+// syncTime returns the median time of a small write with fsync. Every write of both
+// servers waits for one.
 func syncTime(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, "fsync")
 	if err != nil {
@@ -93,10 +95,10 @@ func syncTime(dir string) (time.Duration, error) {
 		times = append(times, time.Since(begin))
 	}
 	slices.Sort(times)
-	return percentile(times, 50), nil
+	return child.Percentile(times, 50), nil
 }
 
-// memoryDisk warns about a directory that is no disk: fsync is free there.
+// memoryDisk returns a warning if a directory is in memory, where fsync costs nothing.
 func memoryDisk(dir string) string {
 	const tmpfs = 0x01021994
 	var s syscall.Statfs_t

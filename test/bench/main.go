@@ -1,7 +1,6 @@
-// Command bench compares kcp with a stock Kubernetes API server of the same
-// version, side by side in one run on one machine, and prints a table in
-// Markdown. It starts every server itself, as a child process, talks to it as
-// any client does, and leaves nothing behind.
+// Command bench compares kcp with a stock Kubernetes API server of the same version, in one
+// run on one machine, and prints a table in Markdown. It starts the servers as child
+// processes, uses their public APIs, and deletes all their data at the end.
 //
 //	go build -o bin/ ./cmd/kcp
 //	go -C test/tools build -o "$PWD/bin/" ./cmd/kube
@@ -12,18 +11,18 @@
 // What the figures mean:
 //
 //   - CPU is the processor time, user and kernel, of the API server and etcd on
-//     both sides. A stock controller manager runs too and its CPU is shown, but
-//     it is not in the ratio; kcp's controllers are in its one process.
-//   - Memory is anonymous resident memory, so etcd's mapped file does not count
-//     but its index does.
-//   - Both serve TLS and HTTP/2 to the same client with bearer tokens, to a user
-//     whom RBAC has granted everything, and both sync to disk.
-//   - Memory of a server at rest is that after -settle, a minute; what is left of a
-//     tree of workspaces, after five times that.
-//   - A workspace is usable when a config map was written in it; a namespace,
-//     when its default service account exists and a config map was written.
+//     both sides. The CPU of the stock controller manager is shown, but it is not in
+//     the ratio; kcp's controllers are in its one process.
+//   - Memory is anonymous resident memory. It includes etcd's index, but not etcd's
+//     mapped file.
+//   - Both serve TLS and HTTP/2 to the same client with bearer tokens. RBAC grants the
+//     user everything. Both sync to disk.
+//   - Memory of a server at rest is measured after -settle, a minute by default. After
+//     a tree of workspaces is deleted, memory is measured after five times that.
+//   - A workspace is usable when a config map is written in it. A namespace is usable
+//     when its default service account exists and a config map is written.
 //
-// It prints figures and judges none: it fails only if an operation fails.
+// It does not judge the figures: it fails only if an operation fails.
 package main
 
 import (
@@ -54,7 +53,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options are the values of the flags.
 type options struct {
 	kcp, kube string
 	subjects  string
@@ -67,7 +66,7 @@ type options struct {
 	plan      plan
 }
 
-// plan is how much of everything is done.
+// plan holds the amount of work of each case.
 type plan struct {
 	starts      int           // fresh starts; the median is reported
 	rounds      int           // the subjects take turns this many times in a case
@@ -83,6 +82,8 @@ type plan struct {
 	tree        int           // workspaces in a tree
 	children    int           // below each workspace of a tree, but below its leaves
 	crowd       int           // workspaces below root
+	data        int           // MiB in a server that is then started again
+	object      int           // bytes of each of its objects; 0 for a mix of sizes
 	footprints  string        // numbers of workspaces at which memory is measured
 	settle      time.Duration // between the last write and the measurement
 }
@@ -115,6 +116,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.tree, "tree", 10000, "workspaces in a tree that is made and deleted")
 	f.IntVar(&p.children, "children", 10, "workspaces below each in a tree; as many as there are make it flat")
 	f.IntVar(&p.crowd, "crowd", 100000, "workspaces of a server that is then started again; they need about 2 GB on disk, and 4 minutes or more")
+	f.IntVar(&p.data, "data", 1200, "MiB of objects in a server that is then started again; they need about three times that on disk")
+	f.IntVar(&p.object, "data-object", 0, "bytes of each of these objects; 0 for a mix of sizes")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
@@ -125,13 +128,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, data: 4, footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }
 
 func (p *plan) check() error {
-	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree, "children": p.children, "crowd": p.crowd} {
+	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree, "children": p.children, "crowd": p.crowd, "data": p.data} {
 		if n < 1 {
 			return fmt.Errorf("-%s is %d, want at least 1", name, n)
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// unit says how a figure is written.
+// unit is the unit of a figure; it selects the format.
 type unit string
 
 const (
@@ -21,7 +21,7 @@ const (
 	plainCount unit = ""
 )
 
-// row is one figure of every subject.
+// row holds one figure for every subject.
 type row struct {
 	Case   string             `json:"case"`
 	Figure string             `json:"figure"`
@@ -29,7 +29,7 @@ type row struct {
 	Values map[string]float64 `json:"values"`
 }
 
-// report collects figures in the order in which they were first reported.
+// report collects figures, in the order in which they are first added.
 type report struct {
 	Machine  []string `json:"machine"`
 	Subjects []string `json:"subjects"`
@@ -86,7 +86,7 @@ func (r *report) markdown(w io.Writer) error {
 	return err
 }
 
-// json writes the same as JSON; durations are seconds.
+// json writes the report as JSON; durations are in seconds.
 func (r *report) json(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -96,7 +96,7 @@ func (r *report) json(w io.Writer) error {
 func quotient(values map[string]float64, a, b string) string {
 	x, okA := values[a]
 	y, okB := values[b]
-	if !okA || !okB || y <= 0 || x < 0 { // no ratio of noise around zero
+	if !okA || !okB || y <= 0 || x < 0 { // around zero a ratio is noise
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", x/y)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,38 +8,34 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/test/child"
 	"github.com/unforked/kcp/test/stock"
 )
 
-// subject is a kind of server that is measured. It knows how to start one.
+// subject is a kind of server to measure.
 type subject interface {
 	name() string
-	// start returns a server that answers /readyz. With controllers it can also
-	// make tenants.
+	// start returns a ready server. Only with controllers it can create tenants.
 	start(ctx context.Context, dir string, controllers bool) (*server, error)
 }
 
-// tenant is a place of its own for objects: a workspace of kcp, a namespace of
-// a stock server.
+// tenant is a workspace of kcp, or a namespace of a stock server.
 type tenant struct {
 	configMaps string // URL path of the config maps in its (default) namespace
 	all        string // URL path that lists the config maps of the whole tenant
 }
 
-// server is a running server: the processes that store and serve, which are
-// what is measured, and beside them the controller manager if it is a process
-// of its own.
+// server is a running server. The measured processes are the API server and etcd, without
+// the stock controller manager.
 type server struct {
 	subject string
 	dir     string
 	took    time.Duration // from exec to ready
-	began   time.Time
 
 	measured []*stock.Process // API server and etcd
 	beside   []*stock.Process // controller manager
@@ -54,7 +48,7 @@ type server struct {
 	newTenant func(ctx context.Context, c *client, name string) (tenant, error)
 }
 
-// stop ends every process, those started last first, and waits for them.
+// stop ends every process, in reverse order of their start, and waits for them.
 func (s *server) stop() {
 	for i := range s.closers {
 		s.closers[len(s.closers)-1-i]()
@@ -63,13 +57,6 @@ func (s *server) stop() {
 	for i := range all {
 		all[len(all)-1-i].Stop()
 	}
-}
-
-// ready waits until the server at the URL is ready, and notes how long it took.
-func (s *server) ready(ctx context.Context, url string, p *stock.Process) error {
-	err := stock.Ready(ctx, url, p)
-	s.took = time.Since(s.began)
-	return err
 }
 
 func sumCPU(ps []*stock.Process) (time.Duration, error) {
@@ -84,10 +71,10 @@ func sumCPU(ps []*stock.Process) (time.Duration, error) {
 	return sum, nil
 }
 
-// footprint is what the measured processes hold.
+// footprint is the memory and the storage that the measured processes use.
 type footprint struct {
 	memory     float64 // anonymous resident bytes
-	liveHeap   float64 // bytes that the last collections found alive
+	liveHeap   float64 // live heap bytes after the last garbage collection
 	goroutines float64
 	series     float64 // lines of /metrics that are not comments
 	stored     float64 // bytes in use in etcd's database
@@ -104,16 +91,16 @@ func (s *server) footprint(ctx context.Context) (footprint, error) {
 		f.memory += m
 	}
 	for _, config := range s.metrics {
-		c, err := newClient(config)
+		c, err := child.NewClient(config)
 		if err != nil {
 			return f, err
 		}
-		b, err := c.call(ctx, http.MethodGet, "/metrics", "*/*", nil)
-		c.close()
+		b, err := c.Call(ctx, http.MethodGet, "/metrics", "*/*", nil)
+		c.Close()
 		if err != nil {
 			return f, err
 		}
-		m, series := parseMetrics(b)
+		m, series := child.ParseMetrics(b)
 		percent := 100.0 // the default of Go
 		if v, ok := m["go_gc_gogc_percent"]; ok && v > 0 {
 			percent = v
@@ -135,8 +122,8 @@ func (s *server) footprint(ctx context.Context) (footprint, error) {
 	return f, err
 }
 
-// watchMemory looks at the memory of the measured processes until the function
-// returned is called, which tells the most that it saw.
+// watchMemory samples the memory of the measured processes. The returned function stops
+// the sampling and returns the maximum.
 func (s *server) watchMemory(ctx context.Context) (highest func() (float64, error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var most float64
@@ -144,7 +131,7 @@ func (s *server) watchMemory(ctx context.Context) (highest func() (float64, erro
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for failed == nil && pause(ctx, 100*time.Millisecond) == nil {
+		for failed == nil && child.Pause(ctx, 100*time.Millisecond) == nil {
 			var sum float64
 			for _, p := range s.measured {
 				m, err := p.Memory()
@@ -160,28 +147,8 @@ func (s *server) watchMemory(ctx context.Context) (highest func() (float64, erro
 	}
 }
 
-// parseMetrics returns the metrics that have no labels, and the number of
-// series.
-func parseMetrics(b []byte) (map[string]float64, int) {
-	values, series := map[string]float64{}, 0
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		series++
-		name, value, _ := strings.Cut(line, " ")
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			values[name] = v
-		}
-	}
-	return values, series
-}
-
-// databaseSize is the size of etcd's file, for a server that shows no metrics
-// of etcd: it includes free pages.
+// databaseSize returns the size of etcd's file, including free pages. It is used for a
+// server without metrics of etcd.
 func databaseSize(dir string) (float64, error) {
 	var size float64
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

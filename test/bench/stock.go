@@ -41,8 +41,8 @@ func (k *kube) start(ctx context.Context, dir string, controllers bool) (*server
 	return s, nil
 }
 
-// startControllers runs the controller manager and waits until it has made the
-// first service account.
+// startControllers starts the controller manager and waits until it has created the first
+// service account.
 func startControllers(ctx context.Context, c *stock.ControlPlane, s *server) error {
 	if err := c.StartControllers(); err != nil {
 		return err
@@ -68,11 +68,11 @@ func startControllers(ctx context.Context, c *stock.ControlPlane, s *server) err
 	}
 }
 
-// newNamespace makes a namespace and returns when its default service account
-// exists: a pod could be made in it from then on.
+// newNamespace creates a namespace and returns when its default service account exists,
+// which pods need.
 func newNamespace(ctx context.Context, c *client, accounts *accounts, name string) (tenant, error) {
 	seen := accounts.wait(name)
-	err := c.post(ctx, "/api/v1/namespaces", &corev1.Namespace{
+	err := c.Post(ctx, "/api/v1/namespaces", &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 	})

@@ -9,12 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// lists measures how long one client waits for a list that must show every
-// write before it, while the others write in tenants of their own. Writers
-// first keep an even pace that leaves the machine time to spare, then write as
-// fast as they can.
+// lists measures the latency of consistent lists by one client, while the other clients
+// write in their own tenants. The writers first write at a fixed rate that does not
+// saturate the machine, then as fast as they can.
 func lists(ctx context.Context, b *bench) error {
 	sides, done, err := b.sides(ctx)
 	if err != nil {
@@ -50,17 +51,17 @@ func lists(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// listRound lists while the others write, and stops them afterwards.
+// listRound measures lists while the other clients write, and stops these at the end.
 func (b *bench) listRound(ctx context.Context, s *side, name string, every time.Duration) (sample, error) {
 	listed, err := b.fill(ctx, s, name)
 	if err != nil {
 		return sample{}, err
 	}
-	lister, err := connect(ctx, s.user, 1)
+	lister, err := child.Connect(ctx, s.user, 1)
 	if err != nil {
 		return sample{}, err
 	}
-	defer closeAll(lister)
+	defer child.CloseAll(lister)
 	var elsewhere []tenant
 	for i, c := range s.clients {
 		t, err := s.newTenant(ctx, c, fmt.Sprintf("%s-writer-%d", name, i))
@@ -85,14 +86,14 @@ func (b *bench) listRound(ctx context.Context, s *side, name string, every time.
 					stop(fmt.Errorf("writer: %w", err)) // ends the lists too
 					return
 				}
-				if every > 0 && pause(writing, every) != nil {
+				if every > 0 && child.Pause(writing, every) != nil {
 					return
 				}
 			}
 		})
 	}
 	x, err := s.load(writing, lister, b.plan.lists/b.plan.rounds, func(ctx context.Context, c *client, _ int) error {
-		_, err := c.call(ctx, http.MethodGet, listed.all, b.encoding.media, nil)
+		_, err := c.Call(ctx, http.MethodGet, listed.all, b.encoding.media, nil)
 		return err
 	})
 	finished.Store(true) // a write in flight may end, so that the server is left in peace
@@ -103,8 +104,8 @@ func (b *bench) listRound(ctx context.Context, s *side, name string, every time.
 	return x, err
 }
 
-// makeTenants measures how long it takes until a config map can be written in a
-// new tenant, with one client and with all.
+// makeTenants measures the time until a config map can be written in a new tenant, with one
+// client and with all.
 func makeTenants(ctx context.Context, b *bench) error {
 	sides, done, err := b.sides(ctx)
 	if err != nil {
@@ -147,7 +148,7 @@ func makeTenants(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// footprints measures what one more tenant costs a server that does nothing.
+// footprints measures the memory and storage of one more tenant on an idle server.
 func footprints(ctx context.Context, b *bench) error {
 	var counts []int
 	for f := range strings.SplitSeq(b.plan.footprints, ",") {
@@ -158,7 +159,7 @@ func footprints(ctx context.Context, b *bench) error {
 		counts = append(counts, n)
 	}
 	var servers []*server
-	if b.short { // tiny counts say nothing about memory; save the start
+	if b.short { // memory cannot be measured with tiny counts
 		shared, err := b.servers(ctx)
 		if err != nil {
 			return err
@@ -190,14 +191,14 @@ func footprints(ctx context.Context, b *bench) error {
 	return context.Cause(ctx)
 }
 
-// grow makes tenants up to each count, waits and measures.
+// grow creates tenants up to each count, waits for the settle time and measures.
 func (b *bench) grow(ctx context.Context, s *server, counts []int, turn *sync.Mutex) error {
-	clients, err := connect(ctx, s.user, b.plan.clients)
+	clients, err := child.Connect(ctx, s.user, b.plan.clients)
 	if err != nil {
 		return err
 	}
-	defer closeAll(clients)
-	if err := pause(ctx, b.plan.settle); err != nil {
+	defer child.CloseAll(clients)
+	if err := child.Pause(ctx, b.plan.settle); err != nil {
 		return err
 	}
 	empty, err := s.footprint(ctx)
@@ -218,7 +219,7 @@ func (b *bench) grow(ctx context.Context, s *server, counts []int, turn *sync.Mu
 			return err
 		}
 		made = n
-		if err := pause(ctx, b.plan.settle); err != nil {
+		if err := child.Pause(ctx, b.plan.settle); err != nil {
 			return err
 		}
 		f, err := s.footprint(ctx)
@@ -230,11 +231,11 @@ func (b *bench) grow(ctx context.Context, s *server, counts []int, turn *sync.Mu
 	return nil
 }
 
-// reportEach reports what one of n tenants added to the empty server.
+// reportEach reports the average cost of one of n tenants.
 func (b *bench) reportEach(subject string, n int, empty, full footprint) {
 	of := fmt.Sprintf("one more workspace (stock: namespace), of %d", n)
 	stored := "etcd, bytes in use"
-	if full.files { // free pages included: no figure to compare
+	if full.files { // free pages are included, so the figures cannot be compared
 		stored = "etcd, size of its file"
 	}
 	for _, x := range []struct {

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-// watches measures what one more watch costs, each in a tenant of its own and with a
-// connection of its own, and how long an event of one tenant takes to its watcher
-// with none and with all of the others there.
+// watches measures the cost of one more watch, with one tenant and one connection per
+// watch. It also measures the latency of an event, without and with all other watches.
 func watches(ctx context.Context, b *bench) error {
 	for _, subject := range b.subjects {
 		s, err := b.fresh(ctx, subject, true)
@@ -30,11 +31,11 @@ func watches(ctx context.Context, b *bench) error {
 }
 
 func (b *bench) watch(ctx context.Context, s *server) error {
-	clients, err := connect(ctx, s.user, b.plan.clients)
+	clients, err := child.Connect(ctx, s.user, b.plan.clients)
 	if err != nil {
 		return err
 	}
-	defer closeAll(clients)
+	defer child.CloseAll(clients)
 	tenants := make([]tenant, b.plan.watches)
 	if _, err := s.load(ctx, clients, len(tenants), func(ctx context.Context, c *client, i int) (err error) {
 		tenants[i], err = s.newTenant(ctx, c, fmt.Sprintf("watched-%d", i))
@@ -42,7 +43,7 @@ func (b *bench) watch(ctx context.Context, s *server) error {
 	}); err != nil {
 		return err
 	}
-	if err := pause(ctx, b.plan.settle); err != nil {
+	if err := child.Pause(ctx, b.plan.settle); err != nil {
 		return err
 	}
 	before, err := s.footprint(ctx)
@@ -66,7 +67,7 @@ func (b *bench) watch(ctx context.Context, s *server) error {
 		}
 		open = append(open, w)
 	}
-	if err := pause(ctx, b.plan.settle); err != nil {
+	if err := child.Pause(ctx, b.plan.settle); err != nil {
 		return err
 	}
 	after, err := s.footprint(ctx)
@@ -80,7 +81,7 @@ func (b *bench) watch(ctx context.Context, s *server) error {
 	return b.deliver(ctx, s, clients[0], tenants[0], fmt.Sprintf("event to its watcher, %d watches elsewhere", len(tenants)-1))
 }
 
-// deliver measures from the begin of a write to the arrival of its event.
+// deliver measures the time from the start of a write to the arrival of its event.
 func (b *bench) deliver(ctx context.Context, s *server, c *client, t tenant, of string) error {
 	name := fmt.Sprintf("event-%d", len(of))
 	if err := b.create(ctx, c, t.configMaps, name); err != nil {
@@ -116,13 +117,13 @@ type watcher struct {
 }
 
 func startWatch(ctx context.Context, s *server, t tenant) (*watcher, error) {
-	c, err := newClient(s.user)
+	c, err := child.NewClient(s.user)
 	if err != nil {
 		return nil, err
 	}
-	body, err := c.rest.Get().RequestURI(t.configMaps+"?watch=1&allowWatchBookmarks=false").MaxRetries(0).SetHeader("Accept", jsonType).Stream(ctx)
+	body, err := c.Stream(ctx, t.configMaps+"?watch=1&allowWatchBookmarks=false")
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	w := &watcher{client: c, body: body, events: make(chan string, 64)}
@@ -143,7 +144,7 @@ func startWatch(ctx context.Context, s *server, t tenant) (*watcher, error) {
 	return w, nil
 }
 
-// await returns when an event came that has a word in it.
+// await returns when an event that contains the word arrives.
 func (w *watcher) await(word string) error {
 	timeout := time.NewTimer(time.Minute)
 	defer timeout.Stop()
@@ -165,5 +166,5 @@ func (w *watcher) await(word string) error {
 func (w *watcher) close() {
 	_ = w.body.Close() // nothing more is read
 	w.ended.Wait()
-	w.client.close()
+	w.client.Close()
 }

@@ -17,26 +17,26 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bundle is the CRDs of one version of a project, and the samples that it brings.
+// bundle has the CRDs and samples of one version of a project.
 type bundle struct {
 	name    string
 	crds    []definition
 	samples map[string][]sample // by group and kind
 }
 
-// definition is a CRD: as the project wrote it, and understood.
+// definition is a CRD, in its original form and parsed.
 type definition struct {
 	body string // JSON
 	apiextensionsv1.CustomResourceDefinition
 }
 
-// sample is an object of a project: valid or not, that is for the servers to say.
+// sample is a valid or invalid object of a project.
 type sample struct {
 	name   string
 	object map[string]any
 }
 
-// bundles returns those of test/tools/bundles.txt: all, or those of the short form.
+// bundles returns all bundles of test/tools/bundles.txt, or those of the short form.
 func bundles(t *testing.T, long bool) []*bundle {
 	t.Helper()
 	text, err := os.ReadFile("../tools/bundles.txt")
@@ -74,8 +74,8 @@ func under(dir, list string) []string {
 	return out
 }
 
-// download returns where the files of a module are. It compares the hash itself:
-// nothing requires the module, so that no go.sum has it.
+// download returns the folder of a module. It compares the hash itself, because no go.sum has
+// the module.
 func download(t *testing.T, module, sum string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
@@ -123,15 +123,15 @@ func readBundle(t *testing.T, name, crds string, samples []string) *bundle {
 	return b
 }
 
-// named tells whether the object has a name: without, there is no URL for it.
+// named reports whether the object has a name. Without a name it has no URL.
 func named(object map[string]any) bool {
 	meta, _ := object["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
 	return name != "" && !strings.ContainsAny(name, "/${<")
 }
 
-// documents returns all YAML below a file or folder, also that which stands in
-// pages of documentation. What is no YAML, such as a template, is left out.
+// documents returns all YAML documents below a file or folder, also those in pages of
+// documentation. It ignores text that is not YAML, such as templates.
 func documents(t *testing.T, root string) []sample {
 	t.Helper()
 	var out []sample

@@ -1,6 +1,6 @@
-// Package conformance checks that a workspace answers as a stock kube-apiserver of
-// the same version does: both are sent the same requests, and all answers must be
-// equal but for what no two servers have in common, such as uids and times.
+// Package conformance compares the answers of a workspace with those of a stock kube-apiserver of
+// the same version. All answers to equal requests must be equal, except for values that always
+// differ between servers, such as uids and times.
 package conformance
 
 import (
@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// patience is how long the tests wait for what a server does after its answer.
-const patience = time.Minute
+// timeout is the maximum wait for effects after an answer.
+const timeout = time.Minute
 
-// TestConformance runs a short form, with a sample of everything. The variable
-// CONFORMANCE has what else is wanted: "long" runs all of it; "stock" compares
-// two stock servers, between which there is no difference, if the test is right.
+// TestConformance runs a short form, with a sample of all requests. The variable CONFORMANCE
+// selects other forms: "long" runs all requests; "stock" compares two stock servers, which must
+// not differ.
 func TestConformance(t *testing.T) {
 	c := &comparison{long: wanted("long"), want: startStock(t)}
 	if wanted("stock") {
@@ -55,21 +55,21 @@ func wanted(word string) bool {
 	return slices.Contains(strings.Split(os.Getenv("CONFORMANCE"), ","), word)
 }
 
-// comparison is of two servers.
+// comparison compares two servers.
 type comparison struct {
 	long      bool // all requests, not only a sample
 	want, got *side
 	known     map[string]difference
-	// workspace returns an empty cluster of the server that is checked; where they
-	// are not separate, it is always the same.
+	// workspace returns an empty cluster of the tested server, or always the same one if
+	// separate is false.
 	workspace func(t *testing.T, name string) *side
 	separate  bool
 
 	requests atomic.Int64
 }
 
-// compare sends a request to both servers, and reports how the answers differ. It
-// returns what the stock server said.
+// compare sends a request to both servers, and reports differences of the answers. It returns
+// the answer of the stock server.
 func (c *comparison) compare(t *testing.T, r request) answer {
 	t.Helper()
 	want, got := c.both(t, r)
@@ -79,8 +79,7 @@ func (c *comparison) compare(t *testing.T, r request) answer {
 	return want
 }
 
-// settle is compare for what servers do a moment after their answer: it repeats a
-// request that changes nothing until the answers are equal.
+// settle is compare for effects after an answer: it repeats a read until the answers are equal.
 func (c *comparison) settle(t *testing.T, r request) {
 	t.Helper()
 	var wrong string
@@ -89,7 +88,7 @@ func (c *comparison) settle(t *testing.T, r request) {
 		wrong = c.judge(r.name, want, got)
 		return wrong == "" && want.Status < 300
 	}) {
-		t.Errorf("%s %s, after %v: %s", r.method, r.path, patience, wrong)
+		t.Errorf("%s %s, after %v: %s", r.method, r.path, timeout, wrong)
 	}
 }
 
@@ -104,7 +103,7 @@ func (c *comparison) both(t *testing.T, r request) (want, got answer) {
 	return want, got
 }
 
-// judge says what is wrong with an answer, if anything is.
+// judge returns the unexpected differences of an answer.
 func (c *comparison) judge(name string, want, got answer) string {
 	is := differences(want, got)
 	k, listed := c.known[name]
@@ -119,11 +118,11 @@ func (c *comparison) judge(name string, want, got answer) string {
 	return ""
 }
 
-// pair is what the stock server and the other say in one place of an answer: JSON,
-// or nothing.
+// pair has the JSON of the stock server and of kcp in one place of an answer; empty if there is
+// none.
 type pair struct{ stock, kcp string }
 
-// differences returns by their path the places in which two answers differ.
+// differences returns the differences of two answers by their path.
 func differences(want, got answer) map[string]pair {
 	out := map[string]pair{}
 	walk("", generic(want), generic(got), out)
@@ -164,7 +163,7 @@ func walk(path string, a, b any, out map[string]pair) {
 // generic returns v as JSON decodes it.
 func generic(v any) (out any) {
 	if json.Unmarshal([]byte(text(v)), &out) != nil {
-		return nil // not reached: v has been decoded from JSON
+		return nil // not reached: v was decoded from JSON
 	}
 	return out
 }
@@ -177,7 +176,7 @@ func text(v any) string {
 	return string(b)
 }
 
-// show prints at most a few differences, and of each at most the beginning.
+// show prints the first differences, with the beginning of each value.
 func show(all map[string]pair) string {
 	var b strings.Builder
 	for i, path := range slices.Sorted(maps.Keys(all)) {
@@ -190,12 +189,12 @@ func show(all map[string]pair) string {
 	return b.String()
 }
 
-// eventually tries until ok says that it is, or patience is at its end.
+// eventually calls ok until it returns true, or until the timeout.
 func eventually(t *testing.T, ok func() bool) bool {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	end := time.NewTimer(patience)
+	end := time.NewTimer(timeout)
 	defer end.Stop()
 	for {
 		if ok() {

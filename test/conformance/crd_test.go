@@ -14,8 +14,8 @@ import (
 
 const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-// bundles installs all bundles, each in a workspace of its own at the same time
-// where that is possible, and compares one after the other with the stock server.
+// bundles installs all bundles, each in its own workspace if the server has workspaces, and
+// compares one after the other with the stock server.
 func (c *comparison) bundles(t *testing.T, all []*bundle) {
 	if !c.long {
 		for _, b := range all {
@@ -44,7 +44,7 @@ func (c *comparison) bundles(t *testing.T, all []*bundle) {
 	}
 }
 
-// bundle compares everything about one bundle.
+// bundle compares one bundle.
 func (c *comparison) bundle(t *testing.T, b *bundle) {
 	c.install(t, b)
 	if t.Failed() {
@@ -69,7 +69,7 @@ func (c *comparison) bundle(t *testing.T, b *bundle) {
 	c.uninstall(t, b)
 }
 
-// install creates the CRDs, where they are not yet, and waits until they are served.
+// install creates missing CRDs, and waits until they are served.
 func (c *comparison) install(t *testing.T, b *bundle) {
 	t.Helper()
 	for _, s := range []*side{c.want, c.got} {
@@ -94,7 +94,7 @@ func (c *comparison) install(t *testing.T, b *bundle) {
 	}
 }
 
-// namespaces returns those of the samples.
+// namespaces returns the namespaces of the samples.
 func (b *bundle) namespaces() []string {
 	var out []string
 	for _, all := range b.samples {
@@ -107,7 +107,7 @@ func (b *bundle) namespaces() []string {
 	return out
 }
 
-// served compares the CRDs and what is said about them: discovery and OpenAPI.
+// served compares the CRDs, their discovery and OpenAPI.
 func (c *comparison) served(t *testing.T, b *bundle) {
 	get := func(path, accept string, only func(any) any) {
 		r := request{name: b.name + ": " + path, method: http.MethodGet, path: path, as: "user", header: http.Header{}, only: only}
@@ -150,8 +150,8 @@ func (c *comparison) served(t *testing.T, b *bundle) {
 	}
 }
 
-// conditions sorts the conditions of a CRD: several loops add them. Who wrote what,
-// and when, is their business too.
+// conditions sorts the conditions of a CRD, because several loops add them, and removes managed
+// fields.
 func conditions(v any) any {
 	if all, ok := field(v, "status", "conditions").([]any); ok {
 		slices.SortFunc(all, func(a, b any) int { return strings.Compare(text(a), text(b)) })
@@ -162,7 +162,7 @@ func conditions(v any) any {
 	return v
 }
 
-// withoutManagers leaves out who wrote the CRDs in a table: elsewhere it is loops.
+// withoutManagers removes the managed fields of the CRDs in a table, which differ.
 func withoutManagers(v any) any {
 	rows, _ := field(v, "rows").([]any)
 	for _, row := range rows {
@@ -171,8 +171,8 @@ func withoutManagers(v any) any {
 	return v
 }
 
-// groupIn keeps one group of a list, without the address that a server believes to
-// have: the stock one leaves it out when it aggregates several.
+// groupIn keeps one group of a list, without the server addresses: the stock server omits them
+// when it aggregates several groups.
 func groupIn(list, name string) func(any) any {
 	return func(v any) any {
 		all, _ := field(v, list).([]any)
@@ -186,7 +186,7 @@ func groupIn(list, name string) func(any) any {
 	}
 }
 
-// definitions keeps what OpenAPI v2 says about the kinds of a group.
+// definitions keeps the OpenAPI v2 definitions of the kinds of a group.
 func definitions(group string) func(any) any {
 	return func(v any) any {
 		out := map[string]any{}
@@ -206,7 +206,7 @@ func definitions(group string) func(any) any {
 	}
 }
 
-// uninstall deletes the CRDs, and with them all objects, and waits until both are gone.
+// uninstall deletes the CRDs with all objects, and waits until both are gone.
 func (c *comparison) uninstall(t *testing.T, b *bundle) {
 	var all sync.WaitGroup
 	for _, d := range b.crds {

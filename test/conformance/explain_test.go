@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/test/stock"
 )
 
-// openapi returns what kubectl explain reads.
+// openapi returns the documents that kubectl explain reads.
 func (s *side) openapi(t *testing.T) openapi.Client {
 	t.Helper()
 	c, err := discovery.NewDiscoveryClientForConfig(s.config(stock.UserToken))
@@ -24,7 +24,7 @@ func (s *side) openapi(t *testing.T) openapi.Client {
 	return cached.NewClient(c.OpenAPIV3())
 }
 
-// explainNatives compares what kubectl explain says about built-in kinds.
+// explainNatives compares the output of kubectl explain for built-in kinds.
 func (c *comparison) explainNatives(t *testing.T) {
 	want, got := c.want.openapi(t), c.got.openapi(t)
 	all := []string{
@@ -42,7 +42,7 @@ func (c *comparison) explainNatives(t *testing.T) {
 	}
 }
 
-// explain compares what kubectl explain --recursive says about one kind.
+// explain compares the output of kubectl explain --recursive for one kind.
 func (c *comparison) explain(t *testing.T, want, got openapi.Client, r schema.GroupVersionResource) {
 	t.Helper()
 	c.requests.Add(1)

@@ -18,8 +18,8 @@ import (
 	"github.com/unforked/kcp/test/stock"
 )
 
-// Helm installs, upgrades, rolls back and uninstalls a chart in ten workspaces at
-// once, which do not notice each other: in the short form of the test, in three.
+// Helm installs, upgrades, rolls back and uninstalls a chart in ten workspaces at once, without
+// interference. The short form uses three workspaces.
 func TestHelm(t *testing.T) {
 	helm, workspace := program(t, "helm"), startKCP(t)
 	n := 3
@@ -41,7 +41,7 @@ func TestHelm(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	// While one goes, the others stay as they are.
+	// The uninstallation of one release does not change the others.
 	all[0].uninstall(t)
 	together(all[1:], func(r *release) { r.rollback(t) })
 	together(all[1:], func(r *release) { r.uninstall(t) })
@@ -55,13 +55,13 @@ func together(all []*release, do func(*release)) {
 	wait.Wait()
 }
 
-// release is that of the chart in one workspace.
+// release is a release of the chart in one workspace.
 type release struct {
 	*side
 	name, helm, kubeconfig, home, password string
 }
 
-// run calls Helm.
+// run runs Helm.
 func (r *release) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), r.helm, args...)
@@ -73,7 +73,7 @@ func (r *release) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// get returns what is at a path in the workspace.
+// get returns the object at a path in the workspace.
 func (r *release) get(t *testing.T, path string) (body any, status int) {
 	t.Helper()
 	a, raw, err := r.once(t, request{method: http.MethodGet, path: path, as: "user"})
@@ -88,7 +88,7 @@ const (
 	namespace = "/api/v1/namespaces/default"
 )
 
-// has checks what the chart has made, in the state that follows one call of Helm.
+// has checks the objects of the chart after one run of Helm.
 func (r *release) has(t *testing.T, want map[string]any) {
 	t.Helper()
 	greeting, _ := r.get(t, greetings+"/greeter")
@@ -139,7 +139,7 @@ func (r *release) rollback(t *testing.T) {
 	}
 }
 
-// uninstall removes the release. What hooks have made stays, and the CRD too.
+// uninstall removes the release. Objects of hooks and the CRD stay.
 func (r *release) uninstall(t *testing.T) {
 	r.run(t, "uninstall", "greeter", "--wait")
 	for path, want := range map[string]int{
@@ -152,7 +152,7 @@ func (r *release) uninstall(t *testing.T) {
 	}
 }
 
-// kubeconfig writes one for the user of a workspace.
+// kubeconfig writes a kubeconfig for the user of a workspace.
 func (s *side) kubeconfig(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")

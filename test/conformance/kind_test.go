@@ -52,7 +52,7 @@ func newKind(t *testing.T, b *bundle, d definition, version string) *kind {
 	return k
 }
 
-// path is where the objects of a namespace are.
+// path returns the URL path of the objects in a namespace.
 func (k *kind) path(namespace string) string {
 	if !k.namespaced {
 		return k.root + "/" + k.plural
@@ -74,14 +74,14 @@ func (k *kind) named(name string, object any) map[string]any {
 	return m
 }
 
-// objects compares what happens to objects of a kind, and returns how many samples
-// the stock server stored and how many it refused.
+// objects compares requests for objects of a kind. It returns the numbers of samples that the
+// stock server stored and refused.
 func (c *comparison) objects(t *testing.T, k *kind) (stored, refused int) {
 	samples, wrongs := spread(k.samples, 2), spread(mutations(k.schema), 8)
 	if c.long {
 		samples, wrongs = k.samples, spread(mutations(k.schema), 400)
 	}
-	var best map[string]any // the first that is valid
+	var best map[string]any // the first valid sample
 	for _, s := range samples {
 		a := c.sample(t, k, s)
 		if a.Status == http.StatusCreated && best == nil {
@@ -104,7 +104,7 @@ func (c *comparison) objects(t *testing.T, k *kind) (stored, refused int) {
 	return stored, refused + bad
 }
 
-// sample creates an object, looks at it, and deletes it.
+// sample creates an object, reads it, and deletes it.
 func (c *comparison) sample(t *testing.T, k *kind, s sample) answer {
 	t.Helper()
 	ns, _ := field(s.object, "metadata", "namespace").(string)
@@ -120,8 +120,8 @@ func (c *comparison) sample(t *testing.T, k *kind, s sample) answer {
 	return created
 }
 
-// mutated compares the answers to objects that are wrong in one place each. It
-// returns one that is valid, if any is, and how many are not.
+// mutated compares the answers to objects with one error each. It returns a valid object, if
+// there is one, and the number of invalid ones.
 func (c *comparison) mutated(t *testing.T, k *kind, all []mutation) (valid any, refused int) {
 	const workers = 4
 	var wait sync.WaitGroup
@@ -129,7 +129,7 @@ func (c *comparison) mutated(t *testing.T, k *kind, all []mutation) (valid any, 
 	for w := range workers {
 		wait.Go(func() {
 			for i := w; i < len(all); i += workers {
-				body := text(all[i].object) // what is no object at all is sent as it is
+				body := text(all[i].object) // text that is not an object is sent unchanged
 				if m, ok := all[i].object.(map[string]any); ok {
 					body = text(k.named("sample", m))
 				}
@@ -146,7 +146,7 @@ func (c *comparison) mutated(t *testing.T, k *kind, all []mutation) (valid any, 
 	for i, a := range answers {
 		if a.Status != http.StatusCreated {
 			refused++
-		} else if valid == nil && i%2 != 0 { // no field of it was ignored
+		} else if valid == nil && i%2 != 0 { // the server ignored no field
 			valid = all[i].object
 		}
 	}
@@ -162,8 +162,8 @@ const (
 
 func asJSON() http.Header { return http.Header{"Content-Type": {"application/json"}} }
 
-// lifecycle compares what can be done with one object that is valid, and tells
-// whether it could be created.
+// lifecycle compares all operations on one valid object, and reports whether it could be
+// created.
 func (c *comparison) lifecycle(t *testing.T, k *kind, object map[string]any) bool {
 	path := k.path("")
 	created := c.compare(t, request{name: k.title + " create", method: http.MethodPost, path: path, as: "user", header: asJSON(), body: text(object)})
@@ -186,8 +186,8 @@ func (c *comparison) lifecycle(t *testing.T, k *kind, object map[string]any) boo
 	return true
 }
 
-// step is one request to the object "best": where a body is, as is its type, and
-// else what the client accepts.
+// step is one request to the object "best". as is the content type if there is a body, and
+// otherwise the Accept header.
 type step struct {
 	name, to, as, body string
 	events             int
@@ -292,7 +292,7 @@ func scaleSteps(k *kind) []step {
 	}
 }
 
-// endSteps delete the object, which something holds for a while.
+// endSteps delete the object, which a finalizer blocks for a while.
 func endSteps() []step {
 	return []step{
 		{"delete another", "DELETE /best", "application/json", `{"preconditions":{"uid":"00000000-0000-0000-0000-000000000000"}}`, 0},

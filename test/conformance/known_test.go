@@ -1,17 +1,17 @@
 package conformance
 
-// difference is what is known to differ in the answers to one request.
+// difference has the known differences of the answers to one request.
 type difference struct {
 	why string
 	at  map[string]pair // by the path in the answer; nothing else may differ
 }
 
-// known returns the requests whose answers differ, with the reason. A request that
-// does not differ any more must be taken off.
+// known returns the requests with different answers, and the reasons. Requests whose answers do
+// not differ any more must be removed.
 func known() map[string]difference {
 	reason := difference{"the authorizer of workspaces gives a reason for every refusal",
 		map[string]pair{".Body.status.reason": {kcp: `"access denied"`}}}
-	// The fields of a namespace that the server makes for everybody.
+	// The managed fields of a namespace that the server creates.
 	label := `"fieldsV1":{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}`
 	maker := pair{stock: `[{"apiVersion":"v1","fieldsType":"FieldsV1",` + label +
 		`,"manager":"kube-apiserver","operation":"Update","time":"\u003ctime\u003e"}]`}
@@ -37,6 +37,19 @@ func known() map[string]difference {
 			map[string]pair{".Body.rows[0].object.metadata.managedFields": maker}},
 		"core.http: namespace status": {"what every workspace has is stored without managed fields",
 			map[string]pair{".Body.metadata.managedFields": maker}},
+		"core.http: unknown resource": {"the message says what to do", map[string]pair{
+			".Body.details.causes": {kcp: `[{"message":"404 page not found","reason":"UnexpectedServerResponse"}]`},
+			".Body.details.kind":   {kcp: `"nonsense"`},
+			".Body.message": {`"the server could not find the requested resource"`,
+				`"the server could not find the requested resource: workspaces run no containers, and this one serves no nonsense; ` +
+					`\"kubectl api-resources\" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)"`},
+		}},
+		"core.http: unknown group": {"the answer is a Status, whose message says what to do", map[string]pair{
+			".ContentType": {`"text/plain; charset=utf-8"`, `"application/json"`},
+			".Body": {`"404 page not found\n"`, `{"apiVersion":"v1","code":404,"details":{"causes":[{"message":"404 page not found","reason":"UnexpectedServerResponse"}],` +
+				`"group":"nonsense.io","kind":"things"},"kind":"Status","message":"the server could not find the requested resource: this workspace serves no things.nonsense.io; ` +
+				`\"kubectl api-resources\" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)","metadata":{},"reason":"NotFound","status":"Failure"}`},
+		}},
 		"core.http: token": {"the audience is that of the server", map[string]pair{
 			".Body.spec.audiences[0]": {`"https://kubernetes.default.svc.cluster.local"`, `"https://kcp.default.svc"`}}},
 	}

@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// request is one entry of a file in testdata: a line "### name", a line with
-// method and path, headers, an empty line, and the body. Some headers are for the
-// test alone: As (a user), Events (how many events of a watch to read), Until (the
-// status to wait for), and Follow (list all pages).
+// request is one entry of a file in testdata: a line "### name", a line with method and path,
+// headers, an empty line, and the body. Some headers are for the test only: As (a user), Events
+// (the number of watch events to read), Until (the status to wait for), and Follow (list all
+// pages).
 type request struct {
 	name, method, path, as, body string
 	header                       http.Header
 	events, until                int
 	follow                       bool
-	only                         func(any) any // what is compared of the body
+	only                         func(any) any // selects the compared part of the body
 }
 
 func files(t *testing.T) []string {
@@ -74,7 +74,7 @@ func parse(t *testing.T, file string) []request {
 	return out
 }
 
-// normal returns v without what no two servers have in common; key is where v was.
+// normal returns v without values that always differ between servers; key is the field of v.
 func (c cleaner) normal(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -85,27 +85,27 @@ func (c cleaner) normal(key string, v any) any {
 			}
 			if x = c.normal(k, x); k == "annotations" {
 				if m, ok := x.(map[string]any); ok && len(m) == 0 {
-					continue // kcp.io/cluster was the only one
+					continue // it has only kcp.io/cluster
 				}
 			}
-			out[c.plain("", k)] = x // in managed fields, a key may be an uid
+			out[c.plain("", k)] = x // in managed fields, a key may be a uid
 		}
 		if out["kind"] == "Status" {
 			unordered(out)
 		}
-		if out["openapi"] != nil { // the rest names the server and its credentials
+		if out["openapi"] != nil { // the rest has the address of the server and its credentials
 			return map[string]any{"paths": out["paths"], "schemas": field(out, "components", "schemas")}
 		}
 		return out
 	case []any:
-		if key == "resources" || key == "subresources" { // of discovery: in any order
+		if key == "resources" || key == "subresources" { // of discovery, whose order varies
 			v = slices.SortedFunc(slices.Values(v), func(a, b any) int { return strings.Compare(text(a), text(b)) })
 		}
 		out := make([]any, len(v))
 		for i, x := range v {
 			out[i] = c.normal(key, x)
 		}
-		if key == "managedFields" { // by time, of which nothing is left
+		if key == "managedFields" { // sorted by times, which are removed
 			slices.SortFunc(out, func(a, b any) int { return strings.Compare(text(a), text(b)) })
 		}
 		return out
@@ -115,9 +115,8 @@ func (c cleaner) normal(key string, v any) any {
 	return v
 }
 
-// unordered sorts what is wrong with an object if it is several things: servers
-// find them in the order of a map, and so that of the message is another each time.
-// So it is with managed fields that a message quotes.
+// unordered sorts the errors of a message with several errors. Servers find them in the random
+// order of a map. The same applies to managed fields in a message.
 func unordered(status map[string]any) {
 	causes, _ := field(status, "details", "causes").([]any)
 	message, _ := status["message"].(string)
@@ -139,10 +138,10 @@ func words(s string) string {
 	return strings.Join(all, " ")
 }
 
-// cleaner takes out of strings what no two servers have in common.
+// cleaner removes values from strings that always differ between servers.
 type cleaner []replacement
 
-// replacement is only tried where the mark is, as patterns are slow.
+// replacement is tried only in strings with the mark, because patterns are slow.
 type replacement struct {
 	mark    string
 	pattern *regexp.Regexp
@@ -151,7 +150,7 @@ type replacement struct {
 
 func newCleaner() cleaner {
 	return cleaner{
-		// Two of an object that a message quotes.
+		// Two fields of an object that a message quotes.
 		{"kcp.io/cluster", regexp.MustCompile(`\\?"annotations\\?":\{\\?"kcp.io/cluster\\?":\\?"\w+\\?"\},`), ""},
 		{"kcp.io/cluster", regexp.MustCompile(`\\?"kcp.io/cluster\\?":\\?"\w+\\?",?`), ""},
 		{"resourceVersion", regexp.MustCompile(`(resourceVersion\\?":\\?")\d+`), "$1<resourceVersion>"},
@@ -162,8 +161,7 @@ func newCleaner() cleaner {
 	}
 }
 
-// plain returns a string without what no two servers have in common; key is where
-// it was.
+// plain returns a string without values that always differ between servers; key is its field.
 func (c cleaner) plain(key, s string) string {
 	switch key {
 	case "uid", "resourceVersion", "continue", "token":

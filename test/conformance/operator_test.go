@@ -11,10 +11,9 @@ import (
 	"github.com/unforked/kcp/test/stock"
 )
 
-// External Secrets Operator, as its module is, runs beside the server with a
-// kubeconfig for one workspace, in which it turns ExternalSecrets into Secrets. It
-// links the libraries of all clouds, so that building it takes minutes: the test
-// runs in the long form alone.
+// The unmodified External Secrets Operator creates Secrets from ExternalSecrets in the workspace
+// of its kubeconfig. It links the libraries of all clouds, so its build takes minutes. The test
+// runs only in the long form.
 func TestOperator(t *testing.T) {
 	if !wanted("long") {
 		t.Skip("the operator is built and run by make conformance")
@@ -62,19 +61,19 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// store is a SecretStore of the provider for tests, which has its values itself.
+// store is a SecretStore of the fake provider, which contains its values.
 func store(password string) string {
 	return `{"apiVersion":"external-secrets.io/v1","kind":"SecretStore","metadata":{"name":"fake"},"spec":{"provider":{"fake":{"data":[
 		{"key":"/password","value":"` + password + `"}]}}}}`
 }
 
-// operator builds the operator, and returns it and the file with its CRDs.
+// operator builds the operator, and returns its path and the file with its CRDs.
 func operator(t *testing.T) (program, definitions string) {
 	t.Helper()
 	const module = "github.com/external-secrets/external-secrets"
 	program = filepath.Join(t.TempDir(), "operator")
 	build := exec.CommandContext(t.Context(), "go", "-C", "../tools/operator", "build", "-o", program, module)
-	build.Env = append(build.Environ(), "GOFLAGS=-buildvcs=false") // all else is built for the race detector
+	build.Env = append(build.Environ(), "GOFLAGS=-buildvcs=false") // the rest is built with the race detector
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the operator: %v\n%s", err, out)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// crdSchema is one of OpenAPI, as it stands in a CRD.
+// crdSchema is an OpenAPI schema of a CRD.
 type crdSchema map[string]any
 
 // properties returns the names of the properties, sorted, and their schemas.
@@ -22,8 +22,8 @@ func (s crdSchema) required() []any { r, _ := s["required"].([]any); return r }
 
 func (s crdSchema) number(key string) (float64, bool) { n, ok := s[key].(float64); return n, ok }
 
-// minimal returns a value that has only what the schema requires. It is not
-// always valid: rules in CEL, for example, are not looked at.
+// minimal returns a value with only the fields that the schema requires. It is not always
+// valid, because minimal ignores CEL rules, for example.
 func (s crdSchema) minimal() any {
 	if enum, _ := s["enum"].([]any); len(enum) > 0 {
 		return enum[0]
@@ -66,7 +66,7 @@ func (s crdSchema) minimal() any {
 	return map[string]any{}
 }
 
-// text returns a string that the schema allows, if one of a few does.
+// text returns a string that the schema allows, if one of a few candidates matches.
 func (s crdSchema) text() string {
 	switch s["format"] {
 	case "date-time":
@@ -76,7 +76,7 @@ func (s crdSchema) text() string {
 	}
 	least, _ := s.number("minLength")
 	pattern, _ := s["pattern"].(string)
-	valid := regexp.MustCompile("") // of patterns that Go does not know, too
+	valid := regexp.MustCompile("") // also for patterns that Go does not support
 	if p, err := regexp.Compile(pattern); err == nil {
 		valid = p
 	}
@@ -95,8 +95,8 @@ type mutation struct {
 	object any
 }
 
-// mutations returns one for each thing that a schema can say about a value, at any
-// depth: each is there once right and once wrong.
+// mutations returns a valid and an invalid mutation for each constraint of a schema, at any
+// depth.
 func mutations(s crdSchema) []mutation {
 	var out []mutation
 	mutate(s, "", 0, func(name string, v any) {
@@ -105,8 +105,8 @@ func mutations(s crdSchema) []mutation {
 	return out
 }
 
-// mutate adds the mutations of the value at path. In puts a value there, into a
-// copy of the object that is minimal everywhere else.
+// mutate adds the mutations of the value at path. in returns a copy of the minimal object with
+// another value at path.
 func mutate(s crdSchema, path string, depth int, add func(string, any), in func(any) any) {
 	for _, v := range wrong(s) {
 		add(path+" "+v.name, in(v.object))
@@ -136,7 +136,7 @@ func mutate(s crdSchema, path string, depth int, add func(string, any), in func(
 	}
 }
 
-// wrong returns values that the schema should refuse, prune or warn of.
+// wrong returns values that the server should refuse, prune or warn about.
 func wrong(s crdSchema) []mutation {
 	out := []mutation{{"is null", nil}}
 	switch s["type"] {
@@ -177,7 +177,7 @@ func with(m map[string]any, key string, v any) map[string]any {
 	return out
 }
 
-// spread returns at most n of all, evenly.
+// spread returns at most n elements, evenly distributed.
 func spread[T any](all []T, n int) []T {
 	if len(all) <= n {
 		return all

@@ -33,7 +33,7 @@ type side struct {
 	clean   cleaner
 }
 
-// answer is what is compared.
+// answer is the compared part of an answer.
 type answer struct {
 	Status      int
 	ContentType string
@@ -54,7 +54,7 @@ func startStock(t *testing.T) *side {
 	return newSide(t, c.Config)
 }
 
-// program finds one of test/tools where make puts it, and else builds it.
+// program returns a program of test/tools. It builds the program if make has not.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	for _, dir := range []string{"../../bin/race", "../../bin"} {
@@ -78,7 +78,7 @@ func program(t *testing.T, name string) string {
 
 const workspaces = "/apis/tenancy.kcp.io/v1alpha1/workspaces"
 
-// startKCP starts kcp and returns how to make workspaces.
+// startKCP starts kcp and returns a function that creates workspaces.
 func startKCP(t *testing.T) func(t *testing.T, name string) *side {
 	t.Helper()
 	dir := t.TempDir()
@@ -135,7 +135,7 @@ func newSide(t *testing.T, config func(token string) *rest.Config) *side {
 	return s
 }
 
-// must creates an object as an administrator, before anything is compared.
+// must creates an object as an administrator, without a comparison.
 func (s *side) must(t *testing.T, path, body string) {
 	t.Helper()
 	r := request{method: http.MethodPost, path: path, as: "admin", header: http.Header{"Content-Type": {"application/json"}}, body: body}
@@ -144,10 +144,10 @@ func (s *side) must(t *testing.T, path, body string) {
 	}
 }
 
-// send sends one request and returns what of the answer is comparable. With
-// request.until it repeats it until that is the status, and with request.follow it
-// goes on to the next page until there is none. "<uid of name>" in the body is that
-// of another object at the same path.
+// send sends one request and returns the comparable part of the answer. With request.until it
+// repeats the request until the answer has that status. With request.follow it requests all
+// further pages. It replaces "<uid of name>" in the body with the uid of another object at the
+// same path.
 func (s *side) send(t *testing.T, r request) answer {
 	t.Helper()
 	if strings.Contains(r.body, current) {
@@ -169,7 +169,7 @@ func (s *side) send(t *testing.T, r request) answer {
 		}
 		return err != nil || r.until == 0 || r.until == out.Status
 	}) {
-		t.Errorf("%s: the status is still %d after %v, not %d", r.name, out.Status, patience, r.until)
+		t.Errorf("%s: the status is still %d after %v, not %d", r.name, out.Status, timeout, r.until)
 	}
 	if next := field(raw, "metadata", "continue"); r.follow && next != nil {
 		path, _, _ := strings.Cut(r.path, "&continue=")
@@ -179,8 +179,8 @@ func (s *side) send(t *testing.T, r request) answer {
 	return out
 }
 
-// current stands for the resource version that an object has, in the body of a
-// request to update it.
+// current is the placeholder for the current resource version of an object, in the body of an
+// update.
 const current = "<current>"
 
 func (s *side) version(t *testing.T, r request) string {
@@ -194,7 +194,7 @@ func (s *side) version(t *testing.T, r request) string {
 	return v
 }
 
-// field returns what is in an object, or nil.
+// field returns a field of an object, or nil.
 func field(v any, path ...string) any {
 	for _, k := range path {
 		m, _ := v.(map[string]any)
@@ -203,7 +203,7 @@ func field(v any, path ...string) any {
 	return v
 }
 
-// once sends one request and returns the answer, and its body as it was.
+// once sends one request and returns the answer and its raw body.
 func (s *side) once(t *testing.T, r request) (a answer, raw any, err error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

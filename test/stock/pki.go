@@ -22,9 +22,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// writePKI makes the keys of one stock server: an authority, a certificate that
-// serves and authenticates on loopback, and a key that signs service account
-// tokens.
+// writePKI writes the keys of one stock server: an authority, a certificate for servers
+// and clients on loopback, and a key that signs service account tokens.
 func writePKI(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 // Grace is how long a server may take to stop before it is killed.
 const Grace = 10 * time.Second
 
-// Process is one server that this program started. Nothing else is ever
-// signalled: it is a child that has not been waited for, so its pid is its own.
+// Process is a child process of this program. Signals cannot reach another process: its
+// pid is not reused before the child has been waited for.
 type Process struct {
 	Name string
 	log  string
 	cmd  *exec.Cmd
-	done chan struct{} // closed once the child is gone
+	done chan struct{} // closed when the process has exited
 	err  error         // how it ended; read it after done
 }
 
@@ -41,16 +41,16 @@ func Launch(dir, name string, argv ...string) (*Process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go func() { // ends with the child; Stop waits for it
+	go func() { // ends with the process; Stop waits for it
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 	}()
 	return p, nil
 }
 
-// Stop ends the process and returns when it is gone.
+// Stop ends the process and returns when it has exited. It kills the process after [Grace].
 func (p *Process) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it is gone already
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if the process has exited
 	t := time.NewTimer(Grace)
 	defer t.Stop()
 	select {
@@ -62,7 +62,7 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
-// Ended says why a process that should be running is not: its last words.
+// Ended returns an error for a process that exited early, with the last lines of its log.
 func (p *Process) Ended() error {
 	b, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
@@ -70,7 +70,7 @@ func (p *Process) Ended() error {
 	return fmt.Errorf("%s has ended (%v); its log ends with:\n%s", p.Name, p.err, strings.Join(lines, "\n"))
 }
 
-// CPU is the processor time the process has used, in user and kernel mode.
+// CPU returns the processor time of the process, in user and kernel mode.
 func (p *Process) CPU() (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *Process) CPU() (time.Duration, error) {
 // parseStat adds utime and stime. Linux counts them in 1/100 s on every
 // architecture that Go supports.
 func parseStat(b []byte) (time.Duration, error) {
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name before may hold anything
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the process name before it may contain any character
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("/proc/<pid>/stat has %d fields after the name, want at least 13", len(fields))
 	}
@@ -91,28 +91,39 @@ func parseStat(b []byte) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err, err2)
 }
 
-// Memory is the anonymous resident memory of the process in bytes: files it
-// has mapped, such as etcd's database, do not count.
+// Memory returns the anonymous resident memory of the process in bytes, without mapped
+// files such as etcd's database.
 func (p *Process) Memory() (float64, error) {
+	return p.status("RssAnon")
+}
+
+// MostMemory returns the highest resident memory of the process so far in bytes, with
+// mapped files such as etcd's database.
+func (p *Process) MostMemory() (float64, error) {
+	return p.status("VmHWM")
+}
+
+func (p *Process) status(field string) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, fmt.Errorf("memory of %s: %w", p.Name, err)
 	}
-	return parseStatus(b)
+	return parseStatus(b, field)
 }
 
-func parseStatus(b []byte) (float64, error) {
+// parseStatus returns a field of /proc/<pid>/status in bytes.
+func parseStatus(b []byte, field string) (float64, error) {
 	for line := range strings.Lines(string(b)) {
 		var kb float64
-		if n, _ := fmt.Sscanf(line, "RssAnon: %f kB", &kb); n == 1 {
+		if n, _ := fmt.Sscanf(line, field+": %f kB", &kb); n == 1 {
 			return kb * 1024, nil
 		}
 	}
-	return 0, errors.New("/proc/<pid>/status has no RssAnon")
+	return 0, fmt.Errorf("/proc/<pid>/status has no %s", field)
 }
 
-// Poll calls ok every interval until it returns true or an error. A process
-// that ends meanwhile is an error too.
+// Poll calls ok every interval until it returns true or an error. It returns an error if
+// the process exits or ctx ends.
 func Poll(ctx context.Context, interval time.Duration, p *Process, ok func() (bool, error)) error {
 	t := time.NewTicker(interval)
 	defer t.Stop()
@@ -130,8 +141,8 @@ func Poll(ctx context.Context, interval time.Duration, p *Process, ok func() (bo
 	}
 }
 
-// FreePorts finds n loopback ports that nobody listens on. They are held until
-// all are known, so they differ.
+// FreePorts returns n different free loopback ports. It closes its listeners on them before
+// it returns.
 func FreePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
@@ -145,8 +156,8 @@ func FreePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// Done returns a channel that is closed once the process is gone.
+// Done returns a channel that is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }

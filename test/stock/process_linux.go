@@ -2,8 +2,8 @@ package stock
 
 import "syscall"
 
-// tied makes the kernel end a server when this program dies without stopping
-// it, and keeps a terminal's interrupt from reaching the servers directly.
+// tied makes the kernel kill a child when this program dies. It also keeps the terminal's
+// interrupt from the children.
 func tied() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

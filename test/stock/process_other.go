@@ -4,6 +4,6 @@ package stock
 
 import "syscall"
 
-// tied is empty: only Linux ends a child with its parent. The figures come
-// from /proc, so other systems build this program but cannot measure with it.
+// tied returns nil: only Linux can end a child with its parent. On other systems the
+// program builds, but it cannot measure without /proc.
 func tied() *syscall.SysProcAttr { return nil }

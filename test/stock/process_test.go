@@ -9,7 +9,7 @@ import (
 )
 
 func TestProcFiles(t *testing.T) {
-	// The name of a program may hold spaces and parentheses.
+	// The name of a program may contain spaces and parentheses.
 	stat := "42 (a) b (c) S 1 42 42 0 -1 4194560 1 2 3 4 150 25 9 9 20 0 8 0 123 456\n"
 	if got, err := parseStat([]byte(stat)); err != nil || got != 1750*time.Millisecond {
 		t.Errorf("parseStat = %v, %v, want 1.75s", got, err)
@@ -18,10 +18,10 @@ func TestProcFiles(t *testing.T) {
 		t.Error("parseStat took a line that is too short")
 	}
 	status := "Name:\ta\nVmRSS:\t  2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t  1024 kB\n"
-	if got, err := parseStatus([]byte(status)); err != nil || got != 1<<20 {
+	if got, err := parseStatus([]byte(status), "RssAnon"); err != nil || got != 1<<20 {
 		t.Errorf("parseStatus = %v, %v, want 1 MiB", got, err)
 	}
-	if _, err := parseStatus([]byte("Name:\tkthreadd\n")); err == nil {
+	if _, err := parseStatus([]byte("Name:\tkthreadd\n"), "RssAnon"); err == nil {
 		t.Error("parseStatus found memory where there is none")
 	}
 }

@@ -1,5 +1,6 @@
-// Package stock runs an unmodified Kubernetes control plane, to compare with: the
-// program of test/tools/cmd/kube, set up as kubeadm does where that matters.
+// Package stock runs an unmodified Kubernetes control plane for comparison. It hides the
+// keys, flags and processes of the program in test/tools/cmd/kube, which it configures
+// as kubeadm does.
 package stock
 
 import (
@@ -29,14 +30,14 @@ const (
 	AdminToken       = "admin-token"    // of "admin" in system:masters
 	controllersToken = "controllers-token"
 
-	// Tokens are the first three in the CSV form that kube-apiserver reads.
+	// Tokens is the CSV file of the first three tokens for kube-apiserver.
 	Tokens = UserToken + `,user,1` + "\n" +
 		OrdinaryToken + `,ordinary,4` + "\n" +
 		AdminToken + `,admin,2,"system:masters"` + "\n"
 )
 
-// ControlPlane is a stock control plane: TLS and client certificates between API
-// server and etcd, Node and RBAC authorization, fsync on.
+// ControlPlane is a stock control plane. It has TLS and client certificates between API
+// server and etcd, Node and RBAC authorization, and fsync.
 type ControlPlane struct {
 	Binary string // etcd, kube-apiserver and kube-controller-manager in one
 	Dir    string // for keys, data and logs; it must exist
@@ -47,8 +48,8 @@ type ControlPlane struct {
 	ports []int
 }
 
-// Start starts etcd and the API server and returns when they are ready. The
-// caller calls Stop, also after an error.
+// Start starts etcd and the API server and returns when they are ready. The caller must
+// call Stop, also after an error.
 func (c *ControlPlane) Start(ctx context.Context) error {
 	var err error
 	if c.ports, err = FreePorts(4); err != nil {
@@ -72,7 +73,7 @@ func (c *ControlPlane) Start(ctx context.Context) error {
 	return c.grant(ctx)
 }
 
-// Stop ends what was started, in reverse order, and waits for it.
+// Stop ends all processes, in reverse order of their start, and waits for them.
 func (c *ControlPlane) Stop() {
 	for _, p := range []*Process{c.Controllers, c.API, c.Etcd} {
 		if p != nil {
@@ -81,12 +82,12 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
-// Config returns how to talk to the API server with a bearer token.
+// Config returns a client configuration for the API server with a bearer token.
 func (c *ControlPlane) Config(token string) *rest.Config {
 	return &rest.Config{Host: local(c.ports[1]), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.file("ca.crt")}}
 }
 
-// EtcdConfig returns how to talk to etcd's HTTP endpoints.
+// EtcdConfig returns a client configuration for etcd's HTTP endpoints.
 func (c *ControlPlane) EtcdConfig() *rest.Config {
 	return &rest.Config{Host: local(c.ports[0]), TLSClientConfig: rest.TLSClientConfig{
 		CAFile: c.file("ca.crt"), CertFile: c.file("server.crt"), KeyFile: c.file("server.key")}}
@@ -116,7 +117,7 @@ func (c *ControlPlane) startEtcd(ctx context.Context) (err error) {
 func (c *ControlPlane) startAPI(ctx context.Context) (err error) {
 	c.API, err = Launch(c.Dir, "kube-apiserver", c.Binary, "kube-apiserver",
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports[1]),
-		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", // a loopback address is no endpoint
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", // the API server refuses loopback addresses as endpoints
 		"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"),
 		"--token-auth-file="+c.file("tokens.csv"),
 		"--etcd-servers="+local(c.ports[0]), "--etcd-cafile="+c.file("ca.crt"),
@@ -131,8 +132,8 @@ func (c *ControlPlane) startAPI(ctx context.Context) (err error) {
 	return Ready(ctx, local(c.ports[1]), c.API)
 }
 
-// grant lets RBAC allow the user everything, as a workspace does for the one
-// who made it: a member of system:masters would not be checked at all.
+// grant binds the user to cluster-admin, as a workspace does for its creator. A member of
+// system:masters would bypass RBAC.
 func (c *ControlPlane) grant(ctx context.Context) error {
 	config := c.Config(AdminToken)
 	config.GroupVersion, config.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
@@ -153,8 +154,8 @@ func (c *ControlPlane) grant(ctx context.Context) error {
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 }
 
-// StartControllers starts the controller manager. Its request rate is not held to
-// the default 20/s, as that, and not the work, would then be what is measured.
+// StartControllers starts the controller manager. It raises the default limit of 20
+// requests per second, which would otherwise determine the figures.
 func (c *ControlPlane) StartControllers() error {
 	kubeconfig := c.file("controllers.kubeconfig")
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
@@ -176,7 +177,7 @@ func (c *ControlPlane) StartControllers() error {
 
 // Ready polls /readyz, without credentials, until it answers 200.
 func Ready(ctx context.Context, url string, p *Process) error {
-	return ready(ctx, url, p, &tls.Config{InsecureSkipVerify: true}) // kcp is making its certificate just now
+	return ready(ctx, url, p, &tls.Config{InsecureSkipVerify: true}) // kcp may not have made its certificate yet
 }
 
 func ready(ctx context.Context, url string, p *Process, config *tls.Config) error {

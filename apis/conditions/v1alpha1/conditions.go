@@ -1,29 +1,30 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ready is the type of the condition that sums up all others of an object that has it.
+// Ready is the type of the condition that summarizes all others.
 const Ready Type = "Ready"
 
 // A Type names one aspect of an object, in CamelCase. An object has at most one
 // condition of a type.
 type Type string
 
-// A Severity says how much it matters that a condition is not True.
+// A Severity grades a condition that is not True.
 type Severity string
 
 const (
-	// SeverityError means that somebody has to act.
+	// SeverityError means that a person must act.
 	SeverityError Severity = "Error"
 
-	// SeverityWarning means that the object works, but less well than it should.
+	// SeverityWarning means that the object works with restrictions.
 	SeverityWarning Severity = "Warning"
 
-	// SeverityInfo means that nothing is wrong: something is under way.
+	// SeverityInfo means that an operation is in progress.
 	SeverityInfo Severity = "Info"
 
 	// SeverityNone is the severity of conditions that are True.
@@ -32,30 +33,31 @@ const (
 
 // Condition is one observation about an object.
 type Condition struct {
-	// Aspect of the object that this condition is about, in CamelCase.
-	// A list holds each type at most once.
+	// type is the aspect of the object that the condition describes, in CamelCase.
+	// A list has at most one condition of each type.
 	// +required
 	Type Type `json:"type"`
 
-	// Whether the aspect holds: True, False or Unknown.
+	// status is True, False or Unknown.
 	// +required
 	Status metav1.ConditionStatus `json:"status"`
 
-	// How much it matters that the status is not True: Error when somebody has to act, Warning when the object works with restrictions, Info when something is merely under way.
-	// Empty when the status is True.
+	// severity grades a status that is not True.
+	// Error: a person must act. Warning: the object works with restrictions. Info: an operation is in progress.
+	// Empty if the status is True.
 	// +optional
 	Severity Severity `json:"severity,omitempty"`
 
-	// When the status last changed from one value to another.
-	// Changes of the reason or message leave it as it is.
+	// lastTransitionTime is the time when the status last changed.
+	// Changes of the reason or message do not count.
 	// +required
 	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
 
-	// Why the condition has this status: one word in CamelCase, meant for programs.
+	// reason is a word in CamelCase that says why the condition has this status, for programs.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// What happened and, when something is wrong, what to do about it, meant for people.
+	// message says what happened and what to do about it, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
@@ -79,12 +81,11 @@ func (c Conditions) IsTrue(t Type) bool {
 	return have != nil && have.Status == metav1.ConditionTrue
 }
 
-// Set adds next, or puts it in place of the condition of the same type, and
-// reports whether that changed anything.
+// Set adds next or replaces the condition of the same type. It reports whether
+// the list changed. A changed list is sorted: Ready first, the others by type.
 //
-// The transition time is kept unless the status changes; it then becomes the
-// one of next, or the present if next has none. A condition that is True loses
-// its severity.
+// The transition time changes only with the status: to that of next, or to now if
+// next has none. A condition that is True has no severity.
 func (c *Conditions) Set(next Condition) bool {
 	if next.Status == metav1.ConditionTrue {
 		next.Severity = SeverityNone
@@ -104,5 +105,14 @@ func (c *Conditions) Set(next Condition) bool {
 	default:
 		*have = next
 	}
+	slices.SortStableFunc(*c, func(a, b Condition) int {
+		if (a.Type == Ready) != (b.Type == Ready) {
+			if a.Type == Ready {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Type, b.Type)
+	})
 	return true
 }

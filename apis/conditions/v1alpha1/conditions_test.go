@@ -54,7 +54,7 @@ func TestSet(t *testing.T) {
 			Condition{Type: "B", Status: metav1.ConditionTrue, Severity: SeverityInfo}, 1,
 			start[1], false,
 		},
-		"a new one goes to the end": {
+		"a new one goes to its place": {
 			Condition{Type: "C", Status: metav1.ConditionUnknown, LastTransitionTime: later}, 2,
 			Condition{Type: "C", Status: metav1.ConditionUnknown, LastTransitionTime: later}, true,
 		},
@@ -69,6 +69,21 @@ func TestSet(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// The order is that of the existing kcp.
+func TestSetSorts(t *testing.T) {
+	var c Conditions
+	for _, next := range []Type{"WorkspaceScheduled", "APIBindingsReconciled", Ready, "WorkspaceInitialized"} {
+		c.Set(Condition{Type: next, Status: metav1.ConditionTrue})
+	}
+	var got []Type
+	for _, one := range c {
+		got = append(got, one.Type)
+	}
+	if diff := cmp.Diff([]Type{Ready, "APIBindingsReconciled", "WorkspaceInitialized", "WorkspaceScheduled"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

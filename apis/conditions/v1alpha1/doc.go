@@ -1,5 +1,5 @@
-// Package v1alpha1 is how every kind of this project reports, in its status,
-// what has been observed about an object: a list of conditions with a severity.
+// Package v1alpha1 has the condition type that all kinds of this project use in
+// their status: conditions with a severity.
 //
 // +kubebuilder:object:generate=true
 package v1alpha1

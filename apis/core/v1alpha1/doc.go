@@ -1,4 +1,4 @@
-// Package v1alpha1 is the API of logical clusters themselves, core.kcp.io/v1alpha1.
+// Package v1alpha1 is the API of logical clusters, core.kcp.io/v1alpha1.
 //
 // +kubebuilder:object:generate=true
 // +groupName=core.kcp.io
@@ -13,7 +13,7 @@ import (
 // GroupVersion is the group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "core.kcp.io", Version: "v1alpha1"}
 
-// AddToScheme makes the kinds of this package known to s.
+// AddToScheme registers the kinds of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &LogicalCluster{}, &LogicalClusterList{})
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -7,15 +7,15 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 )
 
-// LogicalCluster is the record that a logical cluster keeps of itself: who it belongs to, how far its life has come, and where it is served.
-// There is one in each, named "cluster".
-// It is made and removed together with its owner, usually a Workspace in the logical cluster above.
+// LogicalCluster describes the logical cluster that it is in: its owner, its phase and its URL.
+// Each logical cluster has exactly one, named "cluster".
+// It is created and deleted together with its owner, usually a Workspace in the parent logical cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=kcp
-// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="How far the life of the logical cluster has come"
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Phase of the logical cluster's life cycle"
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.status.URL`,description="Where the logical cluster is served"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'cluster'",message="a logical cluster has one LogicalCluster, and its name is \"cluster\""
@@ -25,161 +25,164 @@ type LogicalCluster struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What the logical cluster is to be.
+	// spec is the desired state of the logical cluster.
 	// +kubebuilder:default={}
 	// +optional
 	Spec LogicalClusterSpec `json:"spec,omitempty"`
 
-	// What the logical cluster is now.
+	// status is the observed state of the logical cluster.
 	// +kubebuilder:default={}
 	// +optional
 	Status LogicalClusterStatus `json:"status,omitempty"`
 }
 
-// LogicalClusterSpec says what a logical cluster is to be.
+// LogicalClusterSpec is the desired state of a logical cluster.
 type LogicalClusterSpec struct {
-	// Whether the LogicalCluster may be deleted itself.
-	// Otherwise it goes when its owner is deleted, and only then.
+	// directlyDeletable says whether users may delete the LogicalCluster itself.
+	// If false, it is deleted only together with its owner.
+	// Defaults to false.
 	// +kubebuilder:default=false
 	// +optional
 	DirectlyDeletable bool `json:"directlyDeletable,omitempty"`
 
-	// The object that this logical cluster exists for and is removed with.
-	// Without one, nothing outside the logical cluster stands for it, as with the root.
+	// owner is the object that this logical cluster belongs to and is deleted with.
+	// Empty if there is none, as for root.
 	// +optional
 	Owner *Owner `json:"owner,omitempty"`
 
-	// Who asked for the logical cluster. This user becomes its administrator.
+	// createdBy is the user who created the logical cluster and becomes its administrator.
 	// +optional
 	CreatedBy *UserInfo `json:"createdBy,omitempty"`
 
-	// What has to finish before the logical cluster is Ready.
-	// Copied to the status when initialization begins.
+	// initializers must finish before the logical cluster becomes Ready.
+	// They are copied to the status when initialization begins.
 	// +optional
 	Initializers []Initializer `json:"initializers,omitempty"`
 
-	// What has to finish, once deletion was asked for, before the content is deleted.
-	// Copied to the status when initialization begins.
+	// terminators must finish after a deletion is requested and before the content is deleted.
+	// They are copied to the status when initialization begins.
 	// +optional
 	Terminators []Terminator `json:"terminators,omitempty"`
 }
 
-// LogicalClusterStatus says what a logical cluster is now.
+// LogicalClusterStatus is the observed state of a logical cluster.
 type LogicalClusterStatus struct {
-	// Base URL of the logical cluster's API: what a kubeconfig has as its server.
+	// URL is the base URL of the logical cluster's API, as used for the server in a kubeconfig.
 	// +optional
 	URL string `json:"URL,omitempty"`
 
-	// How far the life of the logical cluster has come.
+	// phase is the phase of the logical cluster's life cycle.
 	// Ordinary requests are served once it is Ready.
 	// +kubebuilder:default=Scheduling
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
-	// What has been observed about the logical cluster.
+	// conditions are the observed conditions of the logical cluster.
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 
-	// Initializers that have not finished.
-	// Each removes its own name when it has; with the last one gone the logical cluster becomes Ready.
+	// initializers are the initializers that have not finished yet.
+	// Each removes its own name when it finishes. The logical cluster becomes Ready when the last one is removed.
 	// +optional
 	Initializers []Initializer `json:"initializers,omitempty"`
 
-	// Terminators that have not finished.
-	// Each removes its own name when it has; with the last one gone the content is deleted.
+	// terminators are the terminators that have not finished yet.
+	// Each removes its own name when it finishes. The content of a logical cluster that is being deleted stays until the last one is removed.
 	// +optional
 	Terminators []Terminator `json:"terminators,omitempty"`
 }
 
-// A Phase is how far the life of a logical cluster has come.
+// A Phase is a phase of the life cycle of a logical cluster.
 //
 // +kubebuilder:validation:Enum=Scheduling;Initializing;Ready;Unavailable;Inactive;Terminating;Deleting
 type Phase string
 
 const (
-	// PhaseScheduling is the phase until it is known where the logical cluster will be.
+	// PhaseScheduling is the phase before a shard is chosen.
 	PhaseScheduling Phase = "Scheduling"
 
-	// PhaseInitializing is the phase while initializers prepare the logical cluster.
+	// PhaseInitializing is the phase while initializers are left.
 	PhaseInitializing Phase = "Initializing"
 
 	// PhaseReady is the phase in which the logical cluster can be used.
 	PhaseReady Phase = "Ready"
 
-	// PhaseUnavailable is the phase of a workspace that has been Ready and
-	// cannot be served at the moment.
+	// PhaseUnavailable is the phase of a workspace that was Ready and currently
+	// cannot be served.
 	PhaseUnavailable Phase = "Unavailable"
 
-	// PhaseInactive is the phase while an operator has taken the logical
-	// cluster offline. See [InactiveAnnotation].
+	// PhaseInactive is the phase while an operator keeps the logical cluster
+	// offline. See [InactiveAnnotation].
 	PhaseInactive Phase = "Inactive"
 
-	// PhaseTerminating is the phase, once deletion was asked for, while
+	// PhaseTerminating is the phase, after a deletion is requested, while
 	// terminators are left.
 	PhaseTerminating Phase = "Terminating"
 
-	// PhaseDeleting is the phase in which the content is being deleted.
+	// PhaseDeleting is the phase while the content is being deleted.
 	PhaseDeleting Phase = "Deleting"
 )
 
-// Initializer identifies something that prepares new logical clusters.
-// It is written "<logical cluster>:<workspace type>", or "system:<name>" for a part of the server.
+// Initializer names an initializer, which prepares new logical clusters.
+// It has the form "<logical cluster>:<workspace type>", or "system:<name>" for a part of the server.
 //
 // +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9]*[a-z0-9])?:)+[a-z0-9][-a-z0-9]*[a-z0-9]|system:.+)$`
 type Initializer string
 
-// Terminator identifies something that cleans up before the content of a logical cluster is deleted.
-// It is written "<logical cluster>:<workspace type>", or "system:<name>" for a part of the server.
+// Terminator names a terminator, which cleans up before the content of a logical cluster is deleted.
+// It has the form "<logical cluster>:<workspace type>", or "system:<name>" for a part of the server.
 //
 // +kubebuilder:validation:Pattern=`^(([a-z0-9]([-a-z0-9]*[a-z0-9])?:)+[a-z0-9][-a-z0-9]*[a-z0-9]|system:.+)$`
 type Terminator string
 
 // Owner is a reference to an object in another logical cluster.
 type Owner struct {
-	// Group and version of the object, as in "tenancy.kcp.io/v1alpha1".
+	// apiVersion is the API group and version of the object, such as "tenancy.kcp.io/v1alpha1".
 	// +kubebuilder:validation:Pattern=`^([^/]+/)?[^/]+$`
 	// +required
 	APIVersion string `json:"apiVersion"`
 
-	// Resource of the object, in plural, as in "workspaces".
+	// resource is the plural resource name of the object, such as "workspaces".
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Resource string `json:"resource"`
 
-	// Name of the object.
+	// name is the name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Name string `json:"name"`
 
-	// Namespace of the object. Empty for objects without one.
+	// namespace is the namespace of the object.
+	// Empty for cluster-scoped objects.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 
-	// Name of the logical cluster that the object is in.
+	// cluster is the name of the logical cluster that has the object.
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	Cluster string `json:"cluster"`
 
-	// UID of the object. An object of the same name with another UID is not the owner.
+	// uid is the UID of the object.
+	// An object of the same name with another UID is not the owner.
 	// +required
 	UID types.UID `json:"uid"`
 }
 
-// UserInfo is what was known about a user when a request of theirs was accepted.
+// UserInfo describes a user at the time of their request.
 type UserInfo struct {
-	// Name that the user was authenticated as.
+	// username is the authenticated name of the user.
 	// +optional
 	Username string `json:"username,omitempty"`
 
-	// Identifier of the user that stays theirs when the name is given to somebody else.
+	// uid identifies the user over time, even if another user gets the same name later.
 	// +optional
 	UID string `json:"uid,omitempty"`
 
-	// Groups that the user was a member of.
+	// groups are the groups of the user.
 	// +optional
 	Groups []string `json:"groups,omitempty"`
 
-	// Whatever else the authenticator told about the user.
+	// extra are additional attributes of the user from the authenticator.
 	// +optional
 	Extra map[string][]string `json:"extra,omitempty"`
 }
@@ -191,6 +194,6 @@ type LogicalClusterList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 
-	// The LogicalClusters of the list.
+	// items are the LogicalClusters.
 	Items []LogicalCluster `json:"items"`
 }

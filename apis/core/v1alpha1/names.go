@@ -36,9 +36,10 @@ const (
 	// LegacyInactiveAnnotation is the older spelling of [InactiveAnnotation].
 	LegacyInactiveAnnotation = "internal.kcp.io/inactive"
 
-	// ForceDeleteAnnotation has a Workspace, or a LogicalCluster, that is being deleted
-	// go with everything in it, whatever terminators and finalizers are left. Its
-	// value says why. Operators alone set it.
+	// ForceDeleteAnnotation lets the deletion of a Workspace or LogicalCluster ignore
+	// the terminators and finalizers that are left, and removes corrupt objects. On a
+	// CustomResourceDefinition that is being deleted it removes corrupt objects of its
+	// kind. Its value is the operator's reason. Only operators may set it.
 	ForceDeleteAnnotation = "core.kcp.io/force-delete"
 
 	// ForceDeletedByAnnotation holds who set [ForceDeleteAnnotation].
@@ -48,14 +49,14 @@ const (
 	// hold. Zero and below mean no limit.
 	MaxTotalObjectsAnnotation = "core.kcp.io/max-total-objects"
 
-	// ReplicateAnnotation lists, separated by commas, the API groups that want
-	// other shards to see the object.
+	// ReplicateAnnotation lists, separated by commas, the API groups on whose behalf
+	// the object is replicated to other shards.
 	ReplicateAnnotation = "internal.kcp.io/replicate"
 )
 
 const (
-	// PhaseLabel repeats status.phase on LogicalClusters and Workspaces, so
-	// that they can be selected by it.
+	// PhaseLabel holds status.phase of LogicalClusters and Workspaces, for label
+	// selectors.
 	PhaseLabel = "tenancy.kcp.io/phase"
 
 	// InitializerLabelPrefix begins the key of the label that a LogicalCluster
@@ -66,8 +67,8 @@ const (
 	// has for each terminator that is still to finish. See [Terminator.Label].
 	TerminatorLabelPrefix = "terminator.internal.kcp.io/"
 
-	// DescendantsLabel, with the value "true", has a ClusterRoleBinding hold not
-	// only in its own logical cluster, but in all that are below.
+	// DescendantsLabel, with the value "true", extends a ClusterRoleBinding to all
+	// descendants of its logical cluster.
 	DescendantsLabel = "rbac.kcp.io/descendants"
 )
 
@@ -86,59 +87,57 @@ const (
 
 // Conditions of LogicalClusters. The first two are also on Workspaces.
 const (
-	// WorkspaceInitialized tells that no initializer is left to finish.
+	// WorkspaceInitialized is True when all initializers have finished.
 	WorkspaceInitialized conditions.Type = "WorkspaceInitialized"
 
-	// WorkspaceContentDeleted tells, for a logical cluster that is being
-	// deleted, whether its content is gone.
+	// WorkspaceContentDeleted is True when the content of a logical cluster that is
+	// being deleted is gone.
 	WorkspaceContentDeleted conditions.Type = "WorkspaceContentDeleted"
 
-	// APIBindingsInitialized tells that the bindings which the type of the
-	// workspace asks for exist and are bound.
+	// APIBindingsInitialized is True when the default bindings of the workspace's
+	// type exist and are bound.
 	APIBindingsInitialized conditions.Type = "APIBindingsInitialized"
 
-	// APIBindingsReconciled tells that the bindings are kept as the type of the
-	// workspace asks for, where its life cycle is to maintain them.
+	// APIBindingsReconciled is True when the bindings match the workspace's type, if
+	// its life cycle is Maintain.
 	APIBindingsReconciled conditions.Type = "APIBindingsReconciled"
 )
 
-// Reasons for conditions of LogicalClusters not to be True.
+// Reasons of conditions of LogicalClusters that are not True.
 const (
-	// InitializerExists is why [WorkspaceInitialized] is False while initializers are left.
+	// InitializerExists means for [WorkspaceInitialized] that initializers are left.
 	InitializerExists = "InitializerExists"
 
-	// WorkspaceDisappeared is why [WorkspaceInitialized] is False when the
-	// logical cluster is gone although its Workspace is not.
+	// WorkspaceDisappeared means for [WorkspaceInitialized] that the logical cluster
+	// is gone although its Workspace exists.
 	WorkspaceDisappeared = "WorkspaceDisappeared"
 
-	// WaitingOnAPIBindings is why APIBindings are not initialized or reconciled
-	// while some are not bound yet.
+	// WaitingOnAPIBindings means that some APIBindings are not bound yet.
 	WaitingOnAPIBindings = "WaitingOnAPIBindings"
 
-	// WorkspaceTypesInvalid is why APIBindings are not initialized or reconciled
-	// when the type of the workspace, or one that it extends, cannot be resolved.
+	// WorkspaceTypesInvalid means that the type of the workspace, or one that it
+	// extends, cannot be resolved.
 	WorkspaceTypesInvalid = "WorkspaceTypesInvalid"
 
-	// APIBindingErrors is why APIBindings are not initialized or reconciled when
-	// some could not be created.
+	// APIBindingErrors means that some APIBindings could not be created.
 	APIBindingErrors = "APIBindingErrors"
 )
 
 // Label returns the label that a LogicalCluster has while i is in its status.
-// Whoever runs an initializer selects logical clusters by it.
+// Controllers select the logical clusters that wait for them by it.
 func (i Initializer) Label() (key, value string) {
 	return hashLabel(InitializerLabelPrefix, string(i))
 }
 
 // Label returns the label that a LogicalCluster has while t is in its status.
-// Whoever runs a terminator selects logical clusters by it.
+// Controllers select the logical clusters that wait for them by it.
 func (t Terminator) Label() (key, value string) {
 	return hashLabel(TerminatorLabelPrefix, string(t))
 }
 
-// hashLabel makes a label of text, which may contain what a label may not: the
-// value is its whole hash, the key as much of the hash as lets the key,
-// including the prefix, have 63 characters.
+// hashLabel returns a label for text that may contain characters which labels
+// cannot have. The value is the whole hash of text. The key is the prefix and as
+// much of the hash as fits into 63 characters.
 func hashLabel(prefix, text string) (key, value string) {
 	sum := sha256.Sum224([]byte(text))
 	value = hex.EncodeToString(sum[:])

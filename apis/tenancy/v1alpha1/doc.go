@@ -1,4 +1,4 @@
-// Package v1alpha1 is the API with which users make and arrange logical
+// Package v1alpha1 is the API for creating and arranging logical
 // clusters, tenancy.kcp.io/v1alpha1.
 //
 // +kubebuilder:object:generate=true
@@ -14,7 +14,7 @@ import (
 // GroupVersion is the group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "tenancy.kcp.io", Version: "v1alpha1"}
 
-// AddToScheme makes the kinds of this package known to s.
+// AddToScheme registers the kinds of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &Workspace{}, &WorkspaceList{}, &WorkspaceType{}, &WorkspaceTypeList{},
 		&WorkspaceAuthenticationConfiguration{}, &WorkspaceAuthenticationConfigurationList{})

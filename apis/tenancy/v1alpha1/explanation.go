@@ -6,8 +6,8 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// WorkspaceExplanation says how a workspace is, and whether and why somebody gets to
-// it. The server answers with it; it is not stored, and no kind that is served.
+// WorkspaceExplanation describes the state of a workspace and why a request to it is
+// allowed or refused. The server returns it from a virtual workspace and never stores it.
 //
 // +kubebuilder:object:generate=false
 type WorkspaceExplanation struct {
@@ -22,17 +22,17 @@ type WorkspaceExplanation struct {
 	// URL at which it is served.
 	URL string `json:"URL"`
 
-	// Phase is how far its life has come.
+	// Phase of its life cycle.
 	Phase core.Phase `json:"phase,omitempty"`
 
-	// Deleting is true once its deletion was asked for.
+	// Deleting is true after its deletion was requested.
 	Deleting bool `json:"deleting,omitempty"`
 
-	// Obstacles are what keeps it from being ready, or from being gone if it is being
-	// deleted. They are left out for those who may not read them.
+	// Obstacles keep the workspace from becoming ready, or its deletion from finishing.
+	// Users who may not read them do not get them.
 	Obstacles []Obstacle `json:"obstacles,omitempty"`
 
-	// Access is how the request that was asked about is decided.
+	// Access explains the decision about the request in question.
 	Access AccessExplanation `json:"access"`
 }
 
@@ -46,41 +46,41 @@ type Obstacle struct {
 	// Name of the initializer, terminator or finalizer, or reason of the condition.
 	Name string `json:"name,omitempty"`
 
-	// Object that it is on, as in "Workspace team-a".
+	// Object that has it, such as "Workspace team-a".
 	Object string `json:"object,omitempty"`
 
-	// Message says more, and who can do what about it.
+	// Message gives details, and says who can remove the obstacle and how.
 	Message string `json:"message,omitempty"`
 }
 
-// AccessExplanation says how a request is decided, step by step.
+// AccessExplanation explains the decision about a request, step by step.
 //
 // +kubebuilder:object:generate=false
 type AccessExplanation struct {
-	// User is whose request it is.
+	// User who makes the request.
 	User string `json:"user"`
 
-	// Groups that he is in.
+	// Groups of the user.
 	Groups []string `json:"groups,omitempty"`
 
-	// Request is what was asked about, as in "get configmaps" or "access /".
+	// Request in question, such as "get configmaps" or "access /".
 	Request string `json:"request"`
 
 	// Allowed is whether it is allowed.
 	Allowed bool `json:"allowed"`
 
-	// Message says what to do if it is not.
+	// Message says what to do about a refusal.
 	Message string `json:"message,omitempty"`
 
-	// Steps are how it was decided, in order.
+	// Steps of the decision, in order.
 	Steps []AccessStep `json:"steps,omitempty"`
 }
 
-// AccessStep is how one step of authorization decided.
+// AccessStep is the decision of one authorizer.
 //
 // +kubebuilder:object:generate=false
 type AccessStep struct {
-	// Name of the step, as in audit events.
+	// Name of the authorizer, as in audit events.
 	Name string `json:"name"`
 
 	// Decision is Allowed, Denied or NoOpinion.

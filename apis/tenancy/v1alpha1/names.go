@@ -5,11 +5,10 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// Annotations of Workspaces, beside those that they share with LogicalClusters.
+// Annotations of Workspaces, besides those that LogicalClusters have too.
 const (
-	// ChosenClusterAnnotation holds the name that was chosen for the logical cluster
-	// of a Workspace before the logical cluster is made, so that an interrupted
-	// attempt is taken up again instead of repeated under another name.
+	// ChosenClusterAnnotation holds the chosen name of a Workspace's logical cluster
+	// until that is created. An interrupted creation continues with the same name.
 	ChosenClusterAnnotation = "internal.tenancy.kcp.io/cluster"
 
 	// ShardHashAnnotation holds the first eight characters of the base36 form
@@ -22,18 +21,23 @@ const (
 	// created the Workspace, as JSON of [core.UserInfo].
 	OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 
-	// IsMountAnnotation marks, on CustomResourceDefinitions, kinds that workspaces can be
-	// mounted from while its value is "true".
+	// IsMountAnnotation, with the value "true", marks CustomResourceDefinitions whose
+	// objects Workspaces are mounted from. The server does not read it.
 	IsMountAnnotation = "experimental.tenancy.kcp.io/is-mount"
 
-	// MountCAAnnotation holds, on a mounted Workspace, what verifies the server that
-	// requests are passed on to: certificates in PEM, in base64. It is copied from the
-	// object that the Workspace is mounted from, where it is status.caBundle.
+	// MountCAAnnotation holds, on a mounted Workspace, the CA certificates that verify
+	// the server of the mount, as base64 of PEM. It is a copy of status.caBundle of the
+	// object that the Workspace is mounted from.
 	MountCAAnnotation = "internal.tenancy.kcp.io/mount-ca"
 
 	// TypeAnnotation holds, on LogicalClusters, the path and name of the type
 	// of the workspace, joined with a colon, as in "root:universal".
 	TypeAnnotation = "internal.tenancy.kcp.io/type"
+
+	// TenantAnnotation is "true" on WorkspaceTypes in the root workspace whose
+	// workspaces have limits of their own wherever they are, and do not share those of
+	// the workspace that they are in. Only administrators of the server may set it.
+	TenantAnnotation = "tenancy.kcp.io/tenant"
 )
 
 // RegionLabel holds, on Workspaces, the region of the shard that the logical
@@ -43,45 +47,43 @@ const RegionLabel = "region"
 // Conditions of Workspaces. Unless a Workspace is being deleted, it is
 // Unavailable while one whose type begins with "Workspace" is False.
 const (
-	// WorkspaceScheduled tells that a shard has been found for the logical cluster.
+	// WorkspaceScheduled is True when a shard is chosen for the logical cluster.
 	WorkspaceScheduled conditions.Type = "WorkspaceScheduled"
 
-	// WorkspaceInitialized tells that no initializer is left to finish.
+	// WorkspaceInitialized is True when all initializers have finished.
 	WorkspaceInitialized = core.WorkspaceInitialized
 
-	// WorkspaceContentDeleted tells, for a Workspace that is being deleted,
-	// whether the content of its logical cluster is gone.
+	// WorkspaceContentDeleted is True when the content of the logical cluster of a
+	// Workspace that is being deleted is gone.
 	WorkspaceContentDeleted = core.WorkspaceContentDeleted
 
-	// WorkspaceMountReady tells that the object which serves a mounted
-	// Workspace is ready.
+	// WorkspaceMountReady is True when the object that a Workspace is mounted from is
+	// ready.
 	WorkspaceMountReady conditions.Type = "WorkspaceMountReady"
 )
 
-// Reasons for conditions of Workspaces not to be True, beside those of
+// Reasons of conditions of Workspaces that are not True, besides those of
 // LogicalClusters.
 const (
-	// Unschedulable is why [WorkspaceScheduled] is False when no shard may take
-	// the logical cluster.
+	// Unschedulable means for [WorkspaceScheduled] that no shard may hold the logical
+	// cluster.
 	Unschedulable = "Unschedulable"
 
-	// SchedulingUnknown is why [WorkspaceScheduled] is not True when something
-	// unexpected prevents scheduling.
+	// SchedulingUnknown means for [WorkspaceScheduled] that an unexpected error
+	// prevents scheduling.
 	SchedulingUnknown = "Unknown"
 
-	// MountObjectNotFound is why [WorkspaceMountReady] is False when the object
-	// that the Workspace is mounted from does not exist.
+	// MountObjectNotFound means for [WorkspaceMountReady] that the object does not exist.
 	MountObjectNotFound = "MountObjectNotFound"
 
-	// MountObjectNotReady is why [WorkspaceMountReady] is False when the object
-	// that the Workspace is mounted from says that it is not ready.
+	// MountObjectNotReady means for [WorkspaceMountReady] that the object is not ready.
 	MountObjectNotReady = "MountObjectNotReady"
 
-	// MountAnnotationInvalid is why [WorkspaceMountReady] is False when the
-	// mount cannot be understood.
+	// MountAnnotationInvalid means for [WorkspaceMountReady] of the existing kcp that
+	// spec.mount is invalid. This server does not set it.
 	MountAnnotationInvalid = "MountAnnotationInvalid"
 )
 
-// VirtualWorkspaceURLsReady is the condition of a WorkspaceType that tells that its
-// status says where the workspaces are found that wait for it.
+// VirtualWorkspaceURLsReady is the condition of a WorkspaceType that is True when its
+// status has the URLs of its virtual workspaces.
 const VirtualWorkspaceURLsReady conditions.Type = "VirtualWorkspaceURLsReady"

@@ -7,9 +7,10 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 )
 
-// Workspace is a logical cluster as seen from the one above it.
-// Creating a Workspace makes a logical cluster with an API of its own at spec.URL; deleting it deletes everything in there.
-// Its name becomes the last word of the path of the logical cluster.
+// Workspace represents a logical cluster in the parent logical cluster.
+// Creating a Workspace creates a logical cluster with its own API, served at spec.URL.
+// Deleting a Workspace deletes its logical cluster with everything in it and below it.
+// The name of the Workspace is the last word of the path of its logical cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -17,7 +18,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,categories=kcp,shortName=ws
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type.name`,description="Type of the workspace"
 // +kubebuilder:printcolumn:name="Region",type=string,JSONPath=`.metadata.labels['region']`,description="Region that the workspace is in"
-// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="How far the life of the workspace has come"
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Phase of the workspace's life cycle"
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.spec.URL`,description="Where the workspace is served"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name of a workspace must have 1 to 63 lower-case letters, digits and dashes, and begin and end with a letter or digit"
@@ -27,50 +28,51 @@ type Workspace struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What the workspace is to be.
+	// spec is the desired state of the workspace.
 	// +kubebuilder:default={}
 	// +required
 	Spec WorkspaceSpec `json:"spec"`
 
-	// What the workspace is now.
+	// status is the observed state of the workspace.
 	// +kubebuilder:default={}
 	// +optional
 	Status WorkspaceStatus `json:"status,omitempty"`
 }
 
-// WorkspaceSpec says what a workspace is to be.
+// WorkspaceSpec is the desired state of a workspace.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.URL) || size(oldSelf.URL) == 0 || has(self.URL) && size(self.URL) > 0",message="URL cannot be removed once it is set"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.cluster) || has(self.cluster)",message="cluster cannot be removed once it is set"
 type WorkspaceSpec struct {
-	// What the workspace is made from.
-	// Decides which APIs it starts with, who prepares it, and which workspaces may be below and above it.
-	// The type that the workspace above has as its default if not given.
-	// Cannot be changed.
+	// type is the WorkspaceType of the workspace.
+	// It decides which APIs the workspace starts with, who initializes it, and which workspaces may be its children and its parent.
+	// Defaults to the default child type of the parent workspace's type.
+	// Immutable.
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",message="the name of the type cannot be changed"
 	// +kubebuilder:validation:XValidation:rule="has(self.path) == has(oldSelf.path)",message="the path of the type cannot be added or removed"
 	// +kubebuilder:validation:XValidation:rule="!has(self.path) || !has(oldSelf.path) || self.path == oldSelf.path",message="the path of the type cannot be changed"
 	// +optional
 	Type *WorkspaceTypeReference `json:"type,omitempty"`
 
-	// Where the workspace may be placed. Anywhere if not given.
+	// location restricts which shards may hold the workspace.
+	// If empty, any shard may.
 	// +optional
 	Location *WorkspaceLocation `json:"location,omitempty"`
 
-	// Name of the logical cluster that this workspace stands for.
-	// Set by the server and never changed.
+	// cluster is the name of the logical cluster of this workspace.
+	// The server sets it, and it never changes.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cluster cannot be changed"
 	// +optional
 	Cluster string `json:"cluster,omitempty"`
 
-	// Base URL of the workspace's API: what a kubeconfig has as its server.
-	// Set by the server.
+	// URL is the base URL of the workspace's API, as used for the server in a kubeconfig.
+	// The server sets it.
 	// +optional
 	URL string `json:"URL,omitempty"`
 
-	// Lets something outside this server serve the workspace: requests to it are passed on to the URL in the status of the object named here.
-	// No logical cluster is made.
-	// Cannot be changed.
+	// mount makes this workspace a mount: the server forwards its requests to the URL in the status of the referenced object.
+	// A mount has no logical cluster.
+	// Immutable.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mount cannot be changed"
 	// +optional
 	Mount *Mount `json:"mount,omitempty"`
@@ -78,16 +80,16 @@ type WorkspaceSpec struct {
 
 // WorkspaceTypeReference refers to a WorkspaceType.
 type WorkspaceTypeReference struct {
-	// The pattern looks at the beginning of the name only: one that no type can
-	// have is answered like any other that does not exist.
+	// The pattern checks only the beginning of the name. A name that no type can
+	// have gets the same answer as the name of a type that does not exist.
 
-	// Name of the WorkspaceType.
+	// name is the name of the WorkspaceType.
 	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9-]{0,62}`
 	// +required
 	Name string `json:"name"`
 
-	// Path of the logical cluster that the WorkspaceType is in.
-	// If not given, it is looked for in the logical cluster of the workspace, in those above it, and in the root.
+	// path is the path of the logical cluster that has the WorkspaceType.
+	// If empty, the type is looked up in the parent logical cluster of the workspace, then in each ancestor, and last in root.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	Path string `json:"path,omitempty"`
@@ -95,15 +97,15 @@ type WorkspaceTypeReference struct {
 
 // WorkspaceLocation restricts where a workspace may be placed.
 type WorkspaceLocation struct {
-	// Labels that a shard must have to be chosen.
+	// selector selects shards by their labels.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// Mount says what serves a workspace that is not served by this server.
+// Mount refers to the object that says where a mounted workspace is served.
 type Mount struct {
-	// The object whose status tells the URL to pass requests on to.
-	// It is in the same logical cluster as the workspace, and of a kind that is marked as mountable.
+	// ref is the object whose status.URL is where requests are forwarded to.
+	// It is in the same logical cluster as the Workspace, and of a kind that a CustomResourceDefinition there defines.
 	// +kubebuilder:validation:XValidation:rule="has(self.apiVersion) == has(oldSelf.apiVersion)",message="apiVersion cannot be added or removed"
 	// +kubebuilder:validation:XValidation:rule="has(self.kind) == has(oldSelf.kind)",message="kind cannot be added or removed"
 	// +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name)",message="name cannot be added or removed"
@@ -113,42 +115,44 @@ type Mount struct {
 
 // ObjectReference refers to an object in the same logical cluster.
 type ObjectReference struct {
-	// Group and version of the object.
+	// apiVersion is the API group and version of the object.
 	// +required
 	APIVersion string `json:"apiVersion"`
 
-	// Kind of the object.
+	// kind is the kind of the object.
 	// +required
 	Kind string `json:"kind"`
 
-	// Name of the object.
+	// name is the name of the object.
 	// +required
 	Name string `json:"name"`
 
-	// Namespace of the object. Empty for objects without one.
+	// namespace is the namespace of the object.
+	// Empty for cluster-scoped objects.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// WorkspaceStatus says what a workspace is now.
-// Except for mounts it follows the status of the LogicalCluster.
+// WorkspaceStatus is the observed state of a workspace.
+// Except for mounts, it mirrors the status of the LogicalCluster.
 type WorkspaceStatus struct {
-	// How far the life of the workspace has come. It can be used once it is Ready.
+	// phase is the phase of the workspace's life cycle.
+	// The workspace can be used once it is Ready.
 	// +kubebuilder:default=Scheduling
 	// +optional
 	Phase core.Phase `json:"phase,omitempty"`
 
-	// What has been observed about the workspace.
+	// conditions are the observed conditions of the workspace.
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 
-	// Initializers that have not finished.
-	// With the last one gone the workspace becomes Ready.
+	// initializers are the initializers that have not finished yet.
+	// The workspace becomes Ready when the last one is removed.
 	// +optional
 	Initializers []core.Initializer `json:"initializers,omitempty"`
 
-	// Terminators that have not finished.
-	// With the last one gone the content of the workspace is deleted.
+	// terminators are the terminators that have not finished yet.
+	// The content of a workspace that is being deleted stays until the last one is removed.
 	// +optional
 	Terminators []core.Terminator `json:"terminators,omitempty"`
 }
@@ -160,6 +164,6 @@ type WorkspaceList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 
-	// The Workspaces of the list.
+	// items are the Workspaces.
 	Items []Workspace `json:"items"`
 }

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// WorkspaceAuthenticationConfiguration names identity providers whose users may come to workspaces: those of the types that refer to it.
-// Such a user is known in the workspace that he comes to, and in no other.
+// WorkspaceAuthenticationConfiguration lists identity providers for workspaces of the WorkspaceTypes that refer to it.
+// A user of such a provider is authenticated for the requested workspace only.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -14,121 +14,134 @@ type WorkspaceAuthenticationConfiguration struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Which identity providers there are.
+	// spec lists the identity providers.
 	// +required
 	Spec WorkspaceAuthenticationConfigurationSpec `json:"spec"`
 }
 
-// WorkspaceAuthenticationConfigurationSpec says which identity providers there are.
+// WorkspaceAuthenticationConfigurationSpec lists identity providers.
 type WorkspaceAuthenticationConfigurationSpec struct {
-	// Identity providers that sign JSON web tokens, in the form that an API server of Kubernetes reads them.
+	// jwt are the identity providers that sign JSON web tokens.
+	// The format is that of AuthenticationConfiguration in apiserver.config.k8s.io.
 	// +required
 	JWT []JWTAuthenticator `json:"jwt"`
 }
 
-// JWTAuthenticator makes users of the JSON web tokens of one identity provider.
+// JWTAuthenticator authenticates the JSON web tokens of one identity provider.
 type JWTAuthenticator struct {
-	// Who signs the tokens, and for whom they must be.
+	// issuer is the issuer of the tokens and their expected audiences.
 	// +required
 	Issuer Issuer `json:"issuer"`
 
-	// What else the claims of a token must fulfil.
+	// claimValidationRules are conditions on the claims of a token.
+	// All of them must hold.
 	// +optional
 	ClaimValidationRules []ClaimValidationRule `json:"claimValidationRules,omitempty"`
 
-	// What of a token says who the user is.
+	// claimMappings maps the claims of a token to attributes of the user.
 	// +required
 	ClaimMappings ClaimMappings `json:"claimMappings"`
 
-	// What the user that a token is made into must fulfil.
+	// userValidationRules are conditions on the resulting user.
+	// All of them must hold.
 	// +optional
 	UserValidationRules []UserValidationRule `json:"userValidationRules,omitempty"`
 }
 
-// Issuer says who signs tokens, and for whom they must be.
+// Issuer describes the issuer of tokens and their expected audiences.
 type Issuer struct {
-	// URL that tokens name as their issuer, which tells its keys below it.
+	// url is the issuer URL, as in the claim "iss" of the tokens.
+	// Unless discoveryURL is set, the provider's discovery document is below it.
 	// +required
 	URL string `json:"url"`
 
-	// Where the issuer tells its keys, if not below its URL.
+	// discoveryURL is the URL of the discovery document.
+	// Defaults to url followed by "/.well-known/openid-configuration".
 	// +optional
 	DiscoveryURL *string `json:"discoveryURL,omitempty"`
 
-	// Certificates, in PEM, that verify the issuer. Those of the machine if not given.
+	// certificateAuthority holds PEM-encoded CA certificates that verify the issuer's server certificate.
+	// If empty, the CA certificates of the server's machine are used.
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 
-	// Audiences of which a token must have one.
+	// audiences are the accepted audiences.
+	// A token must have at least one of them.
 	// +optional
 	Audiences []string `json:"audiences,omitempty"`
 
-	// Which of several audiences a token must have: MatchAny.
+	// audienceMatchPolicy says how audiences are matched.
+	// MatchAny is the only policy, and required if there are several audiences.
 	// +optional
 	AudienceMatchPolicy string `json:"audienceMatchPolicy,omitempty"`
 }
 
-// ClaimValidationRule is what claims must fulfil: one must have a value, or an expression must be true.
+// ClaimValidationRule is a condition on claims: either a claim has a required value, or an expression is true.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.claim) || has(self.expression)",message="either claim or expression must be specified"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || !has(self.expression)",message="claim and expression cannot both be specified"
 // +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue)",message="claim and requiredValue go together"
 // +kubebuilder:validation:XValidation:rule="has(self.expression) == has(self.message)",message="expression and message go together"
 type ClaimValidationRule struct {
-	// The claim.
+	// claim is the name of the claim.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// The value that the claim must have.
+	// requiredValue is the value that the claim must have.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	RequiredValue string `json:"requiredValue,omitempty"`
 
-	// A CEL expression over claims.
+	// expression is a CEL expression over "claims" that must be true.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Expression string `json:"expression,omitempty"`
 
-	// What is wrong if the expression is false.
+	// message is the error message if the expression is false.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// ClaimMappings say what of a token says who the user is.
+// ClaimMappings maps the claims of a token to attributes of the user.
 type ClaimMappings struct {
-	// The name of the user. Names that begin with "system:" are refused.
+	// username is the name of the user.
+	// A token whose username begins with "system:" is refused.
 	// +required
 	Username PrefixedClaimOrExpression `json:"username"`
 
-	// The groups of the user. Those that begin with "system:" are dropped.
+	// groups are the groups of the user.
+	// Groups that begin with "system:" are dropped.
 	// +optional
 	Groups *PrefixedClaimOrExpression `json:"groups,omitempty"`
 
-	// What identifies the user for good.
+	// uid is the unique ID of the user.
 	// +optional
 	UID *ClaimOrExpression `json:"uid,omitempty"`
 
-	// What else is known of the user. Keys with "kcp.io" in them are dropped.
+	// extra are additional attributes of the user.
+	// Keys that contain "kcp.io" are dropped.
 	// +optional
 	Extra []ExtraMapping `json:"extra,omitempty"`
 }
 
 // PrefixedClaimOrExpression takes a value from a claim, or from an expression over claims.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
-// +kubebuilder:validation:XValidation:rule="!has(self.prefix) || has(self.claim)",message="prefix can only be set together with claim"
+// +kubebuilder:validation:XValidation:rule="has(self.claim) || has(self.expression)",message="either claim or expression must be specified"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || !has(self.expression)",message="claim and expression cannot both be specified"
+// +kubebuilder:validation:XValidation:rule="!has(self.prefix) || has(self.claim)",message="prefix can only be specified when claim is specified"
 type PrefixedClaimOrExpression struct {
-	// The claim.
+	// claim is the name of the claim.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// What is put before the value of the claim.
+	// prefix is prepended to the value of the claim.
 	// +optional
 	Prefix *string `json:"prefix,omitempty"`
 
-	// A CEL expression over claims.
+	// expression is a CEL expression over "claims" that yields the value.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Expression string `json:"expression,omitempty"`
@@ -136,37 +149,37 @@ type PrefixedClaimOrExpression struct {
 
 // ClaimOrExpression takes a value from a claim, or from an expression over claims.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.claim) && has(self.expression))",message="at most one of claim and expression can be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.claim) || !has(self.expression)",message="claim and expression cannot both be specified"
 type ClaimOrExpression struct {
-	// The claim.
+	// claim is the name of the claim.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// A CEL expression over claims.
+	// expression is a CEL expression over "claims" that yields the value.
 	// +kubebuilder:validation:MinLength=1
 	// +optional
 	Expression string `json:"expression,omitempty"`
 }
 
-// ExtraMapping takes something else that is known of a user from an expression.
+// ExtraMapping sets one additional attribute of the user.
 type ExtraMapping struct {
-	// The key, a path below a domain.
+	// key is the key of the attribute: a domain, a slash and a path.
 	// +required
 	Key string `json:"key"`
 
-	// A CEL expression over claims.
+	// valueExpression is a CEL expression over "claims" that yields the value.
 	// +required
 	ValueExpression string `json:"valueExpression"`
 }
 
-// UserValidationRule is what users must fulfil.
+// UserValidationRule is a condition on users.
 type UserValidationRule struct {
-	// A CEL expression over the user.
+	// expression is a CEL expression over "user" that must be true.
 	// +required
 	Expression string `json:"expression"`
 
-	// What is wrong if the expression is false.
+	// message is the error message if the expression is false.
 	// +required
 	Message string `json:"message"`
 }
@@ -178,6 +191,6 @@ type WorkspaceAuthenticationConfigurationList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 
-	// The WorkspaceAuthenticationConfigurations of the list.
+	// items are the WorkspaceAuthenticationConfigurations.
 	Items []WorkspaceAuthenticationConfiguration `json:"items"`
 }

@@ -7,8 +7,8 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 )
 
-// WorkspaceType says what workspaces are made from: how they begin, who prepares them and cleans up after them, and which workspaces may be below and above them.
-// Whoever makes a workspace of a type needs the verb "use" on it, and on every type that it extends.
+// WorkspaceType describes a kind of workspace: what it starts with, who initializes and terminates it, and which workspaces may be its children and its parent.
+// To create a workspace of a type, a user needs the verb "use" on the type and on every type that it extends.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -22,90 +22,99 @@ type WorkspaceType struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What workspaces of the type are to be.
+	// spec is the description of workspaces of this type.
 	// +optional
 	Spec WorkspaceTypeSpec `json:"spec,omitempty"`
 
-	// What the server tells about the type.
+	// status is the observed state of the type.
 	// +optional
 	Status WorkspaceTypeStatus `json:"status,omitempty"`
 }
 
-// WorkspaceTypeSpec says what workspaces of a type are to be.
+// WorkspaceTypeSpec describes workspaces of a type.
 type WorkspaceTypeSpec struct {
-	// Whether somebody outside the server prepares workspaces of this type.
-	// They stay Initializing until the initializer, which is called "<logical cluster>:<name of this type>", has been removed from their status.
+	// initializer says whether a controller outside the server initializes workspaces of this type.
+	// Such a workspace stays Initializing until the initializer "<logical cluster of this type>:<name of this type>" is removed from its status.
+	// Defaults to false.
 	// +optional
 	Initializer bool `json:"initializer,omitempty"`
 
-	// What the initializer may do in workspaces that it prepares.
-	// If there are none, it does everything as the user who made the workspace.
+	// initializerPermissions are the RBAC rules that hold for the initializer in workspaces that it initializes.
+	// If empty, the initializer acts as the user who created the workspace, in that workspace alone.
 	// +optional
 	InitializerPermissions []rbacv1.PolicyRule `json:"initializerPermissions,omitempty"`
 
-	// Whether somebody outside the server cleans up after workspaces of this type.
-	// When they are deleted, their content stays until the terminator, which is called "<logical cluster>:<name of this type>", has been removed from their status.
+	// terminator says whether a controller outside the server cleans up before workspaces of this type are deleted.
+	// The content of such a workspace stays until the terminator "<logical cluster of this type>:<name of this type>" is removed from its status.
+	// Defaults to false.
 	// +optional
 	Terminator bool `json:"terminator,omitempty"`
 
-	// What the terminator may do in workspaces that it cleans up after.
+	// terminatorPermissions are the RBAC rules that hold for the terminator in workspaces that are being deleted.
+	// If empty, the terminator acts as the user who created the workspace, in that workspace alone.
 	// +optional
 	TerminatorPermissions []rbacv1.PolicyRule `json:"terminatorPermissions,omitempty"`
 
-	// Types that workspaces of this type are of, too.
-	// Initializers, terminators and limits of all of them apply.
+	// extend names other types that workspaces of this type also have.
+	// Initializers, terminators and limits of all of these types apply.
 	// +optional
 	Extend *WorkspaceTypeExtension `json:"extend,omitempty"`
 
-	// Labels that workspaces of this type get when they are made, unless they have the label.
-	// With the life cycle Maintain those that exist get it, too.
+	// additionalWorkspaceLabels are labels that are added to workspaces of this type at creation.
+	// A label that the workspace already has is kept.
+	// With defaultAPIBindingLifecycle Maintain, existing workspaces get them too.
 	// +optional
 	AdditionalWorkspaceLabels map[string]string `json:"additionalWorkspaceLabels,omitempty"`
 
-	// Type of the workspaces that are made in a workspace of this type without saying which.
+	// defaultChildWorkspaceType is the type of a child workspace that is created without one.
 	// +kubebuilder:default={name: "universal", path: "root"}
 	// +optional
 	DefaultChildWorkspaceType *WorkspaceTypeReference `json:"defaultChildWorkspaceType,omitempty"`
 
-	// Which workspaces may be in a workspace of this type. Any if not given.
+	// limitAllowedChildren restricts the types of child workspaces.
+	// If empty, children may have any type.
 	// +optional
 	LimitAllowedChildren *WorkspaceTypeSelector `json:"limitAllowedChildren,omitempty"`
 
-	// Which workspaces a workspace of this type may be in. Any if not given.
+	// limitAllowedParents restricts the types of the parent workspace.
+	// If empty, the parent may have any type.
 	// +optional
 	LimitAllowedParents *WorkspaceTypeSelector `json:"limitAllowedParents,omitempty"`
 
-	// Exports that workspaces of this type are bound to when they are made.
+	// defaultAPIBindings are the APIExports that workspaces of this type are bound to at creation.
 	// +optional
 	DefaultAPIBindings []APIExportReference `json:"defaultAPIBindings,omitempty"`
 
-	// What becomes of existing workspaces when this type is changed: nothing with InitializeOnly, the default.
-	// With Maintain, what the type gives to workspaces is given to those that exist, too.
+	// defaultAPIBindingLifecycle says whether a change of this type also reaches existing workspaces.
+	// With InitializeOnly it does not. With Maintain, existing workspaces get what new ones get.
+	// Defaults to InitializeOnly.
 	// +optional
 	DefaultAPIBindingLifecycle *APIBindingLifecycle `json:"defaultAPIBindingLifecycle,omitempty"`
 
-	// Who else, besides those whom the server knows, may come to workspaces of this type: names of WorkspaceAuthenticationConfigurations in the logical cluster of this type.
+	// authenticationConfigurations are WorkspaceAuthenticationConfigurations in the logical cluster of this type.
+	// Users of their identity providers can authenticate to workspaces of this type, besides the users that the server authenticates.
 	// +optional
 	AuthenticationConfigurations []AuthenticationConfigurationReference `json:"authenticationConfigurations,omitempty"`
 }
 
 // WorkspaceTypeExtension names the types that a type extends.
 type WorkspaceTypeExtension struct {
-	// The types. One without a path is looked for in the logical cluster of the type that extends it, in those above it, and in the root.
+	// with are the extended types.
+	// A type without a path is looked up in the logical cluster of the extending type, then in each ancestor, and last in root.
 	// +optional
 	With []WorkspaceTypeReference `json:"with,omitempty"`
 }
 
-// WorkspaceTypeSelector says which types are allowed.
+// WorkspaceTypeSelector selects the allowed types.
 //
 // +kubebuilder:validation:ExactlyOneOf=none;types
 type WorkspaceTypeSelector struct {
-	// That no workspace is allowed.
+	// none, if true, allows no workspace.
 	// +optional
 	None *bool `json:"none,omitempty"`
 
-	// That workspaces are allowed which are of one of these types, or of one that extends it.
-	// Each has a path.
+	// types allows workspaces of these types and of types that extend them.
+	// Each entry needs a path.
 	// +kubebuilder:validation:MinItems=1
 	// +optional
 	Types []WorkspaceTypeReference `json:"types,omitempty"`
@@ -113,61 +122,61 @@ type WorkspaceTypeSelector struct {
 
 // APIExportReference refers to an APIExport.
 type APIExportReference struct {
-	// Path of the logical cluster that the APIExport is in.
-	// That of the type if not given.
+	// path is the path of the logical cluster that has the APIExport.
+	// Defaults to the logical cluster of the type.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +optional
 	Path string `json:"path,omitempty"`
 
-	// Name of the APIExport.
+	// export is the name of the APIExport.
 	// +required
 	Export string `json:"export"`
 }
 
-// APIBindingLifecycle says what becomes of existing workspaces when their type is changed.
+// APIBindingLifecycle says whether a change of a type reaches existing workspaces.
 //
 // +kubebuilder:validation:Enum=InitializeOnly;Maintain
 type APIBindingLifecycle string
 
 const (
-	// InitializeOnly leaves workspaces as they were made.
+	// InitializeOnly leaves existing workspaces unchanged.
 	InitializeOnly APIBindingLifecycle = "InitializeOnly"
 
-	// Maintain gives to existing workspaces what their type gives to new ones.
+	// Maintain gives existing workspaces what new workspaces of the type get.
 	Maintain APIBindingLifecycle = "Maintain"
 )
 
 // AuthenticationConfigurationReference refers to a WorkspaceAuthenticationConfiguration.
 type AuthenticationConfigurationReference struct {
-	// Name of the WorkspaceAuthenticationConfiguration, in the logical cluster of the type.
+	// name is the name of the WorkspaceAuthenticationConfiguration, in the logical cluster of the type.
 	// +required
 	Name string `json:"name"`
 }
 
-// WorkspaceTypeStatus is what the server tells about a type.
+// WorkspaceTypeStatus is the observed state of a type.
 type WorkspaceTypeStatus struct {
-	// What has been observed about the type.
+	// conditions are the observed conditions of the type.
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 
-	// Where the workspaces of this type that wait for its initializer or its terminator are found.
+	// virtualWorkspaces are the virtual workspaces through which the initializer and the terminator of this type reach the workspaces that wait for them.
 	// +optional
 	VirtualWorkspaces []VirtualWorkspace `json:"virtualWorkspaces,omitempty"`
 }
 
-// VirtualWorkspace tells where workspaces in one stage of their life are found.
+// VirtualWorkspace is the address of a view of the workspaces that wait for an initializer or a terminator.
 type VirtualWorkspace struct {
-	// Base URL: what a kubeconfig has as its server, with the logical cluster to follow.
+	// url is the base URL of the view, as used for the server in a kubeconfig, to be followed by "/clusters/<name>".
 	// +kubebuilder:validation:MinLength=1
 	// +required
 	URL string `json:"url"`
 
-	// Which workspaces are found there.
+	// type says which workspaces the view has: initializing or terminating.
 	// +optional
 	Type VirtualWorkspaceType `json:"type,omitempty"`
 }
 
-// VirtualWorkspaceType is the stage of life of the workspaces of a VirtualWorkspace.
+// VirtualWorkspaceType says which workspaces a VirtualWorkspace has.
 //
 // +kubebuilder:validation:Enum=initializing;terminating
 type VirtualWorkspaceType string
@@ -187,6 +196,6 @@ type WorkspaceTypeList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 
-	// The WorkspaceTypes of the list.
+	// items are the WorkspaceTypes.
 	Items []WorkspaceType `json:"items"`
 }

@@ -1,6 +1,6 @@
-// Package kubectl is kubectl inside a program of ours, so that a server can be
-// tried out with nothing else installed. It hides which commands are added and
-// which kubeconfig is used when nobody chose one.
+// Package kubectl is the kubectl that kcp contains, so that users need no other program to
+// try a server. It hides which commands it adds to kubectl and which kubeconfig is the
+// default.
 package kubectl
 
 import (
@@ -23,29 +23,28 @@ import (
 	"github.com/unforked/kcp/internal/cli"
 )
 
-// How many requests for discovery kubectl may make, as in its own main.
+// Client-side limits for discovery, as in the main function of kubectl.
 const (
 	discoveryBurst = 300
 	discoveryQPS   = 50
 )
 
-// adminKubeconfig is where a server leaves the kubeconfig of its administrator.
+// adminKubeconfig is the file to which a server writes its administrator's kubeconfig.
 const adminKubeconfig = ".kcp/admin.kubeconfig"
 
-// Main runs kubectl with the arguments that come after the word kubectl, and
-// with the commands ws, kcp and create workspace built in. Other plugins are
-// found as usual. It calls itself by the version release. It returns the exit code;
-// most commands of kubectl end the process themselves when they fail.
+// Main runs kubectl with args, which do not contain the word kubectl. The commands ws, kcp
+// and create workspace are built in; other plugins work as usual. Release is the client
+// version that kubectl reports. Main returns the exit code, but most commands of kubectl
+// end the process themselves when they fail.
 //
-// Unless KUBECONFIG or --kubeconfig is given or there is a ~/.kube/config, it
-// sets KUBECONFIG to the .kcp/admin.kubeconfig of a server that was started in
-// the same folder.
+// If there is neither KUBECONFIG nor --kubeconfig nor a ~/.kube/config, Main sets
+// KUBECONFIG to the .kcp/admin.kubeconfig in the current directory.
 func Main(args []string, release string) int {
 	if file := kubeconfig(args, os.Getenv(clientcmd.RecommendedConfigPathEnvVar), clientcmd.RecommendedHomeFile); file != "" {
 		util.CheckErr(os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file))
 	}
 	util.BehaviorOnFatal(fatal)
-	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(args)) // for what kubectl logs before it parses flags
+	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(args)) // kubectl logs before it parses its flags
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	kubectl := command(args, streams, release)
 	util.CheckErr(runPlugin(kubectl, args))
@@ -53,8 +52,8 @@ func Main(args []string, release string) int {
 	return 0
 }
 
-// kubeconfig returns the file to use because the user chose none, or nothing
-// if there is a choice already, or no such file.
+// kubeconfig returns the default kubeconfig, or nothing if the user chose one or the
+// default does not exist.
 func kubeconfig(args []string, env, homeFile string) string {
 	if end := slices.Index(args, "--"); end >= 0 {
 		args = args[:end]
@@ -69,8 +68,7 @@ func kubeconfig(args []string, env, homeFile string) string {
 	return admin
 }
 
-// fatal ends the process as kubectl does, and says what to do where kubectl only says
-// that nobody answers at its default.
+// fatal ends the process as kubectl does, with advice for users without a kubeconfig.
 func fatal(msg string, code int) {
 	if todo := advice(msg); todo != "" {
 		msg = strings.TrimSuffix(msg, "\n") + "\n" + todo
@@ -81,12 +79,13 @@ func fatal(msg string, code int) {
 	os.Exit(code)
 }
 
-// advice returns what to do about an error of kubectl that comes from having no kubeconfig.
+// advice returns what to do about an error message of kubectl whose cause is that there is
+// no kubeconfig. It is empty for other messages.
 func advice(msg string) string {
 	if !strings.Contains(msg, "localhost:8080") || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != "" || exists(clientcmd.RecommendedHomeFile) {
 		return ""
 	}
-	return "There is no kubeconfig. Set KUBECONFIG to that of your server, or call kcp in the folder in which the server was started: it is " + adminKubeconfig + " there."
+	return "There is no kubeconfig. Set KUBECONFIG to the kubeconfig of your server, or run kcp in the directory where the server was started: the file is " + adminKubeconfig + " there."
 }
 
 func exists(file string) bool {
@@ -94,7 +93,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// command returns kubectl with our commands.
+// command returns kubectl with the added commands.
 func command(args []string, streams genericiooptions.IOStreams, release string) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
 		WithDiscoveryBurst(discoveryBurst).WithDiscoveryQPS(discoveryQPS).WithWarningPrinter(streams)
@@ -117,13 +116,12 @@ func command(args []string, streams genericiooptions.IOStreams, release string) 
 	return kubectl
 }
 
-// runPlugin replaces this process by a plugin in the PATH if args name one and
-// no command of kubectl. It comes after our commands are added, so that a
-// plugin never hides one of them.
+// runPlugin replaces this process by a plugin in the PATH if args name one and no command
+// of kubectl. Call it after the commands are added: a plugin must not hide one of them.
 func runPlugin(kubectl *cobra.Command, args []string) error {
 	found, rest, err := kubectl.Find(args)
-	words := 0                      // how many words of args, at least, name the plugin
-	late := func(arg string) bool { // a command that cobra adds only when it runs
+	words := 0                      // the minimum number of args that name the plugin
+	late := func(arg string) bool { // cobra adds these commands when it runs
 		return arg == "help" || arg == cobra.ShellCompRequestCmd || arg == cobra.ShellCompNoDescRequestCmd
 	}
 	switch {

@@ -94,9 +94,9 @@ func TestBuiltIn(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"ws tree --help":          "kubectl ws tree [workspace]",
-		"create workspace --help": "kubectl create workspace <name>",
-		"create ws --help":        "kubectl create workspace <name>",
+		"ws tree --help":          "kubectl ws tree [WORKSPACE]",
+		"create workspace --help": "kubectl create workspace NAME",
+		"create ws --help":        "kubectl create workspace NAME",
 		"create --help":           "Create a workspace in the current one",
 		"--help":                  "Move between workspaces and manage them",
 	} {

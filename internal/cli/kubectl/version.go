@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// versionCommand takes the place of kubectl's own, which knows the version of the
-// client only if it was built with linker flags, and fails without them.
+// versionCommand replaces kubectl's own command, which fails unless linker flags set the
+// version of the client.
 func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, release string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
@@ -49,7 +49,7 @@ func clientVersion(release string) *apimachineryversion.Info {
 	return &info
 }
 
-// serverVersion asks the server. Without a kubeconfig there is none to ask.
+// serverVersion returns the version of the server, or nil if there is no kubeconfig.
 func serverVersion(flags *genericclioptions.ConfigFlags) (*apimachineryversion.Info, error) {
 	discovery, err := flags.ToDiscoveryClient()
 	if clientcmd.IsEmptyConfig(err) {

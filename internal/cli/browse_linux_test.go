@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// TestInterruptedBrowser checks that Ctrl-C ends a command like the signal does. A terminal in raw
+// mode sends it as a key.
+func TestInterruptedBrowser(t *testing.T) {
+	t.Parallel()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, tty := os.NewFile(uintptr(ends[0]), "user"), os.NewFile(uintptr(ends[1]), "tty")
+	t.Cleanup(func() {
+		if err := errors.Join(user.Close(), tty.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := user.WriteString("j\x03"); err != nil {
+		t.Fatal(err)
+	}
+	chosen, err := browse(t.Context(), forest("root:a"), "root", "root").run(t.Context(), tty)
+	if chosen || !errors.Is(err, errInterrupted) {
+		t.Errorf("got %v, %v", chosen, err)
+	}
+	if code := finish(t.Context(), newPrinter(genericiooptions.NewTestIOStreamsDiscard()), err); code != interrupted {
+		t.Errorf("exit code %d, want %d", code, interrupted)
+	}
+}

@@ -1,0 +1,18 @@
+//go:build linux || darwin
+
+package etcd
+
+import (
+	"os"
+	"syscall"
+)
+
+// freeSpace returns the free bytes of a volume that this process may use.
+func freeSpace(dir string) (int64, error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	//nolint:unconvert // the types differ between systems
+	return int64(s.Bavail) * int64(s.Bsize), nil
+}

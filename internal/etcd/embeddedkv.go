@@ -1,0 +1,85 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// embeddedKV is the KV of an etcd in this process. It needs no timeouts, refuses writes while
+// the disk is full, and converts errors to API statuses.
+type embeddedKV struct {
+	clientv3.KV
+	capacity *Capacity
+}
+
+func (e embeddedKV) refuse() error {
+	if diskLevel(e.capacity.disk.Load()) == diskFull {
+		return noDisk()
+	}
+	return nil
+}
+
+// Put implements [clientv3.KV].
+func (e embeddedKV) Put(ctx context.Context, key, value string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
+	if err := e.refuse(); err != nil {
+		return nil, err
+	}
+	return e.KV.Put(ctx, key, value, opts...)
+}
+
+// Delete implements [clientv3.KV].
+func (e embeddedKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	if err := e.refuse(); err != nil {
+		return nil, err
+	}
+	return e.KV.Delete(ctx, key, opts...)
+}
+
+// Txn implements [clientv3.KV].
+func (e embeddedKV) Txn(ctx context.Context) clientv3.Txn {
+	return &embeddedTxn{by: e, txn: e.KV.Txn(ctx)}
+}
+
+type embeddedTxn struct {
+	by     embeddedKV
+	txn    clientv3.Txn
+	writes bool
+}
+
+// If implements [clientv3.Txn].
+func (t *embeddedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.txn = t.txn.If(cs...)
+	return t
+}
+
+// Then implements [clientv3.Txn].
+func (t *embeddedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.writes = t.writes || slices.ContainsFunc(ops, changes)
+	t.txn = t.txn.Then(ops...)
+	return t
+}
+
+// Else implements [clientv3.Txn].
+func (t *embeddedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.writes = t.writes || slices.ContainsFunc(ops, changes)
+	t.txn = t.txn.Else(ops...)
+	return t
+}
+
+// Commit implements [clientv3.Txn].
+func (t *embeddedTxn) Commit() (*clientv3.TxnResponse, error) {
+	if t.writes {
+		if err := t.by.refuse(); err != nil {
+			return nil, err
+		}
+	}
+	r, err := t.txn.Commit()
+	if errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
+		err = statusOf(err, true)
+	}
+	return r, err
+}

@@ -1,0 +1,170 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/unforked/kcp/internal/upstream/texts"
+)
+
+const (
+	// connectTimeout is the maximum wait for etcd to answer at the start.
+	connectTimeout = 10 * time.Second
+	// A server that hangs with open connections is detected after the sum of both.
+	keepAliveEvery   = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+	// reconnect is the maximum delay until a recovered server is used again.
+	reconnect = 3 * time.Second
+	// retries is the number of attempts at a read that no server answers. They take up to a
+	// second, enough to elect a leader.
+	retries = 20
+	// oldestEtcd is the oldest supported version. Older ones may report the progress of a
+	// watch before they have sent all its changes.
+	oldestEtcd = "3.5.8"
+)
+
+// connect connects to an external etcd, which other processes may write to.
+func connect(ctx context.Context, c Config) (*Backend, error) {
+	secure, err := c.security()
+	if err != nil {
+		return nil, err
+	}
+	config := clientv3.Config{
+		Endpoints: c.Servers, TLS: secure, Username: c.Username, Password: c.Password,
+		DialTimeout: connectTimeout / 2, DialKeepAliveTime: keepAliveEvery, DialKeepAliveTimeout: keepAliveTimeout,
+		MaxCallSendMsgSize: 2 * maxRequestSize, MaxUnaryRetries: retries,
+		Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast), grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnect}, MinConnectTimeout: reconnect,
+		})},
+	}
+	if err := c.greet(ctx, config); err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, c.unusable(err)
+	}
+	if err := c.quorum(ctx, client); err != nil {
+		_ = client.Close() // err has the cause
+		return nil, err
+	}
+	circuit := newCircuit(client.KV, client.Endpoints)
+	client.KV = timeouts{client.KV, circuit}
+	quota := newQuotaWatcher(client)
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	quota.look(working)
+	wg.Go(func() { quota.run(working) })
+	if kept := c.history(); kept > 0 {
+		wg.Go(func() { runShared(working, client, kept, quota.pressed) })
+	}
+	return &Backend{Client: client, Shared: true, Capacity: quota.Capacity, Deleted: new(atomic.Int64), Watcher: func() *clientv3.Client {
+		c := clientv3.NewCtxClient(client.Ctx())
+		c.KV, c.Lease, c.Watcher, c.Maintenance = client.KV, clientv3.NewLease(client), clientv3.NewWatcher(client), client.Maintenance
+		return c
+	}, close: func() {
+		stop()
+		wg.Wait()
+		circuit.close()
+		_ = client.Close() // returns only the error of its cancelled context
+	}}, nil
+}
+
+// failFast makes requests fail at once, with the cause, while there is no connection. The
+// client's default waits for a connection and returns only a timeout.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+// greet checks that at least one server answers and accepts this client, and that all servers
+// that answer are new enough.
+func (c Config) greet(ctx context.Context, config clientv3.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	config.MaxUnaryRetries = 1 // with more retries, the error would only be a timeout
+	answered := false
+	var errs []error
+	for _, server := range c.Servers {
+		version, err := c.version(ctx, config, server)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", server, reason(err)))
+		case version != "" && older(version, oldestEtcd):
+			return fmt.Errorf("--etcd-servers: %s is etcd %s; at least %s is needed", server, version, oldestEtcd)
+		default:
+			answered = true
+		}
+	}
+	if answered {
+		return nil
+	}
+	return c.unusable(errors.Join(errs...))
+}
+
+// version returns the version of a server, or "" if only administrators may read it.
+func (c Config) version(ctx context.Context, config clientv3.Config, server string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout/time.Duration(len(c.Servers)+1))
+	defer cancel()
+	config.Endpoints = []string{server}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = client.Close() }() // returns only the error of its cancelled context
+	is, err := client.Status(ctx, server)
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return is.Version, nil
+}
+
+func older(v, than string) bool {
+	is, err := version.ParseSemantic(v)
+	return err == nil && is.LessThan(version.MustParseSemantic(than))
+}
+
+// quorum checks that the servers serve consistent reads to this client.
+func (c Config) quorum(ctx context.Context, client *clientv3.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	for {
+		attempt, done := context.WithTimeout(ctx, ReadTimeout)
+		_, err := client.Get(attempt, "\x00", clientv3.WithCountOnly())
+		done()
+		switch {
+		case err == nil, errors.Is(err, rpctypes.ErrPermissionDenied):
+			return nil // this user may read only keys below the prefix
+		case ctx.Err() != nil || !isOutage(err):
+			return c.unusable(err)
+		}
+	}
+}
+
+// unusable returns a one-line error with the reason and the flags to check.
+func (c Config) unusable(err error) error {
+	at := strings.Join(c.Servers, ",")
+	err = errors.New(strings.ReplaceAll(reason(err).Error(), "\n", "; "))
+	switch {
+	case texts.Says(err, rpctypes.ErrUserEmpty), texts.Says(err, rpctypes.ErrAuthFailed), texts.Says(err, rpctypes.ErrInvalidAuthToken):
+		return fmt.Errorf("etcd at %s does not let the server in: %w; check --etcd-username and its password, or the client certificate", at, err)
+	case texts.TLSFailed(err), texts.HungUp(err) && strings.HasPrefix(c.Servers[0], "https:"):
+		return fmt.Errorf("no secure connection to etcd at %s: %w; check --etcd-cafile, --etcd-certfile, --etcd-keyfile and the names in the certificate of etcd", at, err)
+	}
+	return fmt.Errorf("cannot reach etcd at %s: %w; check --etcd-servers, and that etcd runs there and has a quorum", at, err)
+}

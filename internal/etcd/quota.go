@@ -1,0 +1,73 @@
+package etcd
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A quotaWatcher measures the database of an external etcd.
+type quotaWatcher struct {
+	*Capacity
+	client *clientv3.Client
+	inUse  atomic.Int64
+	// pressed receives a value when history should be kept for a shorter time.
+	pressed chan struct{}
+}
+
+func newQuotaWatcher(client *clientv3.Client) *quotaWatcher {
+	q := &quotaWatcher{client: client, pressed: make(chan struct{}, 1)}
+	q.Capacity = NewCapacity(q.inUse.Load, 0)
+	return q
+}
+
+// run measures until ctx ends.
+func (q *quotaWatcher) run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			q.look(ctx)
+		}
+	}
+}
+
+// look asks every server, because each has its own database file. The fullest one counts.
+func (q *quotaWatcher) look(ctx context.Context) {
+	var inUse, quota int64
+	full, answered := false, false
+	for _, server := range q.client.Endpoints() {
+		each, done := context.WithTimeout(ctx, keepAliveTimeout)
+		is, err := q.client.Status(each, server)
+		done()
+		if err != nil {
+			continue // other servers answer; if none does, the last measurement stays
+		}
+		answered = true
+		inUse = max(inUse, is.DbSizeInUse)
+		if is.DbSizeQuota > 0 && (quota == 0 || is.DbSizeQuota < quota) {
+			quota = is.DbSizeQuota
+		}
+		full = full || slices.ContainsFunc(is.Errors, func(e string) bool { return strings.Contains(e, pb.AlarmType_NOSPACE.String()) })
+	}
+	if !answered {
+		return
+	}
+	q.inUse.Store(inUse)
+	q.quota.Store(quota)
+	q.full.Store(full)
+	if full || q.above(pressedAt) {
+		select {
+		case q.pressed <- struct{}{}:
+		default:
+		}
+	}
+}

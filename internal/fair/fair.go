@@ -1,0 +1,331 @@
+// Package fair divides the processors, the memory and the concurrent requests of a server
+// among its tenants. It hides the queues and the accounting. A tenant is any string that
+// the caller chooses. The package has state only for tenants with requests.
+package fair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Limits are the limits of [Shares]. All numbers are maxima.
+type Limits struct {
+	// Light and Heavy are the requests of each class that compute at the same time.
+	// LightEach and HeavyEach are those of one tenant.
+	Light, LightEach, Heavy, HeavyEach int
+	// Waiting is the requests of one tenant that wait for a processor.
+	Waiting int
+	// Present is the admitted requests of one tenant, and Queue those that wait for
+	// admission. Served is the admitted requests at priority levels.
+	Present, Queue, Served int
+	// Watches is the open watches of one tenant.
+	Watches int
+	// Timeout is the time that a request waits in any of these queues.
+	Timeout time.Duration
+	// Memory limits the bytes that requests hold.
+	Memory Memory
+}
+
+// Shares divides a server among tenants.
+type Shares struct {
+	limits     Limits
+	schedulers [2]*scheduler // by Class
+	present    *limiter
+	served     *limiter
+	watches    *limiter
+	memory     *memory
+}
+
+// New returns shares without requests.
+func New(l Limits) *Shares {
+	return &Shares{
+		limits: l,
+		schedulers: [2]*scheduler{
+			Light: newScheduler(Light, l.Light, l.LightEach, l.Waiting),
+			Heavy: newScheduler(Heavy, l.Heavy, l.HeavyEach, l.Waiting),
+		},
+		present: newLimiter(l.Present, l.Queue),
+		served:  newLimiter(l.Served, l.Present+l.Watches),
+		watches: newLimiter(l.Watches, 0),
+		memory:  newMemory(l.Memory),
+	}
+}
+
+// Idle reports whether there is no state of any tenant.
+func (s *Shares) Idle() bool {
+	return s.schedulers[Light].idle() && s.schedulers[Heavy].idle() && s.present.idle() && s.served.idle() && s.watches.idle() && s.memory.idle()
+}
+
+// A Class is an estimate of how long a request computes.
+type Class int
+
+// Light requests compute for one or two milliseconds, and heavy ones for longer. The limits
+// of heavy requests leave a processor free for light ones.
+const (
+	Light Class = iota
+	Heavy
+)
+
+// Lend runs wait while one heavy request of a tenant gives up its seat. It is for code that
+// knows the tenant but not the request, such as calls of webhooks.
+func (s *Shares) Lend(tenant string, wait func()) {
+	if s != nil && s.schedulers[Heavy].lend(tenant) {
+		defer s.schedulers[Heavy].force(tenant)
+	}
+	wait()
+}
+
+// A Work is the use of the shares by one request. Its methods may be called at any time
+// and concurrently. A nil Work has no limits.
+type Work struct {
+	shares *Shares
+	ended  chan struct{}
+
+	mu      sync.Mutex
+	tenant  string
+	class   Class
+	seated  bool // the request computes
+	since   time.Time
+	bytes   int64 // bytes that the request holds
+	counted int64 // part of bytes that counts for the tenant
+	onEnd   []func()
+	over    bool
+}
+
+// Begin returns the work of a new request. The work has no limits until [Work.For] sets a
+// tenant. The caller must call [Work.End].
+func (s *Shares) Begin() *Work { return &Work{shares: s, ended: make(chan struct{})} }
+
+type workKey struct{}
+
+// Held returns the bytes that the request of ctx holds, as counted by [Grow].
+func Held(ctx context.Context) int64 {
+	w := From(ctx)
+	if w == nil {
+		return 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bytes
+}
+
+// With returns a context with the work of a request.
+func With(ctx context.Context, w *Work) context.Context { return context.WithValue(ctx, workKey{}, w) }
+
+// From returns the work of the request of ctx, or nil.
+func From(ctx context.Context) *Work {
+	w, _ := ctx.Value(workKey{}).(*Work)
+	return w
+}
+
+// Grow counts bytes of memory that the request of ctx is about to allocate. A negative
+// number counts freed bytes. The bytes count until the request ends. An error is a Status
+// for the client.
+func Grow(ctx context.Context, bytes int64) error { return From(ctx).Grow(bytes) }
+
+// Wait runs wait without the seat of the request of ctx. wait waits for etcd, a webhook, a
+// disk or the client. After it the request continues at once, without waiting for a seat,
+// because other requests may wait for its locks.
+func Wait(ctx context.Context, wait func()) {
+	defer From(ctx).pause()()
+	wait()
+}
+
+// Tenant returns the tenant of the work; it is empty if the work has none.
+func (w *Work) Tenant() string {
+	if w == nil {
+		return ""
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tenant
+}
+
+// For sets the tenant of the work and gives up its seat. The memory of the work counts for
+// the new tenant. Without a tenant the work has no limits.
+func (w *Work) For(tenant string) {
+	w.Pause()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shares.memory.move(w.tenant, tenant, w.counted)
+	w.tenant = tenant
+}
+
+// Compute waits for a seat. An error is a Status for the client.
+func (w *Work) Compute(ctx context.Context, class Class) error {
+	if w == nil {
+		return nil
+	}
+	w.Pause()
+	w.mu.Lock()
+	w.class = class
+	tenant := w.tenant
+	w.mu.Unlock()
+	if tenant == "" {
+		return nil
+	}
+	if err := ctx.Err(); err != nil { // the client disconnected before the request cost anything
+		return apierrors.NewTooManyRequests("the request ended before it was served", 1)
+	}
+	switch err := w.shares.schedulers[class].acquire(ctx, tenant, w.shares.limits.Timeout); {
+	case errors.Is(err, errFull):
+		return apierrors.NewTooManyRequests("too many requests at once from you or your workspaces; send fewer at a time", 1)
+	case err != nil:
+		return apierrors.NewTooManyRequests("your requests, or those of your workspaces, keep the server busy for longer than this one can wait; send fewer, or smaller ones", 1)
+	}
+	w.sit()
+	return nil
+}
+
+// sit records that the work has a seat. If the work has ended meanwhile, it frees the seat.
+func (w *Work) sit() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over || w.seated {
+		w.shares.schedulers[w.class].release(w.tenant, 0)
+		return
+	}
+	w.seated, w.since = true, time.Now()
+}
+
+// Pause gives up the seat, and reports whether the work had one.
+func (w *Work) Pause() bool {
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seated {
+		return false
+	}
+	w.seated = false
+	w.shares.schedulers[w.class].release(w.tenant, time.Since(w.since))
+	return true
+}
+
+// pause gives up the seat until resume is called. resume takes a seat without waiting.
+func (w *Work) pause() (resume func()) {
+	if !w.Pause() {
+		return func() {}
+	}
+	return func() {
+		w.mu.Lock()
+		scheduler, tenant := w.shares.schedulers[w.class], w.tenant
+		w.mu.Unlock()
+		scheduler.force(tenant)
+		w.sit()
+	}
+}
+
+// Yield runs wait without the seat of the request, and then waits for a seat. The request
+// must hold no lock. An error is that of ctx.
+func (w *Work) Yield(ctx context.Context, wait func()) error {
+	if !w.Pause() {
+		wait()
+		return nil
+	}
+	wait()
+	w.mu.Lock()
+	scheduler, tenant := w.shares.schedulers[w.class], w.tenant
+	w.mu.Unlock()
+	if err := scheduler.acquire(ctx, tenant, time.Hour); err != nil { // ctx ends earlier
+		return err
+	}
+	w.sit()
+	return nil
+}
+
+// Enter waits for admission. Requests of one tenant in different queues do not wait for
+// each other; each queue has the full limit. The request is admitted until leave is called
+// or the work ends. An error is a Status for the client.
+func (w *Work) Enter(ctx context.Context, queue string) (leave func(), err error) {
+	return w.join(ctx, w.shares.present, queue)
+}
+
+// Serve is Enter for the limit of requests at priority levels.
+func (w *Work) Serve(ctx context.Context, queue string) (leave func(), err error) {
+	return w.join(ctx, w.shares.served, queue)
+}
+
+// Watch counts the request as a watch until the work ends. It does not wait. An error is a
+// Status for the client.
+func (w *Work) Watch() error {
+	if _, err := w.join(context.Background(), w.shares.watches, ""); err != nil {
+		return apierrors.NewTooManyRequests(fmt.Sprintf("you and your workspaces have %d watches open; close some", w.shares.limits.Watches), 1)
+	}
+	return nil
+}
+
+func (w *Work) join(ctx context.Context, l *limiter, queue string) (leave func(), err error) {
+	key := w.Tenant() + queue
+	switch err := l.acquire(ctx, key, w.shares.limits.Timeout); {
+	case errors.Is(err, errFull):
+		return nil, apierrors.NewTooManyRequests("too many requests wait for you or your workspaces; send fewer at a time", 1)
+	case err != nil:
+		return nil, apierrors.NewTooManyRequests("too many requests at once from you or your workspaces; send fewer at a time", 1)
+	}
+	leave = sync.OnceFunc(func() { l.release(key) })
+	w.OnEnd(leave)
+	return leave, nil
+}
+
+// Grow is [Grow] for this work.
+func (w *Work) Grow(bytes int64) error {
+	if w == nil || bytes == 0 {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over || w.tenant == "" {
+		return nil
+	}
+	more := max(0, w.bytes+bytes-w.shares.limits.Memory.Free) - w.counted
+	if err := w.shares.memory.grow(w.tenant, more, w.counted); err != nil {
+		return err
+	}
+	w.bytes, w.counted = w.bytes+bytes, w.counted+more
+	return nil
+}
+
+// OnEnd calls f when the work ends, or at once if it has ended.
+func (w *Work) OnEnd(f func()) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	if !w.over {
+		w.onEnd = append(w.onEnd, f)
+		w.mu.Unlock()
+		return
+	}
+	w.mu.Unlock()
+	f()
+}
+
+// End releases all shares of the work. Further calls have no effect.
+func (w *Work) End() {
+	w.Pause()
+	w.mu.Lock()
+	if w.over {
+		w.mu.Unlock()
+		return
+	}
+	w.over = true
+	w.shares.memory.shrink(w.tenant, w.counted)
+	w.bytes, w.counted = 0, 0
+	onEnd := w.onEnd
+	w.onEnd = nil
+	w.mu.Unlock()
+	for _, f := range onEnd {
+		f()
+	}
+	close(w.ended)
+}
+
+// Ended returns a channel that is closed when the work has ended.
+func (w *Work) Ended() <-chan struct{} { return w.ended }

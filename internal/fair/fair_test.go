@@ -1,0 +1,269 @@
+package fair
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+func limits() Limits {
+	return Limits{
+		Light: 4, LightEach: 3, Heavy: 1, HeavyEach: 1, Waiting: 20, Present: 10, Queue: 20, Served: 5, Timeout: 5 * time.Second,
+		Memory: Memory{Free: 10, Tenant: 100, All: 150, Reserve: 20},
+	}
+}
+
+func (s *Shares) work(tenant string) *Work {
+	w := s.Begin()
+	w.For(tenant)
+	return w
+}
+
+func refused(t *testing.T, what string, err error) {
+	t.Helper()
+	if !apierrors.IsTooManyRequests(err) {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// One tenant cannot take all seats, and heavy requests do not take seats of light ones.
+func TestOneTenantDoesNotTakeAllProcessors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		compute := func(w *Work, class Class) chan error {
+			answer := make(chan error, 1)
+			go func() { answer <- w.Compute(t.Context(), class) }()
+			synctest.Wait()
+			return answer
+		}
+		var noisy []*Work
+		computing := 0
+		for range 10 {
+			w := s.work("noisy")
+			noisy = append(noisy, w)
+			computing += len(compute(w, Light))
+			h := s.work("noisy")
+			noisy = append(noisy, h)
+			computing += len(compute(h, Heavy))
+		}
+		if computing != 3+1 {
+			t.Errorf("%d requests of one tenant compute", computing)
+		}
+		quiet := s.work("quiet")
+		if answer := compute(quiet, Light); len(answer) != 1 || <-answer != nil {
+			t.Error("a light request of another tenant does not compute")
+		}
+		// A released seat goes to the tenant that has used the least time.
+		late := s.work("late")
+		answer := compute(late, Light)
+		if len(answer) != 0 {
+			t.Error("more requests compute than there are seats")
+		}
+		<-time.After(time.Millisecond) // of the bubble
+		quiet.End()
+		synctest.Wait()
+		if len(answer) != 1 || <-answer != nil {
+			t.Error("the seat went to the tenant that has used the most time")
+		}
+		for _, w := range append(noisy, late) {
+			go w.End()
+		}
+		synctest.Wait()
+		<-time.After(time.Minute) // of the bubble
+		for _, w := range noisy {
+			w.End()
+		}
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+// A request has no seat while it waits, and then continues without a queue.
+func TestWaitingHoldsNoProcessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		first, second := s.work("a"), s.work("a")
+		if err := first.Compute(t.Context(), Heavy); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, "while the first computes", second.Compute(t.Context(), Heavy))
+		Wait(With(t.Context(), first), func() {
+			if err := second.Compute(t.Context(), Heavy); err != nil {
+				t.Errorf("while the first waits: %v", err)
+			}
+		})
+		second.Pause()
+		refused(t, "while the first continues", second.Compute(t.Context(), Heavy))
+		s.Lend("a", func() {
+			if err := second.Compute(t.Context(), Heavy); err != nil {
+				t.Errorf("while a request of the tenant waits: %v", err)
+			}
+		})
+		second.End()
+		first.End()
+		Wait(With(t.Context(), first), func() {}) // without effect after the end
+		s.Lend("a", func() {})
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+// A tenant whose light requests take too long computes one at a time.
+func TestSlowTenantsComputeOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		s.schedulers[Light].delay = func() time.Duration { return 0 }
+		works := []*Work{s.work("slow"), s.work("slow"), s.work("slow")}
+		for _, w := range works {
+			if err := w.Compute(t.Context(), Light); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(2 * long) // of the bubble
+		works[0].End()
+		works[1].End()
+		next := s.work("slow")
+		ctx, cancel := context.WithTimeout(t.Context(), slowFor/2)
+		refused(t, "a second one of a slow tenant", next.Compute(ctx, Light))
+		cancel()
+		works[2].End()
+		if err := next.Compute(t.Context(), Light); err != nil {
+			t.Errorf("alone: %v", err)
+		}
+		next.End()
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+// A tenant has a limit of admitted requests and of waiting requests. Others are refused.
+func TestRequestsInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limits()
+		s := New(l)
+		answers := make(chan error, 100)
+		var works []*Work
+		for range l.Present + l.Queue {
+			w := s.work("a")
+			works = append(works, w)
+			go func() {
+				_, err := w.Enter(t.Context(), "")
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		if len(answers) != l.Present {
+			t.Errorf("%d requests are admitted, the limit is %d", len(answers), l.Present)
+		}
+		_, err := s.work("a").Enter(t.Context(), "")
+		refused(t, "beyond the queue", err)
+		for name, w := range map[string]*Work{"another tenant": s.work("b"), "another queue": s.work("a")} {
+			queue := map[string]string{"another queue": "/leases"}[name]
+			if _, err := w.Enter(t.Context(), queue); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			w.End()
+		}
+		<-time.After(2 * l.Timeout) // of the bubble
+		for range l.Present {
+			if err := <-answers; err != nil {
+				t.Errorf("admitted: %v", err)
+			}
+		}
+		for range l.Queue {
+			refused(t, "after the timeout", <-answers)
+		}
+		for _, w := range works {
+			w.End()
+			w.End() // without effect
+		}
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+// Each tenant has a limit of memory, and a reserve that others cannot use. A request that
+// exceeds the limit alone gets 413, so clients do not retry it.
+func TestMemory(t *testing.T) {
+	s := New(limits())
+	a, b, c := s.work("a"), s.work("b"), s.work("c")
+	if err := a.Grow(110); err != nil {
+		t.Errorf("the limit of a tenant: %v", err)
+	}
+	if err := a.Grow(1); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("more than that: %v", err)
+	}
+	refused(t, "another beside it", s.work("a").Grow(50))
+	if err := b.Grow(60); err != nil {
+		t.Errorf("of another: %v", err)
+	}
+	if err := c.Grow(30); err != nil {
+		t.Errorf("the reserve: %v", err)
+	}
+	refused(t, "more than the reserve", c.Grow(10))
+	a.For("d")
+	if s.memory.of["a"] != 0 || s.memory.of["d"] != 100 {
+		t.Errorf("moved: %v", s.memory.of)
+	}
+	if err := a.Grow(-60); err != nil || s.memory.of["d"] != 40 {
+		t.Errorf("freed: %v, %v", err, s.memory.of)
+	}
+	for _, w := range []*Work{a, b, c} {
+		w.End()
+	}
+	if err := a.Grow(1000); err != nil || !s.Idle() {
+		t.Errorf("after the end: %v, %+v", err, s.memory)
+	}
+	if err := Grow(t.Context(), 1<<40); err != nil {
+		t.Errorf("without work: %v", err)
+	}
+}
+
+// Measure counts members in every encoding, and ignores the content of strings.
+func TestMeasure(t *testing.T) {
+	many := &corev1.ConfigMap{Data: map[string]string{}}
+	for i := range 5000 {
+		many.Data[fmt.Sprint("key", i)] = ""
+	}
+	text := &corev1.ConfigMap{Data: map[string]string{"a": strings.Repeat(`"x": [1, 2, "\\"], `, 20_000)}}
+	for name, say := range map[string]struct {
+		object    *corev1.ConfigMap
+		low, high int
+	}{"many keys": {many, 5000, 16_000}, "one text": {text, 1, 100}} {
+		asJSON, err := json.Marshal(say.object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asYAML, err := yaml.JSONToYAML(asJSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asProtobuf strings.Builder
+		if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(say.object, &asProtobuf); err != nil {
+			t.Fatal(err)
+		}
+		for encoding, body := range map[string][]byte{"JSON": asJSON, "protobuf": []byte(asProtobuf.String()), "YAML": asYAML} {
+			got := Measure(body)
+			if encoding == "YAML" && name == "one text" {
+				continue // its lines and commas count
+			}
+			if got.Bytes != len(body) || got.Members < say.low || got.Members > say.high {
+				t.Errorf("%s in %s: %+v", name, encoding, got)
+			}
+		}
+	}
+}

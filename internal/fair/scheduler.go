@@ -1,0 +1,209 @@
+package fair
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+var (
+	errFull    = errors.New("the queue is full")
+	errTimeout = errors.New("the request waited too long in the queue")
+)
+
+const (
+	// long is the maximum time that a light request may compute. A longer request was
+	// wrongly classified as light, so its tenant counts as slow.
+	long = 25 * time.Millisecond
+	// switches is how often a light request waits for a processor: it runs in several
+	// goroutines, one after the other. That time does not count as computing.
+	switches = 20
+	// slowFor is how long a slow tenant may compute only one light request at a time.
+	slowFor = time.Second
+)
+
+// A scheduler divides seats among the requests of one class. A request computes while it
+// has a seat. Each tenant is one flow of start-time fair queueing: a free seat goes to the
+// waiting flow with the lowest virtual time. Flows are charged the time that they used.
+type scheduler struct {
+	class    Class
+	seats    int                  // of all tenants
+	limit    int                  // seats of one tenant
+	maxQueue int                  // waiting requests of one tenant
+	delay    func() time.Duration // how long goroutines wait for a processor now
+
+	mu    sync.Mutex
+	taken int
+	now   time.Duration // virtual time of the flow that was served last
+	flows map[string]*flow
+	ready ready
+}
+
+// A flow is the requests of one tenant.
+type flow struct {
+	virtual time.Duration // virtual time: the flow with the lowest one is served next
+	taken   int
+	slow    time.Time       // the tenant counts as slow until then
+	queue   []chan struct{} // closed when the request has a seat
+	index   int             // in ready; -1 if the flow is not there
+}
+
+func newScheduler(class Class, seats, limit, maxQueue int) *scheduler {
+	return &scheduler{class: class, seats: seats, limit: limit, maxQueue: maxQueue, delay: newDelays().recent, flows: map[string]*flow{}}
+}
+
+// acquire waits for a seat. The caller must call release once, unless acquire returns an
+// error.
+func (s *scheduler) acquire(ctx context.Context, tenant string, timeout time.Duration) error {
+	s.mu.Lock()
+	f := s.flow(tenant)
+	if len(f.queue) == 0 && s.taken < s.seats && s.allows(f) {
+		s.seat(f)
+		s.mu.Unlock()
+		return nil
+	}
+	if len(f.queue) >= s.maxQueue {
+		s.forget(tenant, f)
+		s.mu.Unlock()
+		return errFull
+	}
+	granted := make(chan struct{})
+	f.queue = append(f.queue, granted)
+	s.update(f)
+	s.mu.Unlock()
+	if wait(ctx, granted, timeout) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(f.queue, granted)
+	if i < 0 {
+		return nil // granted at the same time
+	}
+	f.queue = slices.Delete(f.queue, i, i+1)
+	s.update(f)
+	s.forget(tenant, f)
+	return errTimeout
+}
+
+// force takes a seat without waiting, even if none is free.
+func (s *scheduler) force(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seat(s.flow(tenant))
+}
+
+// release frees a seat, and charges the tenant the time for which it was used.
+func (s *scheduler) release(tenant string, used time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unseat(tenant, s.flows[tenant], used)
+}
+
+// lend frees a seat of a tenant without a charge, and reports whether the tenant had one.
+func (s *scheduler) lend(tenant string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.flows[tenant]
+	if f == nil || f.taken == 0 {
+		return false
+	}
+	s.unseat(tenant, f, 0)
+	return true
+}
+
+func (s *scheduler) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken == 0 && len(s.flows) == 0
+}
+
+// The caller of the functions below holds the lock.
+
+func (s *scheduler) flow(tenant string) *flow {
+	f := s.flows[tenant]
+	if f == nil {
+		f = &flow{virtual: s.now, index: -1}
+		s.flows[tenant] = f
+	}
+	return f
+}
+
+// forget deletes a flow without requests.
+func (s *scheduler) forget(tenant string, f *flow) {
+	if f.taken == 0 && len(f.queue) == 0 {
+		delete(s.flows, tenant)
+	}
+}
+
+// allows reports whether a flow may take one more seat.
+func (s *scheduler) allows(f *flow) bool {
+	return f.taken == 0 || f.taken < s.limit && (f.slow.IsZero() || time.Now().After(f.slow))
+}
+
+func (s *scheduler) seat(f *flow) {
+	s.taken++
+	f.taken++
+}
+
+func (s *scheduler) unseat(tenant string, f *flow, used time.Duration) {
+	s.taken--
+	f.taken--
+	f.virtual += used
+	if s.class == Light && used > long && used > long+switches*s.delay() {
+		f.slow = time.Now().Add(slowFor)
+	}
+	s.update(f)
+	for s.taken < s.seats && len(s.ready) > 0 {
+		next := s.ready[0]
+		s.now = max(s.now, next.virtual)
+		granted := next.queue[0]
+		next.queue = next.queue[1:]
+		s.seat(next)
+		s.update(next)
+		close(granted)
+	}
+	s.forget(tenant, f)
+}
+
+// update adds a flow to ready or removes it, and restores the heap after a change.
+func (s *scheduler) update(f *flow) {
+	waits := len(f.queue) > 0 && s.allows(f)
+	switch {
+	case waits && f.index < 0:
+		f.virtual = max(f.virtual, s.now-long) // an idle tenant saves up only a little time
+		heap.Push(&s.ready, f)
+	case waits:
+		heap.Fix(&s.ready, f.index)
+	case f.index >= 0:
+		heap.Remove(&s.ready, f.index)
+	}
+}
+
+// ready is a heap of the flows that have waiting requests and may take another seat, by
+// virtual time.
+type ready []*flow
+
+func (r ready) Len() int           { return len(r) }
+func (r ready) Less(i, j int) bool { return r[i].virtual < r[j].virtual }
+func (r ready) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].index, r[j].index = i, j
+}
+
+func (r *ready) Push(x any) {
+	f := x.(*flow)
+	f.index = len(*r)
+	*r = append(*r, f)
+}
+
+func (r *ready) Pop() any {
+	last := len(*r) - 1
+	f := (*r)[last]
+	(*r)[last] = nil
+	*r, f.index = (*r)[:last], -1
+	return f
+}

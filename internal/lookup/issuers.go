@@ -1,0 +1,59 @@
+package lookup
+
+import (
+	"context"
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// Issuers holds the identity providers, as JSON, of the
+// WorkspaceAuthenticationConfigurations of all clusters.
+type Issuers struct {
+	table *feed.Table[[][]byte]
+}
+
+// issuersForm has the fields that are read of a stored WorkspaceAuthenticationConfiguration.
+type issuersForm struct {
+	Spec struct {
+		JWT []json.RawMessage `json:"jwt"`
+	} `json:"spec"`
+}
+
+// NewIssuers returns the table, which follows the change feed of the store. identity is that of
+// the API of workspaces.
+func NewIssuers(s *store.Store, identity string) *Issuers {
+	gr := schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
+	return &Issuers{feed.NewCustomTable(s.Feed(), keys.CustomResource(gr, identity), func(f *issuersForm) ([][]byte, error) {
+		all := make([][]byte, len(f.Spec.JWT))
+		for i, jwt := range f.Spec.JWT {
+			all[i] = jwt
+		}
+		return all, nil
+	})}
+}
+
+// Of returns the identity providers that the type of workspace c references. Their
+// configurations are in the cluster of the type.
+func (i *Issuers) Of(ctx context.Context, types *tenancy.Types, c cluster.Name) []auth.WorkspaceIssuer {
+	t, err := types.Of(ctx, c)
+	if err != nil || t == nil {
+		return nil
+	}
+	var all []auth.WorkspaceIssuer
+	for _, ref := range t.Spec.AuthenticationConfigurations {
+		texts, _ := i.table.Get(t.Cluster, "", ref.Name)
+		for _, text := range texts {
+			all = append(all, auth.NewWorkspaceIssuer(t.Cluster, text))
+		}
+	}
+	return all
+}

@@ -1,0 +1,256 @@
+// Package native installs the built-in API groups with upstream's registries, and defines the
+// custom resources that every logical cluster has.
+package native
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	clientrest "k8s.io/client-go/rest"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/authentication"
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // adds its types to the scheme
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
+	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
+	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
+	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
+	clusterrolepolicy "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/policybased"
+	clusterrolestore "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/storage"
+	clusterrolebindingpolicy "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/policybased"
+	clusterrolebindingstore "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/storage"
+	rolepolicy "k8s.io/kubernetes/pkg/registry/rbac/role/policybased"
+	rolestore "k8s.io/kubernetes/pkg/registry/rbac/role/storage"
+	rolebindingpolicy "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/policybased"
+	rolebindingstore "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
+
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/lookup"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+const (
+	protobufMediaType = runtime.ContentTypeProtobuf
+)
+
+// uncached are the resources without a watch cache. Their objects expire with etcd leases.
+var uncached = []schema.GroupResource{{Resource: "events"}}
+
+// planned resources will be built in. CustomResourceDefinitions with these names would stop
+// working then, so they are refused now.
+var planned = []schema.GroupResource{{Resource: "resourcequotas"}}
+
+// storage returns the storage of built-in kinds. It encodes them in upstream's storage versions
+// for the effective version.
+func storage(s *store.Store, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *store.Getter {
+	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
+	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, version)
+	for _, override := range factory.ResourceEncodingOverrides {
+		encoding.SetResourceEncoding(override.GroupResource(), override.GroupVersion(), schema.GroupVersion{Group: override.Group, Version: runtime.APIVersionInternal})
+	}
+	config := *storagebackend.NewDefaultConfig("/", nil)
+	encodings := serverstorage.NewDefaultStorageFactory(config, protobufMediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
+	return s.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+		if gr.Group == apiextensions.GroupName { // it has its own scheme
+			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
+		}
+		return encodings.NewConfig(gr, example)
+	}, uncached...).Share(share)
+}
+
+// Groups holds the options and dependencies of the built-in API groups. All fields but Chosen
+// are set.
+type Groups struct {
+	Store       *store.Store
+	Definitions *serve.Definitions
+	Version     basecompatibility.EffectiveVersion
+	// RootCA is the PEM certificate that verifies the server. Every namespace has a copy.
+	RootCA        string
+	Accounts      *auth.ServiceAccounts
+	Authenticator *auth.Authenticators
+	Authorizer    *auth.Authorizer
+	// Loopback configures clients of this server.
+	Loopback *clientrest.Config
+	// MaxTokenLife is the maximum lifetime of requested service account tokens.
+	MaxTokenLife time.Duration
+	// ExtendTokens extends tokens of pods to MaxExtendedTokenLife.
+	ExtendTokens         bool
+	MaxExtendedTokenLife time.Duration
+	// EventTTL is how long events are kept.
+	EventTTL time.Duration
+	// Chosen names the groups to install; all if it is empty. The core group is always
+	// installed: every cluster has namespaces.
+	Chosen []string
+}
+
+// Installed describes the installed groups.
+type Installed struct {
+	// Kinds are the built-in kinds whose objects can be deleted.
+	Kinds []serve.Kind
+	// Own are the built-in and planned resources.
+	Own map[schema.GroupResource]bool
+	// Models are the OpenAPI models of the core group.
+	Models map[string]*spec.Schema
+}
+
+// A group is a built-in API group.
+type group struct {
+	name  string // "core" for the group without a name
+	build func() (genericapiserver.APIGroupInfo, error)
+}
+
+// all returns the groups, in the order of installation.
+func (s Groups) all(g generic.RESTOptionsGetter) []group {
+	enabled := serverstorage.NewResourceConfig()
+	enabled.EnableVersions(corev1.SchemeGroupVersion, eventsv1.SchemeGroupVersion)
+	enabled.DisableResources(corev1.SchemeGroupVersion.WithResource("resourcequotas"))
+	return []group{
+		{"core", func() (genericapiserver.APIGroupInfo, error) {
+			return (&corerest.GenericConfig{
+				EventTTL: s.EventTTL, ServiceAccountIssuer: s.Accounts, APIAudiences: s.Authenticator.Audiences,
+				ServiceAccountMaxExpiration: s.MaxTokenLife, LoopbackClientConfig: s.Loopback,
+				ExtendExpiration: s.ExtendTokens, MaxExtendedExpiration: s.MaxExtendedTokenLife,
+			}).NewRESTStorage(enabled, g)
+		}},
+		{"authentication.k8s.io", s.authenticationGroup},
+		{"authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+			return authorizationrest.RESTStorageProvider{Authorizer: s.Authorizer, RuleResolver: s.Authorizer}.NewRESTStorage(kubernetesDefaults(), g)
+		}},
+		{"coordination.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+			return coordinationrest.RESTStorageProvider{}.NewRESTStorage(kubernetesDefaults(), g)
+		}},
+		{"events.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+			return eventsrest.RESTStorageProvider{TTL: s.EventTTL}.NewRESTStorage(enabled, g)
+		}},
+		{"rbac.authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.rbacGroup(g) }},
+		{"apiextensions.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.Definitions.APIGroup(g) }},
+	}
+}
+
+// kubernetesDefaults enables the versions that are generally available.
+func kubernetesDefaults() *serverstorage.ResourceConfig {
+	r := serverstorage.NewResourceConfig()
+	for _, gv := range legacyscheme.Scheme.PreferredVersionAllGroups() {
+		if gv.Version == "v1" {
+			r.EnableVersions(gv)
+		}
+	}
+	return r
+}
+
+// authenticationGroup replaces upstream's group: upstream's token review authenticates
+// without the context of the request, and so without the cluster.
+func (s Groups) authenticationGroup() (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(authentication.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
+		"tokenreviews":       auth.NewTokenReviews(s.Authenticator),
+		"selfsubjectreviews": selfsubjectreview.NewREST(),
+	}
+	return info, nil
+}
+
+// rbacGroup replaces upstream's group: upstream checks escalation against stored roles
+// only, but the built-in roles of a cluster are not stored.
+func (s Groups) rbacGroup(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(rbacv1.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	roles, err := rolestore.NewREST(g)
+	if err != nil {
+		return info, err
+	}
+	clusterRoles, err := clusterrolestore.NewREST(g)
+	if err != nil {
+		return info, err
+	}
+	roleBindings, err := rolebindingstore.NewREST(g)
+	if err != nil {
+		return info, err
+	}
+	clusterRoleBindings, err := clusterrolebindingstore.NewREST(g)
+	if err != nil {
+		return info, err
+	}
+	rules := s.Authorizer.Rules()
+	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
+		"roles":               rolepolicy.NewStorage(roles, s.Authorizer, rules),
+		"clusterroles":        granting{clusterrolepolicy.NewStorage(clusterRoles, s.Authorizer, rules), lookup.RBACResource("clusterroles")},
+		"rolebindings":        rolebindingpolicy.NewStorage(roleBindings, s.Authorizer, rules),
+		"clusterrolebindings": granting{clusterrolebindingpolicy.NewStorage(clusterRoleBindings, s.Authorizer, rules), lookup.RBACResource("clusterrolebindings")},
+	}
+	return info, nil
+}
+
+// Install installs the chosen groups.
+func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, error) {
+	left := map[string]bool{}
+	for _, name := range s.Chosen {
+		left[name] = true
+	}
+	in := &Installed{Own: map[schema.GroupResource]bool{}}
+	for _, gr := range planned {
+		in.Own[gr] = true
+	}
+	every := len(left) == 0
+	var infos []*genericapiserver.APIGroupInfo
+	for _, group := range s.all(storage(s.Store, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)) {
+		if !every && !left[group.name] && group.name != "core" {
+			continue
+		}
+		delete(left, group.name)
+		info, err := s.install(group, in)
+		if err != nil {
+			return nil, fmt.Errorf("API group %s: %w", group.name, err)
+		}
+		if group.name == "core" {
+			if err := to.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, info); err != nil {
+				return nil, err
+			}
+			in.Models = info.StaticOpenAPISpec
+			continue
+		}
+		infos = append(infos, info)
+	}
+	for name := range left {
+		return nil, fmt.Errorf("there is no built-in API group %q", name)
+	}
+	return in, to.InstallAPIGroups(infos...)
+}
+
+// install builds a group and adds its kinds and resources to in.
+func (s Groups) install(g group, in *Installed) (*genericapiserver.APIGroupInfo, error) {
+	info, err := g.build()
+	if err != nil {
+		return nil, err
+	}
+	info.PrioritizedVersions = slices.DeleteFunc(slices.Clone(info.PrioritizedVersions), func(gv schema.GroupVersion) bool {
+		return len(info.VersionedResourcesStorageMap[gv.Version]) == 0
+	})
+	kinds, err := kindsOf(&info)
+	if err != nil {
+		return nil, err
+	}
+	in.Kinds = append(in.Kinds, kinds...)
+	return &info, s.reserve(&info, in.Own)
+}

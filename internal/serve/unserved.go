@@ -1,0 +1,40 @@
+package serve
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// refuseUnserved answers 404 to a request for a resource that its cluster does not serve.
+// The response is a Status, because clients print its message.
+func refuseUnserved(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	responsewriters.ErrorNegotiated(unserved(gr), apiextensions.Codecs, gv, w, req)
+}
+
+// unserved returns the error for a resource that is not served. Its first words and its
+// cause are those that client-go uses for a 404 without a Status. Clients use them to
+// distinguish a missing resource from a missing object.
+func unserved(gr schema.GroupResource) error {
+	why := "this workspace serves no"
+	if slices.Contains(kubernetesGroups(), gr.Group) {
+		why = "workspaces run no containers, and this one serves no"
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: fmt.Sprintf("the server could not find the requested resource: %s %s; "+
+			`"kubectl api-resources" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)`, why, gr),
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Causes: []metav1.StatusCause{
+			{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"},
+		}},
+	}}
+}

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/etcdtest"
+)
+
+// leaderServers is the environment variable with the etcd of the process that
+// TestSeveralElectDuringAlarm kills.
+const leaderServers = "STORE_TEST_LEADER_SERVERS"
+
+// TestSeveralLeader is the process that TestSeveralElectDuringAlarm kills. It prints a line
+// when it runs the loops.
+func TestSeveralLeader(t *testing.T) {
+	servers := os.Getenv(leaderServers)
+	if servers == "" {
+		t.Skip("run by TestSeveralElectDuringAlarm")
+	}
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: strings.Split(servers, ",")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Lead(t.Context(), func(term context.Context) {
+		fmt.Println("leads")
+		<-term.Done()
+	})
+}
+
+// startLeader starts a process that runs the loops, and returns a function that kills it.
+func startLeader(t *testing.T, servers []string) (kill func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeveralLeader$")
+	cmd.Env = append(os.Environ(), leaderServers+"="+strings.Join(servers, ","))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill() // fails only if it has ended
+		_ = cmd.Wait()         // returns the signal as an error
+	})
+	t.Cleanup(kill)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if lines.Text() == "leads" {
+			return kill
+		}
+	}
+	t.Fatal("the process ended before it ran the loops")
+	return nil
+}
+
+// While etcd refuses writes for lack of space, another process can take over the loops. The
+// loops perform the deletions that free space.
+func TestSeveralElectDuringAlarm(t *testing.T) {
+	members, all := several(t, 1, etcdtest.Options{Quota: 16 << 20})
+	s := all[0]
+	cm := configMapsOf(t, s)
+	startFeeds(t, s)
+	create(t, s, "c1")
+	for _, name := range []string{"a", "b"} {
+		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill := startLeader(t, members.Servers())
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	terms := make(chan context.Context, 1)
+	running.Go(func() {
+		s.Lead(ctx, func(term context.Context) {
+			terms <- term
+			<-term.Done()
+		})
+	})
+	client := s.RawClient()
+	waiting := func() int64 {
+		resp, err := client.Get(t.Context(), s.candidates(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Count
+	}
+	for waiting() < 2 {
+	}
+	var err error
+	for i := 0; err == nil; i++ {
+		_, err = client.Put(t.Context(), fmt.Sprint("/elsewhere/", i), strings.Repeat("x", 1<<20))
+	}
+	if _, err := client.Grant(t.Context(), leaseSeconds); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Fatalf("etcd still grants leases: %v", err)
+	}
+
+	kill()
+	term := <-terms
+	remove := func(name string) error {
+		return cm.Delete(WithTermOf(in("c1"), term), cmRoot+"/ns/"+name, &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+	}
+	if err := remove("a"); err != nil {
+		t.Errorf("a deletion of the new term: %v", err)
+	}
+	held, err := client.Get(t.Context(), s.candidates(), clientv3.WithFirstCreate()...)
+	if err != nil || len(held.Kvs) != 1 {
+		t.Fatal(held, err)
+	}
+	if _, err := client.Revoke(t.Context(), clientv3.LeaseID(held.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove("b"); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a deletion after the lease was lost: %v", err)
+	}
+	<-term.Done()
+}

@@ -1,0 +1,36 @@
+// Package texts holds the messages of libraries that other packages compare with, because the
+// libraries have no error value or log level for the case. It imports only the standard
+// library, so that any package can use it.
+package texts
+
+import (
+	"slices"
+	"strings"
+)
+
+// ClientLeft reports whether a line of the log says that the client of a request has left, or
+// that its request took too long. The libraries log both as errors, for each such request.
+//
+// At the next minor version: look at k8s.io/apiserver/pkg/server/filters/timeout.go and wrap.go.
+func ClientLeft(message string) bool {
+	return slices.Contains([]string{"Post-timeout activity", "Timeout or abort while handling"}, message)
+}
+
+// TLSFailed reports whether a connection of gRPC failed because of its certificates. The error
+// of gRPC holds only the text of the cause.
+//
+// At the next minor version: look at the errors of crypto/tls and crypto/x509, if the release
+// of Go changes too.
+func TLSFailed(err error) bool { return contains(err, "x509:", "tls:") }
+
+// HungUp reports whether the other end closed a connection of gRPC. A server that refuses the
+// certificate of a client sends the reason, but a client that is still writing does not see it.
+func HungUp(err error) bool { return contains(err, "broken pipe", "connection reset", "EOF") }
+
+// Says reports whether the text of an error has the text of another one. gRPC loses the type of
+// errors when it joins those of several endpoints.
+func Says(err, known error) bool { return contains(err, known.Error()) }
+
+func contains(err error, texts ...string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(err.Error(), text) })
+}

@@ -1,0 +1,101 @@
+package texts
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/klog/v2"
+)
+
+// The filters of the libraries log that a client left, or that a request took too long, in
+// these words.
+func TestClientLeft(t *testing.T) {
+	lines := make(chan string, 100) // the filter logs in a goroutine of its own
+	log := logr.New(sink{funcr.New(func(string, string) {}, funcr.Options{}).GetSink(), lines})
+	resolver := &request.RequestInfoFactory{}
+	aborted := genericfilters.WithPanicRecovery(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), resolver)
+	ctx, leave := context.WithCancel(klog.NewContext(t.Context(), log))
+	late := genericfilters.WithTimeoutForNonLongRunningRequests(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		leave()
+		<-req.Context().Done()
+		panic(http.ErrAbortHandler)
+	}), func(*http.Request, *request.RequestInfo) bool { return false })
+	for _, h := range []http.Handler{aborted, genericfilters.WithPanicRecovery(late, resolver)} {
+		req := httptest.NewRequest(http.MethodGet, "/", nil)
+		req = req.WithContext(request.WithRequestInfo(ctx, &request.RequestInfo{Path: "/"}))
+		func() {
+			defer func() { _ = recover() }() // the filter panics again, to close the connection
+			h.ServeHTTP(httptest.NewRecorder(), req)
+		}()
+	}
+	if line := <-lines; !ClientLeft(line) {
+		t.Errorf("logged %q, which is not known", line)
+	}
+	if ClientLeft("Observed a panic") {
+		t.Error("a panic is taken for a client that left")
+	}
+}
+
+// sink records the messages of errors.
+type sink struct {
+	logr.LogSink
+	lines chan<- string
+}
+
+func (s sink) Error(_ error, msg string, _ ...any) { s.lines <- msg }
+func (s sink) WithValues(...any) logr.LogSink      { return s }
+func (s sink) WithName(string) logr.LogSink        { return s }
+func (s sink) WithCallDepth(int) logr.LogSink      { return s }
+
+// gRPC reports failed connections in these words.
+func TestConnections(t *testing.T) {
+	secure := httptest.NewUnstartedServer(nil)
+	secure.StartTLS()
+	defer secure.Close()
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	go func() {
+		for {
+			c, err := hangs.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	call := func(at string, with credentials.TransportCredentials) error {
+		c, err := grpc.NewClient(at, grpc.WithTransportCredentials(with))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = healthpb.NewHealthClient(c).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err
+	}
+	if err := call(secure.Listener.Addr().String(), credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})); err == nil || !TLSFailed(err) {
+		t.Errorf("a certificate of an unknown authority: %v", err)
+	}
+	if err := call(hangs.Addr().String(), insecure.NewCredentials()); err == nil || !HungUp(err) || TLSFailed(err) {
+		t.Errorf("a connection that is closed at once: %v", err)
+	}
+	if known := errors.New("user name is empty"); !Says(fmt.Errorf("a; b: %w", known), known) || Says(errors.New("a"), known) {
+		t.Error("the text of an error is not found in another")
+	}
+}
