@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/etcdtest"
@@ -19,12 +21,12 @@ import (
 type history struct {
 	client *clientv3.Client
 
-	mu     sync.Mutex
-	events []event // guarded by mu
-	rev    int64   // guarded by mu: revision of the last known event
-	holder string  // guarded by mu: the value of the lease of the loops
-	ends   bool    // guarded by mu: the key last exists
-	err    error   // guarded by mu: error that ended the watch
+	mu         sync.Mutex
+	events     []event            // guarded by mu
+	rev        int64              // guarded by mu: revision of the last known event
+	candidates []*mvccpb.KeyValue // guarded by mu: for the loops, the oldest first
+	ends       bool               // guarded by mu: the key last exists
+	err        error              // guarded by mu: error that ended the watch
 }
 
 // last is the key of the last write of the test.
@@ -89,8 +91,12 @@ func (h *history) take(events []*clientv3.Event) {
 		h.events = append(h.events, got)
 		h.rev = max(h.rev, got.rev)
 		h.ends = h.ends || got.key == last
-		if strings.Contains(got.key, "/leases/") && strings.HasSuffix(got.key, "/loops") {
-			h.holder = string(e.Kv.Value) // empty for a deletion
+		switch {
+		case !strings.Contains(got.key, "/leases/") || path.Base(path.Dir(got.key)) != "loops":
+		case got.gone:
+			h.candidates = slices.DeleteFunc(h.candidates, func(c *mvccpb.KeyValue) bool { return string(c.Key) == got.key })
+		default:
+			h.candidates = append(h.candidates, e.Kv)
 		}
 	}
 }
@@ -99,7 +105,10 @@ func (h *history) take(events []*clientv3.Event) {
 func (h *history) leader() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, id, _ := strings.Cut(h.holder, "/")
+	if len(h.candidates) == 0 {
+		return 0
+	}
+	_, id, _ := strings.Cut(string(h.candidates[0].Value), "/")
 	pid, _ := strconv.Atoi(id) // or 0
 	return pid
 }

@@ -175,7 +175,7 @@ func (w *world) any(avoid ...*server) *server {
 
 // leader returns the server that runs the loops.
 func (w *world) leader(ctx context.Context) (*server, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("no process runs the loops"))
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute/2, errors.New("no process runs the loops"))
 	defer cancel()
 	for {
 		pid := w.history.leader()
@@ -184,8 +184,8 @@ func (w *world) leader(ctx context.Context) (*server, error) {
 				return s, nil
 			}
 		}
-		if err := child.Pause(ctx, 20*time.Millisecond); err != nil {
-			return nil, err
+		if child.Pause(ctx, 20*time.Millisecond) != nil {
+			return nil, context.Cause(ctx)
 		}
 	}
 }
