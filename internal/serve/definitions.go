@@ -26,31 +26,25 @@ func CustomResourceDefinitions() keys.Resource {
 	return keys.NativeResource(apiextensionsv1.Resource("customresourcedefinitions"))
 }
 
-// Definitions is a cache of the custom resources that each cluster serves: those that
-// the server gives it, and those that the cluster defines. It follows
-// the change feed. Each definition of a cluster takes a name and a pointer to data that
-// equal definitions share. All methods are safe for concurrent use.
+// Definitions are the CustomResourceDefinitions of all clusters, a [Source] of a
+// [Resolver]. It follows the change feed. Each definition of a cluster takes a name and a
+// pointer to data that equal definitions share. All methods are safe for concurrent use.
 type Definitions struct {
-	store  *store.Store
-	given  func(cluster.Name) *Shape
-	native map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
+	store    *store.Store
+	resolver *Resolver
+	native   map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
 
 	readings *interned[Hash, reading]
 	contents *interned[Hash, Content]
-	shapes   *interned[Hash, Shape]
 	sharing  *sharing
 
 	mu       sync.RWMutex
-	clusters map[cluster.Name]*defined
-	building map[cluster.Name]*defined // during a rebuild, else nil
-	watches  map[definitionID]map[*contentWatch]struct{}
+	clusters map[cluster.Name]rows
+	building map[cluster.Name]rows // during a rebuild, else nil
 }
 
-// defined holds the definitions of one cluster.
-type defined struct {
-	rows  []row  // sorted by name
-	shape *Shape // including given resources; nil until the first use
-}
+// rows are the definitions of one cluster, sorted by name.
+type rows []row
 
 type row struct {
 	name     string
@@ -68,103 +62,73 @@ type reading struct {
 	settled bool                                          // established with all names of its spec
 }
 
-type definitionID struct {
-	cluster cluster.Name
-	name    string
-}
-
 // NewDefinitions returns the definitions in a store, whose change feed must not have
-// started. given returns the resources that the server gives a cluster.
-func NewDefinitions(s *store.Store, given func(cluster.Name) *Shape) *Definitions {
+// started, and adds them to the sources of a resolver.
+func NewDefinitions(s *store.Store, r *Resolver) *Definitions {
 	d := &Definitions{
-		store: s, given: given, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
-		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), shapes: newInterned[Hash, Shape](),
-		sharing:  newSharing(),
-		clusters: map[cluster.Name]*defined{}, watches: map[definitionID]map[*contentWatch]struct{}{},
+		store: s, resolver: r, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
+		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), sharing: newSharing(),
+		clusters: map[cluster.Name]rows{},
 	}
 	s.Feed().Follow(d)
+	r.Add(d)
 	return d
 }
 
-// Find returns the custom resource gr of cluster c, and the revision of its definition.
-// The revision is 0 if the server gives the resource. Given resources take precedence.
-func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (Served, int64, bool) {
-	if s, ok := d.given(c).Find(gr); ok {
-		return s, 0, true
-	}
+// Find implements [Source]. The evidence is the definition.
+func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (Found, bool) {
 	r, ok := d.row(c, DefinitionName(gr))
-	if !ok || r.content == nil || r.content.GroupResource() != gr {
-		return Served{}, 0, false
+	if !ok || !r.serves(gr) {
+		return Found{}, false
 	}
-	return Served{Content: r.content}, r.revision, true
+	on := keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name}
+	return Found{Served{Content: r.content}, []Evidence{{on, r.revision}}}, true
+}
+
+// All implements [Source].
+func (d *Definitions) All(c cluster.Name) []Served {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all []Served
+	for _, r := range d.clusters[c] {
+		if r.content != nil {
+			all = append(all, Served{Content: r.content})
+		}
+	}
+	return all
+}
+
+// Anywhere implements [Source].
+func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, in := range d.clusters {
+		if r, ok := in.find(DefinitionName(gr)); ok && r.serves(gr) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r row) serves(gr schema.GroupResource) bool {
+	return r.content != nil && r.content.GroupResource() == gr
 }
 
 func (d *Definitions) row(c cluster.Name, name string) (row, bool) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if in := d.clusters[c]; in != nil {
-		if i, ok := in.search(name); ok {
-			return in.rows[i], true
-		}
+	return d.clusters[c].find(name)
+}
+
+func (all rows) search(name string) (int, bool) {
+	return slices.BinarySearchFunc(all, name, func(r row, name string) int { return strings.Compare(r.name, name) })
+}
+
+func (all rows) find(name string) (row, bool) {
+	if i, ok := all.search(name); ok {
+		return all[i], true
 	}
 	return row{}, false
-}
-
-func (d *defined) search(name string) (int, bool) {
-	return slices.BinarySearchFunc(d.rows, name, func(r row, name string) int { return strings.Compare(r.name, name) })
-}
-
-// ShapeOf returns the shape of the cluster of a request.
-func (d *Definitions) ShapeOf(ctx context.Context) *Shape {
-	c, _ := cluster.From(ctx)
-	return d.Shape(c)
-}
-
-// Shape returns the shape of a cluster.
-func (d *Definitions) Shape(c cluster.Name) *Shape {
-	d.mu.RLock()
-	in := d.clusters[c]
-	var shape *Shape
-	if in != nil {
-		shape = in.shape
-	}
-	d.mu.RUnlock()
-	switch {
-	case in == nil:
-		return d.given(c)
-	case shape != nil:
-		return shape
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	in = d.clusters[c]
-	switch {
-	case in == nil: // removed since the first check
-		return d.given(c)
-	case in.shape == nil:
-		in.shape = d.shapeOf(c, in)
-	}
-	return in.shape
-}
-
-// shapeOf returns the shape of a cluster, which clusters with equal resources share.
-func (d *Definitions) shapeOf(c cluster.Name, in *defined) *Shape {
-	served := slices.Clone(d.given(c).All())
-	for _, r := range in.rows {
-		if r.content != nil {
-			served = append(served, Served{Content: r.content})
-		}
-	}
-	fresh := NewShape(served...)
-	sum := sha256.New()
-	sum.Write(fresh.Key[:])
-	for _, s := range fresh.All() { // shapes with equal keys may differ in identities
-		sum.Write([]byte(s.Identity + "\n"))
-	}
-	var key Hash
-	sum.Sum(key[:0])
-	shape, _ := d.shapes.get(key, func() (*Shape, error) { return fresh, nil })
-	return shape
 }
 
 // Reserve marks names of a native resource as in use in all clusters. Call it before the
@@ -179,34 +143,15 @@ func (d *Definitions) names(c cluster.Name, group string) taken {
 	for _, n := range d.native[group] {
 		t.add(n)
 	}
-	for _, s := range d.given(c).All() {
-		if s.Content.Definition.Spec.Group == group {
-			t.add(s.Content.Definition.Status.AcceptedNames)
-		}
-	}
+	d.resolver.names(c, group, t)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	if in := d.clusters[c]; in != nil {
-		for _, r := range in.rows {
-			if r.group == group {
-				t.add(r.names)
-			}
+	for _, r := range d.clusters[c] { // also those that are not served
+		if r.group == group {
+			t.add(r.names)
 		}
 	}
 	return t
-}
-
-// Anywhere reports whether any cluster defines and serves gr. It takes time proportional
-// to the number of clusters with definitions.
-func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	for _, in := range d.clusters {
-		if i, ok := in.search(DefinitionName(gr)); ok && in.rows[i].content != nil && in.rows[i].content.GroupResource() == gr {
-			return true
-		}
-	}
-	return false
 }
 
 // Deleting reports whether a definition of a cluster is being deleted.
@@ -231,7 +176,7 @@ func (d *Definitions) keys(which func(row) bool) []keys.Key {
 	defer d.mu.RUnlock()
 	var all []keys.Key
 	for c, in := range d.clusters {
-		for _, r := range in.rows {
+		for _, r := range in {
 			if which(r) {
 				all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
 			}
@@ -245,12 +190,8 @@ func (d *Definitions) keys(which func(row) bool) []keys.Key {
 func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []keys.Key {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	in := d.clusters[c]
-	if in == nil {
-		return nil
-	}
 	var all []keys.Key
-	for _, r := range in.rows {
+	for _, r := range d.clusters[c] {
 		if !r.settled && r.name != name && r.group == ResourceOfName(name).Group {
 			all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
 		}
@@ -262,23 +203,15 @@ func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []keys.Key {
 func (d *Definitions) Reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.building = map[cluster.Name]*defined{}
+	d.building = map[cluster.Name]rows{}
 }
 
 // Done implements [feed.Follower].
 func (d *Definitions) Done() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.clusters, d.building = d.building, nil
-	for id, all := range d.watches {
-		var now *reading
-		if in := d.clusters[id.cluster]; in != nil {
-			if i, ok := in.search(id.name); ok {
-				now = in.rows[i].reading
-			}
-		}
-		end(all, now)
-	}
+	d.mu.Unlock()
+	d.resolver.Rebuilt()
 }
 
 // Apply implements [feed.Follower].
@@ -298,39 +231,35 @@ func (d *Definitions) Apply(e feed.Event) {
 			klog.Background().Error(err, "Definition is not served", "key", e.Key.String())
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	to := d.clusters
-	if d.building != nil {
-		to = d.building
-	}
-	put(to, e.Key.Cluster, row{e.Key.Name, e.Revision, deleting, now})
-	if id := (definitionID{e.Key.Cluster, e.Key.Name}); d.building == nil {
-		end(d.watches[id], now)
+	if d.put(e.Key.Cluster, row{e.Key.Name, e.Revision, deleting, now}) {
+		d.resolver.Changed(e.Key.Cluster, ResourceOfName(e.Key.Name))
 	}
 }
 
-// put stores a row of a cluster, or removes it if its reading is nil.
-func put(to map[cluster.Name]*defined, c cluster.Name, r row) {
-	in := to[c]
-	if in == nil {
-		in = &defined{}
+// put stores a row of a cluster, or removes it if its reading is nil. It reports whether
+// the row is in use, rather than a part of a rebuild.
+func (d *Definitions) put(c cluster.Name, r row) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	to, used := d.clusters, true
+	if d.building != nil {
+		to, used = d.building, false
 	}
+	in := to[c]
 	i, found := in.search(r.name)
 	switch {
-	case r.reading == nil && !found:
-		return
+	case r.reading == nil && found:
+		in = slices.Delete(in, i, i+1)
 	case r.reading == nil:
-		in.rows = slices.Delete(in.rows, i, i+1)
 	case found:
-		in.rows[i] = r
+		in[i] = r
 	default:
-		in.rows = slices.Insert(in.rows, i, r)
+		in = slices.Insert(in, i, r)
 	}
-	in.shape = nil
-	if to[c] = in; len(in.rows) == 0 {
+	if to[c] = in; len(in) == 0 {
 		delete(to, c)
 	}
+	return used
 }
 
 // read decodes a definition. Equal definitions are decoded once.

@@ -29,8 +29,9 @@ import (
 type registry struct {
 	*testing.T
 	*Definitions
-	store *store.Store
-	crds  interface {
+	resolver *Resolver
+	store    *store.Store
+	crds     interface {
 		rest.Creater
 		rest.Updater
 		rest.GracefulDeleter
@@ -49,7 +50,8 @@ func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 	if given == nil {
 		given = NewShape()
 	}
-	r := &registry{T: t, store: s, Definitions: NewDefinitions(s, func(cluster.Name) *Shape { return given })}
+	resolver := NewResolver(func(cluster.Name) *Shape { return given })
+	r := &registry{T: t, store: s, resolver: resolver, Definitions: NewDefinitions(s, resolver)}
 	info, err := r.APIGroup(s.Natives(func(gr schema.GroupResource, _ kruntime.Object) (*storagebackend.ConfigForResource, error) {
 		return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 	}))
@@ -117,8 +119,8 @@ func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*
 	return r.external(out)
 }
 
-// put stores arbitrary bytes as a definition, and waits until they are processed.
-func (r *registry) put(c cluster.Name, name, text string) {
+// bytes stores arbitrary bytes as a definition, and waits until they are processed.
+func (r *registry) bytes(c cluster.Name, name, text string) {
 	r.Helper()
 	resp, err := r.store.RawClient().Put(r.Context(), fmt.Sprintf("/registry/n/apiextensions.k8s.io/customresourcedefinitions/-/%s/%s", c, name), text)
 	if err == nil {
@@ -132,9 +134,9 @@ func (r *registry) put(c cluster.Name, name, text string) {
 // served returns the names of the resources that a cluster serves.
 func (r *registry) served(c cluster.Name) []string {
 	var all []string
-	for _, s := range r.Shape(c).All() {
+	for _, s := range r.resolver.Shape(c).All() {
 		gr := s.Content.GroupResource()
-		if found, _, ok := r.Find(c, gr); !ok || found != s {
+		if found, ok := r.resolver.Find(c, gr); !ok || found.Served != s {
 			r.Errorf("%s is in the shape of %s, and not found", gr, c)
 		}
 		all = append(all, gr.String()+"/"+s.Content.Definition.Status.AcceptedNames.ListKind)
@@ -158,32 +160,32 @@ func TestDefinitionsAreShared(t *testing.T) {
 	r.create("c1", foos)
 	r.expect("after one", "c1", "foos.example.com/FooList")
 	r.expect("after one elsewhere", "c2")
-	if r.Shape("c2") != r.given("c2") || r.Shape("nobody") != r.given("c2") {
+	if r.resolver.Shape("c2") != r.resolver.given("c2") || r.resolver.Shape("nobody") != r.resolver.given("c2") {
 		t.Error("a cluster that defines nothing has a shape of its own")
 	}
 	r.create("c2", bars)
 	r.create("c1", bars)
-	if r.Shape("c1") == r.Shape("c2") {
+	if r.resolver.Shape("c1") == r.resolver.Shape("c2") {
 		t.Error("clusters that serve different kinds share a shape")
 	}
 	r.create("c2", foos)
-	if r.Shape("c1") != r.Shape("c2") {
+	if r.resolver.Shape("c1") != r.resolver.Shape("c2") {
 		t.Error("clusters that serve the same have two shapes")
 	}
-	one, rev1, _ := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"})
-	two, rev2, _ := r.Find("c2", schema.GroupResource{Group: "example.com", Resource: "foos"})
-	if one.Content != two.Content || rev1 == rev2 || rev1 == 0 {
-		t.Errorf("two contents of equal definitions, at %d and %d", rev1, rev2)
+	one, _ := r.resolver.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"})
+	two, _ := r.resolver.Find("c2", schema.GroupResource{Group: "example.com", Resource: "foos"})
+	if one.Content != two.Content || one.Evidence[0] == two.Evidence[0] || one.Evidence[0].Revision == 0 {
+		t.Errorf("two contents of equal definitions, or the same evidence: %v and %v", one.Evidence, two.Evidence)
 	}
-	shared := r.Shape("c1")
+	shared := r.resolver.Shape("c1")
 	r.change(r.crds, "c1", foos.Name, func(d *apiextensions.CustomResourceDefinition) { d.Labels = map[string]string{"a": "b"} })
-	if again, rev, _ := r.Find("c1", one.Content.GroupResource()); again.Content != one.Content || rev <= rev1 || r.Shape("c1") != shared {
+	if again, _ := r.resolver.Find("c1", one.Content.GroupResource()); again.Content != one.Content || again.Evidence[0].Revision <= one.Evidence[0].Revision || r.resolver.Shape("c1") != shared {
 		t.Error("labels make another content")
 	}
 	r.change(r.crds, "c1", foos.Name, func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ListKind = "FuList" })
 	r.expect("after a change", "c1", "bars.example.com/BarList", "foos.example.com/FuList")
 	r.expect("after a change elsewhere", "c2", "bars.example.com/BarList", "foos.example.com/FooList")
-	if r.Shape("c1") == shared || r.Shape("c2") != shared {
+	if r.resolver.Shape("c1") == shared || r.resolver.Shape("c2") != shared {
 		t.Error("a change in one cluster changes the other's shape, or not its own")
 	}
 	for _, c := range []cluster.Name{"c1", "c2"} {
@@ -198,8 +200,8 @@ func TestDefinitionsAreShared(t *testing.T) {
 		}
 		r.expect("after all are deleted", c)
 	}
-	one, two, shared = Served{}, Served{}, nil
-	collected(t, "what nobody has", func() bool { return r.readings.len()+r.contents.len()+r.shapes.len() == 0 })
+	one, two, shared = Found{}, Found{}, nil
+	collected(t, "what nobody has", func() bool { return r.readings.len()+r.contents.len()+r.resolver.shapes.len() == 0 })
 	if len(r.clusters) != 0 {
 		t.Errorf("clusters without definitions are kept: %v", slices.Collect(maps.Keys(r.clusters)))
 	}
@@ -223,17 +225,17 @@ func TestUndecodableDefinitions(t *testing.T) {
 		strings.Replace(value, `"versions":[`, `"versions":[17,`, 1), strings.Replace(value, `"group":"example.com"`, `"group":{}`, 1),
 		strings.Replace(value, `"acceptedNames":{`, `"acceptedNames":"`, 1),
 	} {
-		r.put("c1", "foos.example.com", bad)
+		r.bytes("c1", "foos.example.com", bad)
 		r.expect(fmt.Sprintf("with bad value %d", i), "c1", "bars.example.com/BarList")
 		r.expect("elsewhere", "c2", "foos.example.com/FooList")
 		r.create("c1", called(fmt.Sprintf("x%d x X%d X%dList", i, i, i)))
-		r.put("c1", "foos.example.com", value)
-		if _, _, ok := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"}); !ok {
+		r.bytes("c1", "foos.example.com", value)
+		if _, ok := r.resolver.Find("c1", schema.GroupResource{Group: "example.com", Resource: "foos"}); !ok {
 			t.Errorf("after bad value %d: a good one is not served", i)
 		}
-		r.put("c1", fmt.Sprintf("x%d.example.com", i), "bad")
+		r.bytes("c1", fmt.Sprintf("x%d.example.com", i), "bad")
 	}
-	r.put("c1", "foos.example.com", "nonsense")
+	r.bytes("c1", "foos.example.com", "nonsense")
 	r.store.Close()
 	r = newRegistry(t, dir, nil)
 	r.expect("after a restart", "c1", "bars.example.com/BarList")
@@ -248,14 +250,14 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	r.create("c1", called("foos foo Foo FooList"))
 	r.create("c1", called("bars bar Bar BarList"))
 	r.create("c2", called("foos foo Foo FooList"))
-	s1, _, _ := r.Find("c1", foos)
-	s2, _, _ := r.Find("c2", foos)
-	bars, _, _ := r.Find("c1", schema.GroupResource{Group: "example.com", Resource: "bars"})
-	gone, done1 := r.WatchContext(t.Context(), "c1", s1)
+	s1, _ := r.resolver.Find("c1", foos)
+	s2, _ := r.resolver.Find("c2", foos)
+	bars, _ := r.resolver.Find("c1", schema.GroupResource{Group: "example.com", Resource: "bars"})
+	gone, done1 := r.resolver.WatchContext(t.Context(), "c1", s1)
 	defer done1()
-	stays, done2 := r.WatchContext(t.Context(), "c2", s2)
+	stays, done2 := r.resolver.WatchContext(t.Context(), "c2", s2)
 	defer done2()
-	changed, done3 := r.WatchContext(t.Context(), "c1", bars)
+	changed, done3 := r.resolver.WatchContext(t.Context(), "c1", bars)
 	defer done3()
 	r.Reset()
 	r.expect("during a rebuild", "c1", "bars.example.com/BarList", "foos.example.com/FooList")
@@ -263,10 +265,10 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.mu.Lock()
-	put(r.building, "c1", row{"bars.example.com", 7, false, &reading{content: renamed, group: "example.com"}})
-	put(r.building, "c2", *r.clusters["c2"].mustRow(t, "foos.example.com"))
-	r.mu.Unlock()
+	kept, ok := r.row("c2", "foos.example.com")
+	if !ok || r.put("c1", row{"bars.example.com", 7, false, &reading{content: renamed, group: "example.com"}}) || r.put("c2", kept) {
+		t.Fatal("a rebuild is in use before it ends")
+	}
 	r.Done()
 	r.expect("after a rebuild", "c1", "bars.example.com/BazList")
 	r.expect("after a rebuild, elsewhere", "c2", "foos.example.com/FooList")
@@ -275,7 +277,7 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	if stays.Err() != nil {
 		t.Error("a request that nothing changed for has ended")
 	}
-	late, done4 := r.WatchContext(t.Context(), "c1", s1)
+	late, done4 := r.resolver.WatchContext(t.Context(), "c1", s1)
 	defer done4()
 	if late.Err() == nil {
 		t.Error("a request for what has gone begins")
@@ -283,18 +285,9 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 	for _, done := range []func(){done1, done2, done3, done4} {
 		done()
 	}
-	if len(r.watches) != 0 {
-		t.Errorf("requests that have ended are kept: %v", r.watches)
+	if len(r.resolver.watches) != 0 {
+		t.Errorf("requests that have ended are kept: %v", r.resolver.watches)
 	}
-}
-
-func (d *defined) mustRow(t *testing.T, name string) *row {
-	t.Helper()
-	i, ok := d.search(name)
-	if !ok {
-		t.Fatal(name)
-	}
-	return &d.rows[i]
 }
 
 // Built-in resources take precedence over definitions of a cluster.
@@ -310,11 +303,11 @@ func TestGivenComesFirst(t *testing.T) {
 	}
 	r = newRegistry(t, dir, NewShape(Served{Content: content, Identity: "secret"}))
 	r.expect("with what is given", "c1", "foos.example.com/FooList")
-	s, rev, ok := r.Find("c1", content.GroupResource())
-	if !ok || rev != 0 || s.Identity != "secret" {
-		t.Errorf("found %+v at %d", s, rev)
+	s, ok := r.resolver.Find("c1", content.GroupResource())
+	if !ok || len(s.Evidence) != 0 || s.Identity != "secret" {
+		t.Errorf("found %+v", s)
 	}
-	ctx, done := r.WatchContext(t.Context(), "c1", s)
+	ctx, done := r.resolver.WatchContext(t.Context(), "c1", s)
 	r.change(r.crds, "c1", "foos.example.com", func(d *apiextensions.CustomResourceDefinition) { d.Spec.Names.ListKind = "AgainList" })
 	if ctx.Err() != nil {
 		t.Error("a watch of what is given depends on what is defined")
@@ -365,7 +358,7 @@ func FuzzDefinitionName(f *testing.F) {
 		if name := DefinitionName(ResourceOfName(resource)); name != resource && name != strings.TrimSuffix(resource, ".")+".core" {
 			t.Errorf("%q became %q", resource, name)
 		}
-		d := &Definitions{given: func(cluster.Name) *Shape { return NewShape() }, clusters: map[cluster.Name]*defined{}}
+		d := &Definitions{clusters: map[cluster.Name]rows{}}
 		crd := called("foos foo Foo FooList")
 		crd.Name, crd.Spec.Group, crd.Spec.Names.Plural = resource, group, resource
 		crd.Status.AcceptedNames = crd.Spec.Names
@@ -373,16 +366,16 @@ func FuzzDefinitionName(f *testing.F) {
 		if err != nil {
 			t.Skip(err)
 		}
-		put(d.clusters, "c1", row{name: resource, reading: &reading{content: content}})
+		d.put("c1", row{name: resource, reading: &reading{content: content}})
 		for _, gr := range []schema.GroupResource{gr, ResourceOfName(resource), {Group: coreGroup, Resource: gr.Resource}} {
-			if s, _, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
+			if s, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
 				t.Errorf("%q is served as %q", gr, s.Content.GroupResource())
 			}
 			if d.Anywhere(gr) && content.GroupResource() != gr {
 				t.Errorf("%q is there as %q", gr, content.GroupResource())
 			}
 		}
-		put(d.clusters, "c1", row{name: resource})
+		d.put("c1", row{name: resource})
 		if len(d.clusters) != 0 {
 			t.Error("a row stays")
 		}
@@ -397,9 +390,9 @@ func TestReadingsAreOfWhatIsStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.put("c1", crd.Name, string(text))
-	r.put("c2", crd.Name, strings.ReplaceAll(string(text), `"scope":`, ` "scope" : `))
-	if r.Shape("c1") != r.Shape("c2") || len(r.served("c1")) != 1 {
+	r.bytes("c1", crd.Name, string(text))
+	r.bytes("c2", crd.Name, strings.ReplaceAll(string(text), `"scope":`, ` "scope" : `))
+	if r.resolver.Shape("c1") != r.resolver.Shape("c2") || len(r.served("c1")) != 1 {
 		t.Errorf("c1 serves %v, c2 %v", r.served("c1"), r.served("c2"))
 	}
 	runtime.KeepAlive(r)
@@ -439,7 +432,7 @@ func TestDefinitionsInTheCoreGroup(t *testing.T) {
 		t.Errorf("changed to %+v", changed)
 	}
 	for _, gr := range []schema.GroupResource{{Group: "core", Resource: "pods"}, {Group: "", Resource: "nodes"}} {
-		if _, _, ok := r.Find("c1", gr); ok || r.Anywhere(gr) {
+		if _, ok := r.resolver.Find("c1", gr); ok || r.Anywhere(gr) {
 			t.Errorf("%q is served", gr)
 		}
 	}

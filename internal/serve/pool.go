@@ -32,11 +32,11 @@ import (
 
 // PoolConfig configures a [Pool]. All fields are required.
 type PoolConfig struct {
-	Definitions *Definitions
-	// Native reports whether a resource is native. The pool ignores definitions of
-	// native resources.
+	Resolver *Resolver
+	// Native reports whether a resource is native. The pool ignores custom resources of
+	// these names.
 	Native func(schema.GroupResource) bool
-	// Fresh waits until the definitions are at the current revision, and reports
+	// Fresh waits until the resolver is at the current revision, and reports
 	// whether they are.
 	Fresh func(context.Context) bool
 	// Storage stores custom resources.
@@ -89,9 +89,9 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		c, _ := cluster.From(req.Context())
-		served, revision, ok := p.config.Definitions.Find(c, gr)
+		found, ok := p.config.Resolver.Find(c, gr)
 		if !ok && p.config.Fresh(req.Context()) {
-			served, revision, ok = p.config.Definitions.Find(c, gr)
+			found, ok = p.config.Resolver.Find(c, gr)
 		}
 		if !ok {
 			switch h := p.anywhere(req, c, info); {
@@ -104,39 +104,46 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			}
 			return
 		}
-		req = req.WithContext(store.WithIdentity(req.Context(), served.Identity))
-		p.serve(w, p.conditional(req, info, served, revision), served)
+		req = req.WithContext(store.WithIdentity(req.Context(), found.Identity))
+		p.serve(w, p.conditional(req, info, found), found)
 	})
 }
 
-// conditional makes a write conditional on the revision of the definition, so that the
-// write fails if the definition has changed. It returns reads as they are.
-func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, s Served, revision int64) *http.Request {
-	if revision == 0 {
-		return req // built into the server, so it never changes
-	}
-	c, _ := cluster.From(req.Context())
-	gr := s.Content.GroupResource()
+// conditional makes a write conditional on the evidence for its resource, so that the
+// write fails if the resource has changed. It returns reads as they are.
+func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, f Found) *http.Request {
 	switch info.Verb {
 	case "get", "list", "watch":
 		return req
-	default:
-		on := keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: DefinitionName(gr)}
-		return req.WithContext(store.WithCondition(req.Context(), &store.Condition{
-			Of: keys.CustomResource(gr, s.Identity), On: on, Revision: revision,
-			Renew: func(ctx context.Context, _ int64) (int64, error) {
-				p.config.Fresh(ctx)
-				now, revision, ok := p.config.Definitions.Find(c, gr)
-				if !ok || now.Content.Hash != s.Content.Hash {
-					return 0, etcd.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
-				}
-				return revision, nil
-			},
-		}))
 	}
+	c, _ := cluster.From(req.Context())
+	var all []*store.Condition
+	for _, e := range f.Evidence {
+		all = append(all, &store.Condition{
+			Of: keys.CustomResource(f.Content.GroupResource(), f.Identity), On: e.Key, Revision: e.Revision,
+			Renew: func(ctx context.Context, _ int64) (int64, error) { return p.renewed(ctx, c, f, e.Key) },
+		})
+	}
+	return req.WithContext(store.WithCondition(req.Context(), all...))
 }
 
-func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
+// renewed returns the current revision of a key of the evidence for f, which has changed.
+// It fails unless f is still served as before.
+func (p *Pool) renewed(ctx context.Context, c cluster.Name, f Found, on keys.Key) (int64, error) {
+	p.config.Fresh(ctx)
+	gr := f.Content.GroupResource()
+	now, ok := p.config.Resolver.Find(c, gr)
+	if ok && now.Content.Hash == f.Content.Hash && now.Identity == f.Identity && len(now.Evidence) == len(f.Evidence) {
+		for _, e := range now.Evidence {
+			if e.Key == on {
+				return e.Revision, nil
+			}
+		}
+	}
+	return 0, etcd.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
+}
+
+func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 	gv := schema.GroupVersion{Group: s.Content.Definition.Spec.Group}
 	info, _ := request.RequestInfoFrom(req.Context())
 	gv.Version = info.APIVersion
@@ -165,7 +172,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Served) {
 	}
 	if info.Verb == "watch" {
 		c, _ := cluster.From(req.Context())
-		ctx, ended := p.config.Definitions.WatchContext(req.Context(), c, s)
+		ctx, ended := p.config.Resolver.WatchContext(req.Context(), c, s)
 		defer func() { WhenServed(ctx, ended) }()
 		req = req.WithContext(ctx)
 	}

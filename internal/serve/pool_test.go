@@ -92,7 +92,7 @@ func TestPool(t *testing.T) {
 	}
 	storage := &noStorage{}
 	p := NewPool(PoolConfig{
-		Definitions: &Definitions{given: func(cluster.Name) *Shape { return shape }}, Storage: storage,
+		Resolver: NewResolver(func(cluster.Name) *Shape { return shape }), Storage: storage,
 		Native: func(schema.GroupResource) bool { return false }, Fresh: func(context.Context) bool { return false },
 		Models: func() map[string]*spec.Schema { return nil },
 	})

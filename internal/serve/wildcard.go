@@ -24,7 +24,7 @@ func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.Request
 	if gr.Group == "" && info.APIVersion != coreVersion {
 		return nil
 	}
-	if c != cluster.All || !reads || info.Subresource != "" || !wantsMetadata(req) || !p.config.Definitions.Anywhere(gr) {
+	if c != cluster.All || !reads || info.Subresource != "" || !wantsMetadata(req) || !p.config.Resolver.Anywhere(gr) {
 		return nil
 	}
 	content, err := anyContent(gr, info.APIVersion)

@@ -40,7 +40,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),
-		Kinds: serve.NewKinds(s.natives.Kinds, s.definitions.Shape), Definitions: s.definitions,
+		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions,
 		Client: s.ownLoops,
 	})
 	return nil

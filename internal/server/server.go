@@ -122,7 +122,8 @@ type Server struct {
 	rules    admit.Rules
 	pool     *serve.Pool
 	dialer   *dial.Dialer // for calls to addresses that tenants configure
-	// definitions are the CustomResourceDefinitions of all clusters.
+	// resolver knows the custom resources of each cluster. definitions are its source.
+	resolver    *serve.Resolver
 	definitions *serve.Definitions
 	front       http.Handler // the end of the handler chain
 	given       *native.Given
@@ -228,7 +229,8 @@ func (s *Server) open(ctx context.Context) (err error) {
 		TenantShare: s.config.TenantStoragePercent,
 	})
 	if err == nil {
-		s.definitions = serve.NewDefinitions(s.store, func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+		s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+		s.definitions = serve.NewDefinitions(s.store, s.resolver)
 	}
 	return err
 }
@@ -280,7 +282,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	}
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
-		Definitions: s.definitions, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
+		Resolver: s.resolver, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
 		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
@@ -288,7 +290,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
-	s.discovery = serve.NewDiscovery(s.generic, s.definitions.ShapeOf)
+	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
 	s.front = s.discovery.Wrap(s.pool.Wrap(s.front))
 	return nil
 }

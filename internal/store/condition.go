@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,7 +12,8 @@ import (
 
 // A Condition makes the writes of a request depend on one more key, on which an earlier
 // decision was based. The key is compared in the transaction of the write, so that the
-// decision still holds then, whatever other processes wrote in between.
+// decision still holds then, whatever other processes wrote in between. A write may have
+// several conditions.
 type Condition struct {
 	// Of is the resource to whose writes the condition applies.
 	Of keys.Resource
@@ -28,19 +30,24 @@ type Condition struct {
 
 type conditionKey struct{}
 
-// WithCondition returns a context for requests whose writes depend on c.
-func WithCondition(ctx context.Context, c *Condition) context.Context {
-	return context.WithValue(ctx, conditionKey{}, c)
+// WithCondition returns a context for requests whose writes depend on each c, and on the
+// conditions of ctx. One key must not occur in two conditions of a resource.
+func WithCondition(ctx context.Context, c ...*Condition) context.Context {
+	before, _ := ctx.Value(conditionKey{}).([]*Condition)
+	return context.WithValue(ctx, conditionKey{}, slices.Concat(before, c))
 }
 
-// conditionOf returns the condition of writes to r, or nil.
-func conditionOf(ctx context.Context, r keys.Resource) *Condition {
-	c, ok := ctx.Value(conditionKey{}).(*Condition)
-	if !ok || c.Of != r {
-		return nil
+// conditionsOf returns the conditions of writes to r.
+func conditionsOf(ctx context.Context, r keys.Resource) []*Condition {
+	var own []*Condition
+	all, _ := ctx.Value(conditionKey{}).([]*Condition)
+	for _, c := range all {
+		if c.Of == r {
+			copied := *c // its revision may be renewed for this write
+			own = append(own, &copied)
+		}
 	}
-	own := *c // its revision may be renewed for this write
-	return &own
+	return own
 }
 
 func (c *Condition) compare(prefix string) clientv3.Cmp {

@@ -318,3 +318,30 @@ func TestRevision(t *testing.T) {
 		t.Errorf("%d keys, %v", resp.Count, err)
 	}
 }
+
+// A write can have several conditions. Each that fails is decided again, and one that is decided
+// otherwise fails the write.
+func TestSeveralConditions(t *testing.T) {
+	s, cm := prepared(t, 4)
+	second := keys.SystemKey("c1", "names", "example.org")
+	condition := func(key keys.Key, revision int64, renew func(context.Context, int64) (int64, error)) *Condition {
+		return &Condition{Of: keys.NativeResource(configMaps), On: key, Revision: revision, Renew: renew}
+	}
+	first := move(t, s)
+	for round, c := range []struct {
+		what      string
+		on, other *Condition
+		want      error
+	}{
+		{"both hold", condition(ground, first, refuse), condition(second, 0, refuse), nil},
+		{"one fails", condition(ground, first-1, refuse), condition(second, 0, refuse), errDecided},
+		{"the other fails", condition(ground, first, refuse), condition(second, 7, refuse), errDecided},
+		{"both fail and are renewed", condition(ground, first-1, goOn), condition(second, 7, goOn), nil},
+	} {
+		for i, write := range three(cm, round) {
+			if err := write(WithCondition(WithCondition(in("c1"), c.on), c.other)); !errors.Is(err, c.want) || c.want == nil && err != nil {
+				t.Errorf("%s: write %d says %v, want %v", c.what, i, err, c.want)
+			}
+		}
+	}
+}

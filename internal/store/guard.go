@@ -184,10 +184,7 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 
 // conditions returns the conditions of a write to k, besides the fence of its cluster.
 func (g *guard) conditions(ctx context.Context, k keys.Key, creates bool) ([]*Condition, error) {
-	var all []*Condition
-	if on := conditionOf(ctx, k.Resource); on != nil {
-		all = append(all, on)
-	}
+	all := conditionsOf(ctx, k.Resource)
 	if creates {
 		in, err := g.namespaces.condition(ctx, k)
 		if err != nil {
