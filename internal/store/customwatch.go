@@ -43,11 +43,13 @@ type customWatch struct {
 	key      string // of the object, or of a range if it ends with a slash
 	options  storage.ListOptions
 	wildcard bool
+	scope    *feed.Set // limits a watch of all clusters; nil for no limit
 	sub      *feed.Subscription
 	out      chan watch.Event
 
-	cursor int64 // the reader has every selected change up to it
-	missed int64 // changes up to it come from the history of etcd
+	members *feed.SetCursor // at the changes of scope that the reader has
+	cursor  int64           // the reader has every selected change up to it
+	missed  int64           // changes up to it come from the history of etcd
 }
 
 // Watch implements [storage.Interface].
@@ -58,7 +60,7 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 	}
 	resource := c.multi.resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &customWatch{of: c, key: key, options: o, wildcard: in == cluster.All, cursor: int64(rev), out: make(chan watch.Event)}
+	w := &customWatch{of: c, key: key, options: o, wildcard: in == cluster.All, scope: scopeOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))
@@ -128,7 +130,7 @@ func (w *customWatch) resume() bool {
 			return w.fail(err)
 		}
 	}
-	return w.subscribe(w.cursor)
+	return w.subscribe(w.cursor) && w.scopeAt(w.cursor)
 }
 
 // replay delivers the existing objects, and subscribes to later changes.
@@ -151,7 +153,7 @@ func (w *customWatch) replay() bool {
 			if err != nil {
 				return w.fail(err)
 			}
-			if w.cursor = rev; !w.subscribe(rev) {
+			if w.cursor = rev; !w.subscribe(rev) || !w.scopeAt(rev) {
 				return false
 			}
 		}
@@ -250,9 +252,10 @@ func (w *customWatch) follow() {
 	if w.options.Predicate.AllowWatchBookmarks {
 		ending = w.of.multi.store.final.begun
 	}
-	for w.batch() {
+	for changed := w.scopeChanged(); w.upToDate(); changed = w.scopeChanged() {
 		select {
 		case <-w.sub.More():
+		case <-changed:
 		case <-ending:
 			w.end()
 			return
@@ -301,8 +304,7 @@ func (w *customWatch) untilBookmark() time.Duration {
 
 // progress delivers a bookmark.
 func (w *customWatch) progress() bool {
-	now := w.feed().Revision() // changes up to it are in the batch
-	return w.batch() && w.bookmark(max(now, w.cursor), nil)
+	return w.upToDate() && w.bookmark(w.cursor, nil)
 }
 
 // end delivers the final bookmark.
@@ -321,7 +323,13 @@ func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
 
 // deliver delivers a change as the event that it is for the selection of the reader.
 func (w *customWatch) deliver(e feed.Event) bool {
+	if !w.rescope(e.Revision) {
+		return false
+	}
 	w.cursor = e.Revision
+	if !w.has(e.Key.Cluster, e.Revision) || !w.has(e.Key.Cluster, e.Revision-1) {
+		return true // the cluster is outside, or the reader got its objects with it
+	}
 	var now, was *Raw
 	var err error
 	has, had := false, e.Previous != nil

@@ -338,7 +338,7 @@ func isWildcard(ctx context.Context) bool {
 
 // many returns the range of a list or watch. A request to all clusters covers the whole
 // resource, and selects by fields instead of the key.
-func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (string, storage.ListOptions, error) {
+func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (_ string, _ storage.ListOptions, err error) {
 	if !isWildcard(ctx) {
 		_, k, err := m.one(ctx, key)
 		return k, o, err
@@ -358,6 +358,11 @@ func (m *multi) many(ctx context.Context, key string, o storage.ListOptions) (st
 		o.Predicate.Field = and(o.Predicate.Field, "metadata.name", name)
 	}
 	o.Recursive = true
+	if scopeOf(ctx) != nil {
+		if o, err = m.unpaged(o); err != nil {
+			return "", o, err
+		}
+	}
 	return m.resource(ctx).Prefix(), o, nil
 }
 

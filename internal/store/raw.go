@@ -194,7 +194,15 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 			return err
 		}
 		o.Predicate.GetAttrs = c.attrs
-		return c.uncached(ctx).GetList(ctx, key, o, list)
+		if err := c.uncached(ctx).GetList(ctx, key, o, list); err != nil {
+			return err
+		}
+		if into, ok := list.(*unstructured.UnstructuredList); ok {
+			var err error
+			into.Items, err = scoped(ctx, c.multi.store.feed, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
+			return err
+		}
+		return nil
 	}
 	into, ok := list.(*unstructured.UnstructuredList)
 	if !ok {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -310,6 +311,15 @@ func counting(ctx context.Context) (context.Context, *int) {
 // raws lists custom resources as stored values: from the cache of the resource, if there is
 // one, or from etcd.
 func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
+	err := c.allRaws(ctx, key, o, into)
+	if err == nil {
+		into.Items, err = scoped(ctx, c.multi.store.feed, into.ResourceVersion, into.Items, func(r *Raw) cluster.Name { return cluster.Of(r) })
+	}
+	return err
+}
+
+// allRaws is raws without the scope of the request.
+func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
 	o.Predicate.GetAttrs = rawAttrs
 	r, all := c.multi.resource(ctx), c.multi.store.caches
 	if w := all.use(r); w != nil {
