@@ -101,6 +101,8 @@ type Config struct {
 	EgressAllow, EgressDeny []netip.Prefix
 	// Rules are evaluated after the built-in admission rules.
 	Rules []admit.Rule
+	// Views are served below /services/, besides the built-in ones.
+	Views []view.View
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
 	Authorizers []authorizer.Authorizer
 	// Loops returns further loops. New calls it once, when the server accepts requests of
@@ -139,6 +141,7 @@ type Server struct {
 	tree       *tenancy.Tree
 	offline    *offline.Clusters
 	issuers    *lookup.Issuers
+	lifecycles *view.Lifecycles
 	views      *view.Views
 	discovery  *serve.Discovery
 	shares     *fair.Shares
@@ -259,9 +262,11 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	cfg := s.genericConfig(effective)
 	s.serving.ClientCA = s.authn.ClientCA
 	cfg.SecureServing = s.serving
-	s.views = s.newViews()
-	err := s.config.apply(ctx, cfg)
-	if err != nil {
+	var err error
+	if s.views, err = s.newViews(); err != nil {
+		return err
+	}
+	if err := s.config.apply(ctx, cfg); err != nil {
 		return err
 	}
 	// Unknown paths get the 404 of kube-apiserver instead of a list of paths.

@@ -22,14 +22,16 @@ import (
 	"github.com/unforked/kcp/internal/view"
 )
 
-// newViews returns the views. They can be used after prepareTree.
-func (s *Server) newViews() *view.Views {
-	return view.New(view.Config{
-		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Authorizer: record.Decisive(s.authorizers()), Serializer: legacyscheme.Codecs, Discovery: s.viewedClusters(), Permissions: s.permissions,
+// newViews returns the views, those of extensions included. They can be used after
+// prepareTree.
+func (s *Server) newViews() (*view.Views, error) {
+	s.lifecycles = view.NewLifecycles(view.LifecycleConfig{
+		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Authorizer: record.Decisive(s.authorizers()), Discovery: s.viewedClusters(), Permissions: s.permissions,
 		LogicalCluster: func(ctx context.Context, c cluster.Name) (*core.LogicalCluster, error) {
 			return s.workspaces.LogicalCluster(ctx, c)
 		},
 	})
+	return view.New(legacyscheme.Codecs, append(s.lifecycles.Views(), s.config.Views...)...)
 }
 
 // withViews passes requests for views to inside, and all others to others. A request for a
@@ -84,10 +86,10 @@ func (s *Server) permissions(ctx context.Context, c cluster.Name, name string) (
 	return t.Spec.Initializer, t.Spec.Terminator, err
 }
 
-// viewed registers the views for changes of clusters. It also registers the functions that
-// derive labels of LogicalClusters and Workspaces on every write.
+// viewed makes the views follow the tree. It also registers the functions that derive labels
+// of LogicalClusters and Workspaces on every write.
 func (s *Server) viewed() {
 	s.store.OnWrite(tenancy.LogicalClusters(), tenancy.DeriveCluster)
 	s.store.OnWrite(s.workspaces.Resource, tenancy.DeriveWorkspace)
-	s.tree.OnCluster(s.views.Changed)
+	s.lifecycles.Follow(s.store.Feed(), s.tree)
 }

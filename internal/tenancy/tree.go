@@ -56,8 +56,9 @@ type Root struct {
 	RequiredGroups string
 	// Inactive is true while the cluster is offline.
 	Inactive bool
-	// Initializers are the unfinished ones.
+	// Initializers and Terminators are the unfinished ones.
 	Initializers []core.Initializer
+	Terminators  []core.Terminator
 	// Type is the path and name of the type, empty if the cluster has none.
 	Type string
 	// StaleURL is true while the status has a URL of another server address.
@@ -90,7 +91,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
 				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
-				Initializers: l.Status.Initializers, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
+				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
 				Inactive: isInactive(l.Metadata.Annotations),
 				StaleURL: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
@@ -158,6 +159,7 @@ type (
 			Phase        core.Phase         `json:"phase"`
 			URL          string             `json:"URL"`
 			Initializers []core.Initializer `json:"initializers"`
+			Terminators  []core.Terminator  `json:"terminators"`
 		} `json:"status"`
 	}
 )

@@ -10,8 +10,8 @@ import (
 // initializing is the view in which initializers see the workspaces that wait for them:
 //
 //	/services/initializingworkspaces/<initializer>/clusters/<name or *>/…
-func initializing() *lifecycle {
-	return &lifecycle{
+func initializing() side {
+	return side{
 		name: "initializingworkspaces", verb: "initialize", phase: core.PhaseInitializing, list: "initializers", group: auth.InitializerGroupPrefix,
 		label: func(id string) (key, value string) { return core.Initializer(id).Label() },
 		left:  func(l *core.LogicalCluster) []string { return texts(l.Status.Initializers) },

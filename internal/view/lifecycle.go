@@ -26,12 +26,58 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/tenancy"
 )
+
+// LifecycleConfig holds the dependencies of the views of initializers and terminators. All
+// fields are required.
+type LifecycleConfig struct {
+	// Guard authorizes the use of a view, and Authorizer requests in a cluster.
+	Guard, Authorizer authorizer.Authorizer
+	// LogicalCluster returns the current LogicalCluster of a cluster, nil if there is none.
+	LogicalCluster func(context.Context, cluster.Name) (*core.LogicalCluster, error)
+	// Permissions returns the rules that a WorkspaceType grants to its initializer and its
+	// terminator.
+	Permissions func(ctx context.Context, c cluster.Name, name string) (initializer, terminator []rbacv1.PolicyRule, err error)
+	// Discovery describes the LogicalClusters of a view.
+	Discovery http.Handler
+}
+
+// Lifecycles are the views of initializers and terminators.
+type Lifecycles struct {
+	config  LifecycleConfig
+	lasting lasting
+	members *members // nil until Follow
+}
+
+// NewLifecycles returns the views. Call Follow before the first request.
+func NewLifecycles(c LifecycleConfig) *Lifecycles {
+	return &Lifecycles{config: c, lasting: newLasting()}
+}
+
+// Views returns the views.
+func (l *Lifecycles) Views() []View {
+	return []View{&lifecycle{Lifecycles: l, side: initializing()}, &lifecycle{Lifecycles: l, side: terminating()}}
+}
+
+// Follow makes the views follow the tree. Call it before the change feed starts, and after
+// the tree has been added to it.
+func (l *Lifecycles) Follow(f *feed.Feed, t *tenancy.Tree) {
+	l.members = newMembers(f, t)
+	t.OnCluster(l.lasting.changed)
+}
 
 // A lifecycle is a view of the clusters that wait in one phase for an initializer or a
 // terminator. It serves their LogicalClusters together, and the content of each. It belongs
 // to a WorkspaceType.
 type lifecycle struct {
+	*Lifecycles
+	side
+}
+
+// A side is what the views of initializers and terminators differ in.
+type side struct {
 	name  string // in paths
 	verb  string // on the WorkspaceType, which allows using the view
 	phase core.Phase
@@ -43,6 +89,9 @@ type lifecycle struct {
 	permissions func(initializer, terminator []rbacv1.PolicyRule) []rbacv1.PolicyRule
 }
 
+// Name implements [View].
+func (l *lifecycle) Name() string { return l.name }
+
 func texts[T ~string](all []T) []string {
 	out := make([]string, len(all))
 	for i, t := range all {
@@ -51,19 +100,16 @@ func texts[T ~string](all []T) []string {
 	return out
 }
 
-// parse reads the part of a path after the name of the view.
-func (l *lifecycle) parse(rest string) (*Request, error) {
+// Parse implements [View].
+func (l *lifecycle) Parse(rest string) (*Request, error) {
 	id, rest, _ := strings.Cut(rest, "/")
 	word, rest, found := strings.Cut(rest, "/")
 	at, path, _ := strings.Cut(rest, "/")
 	if id == "" || !found || word != "clusters" || at == "" {
 		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>:<workspace type>/clusters/<name or *>/…", Prefix, l.name))
 	}
-	r := &Request{view: l, id: id, Cluster: cluster.Name(at), Path: "/" + path}
-	home := ""
-	if i := strings.LastIndexByte(id, ':'); i >= 0 {
-		home, r.kind = id[:i], id[i+1:]
-	}
+	r := &Request{ID: id, Cluster: cluster.Name(at), Path: "/" + path}
+	home, _ := splitID(id)
 	// An invalid owner gives the same answer as a view of another owner.
 	var err error
 	if r.Home, err = cluster.ParseName(home); err != nil {
@@ -77,39 +123,52 @@ func (l *lifecycle) parse(rest string) (*Request, error) {
 	return r, nil
 }
 
-// plan decides whether a request for a view is allowed, and how it is served.
-func (v *Views) plan(req *http.Request, r *Request) (*plan, error) {
+// splitID returns the cluster and the name of the WorkspaceType of an initializer or
+// terminator.
+func splitID(id string) (home, kind string) {
+	if i := strings.LastIndexByte(id, ':'); i >= 0 {
+		return id[:i], id[i+1:]
+	}
+	return "", ""
+}
+
+// Plan implements [View].
+func (l *lifecycle) Plan(req *http.Request, r *Request) (*Plan, error) {
 	ctx := req.Context()
 	u, known := request.UserFrom(ctx)
 	info, ok := request.RequestInfoFrom(ctx)
 	if !known || !ok {
 		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
 	}
+	_, kind := splitID(r.ID)
 	guard := authorizer.AttributesRecord{
-		User: u, Verb: r.view.verb, APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
-		Resource: "workspacetypes", Name: r.kind, ResourceRequest: true,
+		User: u, Verb: l.verb, APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
+		Resource: "workspacetypes", Name: kind, ResourceRequest: true,
 	}
-	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&refusal{guard, reason}, err)
+	if decision, reason, err := l.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(&Refusal{guard, reason}, err)
 	}
-	lc := info.IsResourceRequest && info.APIGroup == core.GroupVersion.Group && info.Resource == "logicalclusters"
+	plan := l.content
 	switch {
 	case r.Cluster == cluster.All:
-		return v.everywhere(req, r, info, u)
-	case lc && info.APIVersion == core.GroupVersion.Version:
-		return v.logicalCluster(req, r, info, u)
-	default:
-		return v.content(req, r, info, u)
+		plan = l.everywhere
+	case info.IsResourceRequest && info.APIGroup == logicalClusters.Group && info.Resource == logicalClusters.Resource && info.APIVersion == core.GroupVersion.Version:
+		plan = l.logicalCluster
 	}
+	p, err := plan(req, r, info, u)
+	if err == nil {
+		p.Reason = "the user may " + l.verb + " " + r.ID
+	}
+	return p, err
 }
 
 var logicalClusters = schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}
 
 // everywhere plans a request for all clusters of a view. It can only read LogicalClusters.
-func (v *Views) everywhere(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
+func (l *lifecycle) everywhere(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*Plan, error) {
 	switch {
 	case !info.IsResourceRequest:
-		return &plan{user: u, page: v.config.Discovery}, nil
+		return &Plan{User: u, Page: l.config.Discovery}, nil
 	case info.APIGroup != logicalClusters.Group || info.Resource != logicalClusters.Resource || info.APIVersion != core.GroupVersion.Version:
 		return nil, notFound("of all logical clusters at once this view has nothing but logicalclusters." + logicalClusters.Group)
 	case info.Verb != "list" && info.Verb != "watch" || info.Subresource != "" || req.Method != http.MethodGet:
@@ -120,8 +179,7 @@ func (v *Views) everywhere(req *http.Request, r *Request, info *request.RequestI
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 			field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")})
 	}
-	query, err := r.filter(req.URL.Query())
-	return &plan{user: u, query: query}, err
+	return &Plan{User: u, Scope: func() (*feed.Set, func()) { return l.members.use(group{l.phase, r.ID}) }}, nil
 }
 
 // IsSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
@@ -131,93 +189,118 @@ func IsSet(req *http.Request, parameter string) bool {
 }
 
 // filter adds the label selector of the view to a query.
-func (r *Request) filter(query url.Values) (url.Values, error) {
+func (l *lifecycle) filter(r *Request, query url.Values) (url.Values, error) {
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector %q: %v", query.Get("labelSelector"), err))
 	}
-	key, value := r.view.label(r.id)
-	also, _ := labels.SelectorFromSet(labels.Set{key: value, core.PhaseLabel: string(r.view.phase)}).Requirements()
+	key, value := l.label(r.ID)
+	also, _ := labels.SelectorFromSet(labels.Set{key: value, core.PhaseLabel: string(l.phase)}).Requirements()
 	query.Set("labelSelector", selector.Add(also...).String())
 	return query, nil
 }
 
 // logicalCluster plans a request for the LogicalCluster of one cluster. It can read it, and
 // remove the finished name from its status.
-func (v *Views) logicalCluster(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
+func (l *lifecycle) logicalCluster(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*Plan, error) {
 	writes := info.Verb == "update" || info.Verb == "patch"
 	switch {
 	case info.Subresource == "" && (info.Verb == "list" || info.Verb == "watch") && info.Name == "":
-		query, err := r.filter(req.URL.Query())
-		return &plan{user: u, query: query}, err
+		query, err := l.filter(r, req.URL.Query())
+		return &Plan{User: u, Query: query}, err
 	case info.Subresource == "status" && writes, info.Subresource == "" && info.Verb == "watch", info.Verb == "get" && (info.Subresource == "" || info.Subresource == "status"):
 	default:
 		return nil, apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
 	}
-	l, err := v.member(req.Context(), r)
+	member, err := l.member(req.Context(), r)
 	if err != nil {
 		return nil, err
 	}
-	if l == nil || info.Name != core.LogicalClusterName {
+	if member == nil || info.Name != core.LogicalClusterName {
 		return nil, apierrors.NewNotFound(logicalClusters, info.Name)
 	}
-	p := &plan{user: u, lasts: info.Verb == "watch"}
+	p := &Plan{User: u}
 	if writes {
-		p.finish = &admit.Finish{Field: r.view.list, Name: r.id}
+		p.Context = with(func(ctx context.Context) context.Context {
+			return admit.WithFinish(ctx, admit.Finish{Field: l.list, Name: r.ID})
+		})
+	} else if info.Verb == "watch" {
+		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return ctx })
 	}
 	return p, nil
 }
 
 // content plans any other request in one cluster: with the permissions that the type
 // grants, or else as the creator of the workspace.
-func (v *Views) content(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*plan, error) {
+func (l *lifecycle) content(req *http.Request, r *Request, info *request.RequestInfo, u user.Info) (*Plan, error) {
 	ctx := req.Context()
 	attributes, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	l, err := v.member(ctx, r)
+	member, err := l.member(ctx, r)
 	switch {
 	case err != nil:
 		return nil, err
-	case l == nil:
-		return nil, &refusal{attributes, auth.Denied}
+	case member == nil:
+		return nil, &Refusal{attributes, auth.Denied}
 	case !info.IsResourceRequest && !describes(info.Path):
 		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
 	}
-	rules, err := v.rules(ctx, r)
+	_, kind := splitID(r.ID)
+	rules, err := l.rules(ctx, r, kind)
 	if err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("permissions of workspace type %s: %w", r.kind, err))
+		return nil, apierrors.NewInternalError(fmt.Errorf("permissions of workspace type %s: %w", kind, err))
 	}
-	p := &plan{lasts: info.Verb == "watch"}
+	p := &Plan{}
 	if len(rules) > 0 {
-		p.grant = &auth.Grant{Cluster: r.Cluster, Group: r.view.group + r.id, Rules: rules}
+		grant := &auth.Grant{Cluster: r.Cluster, Group: l.group + r.ID, Rules: rules}
 		who := auth.SeenFrom(r.Cluster, u)
-		p.user = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), p.grant.Group)}
-		if info.IsResourceRequest && !p.grant.Allows(attributes) {
-			return nil, &refusal{attributes, fmt.Sprintf("not among the permissions that workspace type %s has for %s", r.kind, r.view.list)}
+		p.User = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
+		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return auth.WithGrant(ctx, grant) })
+		if info.IsResourceRequest && !grant.Allows(attributes) {
+			return nil, &Refusal{attributes, fmt.Sprintf("not among the permissions that workspace type %s has for %s", kind, l.list)}
 		}
 		return p, nil
 	}
-	if p.creator, err = v.asCreator(ctx, r, l, attributes); err != nil {
+	creator, err := l.asCreator(ctx, r, member, attributes)
+	if err != nil {
 		return nil, err
 	}
-	p.user = auth.Within(r.Cluster, p.creator)
-	audit.LogImpersonatedUser(ctx, p.user, "")
+	p.User = auth.Within(r.Cluster, creator)
+	p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return tenancy.WithCreator(ctx, creator) })
+	audit.LogImpersonatedUser(ctx, p.User, "")
 	return p, nil
+}
+
+// with returns the function of a plan that adds a value to a context.
+func with(value func(context.Context) context.Context) func(context.Context) (context.Context, func()) {
+	return func(ctx context.Context) (context.Context, func()) { return value(ctx), func() {} }
+}
+
+// inContent is with for a request for the content of a cluster. A watch ends when the cluster
+// leaves the view.
+func (l *lifecycle) inContent(info *request.RequestInfo, r *Request, value func(context.Context) context.Context) func(context.Context) (context.Context, func()) {
+	if info.Verb != "watch" {
+		return with(value)
+	}
+	return func(ctx context.Context) (context.Context, func()) {
+		return l.lasting.until(value(ctx), r.Cluster, func(ctx context.Context) bool { return l.has(ctx, r) })
+	}
 }
 
 // asCreator returns the creator of a cluster, if they may make the request there. Their
 // rights in other clusters do not count.
-func (v *Views) asCreator(ctx context.Context, r *Request, l *core.LogicalCluster, a authorizer.Attributes) (user.Info, error) {
-	by := l.Spec.CreatedBy
+func (l *lifecycle) asCreator(ctx context.Context, r *Request, member *core.LogicalCluster, a authorizer.Attributes) (user.Info, error) {
+	by := member.Spec.CreatedBy
 	if by == nil || by.Username == "" {
-		return nil, &refusal{a, fmt.Sprintf("nobody is known to have made this workspace, and workspace type %s has no permissions for %s: add them", r.kind, r.view.list)}
+		_, kind := splitID(r.ID)
+		return nil, &Refusal{a, fmt.Sprintf("nobody is known to have made this workspace, and workspace type %s has no permissions for %s: add them", kind, l.list)}
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
 	as := asUser{a, auth.Within(r.Cluster, creator)}
-	if decision, reason, err := v.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&refusal{as, reason}, err)
+	if decision, reason, err := l.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(&Refusal{as, reason}, err)
 	}
 	return creator, nil
 }
@@ -243,9 +326,9 @@ func describes(path string) bool {
 }
 
 // rules returns the rules that the type of a view grants, and the rule to enter.
-func (v *Views) rules(ctx context.Context, r *Request) ([]rbacv1.PolicyRule, error) {
-	initializer, terminator, err := v.config.Permissions(ctx, r.Home, r.kind)
-	rules := r.view.permissions(initializer, terminator)
+func (l *lifecycle) rules(ctx context.Context, r *Request, kind string) ([]rbacv1.PolicyRule, error) {
+	initializer, terminator, err := l.config.Permissions(ctx, r.Home, kind)
+	rules := l.permissions(initializer, terminator)
 	if err != nil || len(rules) == 0 {
 		return nil, err
 	}
@@ -253,19 +336,19 @@ func (v *Views) rules(ctx context.Context, r *Request) ([]rbacv1.PolicyRule, err
 }
 
 // member returns the LogicalCluster of a request, nil if it is not in the view.
-func (v *Views) member(ctx context.Context, r *Request) (*core.LogicalCluster, error) {
-	l, err := v.config.LogicalCluster(ctx, r.Cluster)
+func (l *lifecycle) member(ctx context.Context, r *Request) (*core.LogicalCluster, error) {
+	member, err := l.config.LogicalCluster(ctx, r.Cluster)
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("look up the LogicalCluster: %w", err))
 	}
-	if l == nil || l.Status.Phase != r.view.phase || !slices.Contains(r.view.left(l), r.id) {
+	if member == nil || member.Status.Phase != l.phase || !slices.Contains(l.left(member), r.ID) {
 		return nil, nil
 	}
-	return l, nil
+	return member, nil
 }
 
 // has reports whether the cluster of a request is in the view.
-func (v *Views) has(ctx context.Context, r *Request) bool {
-	l, err := v.member(ctx, r)
-	return err == nil && l != nil
+func (l *lifecycle) has(ctx context.Context, r *Request) bool {
+	member, err := l.member(ctx, r)
+	return err == nil && member != nil
 }

@@ -11,8 +11,8 @@ import (
 // and wait for them:
 //
 //	/services/terminatingworkspaces/<terminator>/clusters/<name or *>/…
-func terminating() *lifecycle {
-	return &lifecycle{
+func terminating() side {
+	return side{
 		name: "terminatingworkspaces", verb: "terminate", phase: core.PhaseTerminating, list: "terminators", group: auth.TerminatorGroupPrefix,
 		label: func(id string) (key, value string) { return core.Terminator(id).Label() },
 		left:  func(l *core.LogicalCluster) []string { return texts(l.Status.Terminators) },

@@ -1,7 +1,7 @@
 // Package view serves the paths below /services/: views of many clusters at once, or of one
-// cluster with other rights than RBAC grants. A view rewrites a request, to a cluster, with
-// a filter or with another user, and passes it to the handlers of every other request. Each
-// view has a file of its own.
+// cluster with other rights than RBAC grants. A [View] decides on a request and plans how it is
+// served: in which clusters, as which user, with which filter. The handlers of all other
+// requests then serve it. Each built-in view has a file of its own.
 package view
 
 import (
@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strings"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,55 +21,34 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/store"
 )
 
 // Prefix begins the paths of views. The name of the view follows.
 const Prefix = "/services/"
 
-// Config holds the dependencies of views. All fields are required.
-type Config struct {
-	// Guard authorizes the use of a view, and Authorizer requests in a cluster.
-	Guard, Authorizer authorizer.Authorizer
-	Serializer        runtime.NegotiatedSerializer
-	// LogicalCluster returns the current LogicalCluster of a cluster, nil if there is none.
-	LogicalCluster func(context.Context, cluster.Name) (*core.LogicalCluster, error)
-	// Permissions returns the rules that a WorkspaceType grants to its initializer and its
-	// terminator.
-	Permissions func(ctx context.Context, c cluster.Name, name string) (initializer, terminator []rbacv1.PolicyRule, err error)
-	// Discovery describes the LogicalClusters of a view.
-	Discovery http.Handler
+// A View serves the requests below /services/<name>/. Its methods may be called concurrently.
+type View interface {
+	// Name is the first segment of its paths.
+	Name() string
+	// Parse reads the part of a path after the name. An error means that the view has
+	// nothing at the path.
+	Parse(rest string) (*Request, error)
+	// Plan decides whether the user of a request may make it, and how it is served. The
+	// context has the user and the RequestInfo of the path in the cluster. A [Refusal]
+	// gets a 403.
+	Plan(req *http.Request, r *Request) (*Plan, error)
 }
-
-// Views serves the views of one server.
-type Views struct {
-	config  Config
-	all     map[string]*lifecycle // by name
-	lasting lasting
-}
-
-// New returns the views of a server.
-func New(c Config) *Views {
-	v := &Views{config: c, all: map[string]*lifecycle{}, lasting: newLasting()}
-	for _, one := range []*lifecycle{initializing(), terminating()} {
-		v.all[one.name] = one
-	}
-	return v
-}
-
-// Changed reports a change of the LogicalCluster of cluster c, which may have left a view.
-func (v *Views) Changed(c cluster.Name) { v.lasting.changed(c) }
 
 // A Request is a request for a view, parsed from its path.
 type Request struct {
-	view *lifecycle
-	id   string // of the initializer or terminator
-	kind string // the WorkspaceType that it is of
+	view View
+	// ID is the part of the path that belongs to the view alone.
+	ID string
 	// Home is the cluster that owns the view. Its RBAC guards the view, and requests count
 	// against its limits.
 	Home cluster.Name
@@ -78,6 +56,51 @@ type Request struct {
 	Cluster cluster.Name
 	// Path is the path in the cluster.
 	Path string
+}
+
+// A Plan is how an allowed request for a view is served. Its functions are called when the
+// request begins to be served, and the functions that they return when it has been served.
+type Plan struct {
+	// User makes the request in its cluster.
+	User user.Info
+	// Reason is why the request is allowed, for the audit log.
+	Reason string
+	// Scope returns the set of clusters of a list or watch in all clusters. Clusters may
+	// enter and leave it while a watch is open. Nil is for all clusters.
+	Scope func() (set *feed.Set, done func())
+	// Query is the query, if it differs from the client's.
+	Query url.Values
+	// Page answers the request, instead of the server.
+	Page http.Handler
+	// Context returns the context to serve the request in. Nil keeps the context.
+	Context func(context.Context) (_ context.Context, done func())
+}
+
+// A Refusal is a 403 error with the attributes of the request.
+type Refusal struct {
+	Attributes authorizer.Attributes
+	Reason     string
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Reason }
+
+// Views serves the views of one server.
+type Views struct {
+	all        map[string]View
+	serializer runtime.NegotiatedSerializer
+}
+
+// New returns a server of views. Two views must not have the same name.
+func New(s runtime.NegotiatedSerializer, all ...View) (*Views, error) {
+	v := &Views{all: map[string]View{}, serializer: s}
+	for _, one := range all {
+		if _, taken := v.all[one.Name()]; taken {
+			return nil, fmt.Errorf("there are two views with the path %s%s", Prefix, one.Name())
+		}
+		v.all[one.Name()] = one
+	}
+	return v, nil
 }
 
 type requestKey struct{}
@@ -102,7 +125,9 @@ func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 		return nil, false, nil
 	}
 	if one, known := v.all[name]; known {
-		r, err = one.parse(rest)
+		if r, err = one.Parse(rest); err == nil {
+			r.view = one
+		}
 		return r, true, err
 	}
 	if why := missing(name); why != "" {
@@ -129,17 +154,6 @@ func notFound(message string) error {
 	return err
 }
 
-// A plan is how an allowed request for a view is served.
-type plan struct {
-	user    user.Info
-	creator user.Info     // of new workspaces; nil for the user
-	grant   *auth.Grant   // instead of roles and bindings
-	finish  *admit.Finish // all that may be written
-	query   url.Values    // instead of the client's; nil for that
-	lasts   bool          // ends when its cluster leaves the view
-	page    http.Handler  // answers, instead of the server
-}
-
 type planKey struct{}
 
 // WithAuthorization authorizes requests for views, and passes them to next. It passes all
@@ -152,12 +166,12 @@ func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
 			others.ServeHTTP(w, req)
 			return
 		}
-		p, err := v.plan(req, r)
+		p, err := r.view.Plan(req, r)
 		if err != nil {
 			v.refuse(w, req, err)
 			return
 		}
-		audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", "allow", "authorization.k8s.io/reason", "the user may "+r.view.verb+" "+r.id)
+		audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", "allow", "authorization.k8s.io/reason", p.Reason)
 		next.ServeHTTP(w, req.WithContext(context.WithValue(ctx, planKey{}, p)))
 	})
 }
@@ -173,7 +187,7 @@ func (v *Views) WithoutImpersonation(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 			return
 		}
-		v.refuse(w, req, &refusal{authorizer.AttributesRecord{User: u, Verb: "impersonate", Path: r.Path}, "requests through a view cannot impersonate; come as the user who may use the view"})
+		v.refuse(w, req, &Refusal{authorizer.AttributesRecord{User: u, Verb: "impersonate", Path: r.Path}, "requests through a view cannot impersonate; come as the user who may use the view"})
 	})
 }
 
@@ -192,7 +206,7 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
 		r, ok := From(ctx)
-		p, planned := ctx.Value(planKey{}).(*plan)
+		p, planned := ctx.Value(planKey{}).(*Plan)
 		switch {
 		case !ok:
 			next.ServeHTTP(w, req)
@@ -200,50 +214,37 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 		case !planned:
 			v.refuse(w, req, apierrors.NewInternalError(errors.New("a request for a view that nobody decided on")))
 			return
-		case p.page != nil:
-			p.page.ServeHTTP(w, req)
+		case p.Page != nil:
+			p.Page.ServeHTTP(w, req)
 			return
 		}
-		ctx = request.WithUser(cluster.With(ctx, r.Cluster), p.user)
-		if p.creator != nil {
-			ctx = tenancy.WithCreator(ctx, p.creator)
+		ctx = request.WithUser(cluster.With(ctx, r.Cluster), p.User)
+		if p.Context != nil {
+			var done func()
+			ctx, done = p.Context(ctx)
+			defer func() { serve.WhenServed(ctx, done) }()
 		}
-		if p.grant != nil {
-			ctx = auth.WithGrant(ctx, p.grant)
-		}
-		if p.finish != nil {
-			ctx = admit.WithFinish(ctx, *p.finish)
-		}
-		if p.lasts {
-			var ended func()
-			ctx, ended = v.lasting.until(ctx, r.Cluster, func(ctx context.Context) bool { return v.has(ctx, r) })
-			defer func() { serve.WhenServed(ctx, ended) }()
+		if p.Scope != nil {
+			set, done := p.Scope()
+			ctx = store.WithScope(ctx, set)
+			defer func() { serve.WhenServed(ctx, done) }()
 		}
 		inside := req.WithContext(ctx)
-		if p.query != nil {
+		if p.Query != nil {
 			u := *req.URL
-			u.RawQuery = p.query.Encode()
+			u.RawQuery = p.Query.Encode()
 			inside.URL, inside.RequestURI = &u, u.RequestURI()
 		}
 		next.ServeHTTP(w, inside)
 	})
 }
 
-// A refusal is a 403 error with the attributes of the request.
-type refusal struct {
-	attributes authorizer.Attributes
-	reason     string
-}
-
-// Error implements error.
-func (r *refusal) Error() string { return r.reason }
-
 func (v *Views) refuse(w http.ResponseWriter, req *http.Request, err error) {
-	var forbidden *refusal
+	var forbidden *Refusal
 	if errors.As(err, &forbidden) {
-		audit.AddAuditAnnotations(req.Context(), "authorization.k8s.io/decision", "forbid", "authorization.k8s.io/reason", forbidden.reason)
-		responsewriters.Forbidden(forbidden.attributes, w, req, forbidden.reason, v.config.Serializer)
+		audit.AddAuditAnnotations(req.Context(), "authorization.k8s.io/decision", "forbid", "authorization.k8s.io/reason", forbidden.Reason)
+		responsewriters.Forbidden(forbidden.Attributes, w, req, forbidden.Reason, v.serializer)
 		return
 	}
-	responsewriters.ErrorNegotiated(err, v.config.Serializer, schema.GroupVersion{}, w, req)
+	responsewriters.ErrorNegotiated(err, v.serializer, schema.GroupVersion{}, w, req)
 }

@@ -1,0 +1,69 @@
+package view
+
+import (
+	"testing"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// The sets of a view follow the phases of clusters, also through a rebuild. A set without members
+// and requests is dropped.
+func TestMembers(t *testing.T) {
+	roots := map[cluster.Name]tenancy.Root{}
+	m := &members{
+		applied: func() int64 { return 5 }, waiting: map[cluster.Name][]membership{}, sets: map[group]*sharedSet{},
+		root: func(c cluster.Name) (tenancy.Root, bool) { r, ok := roots[c]; return r, ok },
+	}
+	change := func(c cluster.Name, rev int64, r *tenancy.Root) {
+		if delete(roots, c); r != nil {
+			roots[c] = *r
+		}
+		m.Apply(feed.Event{Key: keys.Key{Resource: tenancy.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, Revision: rev})
+	}
+	waiting := &tenancy.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:a", "root:b"}, Terminators: []core.Terminator{"root:a"}}
+	change("early", 3, waiting)
+	web, done := m.use(group{core.PhaseInitializing, "root:a"})
+	ending, endingDone := m.use(group{core.PhaseTerminating, "root:a"})
+	if !web.Has("early", 5) || ending.Has("early", 5) {
+		t.Error("wrong members at first")
+	}
+	change("late", 6, waiting)
+	change("early", 7, &tenancy.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:b"}})
+	change("late", 8, &tenancy.Root{Phase: core.PhaseTerminating, Initializers: []core.Initializer{"root:a"}, Terminators: []core.Terminator{"root:a"}})
+	for _, c := range []struct {
+		of   cluster.Name
+		at   int64
+		want bool
+	}{{"early", 6, true}, {"early", 7, false}, {"late", 5, false}, {"late", 6, true}, {"late", 7, true}, {"late", 8, false}} {
+		if got := web.Has(c.of, c.at); got != c.want {
+			t.Errorf("%s at revision %d: member %t, want %t", c.of, c.at, got, c.want)
+		}
+	}
+	if !ending.Has("late", 8) {
+		t.Error("a cluster that is being deleted is not in the view of terminators")
+	}
+	m.Reset()
+	m.Apply(feed.Event{Key: keys.Key{Resource: tenancy.LogicalClusters(), Cluster: "late", Name: core.LogicalClusterName}, Revision: 8})
+	m.Done()
+	if !ending.Has("late", 9) || web.Has("late", 9) || len(m.waiting) != 1 {
+		t.Error("wrong members after a rebuild")
+	}
+	again, againDone := m.use(group{core.PhaseInitializing, "root:a"})
+	if again != web {
+		t.Error("two requests for one view have two sets")
+	}
+	done()
+	done()
+	if len(m.sets) != 2 {
+		t.Errorf("%d sets while two requests are open", len(m.sets))
+	}
+	againDone()
+	change("late", 10, nil)
+	if endingDone(); len(m.sets)+len(m.waiting) != 0 {
+		t.Errorf("%d sets and %d clusters are kept", len(m.sets), len(m.waiting))
+	}
+}
