@@ -8,8 +8,8 @@
 //
 // The zero value of [Server] works: it stores its data in a temporary directory and does
 // not listen on the network. All fields are optional. They set the data directory, the
-// address, the built-in API groups, and additional kinds, admission rules, authorizers and
-// loops.
+// address and the built-in API groups. An [Extension] adds kinds, admission rules,
+// authorizers, loops, views and subresources.
 package kcp
 
 import (
@@ -22,14 +22,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/mounts"
@@ -38,17 +34,6 @@ import (
 )
 
 type (
-	// A Rule is an admission rule: it may change or refuse writes.
-	Rule = admit.Rule
-	// A Request is the write that a Rule decides on.
-	Request = admit.Request
-	// A Loop is a controller: it reconciles objects of all logical clusters, one key at a
-	// time.
-	Loop = control.Loop
-	// A Key identifies an object by logical cluster, namespace and name.
-	Key = control.Key
-	// A Source queues keys for a Loop.
-	Source = control.Source
 	// An Etcd selects and configures the etcd that stores the data.
 	Etcd = etcd.Config
 	// HomeWorkspaces selects the users who have a home workspace.
@@ -120,15 +105,8 @@ type Server struct {
 	// Groups are the built-in API groups to serve, such as "core" and
 	// "rbac.authorization.k8s.io". The default is all; "core" is always served.
 	Groups []string
-	// Kinds are custom resources that every logical cluster serves.
-	Kinds []*apiextensionsv1.CustomResourceDefinition
-	// Rules are evaluated after the built-in admission rules.
-	Rules []Rule
-	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
-	Authorizers []authorizer.Authorizer
-	// Loops returns further loops. Start calls it once, when the server accepts requests
-	// of this process.
-	Loops func(*Server) ([]Loop, error)
+	// Extensions add kinds, admission rules, authorizers, loops, views and subresources.
+	Extensions []Extension
 
 	inner *server.Server
 	temp  string // temporary directory that Close removes; empty if Dir is set
@@ -170,21 +148,15 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		Access: access,
 		Homes:  s.HomeWorkspaces, Mounts: s.MountProxy,
 		EgressAllow: s.EgressAllow, EgressDeny: s.EgressDeny,
-		Groups: s.Groups, Kinds: s.Kinds, Rules: s.Rules, Authorizers: s.Authorizers,
-		Operation: s.Operation,
+		Groups: s.Groups, Operation: s.Operation,
 	}
+	s.extend(&c)
 	chosen := s.Kubeconfig
 	if listener != nil {
 		if s.Kubeconfig == "" {
 			s.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 		}
 		c.Kubeconfig = s.Kubeconfig
-	}
-	if s.Loops != nil {
-		c.Loops = func(inner *server.Server) ([]control.Loop, error) {
-			s.inner = inner
-			return s.Loops(s)
-		}
 	}
 	if s.inner, err = server.New(ctx, c); err != nil {
 		s.inner, s.Kubeconfig = nil, chosen // a retry may use another directory

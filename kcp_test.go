@@ -311,7 +311,7 @@ func TestAuthorizers(t *testing.T) {
 		}
 		return authorizer.DecisionNoOpinion, "", nil
 	})
-	srv := start(t, &kcp.Server{Authorizers: []authorizer.Authorizer{readers}})
+	srv := start(t, &kcp.Server{Extensions: []kcp.Extension{{Authorizers: []authorizer.Authorizer{readers}}}})
 	cluster(t, srv, "library")
 	as := func(at string) *kubernetes.Clientset {
 		cfg, err := srv.As(at, &user.DefaultInfo{Name: "reader", Groups: []string{user.AllAuthenticated}})

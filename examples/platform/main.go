@@ -66,7 +66,7 @@ func server() (*kcp.Server, error) {
 	if err := yaml.UnmarshalStrict(definition, crd); err != nil {
 		return nil, err
 	}
-	return &kcp.Server{
+	return &kcp.Server{Extensions: []kcp.Extension{{
 		Kinds: []*apiextensionsv1.CustomResourceDefinition{crd},
 		Rules: []kcp.Rule{{Name: "example.com/NamedGreetings", Validate: named}},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
@@ -76,7 +76,7 @@ func server() (*kcp.Server, error) {
 			}
 			return []kcp.Loop{greet(all)}, nil
 		},
-	}, nil
+	}}}, nil
 }
 
 // named refuses a Greeting without a name.

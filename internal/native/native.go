@@ -104,6 +104,8 @@ type Groups struct {
 	// Chosen names the groups to install; all if it is empty. The core group is always
 	// installed: every cluster has namespaces.
 	Chosen []string
+	// Further are API groups to install besides the built-in ones.
+	Further []Group
 }
 
 // Installed describes the installed groups.
@@ -116,19 +118,22 @@ type Installed struct {
 	Models map[string]*spec.Schema
 }
 
-// A group is a built-in API group.
-type group struct {
-	name  string // "core" for the group without a name
-	build func() (genericapiserver.APIGroupInfo, error)
+// A Group is an API group that registries of Kubernetes serve.
+type Group struct {
+	// Name is the name of the group, "core" for the group without a name.
+	Name string
+	// Build returns the registries of the group, with storage from g. The types are in
+	// [legacyscheme.Scheme], and are stored in the versions that Kubernetes stores them in.
+	Build func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error)
 }
 
 // all returns the groups, in the order of installation.
-func (s Groups) all(g generic.RESTOptionsGetter) []group {
+func (s Groups) all() []Group {
 	enabled := serverstorage.NewResourceConfig()
 	enabled.EnableVersions(corev1.SchemeGroupVersion, eventsv1.SchemeGroupVersion)
 	enabled.DisableResources(corev1.SchemeGroupVersion.WithResource("resourcequotas"))
-	return []group{
-		{"core", func() (genericapiserver.APIGroupInfo, error) {
+	return append([]Group{
+		{"core", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return (&corerest.GenericConfig{
 				EventTTL: s.EventTTL, ServiceAccountIssuer: s.Accounts, APIAudiences: s.Authenticator.Audiences,
 				ServiceAccountMaxExpiration: s.MaxTokenLife, LoopbackClientConfig: s.Loopback,
@@ -136,18 +141,18 @@ func (s Groups) all(g generic.RESTOptionsGetter) []group {
 			}).NewRESTStorage(enabled, g)
 		}},
 		{"authentication.k8s.io", s.authenticationGroup},
-		{"authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+		{"authorization.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return authorizationrest.RESTStorageProvider{Authorizer: s.Authorizer, RuleResolver: s.Authorizer}.NewRESTStorage(kubernetesDefaults(), g)
 		}},
-		{"coordination.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+		{"coordination.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return coordinationrest.RESTStorageProvider{}.NewRESTStorage(kubernetesDefaults(), g)
 		}},
-		{"events.k8s.io", func() (genericapiserver.APIGroupInfo, error) {
+		{"events.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return eventsrest.RESTStorageProvider{TTL: s.EventTTL}.NewRESTStorage(enabled, g)
 		}},
-		{"rbac.authorization.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.rbacGroup(g) }},
-		{"apiextensions.k8s.io", func() (genericapiserver.APIGroupInfo, error) { return s.Definitions.APIGroup(g) }},
-	}
+		{"rbac.authorization.k8s.io", s.rbacGroup},
+		{"apiextensions.k8s.io", s.Definitions.APIGroup},
+	}, s.Further...)
 }
 
 // kubernetesDefaults enables the versions that are generally available.
@@ -163,7 +168,7 @@ func kubernetesDefaults() *serverstorage.ResourceConfig {
 
 // authenticationGroup replaces upstream's group: upstream's token review authenticates
 // without the context of the request, and so without the cluster.
-func (s Groups) authenticationGroup() (genericapiserver.APIGroupInfo, error) {
+func (s Groups) authenticationGroup(generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(authentication.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
 		"tokenreviews":       auth.NewTokenReviews(s.Authenticator),
@@ -214,16 +219,22 @@ func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, erro
 	}
 	every := len(left) == 0
 	var infos []*genericapiserver.APIGroupInfo
-	for _, group := range s.all(storage(s.Store, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)) {
-		if !every && !left[group.name] && group.name != "core" {
+	from := storage(s.Store, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)
+	installed := map[string]bool{}
+	for i, group := range s.all() {
+		if further := i >= len(s.all())-len(s.Further); !every && !left[group.Name] && group.Name != "core" && !further {
 			continue
 		}
-		delete(left, group.name)
-		info, err := s.install(group, in)
-		if err != nil {
-			return nil, fmt.Errorf("API group %s: %w", group.name, err)
+		if installed[group.Name] {
+			return nil, fmt.Errorf("there are two API groups %q", group.Name)
 		}
-		if group.name == "core" {
+		installed[group.Name] = true
+		delete(left, group.Name)
+		info, err := s.install(group, from, in)
+		if err != nil {
+			return nil, fmt.Errorf("API group %s: %w", group.Name, err)
+		}
+		if group.Name == "core" {
 			if err := to.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, info); err != nil {
 				return nil, err
 			}
@@ -239,8 +250,8 @@ func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, erro
 }
 
 // install builds a group and adds its kinds and resources to in.
-func (s Groups) install(g group, in *Installed) (*genericapiserver.APIGroupInfo, error) {
-	info, err := g.build()
+func (s Groups) install(g Group, from generic.RESTOptionsGetter, in *Installed) (*genericapiserver.APIGroupInfo, error) {
+	info, err := g.Build(from)
 	if err != nil {
 		return nil, err
 	}

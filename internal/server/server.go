@@ -94,6 +94,8 @@ type Config struct {
 	Homes home.Options
 	// Groups are the built-in API groups to serve; all if empty.
 	Groups []string
+	// Native are further API groups with registries of Kubernetes.
+	Native []native.Group
 	// Kinds are custom resources that every cluster serves.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
 	// EgressAllow and EgressDeny are the address ranges that the server may, and may not,
@@ -103,6 +105,8 @@ type Config struct {
 	Rules []admit.Rule
 	// Views are served below /services/, besides the built-in ones.
 	Views []view.View
+	// Subresources are served by handlers.
+	Subresources serve.Subresources
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
 	Authorizers []authorizer.Authorizer
 	// Loops returns further loops. New calls it once, when the server accepts requests of
@@ -280,7 +284,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.natives, err = native.Groups{
 		Store: s.store, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
 		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
-		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups,
+		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
 	}.Install(s.generic)
 	if err != nil {
 		return err
@@ -296,7 +300,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
-	s.front = s.discovery.Wrap(s.pool.Wrap(s.front))
+	s.front = s.config.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
 	return nil
 }
 
@@ -325,7 +329,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
-	cfg.LongRunningFunc = mounts.OrUpgrade(cfg.LongRunningFunc)
+	cfg.LongRunningFunc = s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.Health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.Health()...)

@@ -1,0 +1,104 @@
+package kcp
+
+import (
+	"context"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/native"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/view"
+)
+
+type (
+	// A Rule is an admission rule: it may change or refuse writes.
+	Rule = admit.Rule
+	// A Request is the write that a Rule decides on.
+	Request = admit.Request
+	// A Loop is a controller: it reconciles objects of all logical clusters, one key at a
+	// time.
+	Loop = control.Loop
+	// A Key identifies an object by logical cluster, namespace and name.
+	Key = control.Key
+	// A Source queues keys for a Loop.
+	Source = control.Source
+	// A ClusterName is the name of a logical cluster, or "*" for all.
+	ClusterName = cluster.Name
+	// A Group is an API group that registries of Kubernetes serve.
+	Group = native.Group
+	// A View serves requests below /services/, of one logical cluster or of many.
+	View = view.View
+	// A ViewRequest is a request for a View, parsed from its path.
+	ViewRequest = view.Request
+	// A ViewPlan is how an allowed request for a View is served.
+	ViewPlan = view.Plan
+	// A ViewRefusal is the error of a View for a request that the user may not make.
+	ViewRefusal = view.Refusal
+	// A Subresource is a subresource that a handler serves.
+	Subresource = serve.Subresource
+)
+
+// An Extension adds to what a [Server] serves. The fields are optional. The server calls
+// functions and handlers of an extension for all logical clusters.
+type Extension struct {
+	// Groups are API groups that registries of Kubernetes serve, such as "apps". Every
+	// logical cluster has them.
+	Groups []Group
+	// Kinds are custom resources that every logical cluster has.
+	Kinds []*apiextensionsv1.CustomResourceDefinition
+	// Rules are evaluated after the built-in admission rules.
+	Rules []Rule
+	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
+	Authorizers []authorizer.Authorizer
+	// Loops returns loops. Start calls it once, when the server accepts requests of this
+	// process.
+	Loops func(*Server) ([]Loop, error)
+	// Views are served below /services/.
+	Views []View
+	// Subresources are served by handlers instead of by the storage of their resource. The
+	// authorizers decide on them as on all requests.
+	Subresources []Subresource
+}
+
+// extend adds the extensions to the configuration of a server.
+func (s *Server) extend(c *server.Config) {
+	var loops []func(*Server) ([]Loop, error)
+	for _, e := range s.Extensions {
+		c.Native = append(c.Native, e.Groups...)
+		c.Kinds = append(c.Kinds, e.Kinds...)
+		c.Rules = append(c.Rules, e.Rules...)
+		c.Authorizers = append(c.Authorizers, e.Authorizers...)
+		c.Views = append(c.Views, e.Views...)
+		c.Subresources = append(c.Subresources, e.Subresources...)
+		if e.Loops != nil {
+			loops = append(loops, e.Loops)
+		}
+	}
+	if len(loops) == 0 {
+		return
+	}
+	c.Loops = func(inner *server.Server) ([]control.Loop, error) {
+		s.inner = inner
+		var all []control.Loop
+		for _, of := range loops {
+			some, err := of(s)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+		return all, nil
+	}
+}
+
+// ClusterFrom returns the logical cluster of a request that a handler or an authorizer of an
+// extension gets. It is empty for requests without one.
+func ClusterFrom(ctx context.Context) ClusterName {
+	c, _ := cluster.From(ctx)
+	return c
+}
