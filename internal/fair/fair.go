@@ -72,10 +72,11 @@ const (
 )
 
 // Lend runs wait while one heavy request of a tenant gives up its seat. It is for code that
-// knows the tenant but not the request, such as calls of webhooks.
+// knows the tenant but not the request, such as calls of webhooks. The seat may be that of
+// another request, which may end meanwhile.
 func (s *Shares) Lend(tenant string, wait func()) {
 	if s != nil && s.schedulers[Heavy].lend(tenant) {
-		defer s.schedulers[Heavy].force(tenant)
+		defer s.schedulers[Heavy].giveBack(tenant)
 	}
 	wait()
 }
@@ -316,6 +317,7 @@ func (w *Work) End() {
 		return
 	}
 	w.over = true
+	defer close(w.ended)
 	w.shares.memory.shrink(w.tenant, w.counted)
 	w.bytes, w.counted = 0, 0
 	onEnd := w.onEnd
@@ -324,7 +326,6 @@ func (w *Work) End() {
 	for _, f := range onEnd {
 		f()
 	}
-	close(w.ended)
 }
 
 // Ended returns a channel that is closed when the work has ended.

@@ -267,3 +267,27 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 }
+
+// A call may lend the seat of another request, which ends during the call.
+func TestSeatsLentByOthers(t *testing.T) {
+	s := New(limits())
+	w := s.work("a")
+	if err := w.Compute(t.Context(), Heavy); err != nil {
+		t.Fatal(err)
+	}
+	s.Lend("a", func() {
+		next := s.work("a") // gets the lent seat
+		if err := next.Compute(t.Context(), Heavy); err != nil {
+			t.Error(err)
+		}
+		w.End()
+		next.End()
+	})
+	<-w.Ended()
+	if !s.Idle() {
+		t.Error("seats are taken though no request computes")
+	}
+	if last := s.work("a"); last.Compute(t.Context(), Heavy) != nil || last.Pause() != true {
+		t.Error("the seat cannot be used again")
+	}
+}

@@ -46,6 +46,7 @@ type scheduler struct {
 type flow struct {
 	virtual time.Duration // virtual time: the flow with the lowest one is served next
 	taken   int
+	lent    int             // seats of requests that wait, or for which another one waits
 	slow    time.Time       // the tenant counts as slow until then
 	queue   []chan struct{} // closed when the request has a seat
 	index   int             // in ready; -1 if the flow is not there
@@ -96,14 +97,22 @@ func (s *scheduler) force(tenant string) {
 	s.seat(s.flow(tenant))
 }
 
-// release frees a seat, and charges the tenant the time for which it was used.
+// release frees a seat, and charges the tenant the time for which it was used. If all seats
+// of the tenant are lent, one of them need not be given back.
 func (s *scheduler) release(tenant string, used time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unseat(tenant, s.flows[tenant], used)
+	f := s.flows[tenant]
+	if f.taken == 0 {
+		f.lent--
+		s.forget(tenant, f)
+		return
+	}
+	s.unseat(tenant, f, used)
 }
 
 // lend frees a seat of a tenant without a charge, and reports whether the tenant had one.
+// The caller must then call giveBack.
 func (s *scheduler) lend(tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +120,19 @@ func (s *scheduler) lend(tenant string) bool {
 	if f == nil || f.taken == 0 {
 		return false
 	}
+	f.lent++
 	s.unseat(tenant, f, 0)
 	return true
+}
+
+// giveBack takes a seat that was lent, unless its request has ended. It does not wait.
+func (s *scheduler) giveBack(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.flows[tenant]; f != nil && f.lent > 0 {
+		f.lent--
+		s.seat(f)
+	}
 }
 
 func (s *scheduler) idle() bool {
@@ -134,7 +154,7 @@ func (s *scheduler) flow(tenant string) *flow {
 
 // forget deletes a flow without requests.
 func (s *scheduler) forget(tenant string, f *flow) {
-	if f.taken == 0 && len(f.queue) == 0 {
+	if f.taken == 0 && f.lent == 0 && len(f.queue) == 0 {
 		delete(s.flows, tenant)
 	}
 }
