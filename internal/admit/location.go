@@ -9,12 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// onlyShard returns the labels of the only shard. A workspace may select no other shard.
-func onlyShard() labels.Set { return labels.Set{"name": "root"} }
-
-// validateLocation returns an error if a new workspace asks for a shard that does
-// not exist.
-func validateLocation(u *unstructured.Unstructured) error {
+// validateLocation returns an error if a new workspace asks for another shard than the one
+// that this server is, which has the labels in shard.
+func validateLocation(u *unstructured.Unstructured, shard labels.Set) error {
 	value, found, err := unstructured.NestedMap(u.Object, "spec", "location", "selector")
 	if err != nil || !found {
 		return nil //nolint:nilerr // it is refused when it is compared with the schema
@@ -27,8 +24,8 @@ func validateLocation(u *unstructured.Unstructured) error {
 	if err != nil {
 		return fmt.Errorf("spec.location.selector is not a label selector: %w", err)
 	}
-	if !wanted.Matches(onlyShard()) {
-		return fmt.Errorf("spec.location.selector %q matches no shard: this server has a single one, with the labels %s; leave the selector out", wanted, onlyShard())
+	if !wanted.Matches(shard) {
+		return fmt.Errorf("spec.location.selector %q matches no shard: this server has a single one, with the labels %s; leave the selector out", wanted, shard)
 	}
 	return nil
 }

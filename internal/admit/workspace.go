@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -70,7 +71,7 @@ func Workspaces(types WorkspaceTypes) Rule {
 			}
 			switch r.GetOperation() {
 			case admission.Create:
-				return validateNew(r)
+				return validateNew(r, types.Shard.Labels())
 			case admission.Update:
 				return validateChange(r)
 			default:
@@ -149,7 +150,7 @@ func setOwner(r Request, u *unstructured.Unstructured) error {
 	return nil
 }
 
-func validateNew(r Request) error {
+func validateNew(r Request, shard labels.Set) error {
 	u, ok := r.GetObject().(*unstructured.Unstructured)
 	if !ok {
 		return nil
@@ -168,7 +169,7 @@ func validateNew(r Request) error {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
 		}
 	}
-	if err := validateLocation(u); err != nil {
+	if err := validateLocation(u, shard); err != nil {
 		return r.Forbid(err)
 	}
 	return nil

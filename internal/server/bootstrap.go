@@ -29,7 +29,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.types = tenancy.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
 	s.store.SetTenant(s.tree.Tenant)
 	s.workspaces = &tenancy.Workspaces{
-		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types,
+		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
 	s.offline, s.issuers = offline.New(s.tree, s.store), lookup.NewIssuers(s.store, identity)

@@ -76,6 +76,8 @@ type Config struct {
 	Etcd etcd.Config
 	// Prefix is the prefix of all keys in etcd.
 	Prefix string
+	// Shard is the name of the shard. The default is the one that hosts the root workspace.
+	Shard tenancy.Shard
 	// NoSync disables fsync. A crash of the machine may then lose acknowledged writes.
 	// It is for tests.
 	NoSync bool
@@ -168,6 +170,7 @@ type Server struct {
 // New starts a server and returns when it is ready. ctx bounds the start only.
 func New(ctx context.Context, c Config) (*Server, error) {
 	c.complete()
+	c.Shard = cmp.Or(c.Shard, tenancy.RootShard)
 	if err := c.check(); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // A watchBuffer holds the events of a watch cache until the reader of the watch takes them.
@@ -118,11 +118,7 @@ func revisionOf(e watch.Event) int64 {
 	if err != nil {
 		return 0
 	}
-	rev, err := strconv.ParseInt(accessor.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return rev
+	return values.RevisionOf(accessor.GetResourceVersion())
 }
 
 // endsInitial reports whether a bookmark ends the initial events of a watch.

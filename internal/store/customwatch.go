@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -149,7 +148,7 @@ func (w *customWatch) replay() bool {
 			return w.fail(err)
 		}
 		if w.cursor == 0 {
-			rev, err := strconv.ParseInt(page.ResourceVersion, 10, 64)
+			rev, err := w.of.multi.store.epoch.Revision(page.ResourceVersion)
 			if err != nil {
 				return w.fail(err)
 			}
@@ -317,7 +316,7 @@ func (w *customWatch) end() {
 
 func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
 	r := &Raw{}
-	r.ResourceVersion, r.Annotations = strconv.FormatInt(rev, 10), annotations
+	r.ResourceVersion, r.Annotations = w.of.multi.store.epoch.Of(rev), annotations
 	return w.give(watch.Bookmark, r)
 }
 
@@ -371,7 +370,7 @@ func (w *customWatch) raw(e feed.Event, value []byte) (*Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.ResourceVersion = strconv.FormatInt(e.Revision, 10)
+	r.ResourceVersion = s.epoch.Of(e.Revision)
 	return &r, nil
 }
 

@@ -244,7 +244,7 @@ func (d readingDecoder) Decode(framed []byte, into runtime.Object, revision int6
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(read.line, &u.Object); err != nil {
 			return err
 		}
-		u.SetResourceVersion(strconv.FormatInt(revision, 10))
+		u.SetResourceVersion(d.of.multi.store.epoch.Of(revision))
 		return nil
 	}
 	if err := d.Decoder.Decode(framed, into, revision); err != nil {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -200,6 +199,9 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 
 func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
 	k, o, err := m.many(ctx, key, o)
+	if err == nil {
+		_, err = m.store.epoch.Revision(o.ResourceVersion)
+	}
 	if err != nil {
 		return err
 	}
@@ -254,8 +256,8 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.Versioner().ParseResourceVersion(o.ResourceVersion); err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)) // as for lists
+	if _, err := m.store.epoch.Revision(o.ResourceVersion); err != nil {
+		return nil, err
 	}
 	if err := growSelectors(ctx, o.Predicate); err != nil {
 		return nil, err
@@ -399,9 +401,9 @@ func (m *multi) refuseStandIn(obj runtime.Object) error {
 // refuseFuture returns 410 for a watch from a revision that was never reached, as after a
 // restore from a backup. Upstream would wait for the revision without an answer.
 func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error {
-	rev, err := strconv.ParseInt(resourceVersion, 10, 64)
+	rev, err := s.epoch.Revision(resourceVersion)
 	if err != nil || rev <= s.guard.latest.Load() {
-		return nil //nolint:nilerr // upstream refuses malformed revisions
+		return err
 	}
 	newest, err := s.newest(ctx)
 	if err != nil || rev <= newest {

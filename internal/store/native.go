@@ -154,7 +154,7 @@ func (s *Store) lenient(c *kubernetes.Client, o objects) (etcd3Storage, error) {
 func plainly(d etcd3.Decoder) etcd3.Decoder { return d }
 
 func (s *Store) storage(c *kubernetes.Client, o objects, t values.Transformer, decoder func(etcd3.Decoder) etcd3.Decoder) (etcd3Storage, error) {
-	v := storage.APIObjectVersioner{}
+	v := s.epoch
 	return etcd3.New(c, nil, o.codec, o.newFunc, o.newList, s.prefix, o.root, o.cfg.GroupResource,
 		t, o.cfg.LeaseManagerConfig, decoder(etcd3.NewDefaultDecoder(o.codec, v)), v)
 }
@@ -178,7 +178,7 @@ type etcd3Storage interface {
 
 // newCacher starts a cache, with the configuration that all caches share.
 func (s *Store) newCacher(cfg *storagebackend.ConfigForResource, c cacher.Config) (*cacher.Cacher, error) {
-	c.Versioner = storage.APIObjectVersioner{}
+	c.Versioner = s.epoch
 	c.GroupResource = cfg.GroupResource
 	c.EventsHistoryWindow = cfg.EventsHistoryWindow
 	c.Clock = s.clock

@@ -199,7 +199,7 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		}
 		if into, ok := list.(*unstructured.UnstructuredList); ok {
 			var err error
-			into.Items, err = scoped(ctx, c.multi.store.feed, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
+			into.Items, err = scoped(ctx, c.multi.store, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
 			return err
 		}
 		return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,16 +49,16 @@ func (m *multi) unpaged(o storage.ListOptions) (storage.ListOptions, error) {
 
 // scoped removes, from the items of a list at a revision, those of clusters that were not in
 // the scope of the request then.
-func scoped[T any](ctx context.Context, f *feed.Feed, revision string, items []T, of func(*T) cluster.Name) ([]T, error) {
+func scoped[T any](ctx context.Context, s *Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
 	scope := scopeOf(ctx)
 	if scope == nil {
 		return items, nil
 	}
-	rev, err := strconv.ParseInt(revision, 10, 64)
+	rev, err := s.epoch.Revision(resourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Await(ctx, rev); err != nil {
+	if err := s.feed.Await(ctx, rev); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(items, func(item T) bool { return !scope.Has(of(&item), rev) }), nil
@@ -154,8 +153,8 @@ func (w *customWatch) cross(c feed.SetChange) (last []*Raw, ok bool) {
 			return err == nil, err
 		}
 		if !c.Enters {
-			r.ResourceVersion = strconv.FormatInt(at, 10)
-		} else if r.ResourceVersion == strconv.FormatInt(c.Revision, 10) {
+			r.ResourceVersion = w.of.multi.store.epoch.Of(at)
+		} else if r.ResourceVersion == w.of.multi.store.epoch.Of(c.Revision) {
 			last = append(last, r)
 			return true, nil
 		}
@@ -173,7 +172,7 @@ var errStopped = errors.New("the reader has stopped")
 // pages calls each for the objects of a range as of a revision, until it returns false.
 func (w *customWatch) pages(key string, at int64, each func(*Raw) (bool, error)) error {
 	o := storage.ListOptions{
-		ResourceVersion: strconv.FormatInt(at, 10), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
+		ResourceVersion: w.of.multi.store.epoch.Of(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
 	}
 	done := paged(w.ctx)
 	for {

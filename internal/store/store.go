@@ -50,6 +50,8 @@ type Options struct {
 	// TenantShare limits the share of the database that one tenant may use, in percent. The
 	// default is 25.
 	TenantShare int
+	// Epoch is a part of the resource versions of all objects.
+	Epoch values.Epoch
 
 	now func() time.Time // measures the age of data; set in tests
 }
@@ -58,6 +60,7 @@ type Options struct {
 // concurrently.
 type Store struct {
 	prefix     string
+	epoch      values.Epoch
 	values     *values.Kinds
 	renewEvery time.Duration
 	version    string // of Kubernetes that writes the data
@@ -115,6 +118,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	prefix := path.Join("/", cmp.Or(o.Prefix, "/registry"))
 	s := &Store{
 		prefix:     prefix,
+		epoch:      o.Epoch,
 		values:     values.NewKinds(prefix, o.Encryption),
 		renewEvery: cmp.Or(o.RenewEvery, renewEvery),
 		version:    o.Version,
@@ -300,3 +304,6 @@ func (s *Store) RawClient() *clientv3.Client { return s.backend.Client }
 
 // undecodable records that a stored value cannot be decoded.
 func (s *Store) undecodable() { s.standIns.Store(true) }
+
+// ResourceVersion returns the resource version of an object that changed at a revision.
+func (s *Store) ResourceVersion(revision int64) string { return s.epoch.Of(revision) }

@@ -313,7 +313,7 @@ func counting(ctx context.Context) (context.Context, *int) {
 func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
 	err := c.allRaws(ctx, key, o, into)
 	if err == nil {
-		into.Items, err = scoped(ctx, c.multi.store.feed, into.ResourceVersion, into.Items, func(r *Raw) cluster.Name { return cluster.Of(r) })
+		into.Items, err = scoped(ctx, c.multi.store, into.ResourceVersion, into.Items, func(r *Raw) cluster.Name { return cluster.Of(r) })
 	}
 	return err
 }

@@ -183,6 +183,7 @@ type world struct {
 	ended  func()
 	// encryption encrypts the values; nil for none.
 	encryption value.ResourceTransformers
+	epoch      values.Epoch
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -199,7 +200,7 @@ func (w *world) ok(err error, doing string, args ...any) {
 
 // start opens the store, or reopens it.
 func (w *world) start() {
-	s, err := Open(w.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption}))
+	s, err := Open(w.Context(), here(Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: w.encryption, Epoch: w.epoch}))
 	w.ok(err, "open")
 	w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
 	if w.restless {

@@ -98,8 +98,7 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 	if !slices.Contains(child.Finalizers, core.LogicalClusterFinalizer) {
 		child.Finalizers = append(child.Finalizers, core.LogicalClusterFinalizer)
 	}
-	setAnnotation(&child.ObjectMeta, core.ShardAnnotation, ShardName)
-	setAnnotation(&child.ObjectMeta, tenancyapi.ShardHashAnnotation, shardHash)
+	w.Shard.hosts(&child.ObjectMeta)
 	setAnnotation(&child.ObjectMeta, tenancyapi.ChosenClusterAnnotation, string(b.cluster))
 	if b.template == nil || len(b.template.Initializers) == 0 {
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
@@ -139,7 +138,7 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Finalizers = []string{core.DeletionFinalizer}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseScheduling)}
-	l.Annotations = map[string]string{core.PathAnnotation: string(path), core.ShardAnnotation: ShardName}
+	l.Annotations = map[string]string{core.PathAnnotation: string(path), core.ShardAnnotation: string(w.Shard)}
 	if t := b.template; t != nil {
 		l.Annotations[tenancyapi.TypeAnnotation] = t.String()
 		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators

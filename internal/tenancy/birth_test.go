@@ -59,7 +59,7 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	}
 	resource := WorkspaceResource(identity)
 	types := TypeResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: "certificates",
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: "certificates", Shard: "east",
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
 	w.Types = NewTypes(s, types, w.Tree, url)
 	s.OnWrite(resource, DeriveWorkspace)
@@ -105,6 +105,9 @@ func TestCreateMakesAWholeWorkspace(t *testing.T) {
 	}
 	if stored.Spec.URL != "https://example.com/clusters/root:new" || stored.Labels[core.PhaseLabel] != "Ready" {
 		t.Errorf("URL %s, labels %v", stored.Spec.URL, stored.Labels)
+	}
+	if stored.Annotations[core.ShardAnnotation] != "east" || stored.Annotations[tenancyapi.ShardHashAnnotation] != Shard("east").hash() || RootShard.hash() != "1pfxsevk" {
+		t.Errorf("shard %v; the hash of the root shard is %s", stored.Annotations, RootShard.hash())
 	}
 	c := cluster.Name(stored.Spec.Cluster)
 	l, rev, err := read[core.LogicalCluster](t.Context(), w.Store, clusterKey(c))

@@ -89,7 +89,7 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	l.Finalizers = []string{core.DeletionFinalizer}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseScheduling)}
 	l.Annotations = map[string]string{
-		core.PathAnnotation: string(cluster.HomePath(name)), core.ShardAnnotation: ShardName,
+		core.PathAnnotation: string(cluster.HomePath(name)), core.ShardAnnotation: string(w.Shard),
 		tenancyapi.TypeAnnotation:  string(cluster.Path(cluster.Root).Join(homeType)),
 		tenancyapi.OwnerAnnotation: string(owner),
 	}

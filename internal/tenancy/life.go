@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -101,7 +100,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 		}
 	}
 	stampCluster(done, cluster.Name(y.cluster.Spec.Owner.Cluster))
-	done.SetResourceVersion(strconv.FormatInt(rev, 10))
+	done.SetResourceVersion(w.Store.ResourceVersion(rev))
 	return done, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -75,7 +74,7 @@ func (t *Tree) Mounted() []keys.Key {
 func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws *tenancyapi.Workspace, obj *unstructured.Unstructured) error {
 	child := ws.DeepCopy()
 	now := metav1.Now().Rfc3339Copy()
-	setAnnotation(&child.ObjectMeta, core.ShardAnnotation, ShardName)
+	setAnnotation(&child.ObjectMeta, core.ShardAnnotation, string(w.Shard))
 	child.Status.Phase = core.PhaseInitializing
 	setLabel(&child.ObjectMeta, core.PhaseLabel, string(core.PhaseInitializing))
 	child.Status.Conditions.Set(conditions.Condition{
@@ -90,7 +89,7 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 		return err
 	}
 	stampCluster(stored, parent)
-	stored.SetResourceVersion(strconv.FormatInt(rev, 10))
+	stored.SetResourceVersion(w.Store.ResourceVersion(rev))
 	obj.Object = stored.Object
 	return nil
 }

@@ -144,7 +144,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Finalizers = []string{core.DeletionFinalizer}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
-	l.Annotations = map[string]string{core.PathAnnotation: string(c), core.ShardAnnotation: ShardName}
+	l.Annotations = map[string]string{core.PathAnnotation: string(c), core.ShardAnnotation: string(w.Shard)}
 	l.Spec.DirectlyDeletable = true
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
@@ -164,7 +164,7 @@ func (w *Workspaces) rootCluster(b birth) *core.LogicalCluster {
 	l := &core.LogicalCluster{ObjectMeta: b.meta("", core.LogicalClusterName)}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
 	l.Annotations = map[string]string{
-		core.PathAnnotation: string(cluster.Root), core.ShardAnnotation: ShardName, tenancyapi.TypeAnnotation: "root:root",
+		core.PathAnnotation: string(cluster.Root), core.ShardAnnotation: string(w.Shard), tenancyapi.TypeAnnotation: "root:root",
 		tenancyapi.OwnerAnnotation: `{"username":"` + bootstrapper + `"}`,
 	}
 	l.Status.Phase = core.PhaseReady

@@ -18,12 +18,6 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// ShardName is the name of the shard that hosts the root workspace.
-const ShardName = "root"
-
-// shardHash is the first eight characters of the base36 SHA-224 of ShardName.
-const shardHash = "1pfxsevk"
-
 // Workspaces creates and deletes workspaces. All fields are required.
 type Workspaces struct {
 	Store *store.Store
@@ -33,6 +27,8 @@ type Workspaces struct {
 	// TypeResource is the resource of WorkspaceTypes.
 	TypeResource keys.Resource
 	Types        *Types
+	// Shard hosts the clusters that are created.
+	Shard Shard
 	// BaseURL is the URL of the server for clients, without a path.
 	BaseURL string
 	// RootCA has the certificates, in PEM, with which clients in a workspace verify the

@@ -1,0 +1,97 @@
+package values
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// revisionBits is the number of bits of a resource version that hold the revision of etcd.
+// The epoch has the higher ones. Clients may compare resource versions as int64.
+const revisionBits = 48
+
+// MaxEpoch is the highest [Epoch].
+const MaxEpoch Epoch = 1<<15 - 1
+
+// An Epoch counts the etcds that objects have had. It is a part of every resource version, so
+// that no client takes a revision of one etcd for a revision of another. In epoch 0 the
+// resource version is the revision. It implements [storage.Versioner] for one epoch.
+type Epoch uint16
+
+var _ storage.Versioner = Epoch(0)
+
+// Of returns the resource version for a revision in the epoch.
+func (e Epoch) Of(revision int64) string { return strconv.FormatInt(e.number(revision), 10) }
+
+func (e Epoch) number(revision int64) int64 { return int64(e)<<revisionBits | revision }
+
+// Revision returns the revision of a resource version. It returns 0 for an empty one, 410
+// for that of another epoch, and 400 for a malformed one.
+func (e Epoch) Revision(resourceVersion string) (int64, error) {
+	if resourceVersion == "" || resourceVersion == "0" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(resourceVersion, 10, 64)
+	switch {
+	case err != nil || n < 0:
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %q is not a number of at most 63 bits", resourceVersion))
+	case n>>revisionBits != int64(e):
+		return 0, apierrors.NewResourceExpired(fmt.Sprintf("the resource version %s is from before the objects were moved or restored: list them again", resourceVersion))
+	}
+	return n & (1<<revisionBits - 1), nil
+}
+
+// RevisionOf returns the revision of a resource version of any epoch, 0 if it is malformed.
+func RevisionOf(resourceVersion string) int64 {
+	n, err := strconv.ParseInt(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n & (1<<revisionBits - 1)
+}
+
+// UpdateObject implements [storage.Versioner].
+func (e Epoch) UpdateObject(o runtime.Object, revision uint64) error {
+	if revision != 0 {
+		revision = uint64(e.number(int64(revision)))
+	}
+	return storage.APIObjectVersioner{}.UpdateObject(o, revision)
+}
+
+// UpdateList implements [storage.Versioner].
+func (e Epoch) UpdateList(o runtime.Object, revision uint64, next string, left *int64) error {
+	if revision != 0 {
+		revision = uint64(e.number(int64(revision)))
+	}
+	return storage.APIObjectVersioner{}.UpdateList(o, revision, next, left)
+}
+
+// PrepareObjectForStorage implements [storage.Versioner].
+func (Epoch) PrepareObjectForStorage(o runtime.Object) error {
+	return storage.APIObjectVersioner{}.PrepareObjectForStorage(o)
+}
+
+// ObjectResourceVersion implements [storage.Versioner]. For an object of another epoch it
+// returns a revision that no object has, so that an update of the object conflicts.
+func (e Epoch) ObjectResourceVersion(o runtime.Object) (uint64, error) {
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return 0, err
+	}
+	revision, err := e.Revision(accessor.GetResourceVersion())
+	if apierrors.IsResourceExpired(err) {
+		return math.MaxInt64, nil
+	}
+	return uint64(revision), err
+}
+
+// ParseResourceVersion implements [storage.Versioner].
+func (e Epoch) ParseResourceVersion(resourceVersion string) (uint64, error) {
+	revision, err := e.Revision(resourceVersion)
+	return uint64(revision), err
+}
