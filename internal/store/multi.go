@@ -199,11 +199,11 @@ func (m *multi) GuaranteedUpdate(ctx context.Context, key string, into runtime.O
 
 func (m *multi) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
 	k, o, err := m.many(ctx, key, o)
-	if err == nil {
-		_, err = m.store.epoch.Revision(o.ResourceVersion)
-	}
 	if err != nil {
 		return err
+	}
+	if _, err := m.store.epoch.Revision(o.ResourceVersion); apierrors.IsResourceExpired(err) {
+		return err // upstream refuses malformed ones
 	}
 	if err := m.growList(ctx, o); err != nil {
 		return err
@@ -256,8 +256,11 @@ func (m *multi) Watch(ctx context.Context, key string, o storage.ListOptions) (w
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.store.epoch.Revision(o.ResourceVersion); err != nil {
+	switch _, err := m.store.epoch.Revision(o.ResourceVersion); {
+	case apierrors.IsResourceExpired(err):
 		return nil, err
+	case err != nil:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err)) // as for lists
 	}
 	if err := growSelectors(ctx, o.Predicate); err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // Many clusters in one store behave like separate stores. The test makes random changes with
@@ -39,7 +40,7 @@ func TestTenancy(t *testing.T) {
 }
 
 func tenancy(t *testing.T, f flavour, seed uint64, encryption value.ResourceTransformers) {
-	w := &world{TB: t, flavour: f, seed: seed, rand: rand.New(rand.NewPCG(seed, seed)), dir: t.TempDir(), encryption: encryption}
+	w := &world{TB: t, flavour: f, seed: seed, rand: rand.New(rand.NewPCG(seed, seed)), dir: t.TempDir(), encryption: encryption, epoch: values.Epoch(seed % 3)}
 	w.start()
 	defer func() { w.ended() }()
 	for _, c := range []cluster.Name{"c1", "c10", "c1-a", "c2"} { // some names are prefixes of others, also in the key order of etcd

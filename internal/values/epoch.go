@@ -30,20 +30,20 @@ func (e Epoch) Of(revision int64) string { return strconv.FormatInt(e.number(rev
 
 func (e Epoch) number(revision int64) int64 { return int64(e)<<revisionBits | revision }
 
-// Revision returns the revision of a resource version. It returns 0 for an empty one, 410
-// for that of another epoch, and 400 for a malformed one.
+// Revision returns the revision of a resource version, 0 for an empty one. For that of an
+// earlier epoch it returns 410; for that of a later one a revision that etcd never reaches.
+// A malformed one gets the error of [storage.APIObjectVersioner].
 func (e Epoch) Revision(resourceVersion string) (int64, error) {
-	if resourceVersion == "" || resourceVersion == "0" {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(resourceVersion, 10, 64)
-	switch {
-	case err != nil || n < 0:
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %q is not a number of at most 63 bits", resourceVersion))
-	case n>>revisionBits != int64(e):
+	n, err := storage.APIObjectVersioner{}.ParseResourceVersion(resourceVersion)
+	switch of := n >> revisionBits; {
+	case err != nil || n == 0:
+		return 0, err
+	case of < uint64(e):
 		return 0, apierrors.NewResourceExpired(fmt.Sprintf("the resource version %s is from before the objects were moved or restored: list them again", resourceVersion))
+	case of > uint64(e):
+		return int64(min(n, math.MaxInt64)), nil
 	}
-	return n & (1<<revisionBits - 1), nil
+	return int64(n & (1<<revisionBits - 1)), nil
 }
 
 // RevisionOf returns the revision of a resource version of any epoch, 0 if it is malformed.
@@ -76,7 +76,7 @@ func (Epoch) PrepareObjectForStorage(o runtime.Object) error {
 	return storage.APIObjectVersioner{}.PrepareObjectForStorage(o)
 }
 
-// ObjectResourceVersion implements [storage.Versioner]. For an object of another epoch it
+// ObjectResourceVersion implements [storage.Versioner]. For an object of an earlier epoch it
 // returns a revision that no object has, so that an update of the object conflicts.
 func (e Epoch) ObjectResourceVersion(o runtime.Object) (uint64, error) {
 	accessor, err := meta.Accessor(o)
