@@ -39,20 +39,25 @@ func (d *delays) recent() time.Duration {
 		return 0
 	}
 	h := d.sample[0].Value.Float64Histogram()
-	if len(d.counts) != len(h.Counts) {
-		d.counts = make([]uint64, len(h.Counts))
-	}
+	d.mean = meanSince(d.counts, h)
+	d.counts = append(d.counts[:0], h.Counts...)
+	return d.mean
+}
+
+// meanSince returns the mean of the waits in a histogram of seconds that are not in before,
+// the counts of an earlier state of it.
+func meanSince(before []uint64, h *metrics.Float64Histogram) time.Duration {
 	var n uint64
 	var seconds float64
-	for i, count := range h.Counts {
+	for i, more := range h.Counts {
+		if i < len(before) {
+			more -= before[i]
+		}
 		// The lower bound of a bucket is finite and at least 0, except for the first.
-		more := count - d.counts[i]
 		n, seconds = n+more, seconds+float64(more)*max(0, h.Buckets[i])
-		d.counts[i] = count
 	}
-	d.mean = 0
-	if n > 0 {
-		d.mean = time.Duration(seconds / float64(n) * float64(time.Second))
+	if n == 0 {
+		return 0
 	}
-	return d.mean
+	return time.Duration(seconds / float64(n) * float64(time.Second))
 }

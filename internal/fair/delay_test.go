@@ -2,7 +2,10 @@ package fair
 
 import (
 	"context"
+	"math"
 	"runtime"
+	"runtime/metrics"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,24 +40,37 @@ func TestWaitsForProcessorsAreNotComputing(t *testing.T) {
 	}
 }
 
-// The measured delay is about what goroutines wait for when there are many of them.
-func TestDelays(t *testing.T) {
+// The mean is that of the waits since the earlier measurement.
+func TestMeanSince(t *testing.T) {
+	h := &metrics.Float64Histogram{Counts: []uint64{3, 5, 7}, Buckets: []float64{math.Inf(-1), 0.001, 0.004, math.Inf(1)}}
+	for _, c := range []struct {
+		before []uint64
+		want   time.Duration
+	}{
+		{nil, 33 * time.Millisecond / 15},
+		{[]uint64{3, 5, 7}, 0},
+		{[]uint64{3, 5, 6}, 4 * time.Millisecond},
+		{[]uint64{3, 4, 6}, 2500 * time.Microsecond},
+	} {
+		if got := meanSince(c.before, h); got != c.want {
+			t.Errorf("since %v: %v, want %v", c.before, got, c.want)
+		}
+	}
+}
+
+// The runtime has the histogram of waits, and counts the goroutines that run.
+func TestTheRuntimeMeasuresDelays(t *testing.T) {
 	d := newDelays()
 	d.recent()
+	before := slices.Clone(d.counts)
 	d.at = time.Time{}
 	var all sync.WaitGroup
-	stop := time.Now().Add(2 * delayPeriod)
-	for range 8 * runtime.GOMAXPROCS(0) {
-		all.Go(func() {
-			for time.Now().Before(stop) {
-				runtime.Gosched()
-				for began := time.Now(); time.Since(began) < time.Millisecond; {
-				}
-			}
-		})
+	for range 1000 {
+		all.Go(runtime.Gosched)
 	}
 	all.Wait()
-	if got := d.recent(); got < time.Millisecond || got > time.Second {
-		t.Errorf("goroutines wait for %v, want about 7ms", got)
+	d.recent()
+	if len(before) == 0 || slices.Equal(before, d.counts) {
+		t.Errorf("%d counts, and none has grown", len(before))
 	}
 }
