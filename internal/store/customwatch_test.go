@@ -195,6 +195,8 @@ func TestBookmarks(t *testing.T) {
 		}
 	}
 	watching.Stop()
+	for range watching.ResultChan() { // until it has stopped: it reads the limits
+	}
 	red.ResourceVersion = fmt.Sprint(last)
 	red.Predicate.AllowWatchBookmarks = false
 	resumed := w.open_("c1", red)

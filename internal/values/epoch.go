@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -35,15 +34,26 @@ func (e Epoch) number(revision int64) int64 { return int64(e)<<revisionBits | re
 // A malformed one gets the error of [storage.APIObjectVersioner].
 func (e Epoch) Revision(resourceVersion string) (int64, error) {
 	n, err := storage.APIObjectVersioner{}.ParseResourceVersion(resourceVersion)
-	switch of := n >> revisionBits; {
-	case err != nil || n == 0:
+	if err != nil {
 		return 0, err
-	case of < uint64(e):
-		return 0, apierrors.NewResourceExpired(fmt.Sprintf("the resource version %s is from before the objects were moved or restored: list them again", resourceVersion))
-	case of > uint64(e):
-		return int64(min(n, math.MaxInt64)), nil
 	}
-	return int64(n & (1<<revisionBits - 1)), nil
+	revision, earlier := e.revision(n)
+	if earlier {
+		return 0, apierrors.NewResourceExpired(fmt.Sprintf("the resource version %s is from before the objects were moved or restored: list them again", resourceVersion))
+	}
+	return revision, nil
+}
+
+// revision returns the revision of a resource version, and whether it is of an earlier epoch.
+func (e Epoch) revision(n uint64) (revision int64, earlier bool) {
+	switch of := n >> revisionBits; {
+	case n == 0:
+		return 0, false
+	case of > uint64(e):
+		return int64(min(n, math.MaxInt64)), false
+	default:
+		return int64(n & (1<<revisionBits - 1)), of < uint64(e)
+	}
 }
 
 // RevisionOf returns the revision of a resource version of any epoch, 0 if it is malformed.
@@ -79,15 +89,15 @@ func (Epoch) PrepareObjectForStorage(o runtime.Object) error {
 // ObjectResourceVersion implements [storage.Versioner]. For an object of an earlier epoch it
 // returns a revision that no object has, so that an update of the object conflicts.
 func (e Epoch) ObjectResourceVersion(o runtime.Object) (uint64, error) {
-	accessor, err := meta.Accessor(o)
+	n, err := storage.APIObjectVersioner{}.ObjectResourceVersion(o)
 	if err != nil {
 		return 0, err
 	}
-	revision, err := e.Revision(accessor.GetResourceVersion())
-	if apierrors.IsResourceExpired(err) {
+	revision, earlier := e.revision(n)
+	if earlier {
 		return math.MaxInt64, nil
 	}
-	return uint64(revision), err
+	return uint64(revision), nil
 }
 
 // ParseResourceVersion implements [storage.Versioner].

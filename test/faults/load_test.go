@@ -217,8 +217,12 @@ func (l *load) revoke(ctx context.Context) {
 	}
 }
 
-// use sends requests of a user to a server without waiting for the answers, until ends is
-// closed. It returns when all are answered.
+// maxUnanswered limits the requests of a user that wait at one server. More would overload a
+// slow machine for good.
+const maxUnanswered = 10
+
+// use sends requests of a user to a server, up to maxUnanswered without waiting for the
+// answers, until ends is closed. It returns when all are answered.
 func (l *load) use(ctx context.Context, s *server, user int, ends <-chan struct{}) {
 	client, err := s.as(user)
 	if err != nil {
@@ -228,8 +232,15 @@ func (l *load) use(ctx context.Context, s *server, user int, ends <-chan struct{
 	defer client.Close()
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
+	unanswered := make(chan struct{}, maxUnanswered)
 	for {
+		select {
+		case unanswered <- struct{}{}:
+		case <-ends:
+			return
+		}
 		waiting.Go(func() {
+			defer func() { <-unanswered }()
 			p := probe{user: fmt.Sprint("user-", user), server: s.name, began: time.Now()}
 			ctx, cancel := context.WithTimeout(ctx, answerIn)
 			defer cancel()
