@@ -105,7 +105,7 @@ func reviewError(ctx context.Context, err error) string {
 		return err.Error()
 	}
 	klog.FromContext(ctx).V(2).Info("A token under review was not verified", "reason", err.Error())
-	return "invalid bearer token" // as upstream says of every token that nobody knows
+	return "invalid bearer token" // the text of upstream for every unknown token
 }
 
 // bearing returns a request that carries only the token, with the cluster and the deadline

@@ -78,8 +78,8 @@ func slimBinding(obj runtime.Object) (*rbacv1.ClusterRoleBinding, error) {
 	return b, err
 }
 
-// ClusterRoleBindings are indexed by their subjects. Those that apply to descendants are
-// also indexed by "descending", and by their subjects with that prefix.
+// descending is an index value of all ClusterRoleBindings that apply to descendants. The index
+// also has their subjects with this prefix. It has the subjects of all ClusterRoleBindings.
 const descending = "descending"
 
 func subjectValue(s rbacv1.Subject) string {

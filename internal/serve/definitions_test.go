@@ -201,7 +201,7 @@ func TestDefinitionsAreShared(t *testing.T) {
 		r.expect("after all are deleted", c)
 	}
 	one, two, shared = Found{}, Found{}, nil
-	collected(t, "what nobody has", func() bool { return r.readings.len()+r.contents.len()+r.resolver.shapes.len() == 0 })
+	collected(t, "unused contents", func() bool { return r.readings.len()+r.contents.len()+r.resolver.shapes.len() == 0 })
 	if len(r.clusters) != 0 {
 		t.Errorf("clusters without definitions are kept: %v", slices.Collect(maps.Keys(r.clusters)))
 	}

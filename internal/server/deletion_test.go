@@ -229,7 +229,7 @@ func TestFinalizersBlockTheDeletionOfAWorkspace(t *testing.T) {
 	}
 	b.await(core("configmaps"), "default", "third", gone)
 
-	// Nothing can be created, but objects with finalizers can be changed.
+	// Creates are refused. Updates of objects with finalizers succeed.
 	in := at(t, c.server, b.name, as("alice"))
 	for _, who := range []*tenant{in, b} {
 		_, err := who.kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})

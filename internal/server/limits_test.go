@@ -230,8 +230,8 @@ func TestShutdownDelay(t *testing.T) {
 	<-closed
 }
 
-// Admission plugins can be enabled and disabled by name. Those that protect clusters cannot
-// be disabled, and unknown ones cannot be enabled.
+// Admission plugins can be enabled and disabled by name. The plugins that protect
+// clusters cannot be disabled. Unknown plugins cannot be enabled.
 func TestPlugins(t *testing.T) {
 	t.Parallel()
 	no := admit.Rule{Name: "example.com/No", Validate: func(_ context.Context, r admit.Request) error {

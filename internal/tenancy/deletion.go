@@ -47,8 +47,8 @@ const (
 	Unfinished
 	// Waiting deletions continue when all clusters below are deleted.
 	Waiting
-	// Blocked deletions continue when a client has removed finalizers. Those with an error
-	// must also be retried, as no event may follow when its cause ends.
+	// Blocked deletions continue when a client has removed finalizers. Deletions that
+	// failed must also be retried: no event may follow when the cause of the error ends.
 	Blocked
 	// Terminating deletions continue when the terminators have finished.
 	Terminating

@@ -93,7 +93,7 @@ func TestShippedTypes(t *testing.T) {
 }
 
 // Initializers and terminators are in the order of spec.extend.with, each type followed
-// by the types that it extends. Those of the type itself are the last.
+// by the types that it extends. The initializer and terminator of the type itself are last.
 func TestOrderOfInitializers(t *testing.T) {
 	w := openWorld(t, t.TempDir())
 	spec := func(names ...string) tenancyapi.WorkspaceTypeSpec {

@@ -295,7 +295,7 @@ func (l *lifecycle) asCreator(ctx context.Context, r *Request, member *core.Logi
 	by := member.Spec.CreatedBy
 	if by == nil || by.Username == "" {
 		_, kind := splitID(r.ID)
-		return nil, &Refusal{a, fmt.Sprintf("nobody is known to have made this workspace, and workspace type %s has no permissions for %s: add them", kind, l.list)}
+		return nil, &Refusal{a, fmt.Sprintf("the creator of this workspace is unknown, and workspace type %s has no permissions for %s: add permissions to the type", kind, l.list)}
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
 	as := asUser{a, auth.Within(r.Cluster, creator)}

@@ -1,4 +1,4 @@
-// Lint reports likely mistakes in the packages of the project. It runs the checks of
+// Command lint reports likely mistakes in the packages of the project. It runs the checks of
 // staticcheck, go vet, errcheck and go-errorlint in one pass, because most of their time
 // goes into loading source.
 package main
@@ -66,10 +66,10 @@ func unchecked() *lint.Analyzer {
 	return documented(&a)
 }
 
-// lighten keeps a, and what it requires, from following the code of other modules: with
-// 2,000 packages that takes minutes. What is known of them is which declarations are
-// deprecated, which functions format like Printf, and which never return. It returns
-// whether a follows code.
+// lighten restricts an analyzer that follows code, and those that it requires, to the code of
+// this project: the 2,000 packages of other modules would take minutes. Lighter analyzers
+// still read the other modules. They find deprecated declarations, functions that format like
+// Printf, and functions that never return. lighten reports whether a follows code.
 func lighten(a *analysis.Analyzer, seen map[*analysis.Analyzer]bool) bool {
 	if heavy, ok := seen[a]; ok {
 		return heavy
