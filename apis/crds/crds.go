@@ -11,9 +11,20 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// Names returns the names of all definitions, as in
+// Names returns the names of the definitions that the server serves, as in
 // "workspaces.tenancy.kcp.io", in a fixed order.
 func Names() []string {
+	return []string{
+		"logicalclusters.core.kcp.io",
+		"workspaceauthenticationconfigurations.tenancy.kcp.io",
+		"workspaces.tenancy.kcp.io",
+		"workspacetypes.tenancy.kcp.io",
+	}
+}
+
+// All returns the names of all definitions, also of those that the server does not serve
+// yet, in a fixed order.
+func All() []string {
 	entries, err := files.ReadDir(".")
 	if err != nil {
 		panic(err) // a bug: the files are part of the program
@@ -31,7 +42,7 @@ func YAML(name string) ([]byte, error) {
 	plural, group, _ := strings.Cut(name, ".")
 	b, err := files.ReadFile(group + "_" + plural + ".yaml")
 	if err != nil {
-		return nil, fmt.Errorf("there is no CustomResourceDefinition %q in this program, only %q", name, Names())
+		return nil, fmt.Errorf("there is no CustomResourceDefinition %q in this program, only %q", name, All())
 	}
 	return b, nil
 }

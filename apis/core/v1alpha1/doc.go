@@ -1,4 +1,4 @@
-// Package v1alpha1 is the API of logical clusters, core.kcp.io/v1alpha1.
+// Package v1alpha1 is the API of logical clusters and of the shards that host them, core.kcp.io/v1alpha1.
 //
 // +kubebuilder:object:generate=true
 // +groupName=core.kcp.io
@@ -15,7 +15,7 @@ var GroupVersion = schema.GroupVersion{Group: "core.kcp.io", Version: "v1alpha1"
 
 // AddToScheme registers the kinds of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &LogicalCluster{}, &LogicalClusterList{})
+	s.AddKnownTypes(GroupVersion, &LogicalCluster{}, &LogicalClusterList{}, &Shard{}, &ShardList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -54,6 +54,16 @@ const (
 	ReplicateAnnotation = "internal.kcp.io/replicate"
 )
 
+// Annotations and labels of Shards.
+const (
+	// UnschedulableAnnotation prevents, on a Shard, that new logical clusters are placed on it.
+	// Its value does not matter.
+	UnschedulableAnnotation = "experimental.core.kcp.io/unschedulable"
+
+	// ShardNameLabel holds, on a Shard, its name, for label selectors.
+	ShardNameLabel = "name"
+)
+
 const (
 	// PhaseLabel holds status.phase of LogicalClusters and Workspaces, for label
 	// selectors.
