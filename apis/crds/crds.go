@@ -15,6 +15,10 @@ var files embed.FS
 // "workspaces.tenancy.kcp.io", in a fixed order.
 func Names() []string {
 	return []string{
+		"apibindings.apis.kcp.io",
+		"apiexportendpointslices.apis.kcp.io",
+		"apiexports.apis.kcp.io",
+		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io",
 		"workspaces.tenancy.kcp.io",

@@ -114,7 +114,7 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		all := tokenunion.New(tokens...)
 		requests = append(requests, bearertoken.New(all), websocket.NewProtocolAuthenticator(all))
 	}
-	a.Request = group.NewAuthenticatedGroupAdder(withoutLifecycleGroups(union.New(requests...)))
+	a.Request = group.NewAuthenticatedGroupAdder(withoutViewGroups(union.New(requests...)))
 	if p.issuers.anonymous.Enabled {
 		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(p.issuers.anonymous.Conditions))
 	}

@@ -113,22 +113,22 @@ func Within(c cluster.Name, u user.Info) user.Info {
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
 }
 
-// isLifecycleGroup reports whether g is a group of initializers or terminators. Only the
-// server adds users to these groups.
-func isLifecycleGroup(g string) bool {
-	return strings.HasPrefix(g, InitializerGroupPrefix) || strings.HasPrefix(g, TerminatorGroupPrefix)
+// isViewGroup reports whether g is a group of users of views. Only the server adds users to
+// these groups.
+func isViewGroup(g string) bool {
+	return strings.HasPrefix(g, InitializerGroupPrefix) || strings.HasPrefix(g, TerminatorGroupPrefix) || strings.HasPrefix(g, ProviderGroupPrefix)
 }
 
-// withoutLifecycleGroups removes lifecycle groups from the users that a authenticates. No
+// withoutViewGroups removes the groups of views from the users that a authenticates. No
 // credentials may carry them.
-func withoutLifecycleGroups(a authenticator.Request) authenticator.Request {
+func withoutViewGroups(a authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		r, ok, err := a.AuthenticateRequest(req)
-		if err != nil || !ok || !slices.ContainsFunc(r.User.GetGroups(), isLifecycleGroup) {
+		if err != nil || !ok || !slices.ContainsFunc(r.User.GetGroups(), isViewGroup) {
 			return r, ok, err
 		}
 		u := &user.DefaultInfo{Name: r.User.GetName(), UID: r.User.GetUID(), Extra: r.User.GetExtra()}
-		u.Groups = slices.DeleteFunc(slices.Clone(r.User.GetGroups()), isLifecycleGroup)
+		u.Groups = slices.DeleteFunc(slices.Clone(r.User.GetGroups()), isViewGroup)
 		return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
 	})
 }
@@ -137,7 +137,7 @@ func withoutLifecycleGroups(a authenticator.Request) authenticator.Request {
 // of a cluster does.
 func Unprivileged(u user.Info) user.Info {
 	beyond := func(g string) bool {
-		return slices.Contains(membersOnly(), g) || g == WorkspaceAccessGroup || isLifecycleGroup(g)
+		return slices.Contains(membersOnly(), g) || g == WorkspaceAccessGroup || isViewGroup(g)
 	}
 	extra := maps.Clone(u.GetExtra())
 	delete(extra, WarrantKey)
@@ -152,6 +152,10 @@ const (
 
 	// TerminatorGroupPrefix is as [InitializerGroupPrefix], for terminators.
 	TerminatorGroupPrefix = "system:kcp:terminator:"
+
+	// ProviderGroupPrefix is as [InitializerGroupPrefix], for providers of exports in the
+	// clusters that bind the export.
+	ProviderGroupPrefix = "system:kcp:provider:"
 )
 
 // IsPrivileged reports whether a user is in system:masters, which may do anything anywhere.

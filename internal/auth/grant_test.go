@@ -21,7 +21,7 @@ func TestNobodyBringsALifecycleGroup(t *testing.T) {
 	from := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: &user.DefaultInfo{Name: "u", UID: "1", Groups: groups, Extra: map[string][]string{"k": {"v"}}}}, true, nil
 	})
-	r, ok, err := withoutLifecycleGroups(from).AuthenticateRequest(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+	r, ok, err := withoutViewGroups(from).AuthenticateRequest(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}

@@ -60,7 +60,7 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			responsewriters.Forbidden(authorizer.AttributesRecord{User: u, Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}, w, r, why, s)
 		}
 		for _, g := range r.Header[authenticationv1.ImpersonateGroupHeader] {
-			if (slices.Contains(limited, g) || isLifecycleGroup(g)) && !inGroup(u, g) {
+			if (slices.Contains(limited, g) || isViewGroup(g)) && !inGroup(u, g) {
 				refuse("groups", g, "only members of this group may impersonate it")
 				return
 			}

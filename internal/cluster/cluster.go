@@ -34,6 +34,10 @@ const (
 	// Admin holds RBAC that applies in every cluster, and the server's own leases.
 	Admin Name = "system:admin"
 
+	// BoundDefinitions holds a CustomResourceDefinition for each schema that a binding
+	// uses. Its name is the UID of the APIResourceSchema.
+	BoundDefinitions Name = "system:bound-crds"
+
 	// Shard holds objects that are local to this shard.
 	Shard Name = "system:shard"
 )

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
@@ -28,6 +29,8 @@ type Deps struct {
 	Kinds        *serve.Kinds
 	// Definitions are the CustomResourceDefinitions of all clusters.
 	Definitions *serve.Definitions
+	// APIs are the exports and bindings of all clusters.
+	APIs *bind.APIs
 	// Client returns the configuration of clients with all rights in one cluster, or in
 	// [cluster.All]. Their requests stay in the process.
 	Client func(cluster.Name) *rest.Config
@@ -51,5 +54,8 @@ func All(d Deps) []control.Loop {
 		DefinitionNames(d),
 		DefinitionDeletion(d),
 		StorageRenewal(d),
+		Bindings(d),
+		BindingDeletion(d),
+		EndpointSlices(d),
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
@@ -13,20 +12,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/values"
 )
 
 const (
-	// deletionsAtOnce limits the concurrent deletions of instances of one definition.
-	deletionsAtOnce = 16
 	// instancesAgain is the retry interval for remaining instances, for obstacles whose end
 	// causes no event.
 	instancesAgain = time.Minute
@@ -140,10 +134,6 @@ type endingDefinition struct {
 	deps   Deps
 	client apiextensionsclient.CustomResourceDefinitionInterface
 	key    control.Key
-	forced bool // delete corrupt instances
-
-	mu         sync.Mutex
-	unreadable bool // an instance could not be read
 }
 
 func (e *endingDefinition) proceed(ctx context.Context) error {
@@ -154,9 +144,9 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		return e.finish(ctx, crd, "NeverEstablished", "resource was never established")
 	}
-	e.forced = tenancy.IsForced(crd)
+	all := &instances{deps: e.deps, cluster: e.key.Cluster, forced: tenancy.IsForced(crd)}
 	resource := keys.CustomResource(serve.ResourceOfName(crd.Name), "")
-	left, err := e.empty(ctx, resource)
+	left, err := all.empty(ctx, resource)
 	if err != nil {
 		return errors.Join(err, e.report(ctx, crd, "InstanceDeletionFailed", "could not issue all deletes: "+err.Error()))
 	}
@@ -174,7 +164,7 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 	if err := e.report(ctx, crd, "InstanceDeletionCheck", fmt.Sprintf("could not confirm zero CustomResources remaining: %d left, of which %s", n, left)); err != nil {
 		return err
 	}
-	if e.unreadable {
+	if all.unreadable {
 		return control.After(unreadableAgain)
 	}
 	return control.After(instancesAgain)
@@ -201,73 +191,4 @@ func (e *endingDefinition) finish(ctx context.Context, crd *apiextensionsv1.Cust
 	apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
 	_, err := e.client.UpdateStatus(ctx, crd, metav1.UpdateOptions{})
 	return err
-}
-
-// empty deletes the instances without finalizers, and returns a message about one of the
-// others. It deletes them in the store, because a request to delete the collection would
-// fail if one of them cannot be read.
-func (e *endingDefinition) empty(ctx context.Context, r keys.Resource) (left string, err error) {
-	err = e.deps.Store.Sweep(ctx, e.key.Cluster, r, func(page []store.Item) error {
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		var failed error
-		places := make(chan struct{}, deletionsAtOnce)
-		for _, item := range page {
-			places <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-places }()
-				why, err := e.delete(ctx, item)
-				mu.Lock()
-				defer mu.Unlock()
-				if failed == nil {
-					failed = err
-				}
-				if left == "" {
-					left = why
-				}
-			})
-		}
-		wg.Wait()
-		return failed
-	})
-	return left, err
-}
-
-// delete deletes one instance, or returns the reason why it stays.
-func (e *endingDefinition) delete(ctx context.Context, item store.Item) (why string, err error) {
-	if item.Err != nil && !(e.forced && values.IsCorrupt(item.Err)) { // it may have finalizers
-		e.mu.Lock()
-		e.unreadable = true
-		e.mu.Unlock()
-		why = fmt.Sprintf("%s cannot be read: %v", objectName(item.Key), item.Err)
-		if values.IsCorrupt(item.Err) {
-			why += "; only a forced deletion removes it"
-		}
-		return why, nil
-	}
-	if len(item.Metadata.Finalizers) == 0 {
-		_, err := e.deps.Store.Commit(ctx, []store.Write{{
-			Resource: item.Resource, Cluster: item.Cluster, Expect: item.Revision, Delete: true,
-			Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: item.Namespace, Name: item.Name}},
-		}})
-		return "", ignore(err, apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
-	}
-	if !item.Metadata.Deleting {
-		kind, ok := e.deps.Kinds.StoredAs(item.Cluster, item.Resource)
-		if !ok {
-			return "", fmt.Errorf("%s is not served", item.Key)
-		}
-		o := object{key: item.Key, uid: item.Metadata.UID, kind: kind, deps: e.deps}
-		if err := o.remove(ctx, metav1.DeletePropagationBackground, 0); err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("%s is kept by finalizers %v", objectName(item.Key), item.Metadata.Finalizers), nil
-}
-
-func objectName(k keys.Key) string {
-	if k.Namespace == "" {
-		return k.Name
-	}
-	return k.Namespace + "/" + k.Name
 }

@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -30,11 +31,14 @@ func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefiniti
 		if err := yaml.UnmarshalStrict(text, crd); err != nil {
 			return nil, fmt.Errorf("definition of %s: %w", name, err)
 		}
+		crd.Spec.Versions = slices.DeleteFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return !v.Storage // versions cannot be converted yet
+		})
 		content, err := serve.NewContent(crd)
 		if err != nil {
 			return nil, err
 		}
-		if crd.Spec.Group == "core.kcp.io" {
+		if crd.Spec.Group == "core.kcp.io" || crd.Spec.Group == "apis.kcp.io" {
 			every = append(every, serve.Served{Content: content})
 		} else {
 			workspaces = append(workspaces, serve.Served{Content: content, Identity: identity})

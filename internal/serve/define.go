@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,7 +132,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	claims := keys.SystemKey(c, "names", claimsOf(group))
+	claims := Claims(c, group)
 	defer upstream.ForgetPatterns(maxKept)
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
@@ -153,9 +154,11 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	return etcd.Unavailable("the names of resources in this group changed while this request was in progress; try again")
 }
 
-// claimsOf returns the last segment of the key that guards the names of a group. Groups
-// share 16 keys, so that deleted groups leave few keys behind.
-func claimsOf(group string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(group)))[:1] }
+// Claims returns the key that guards the names of a group in a cluster: who claims one
+// advances it. Groups share 16 keys, so that deleted groups leave few keys behind.
+func Claims(c cluster.Name, group string) keys.Key {
+	return keys.SystemKey(c, "names", fmt.Sprintf("%x", sha256.Sum256([]byte(group)))[:1])
+}
 
 // creating is upstream's create strategy that also computes the status. It does so after
 // validation, so that errors name only faults of the definition, and before validating
@@ -192,6 +195,21 @@ func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 	}
 	standIn := validatable(crd)
 	return settled(ctx, obj, standInErrors(crd, standIn, s.RESTUpdateStrategy.ValidateUpdate(ctx, standIn, validatable(before))))
+}
+
+// Check returns what is wrong with a definition that a binding serves, as for the creation of
+// a definition.
+func Check(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) field.ErrorList {
+	defer upstream.ForgetPatterns(maxKept)
+	crd = crd.DeepCopy()
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	var internal apiextensions.CustomResourceDefinition
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, &internal, nil); err != nil {
+		return field.ErrorList{field.Invalid(field.NewPath("spec"), "", err.Error())}
+	}
+	strategy := creating{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
+	strategy.PrepareForCreate(ctx, &internal)
+	return strategy.Validate(ctx, &internal)
 }
 
 func settled(ctx context.Context, obj runtime.Object, errs field.ErrorList) field.ErrorList {

@@ -91,7 +91,7 @@ func (d *Definitions) All(c cluster.Name) []Served {
 	defer d.mu.RUnlock()
 	var all []Served
 	for _, r := range d.clusters[c] {
-		if r.content != nil {
+		if r.content != nil && r.serves(r.content.GroupResource()) {
 			all = append(all, Served{Content: r.content})
 		}
 	}
@@ -110,8 +110,28 @@ func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
+// serves reports whether the definition makes its cluster serve gr. Those of bound schemas
+// have other names, and serve nothing in their own cluster.
 func (r row) serves(gr schema.GroupResource) bool {
-	return r.content != nil && r.content.GroupResource() == gr
+	return r.content != nil && r.content.GroupResource() == gr && r.name == DefinitionName(gr)
+}
+
+// Bound returns the content of the bound schema with a UID. ending is for a binding that is
+// being deleted.
+func (d *Definitions) Bound(uid string, ending bool) (*Content, bool) {
+	r, ok := d.row(cluster.BoundDefinitions, uid)
+	switch {
+	case !ok || r.content == nil:
+		return nil, false
+	case !ending:
+		return r.content, true
+	}
+	c, err := r.content.terminating()
+	if err != nil {
+		return nil, false // never happens: the content was decoded before
+	}
+	c, err = d.contents.get(c.Hash, func() (*Content, error) { return c, nil })
+	return c, err == nil
 }
 
 func (d *Definitions) row(c cluster.Name, name string) (row, bool) {
@@ -152,6 +172,14 @@ func (d *Definitions) names(c cluster.Name, group string) taken {
 		}
 	}
 	return t
+}
+
+// NameConflict returns which of the names are in use in a group of a cluster, "" for none.
+func (d *Definitions) NameConflict(c cluster.Name, group string, n apiextensionsv1.CustomResourceDefinitionNames) string {
+	if err := d.names(c, group).conflict(n); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // Deleting reports whether a definition of a cluster is being deleted.
@@ -292,6 +320,9 @@ func (d *Definitions) read(e feed.Event) (*reading, error) {
 	return d.readings.get(key, func() (*reading, error) {
 		if err := json.Unmarshal(parts.Spec, &crd.Spec); err != nil {
 			return nil, err
+		}
+		if e.Key.Cluster == cluster.BoundDefinitions {
+			crd.Name = DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
 		}
 		r := &reading{
 			group: crd.Spec.Group, names: crd.Status.AcceptedNames,

@@ -53,6 +53,7 @@ type Discovery struct {
 	openAPIV3 *recent[Hash, *openAPIV3]                           // by shape
 	hashes    *recent[Hash, string]                               // hashes of documents, by key of the part
 	documents *recent[Hash, *document]                            // by key of the part
+	views     *recent[Hash, http.Handler]                         // by shape
 }
 
 // NewDiscovery returns the discovery of a server's clusters. shapeOf returns the custom
@@ -69,6 +70,7 @@ func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.
 		openAPIV3: newRecent[Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
 		hashes:    newRecent[Hash, string](maxHashes, maxIdle),
 		documents: newRecent[Hash, *document](maxDocuments, maxIdle),
+		views:     newRecent[Hash, http.Handler](maxDocuments, maxIdle),
 	}
 }
 

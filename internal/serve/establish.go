@@ -81,6 +81,22 @@ func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 	set(crd, apiextensions.NamesAccepted, status, reason, message)
 }
 
+// conflict returns the names of n that are in use, as an error.
+func (t taken) conflict(n apiextensionsv1.CustomResourceDefinitionNames) error {
+	var conflicts []error
+	for _, name := range append([]string{n.Plural, n.Singular}, n.ShortNames...) {
+		if name != "" && t.resources.Has(name) {
+			conflicts = append(conflicts, inUse(name))
+		}
+	}
+	for _, kind := range []string{n.Kind, n.ListKind} {
+		if kind != "" && t.kinds.Has(kind) {
+			conflicts = append(conflicts, inUse(kind))
+		}
+	}
+	return utilerrors.NewAggregate(conflicts)
+}
+
 func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
 
 // checkSchemas sets the condition NonStructuralSchema. New definitions must have

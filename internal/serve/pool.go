@@ -89,7 +89,10 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			return
 		}
 		c, _ := cluster.From(req.Context())
-		found, ok := p.config.Resolver.Find(c, gr)
+		found, ok := viewedFrom(req.Context(), gr)
+		if !ok {
+			found, ok = p.config.Resolver.Find(c, gr)
+		}
 		if !ok && p.config.Fresh(req.Context()) {
 			found, ok = p.config.Resolver.Find(c, gr)
 		}

@@ -86,6 +86,16 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	return c, nil
 }
 
+// terminating returns the content as it is while its instances are being deleted.
+func (c *Content) terminating() (*Content, error) {
+	whole, err := c.Whole()
+	if err != nil {
+		return nil, err
+	}
+	whole.Status.Conditions = since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating)
+	return NewContent(whole)
+}
+
 // since returns conditions that are true since t.
 func since(t time.Time, all ...apiextensionsv1.CustomResourceDefinitionConditionType) []apiextensionsv1.CustomResourceDefinitionCondition {
 	out := make([]apiextensionsv1.CustomResourceDefinitionCondition, len(all))

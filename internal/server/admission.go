@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
@@ -61,7 +62,10 @@ func (s *Server) admission() admit.Rules {
 			return s.authz.ConfirmDescending(ctx, u, rules)
 		},
 	}
-	return admit.Rules{
+	sharing := admit.Sharing{
+		Check: serve.Check, PathOf: types.PathOf, MayBind: s.mayBind,
+	}
+	return append(admit.Rules{
 		admit.Cluster(),
 		types.Rule(),
 		admit.Workspaces(types),
@@ -73,7 +77,7 @@ func (s *Server) admission() admit.Rules {
 		definitions.Rule(),
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
-	}
+	}, sharing.Rules()...)
 }
 
 // prepareRules sets s.rules to the enabled rules, the built-in ones first.
@@ -94,6 +98,27 @@ func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool,
 		Resource: "workspacetypes", Name: t.Name, ResourceRequest: true,
 	})
 	return decision == authorizer.DecisionAllow, err
+}
+
+// mayBind reports whether a user may bind an export. The cluster of the export decides; the user
+// needs no access to that cluster.
+func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error) {
+	export, ok := s.apis.Locate(ctx, c, ref.Path, ref.Name)
+	if !ok {
+		return false, nil
+	}
+	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, export.Cluster)), authorizer.AttributesRecord{
+		User: u, Verb: "bind", APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
+		Resource: "apiexports", Name: export.Name, ResourceRequest: true,
+	})
+	if decision != authorizer.DecisionAllow || err != nil {
+		return false, err
+	}
+	if _, found := s.apis.Exports.Get(export.Cluster, "", export.Name); !found {
+		s.store.Feed().Fresh(ctx)
+	}
+	_, found := s.apis.Exports.Get(export.Cluster, "", export.Name)
+	return found, nil
 }
 
 // authorizers returns the built-in authorizer followed by the configured ones.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/native"
@@ -32,6 +33,8 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
+	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces)
+	s.exports.Follow(s.apis.Bindings)
 	s.offline, s.issuers = offline.New(s.tree, s.store), lookup.NewIssuers(s.store, identity)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.store.OnWrite(types, s.workspaces.DeriveType)
@@ -40,7 +43,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),
-		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions,
+		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions, APIs: s.apis,
 		Client: s.ownLoops,
 	})
 	return nil

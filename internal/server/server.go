@@ -38,6 +38,7 @@ import (
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -148,6 +149,8 @@ type Server struct {
 	offline    *offline.Clusters
 	issuers    *lookup.Issuers
 	lifecycles *view.Lifecycles
+	exports    *view.Exports
+	apis       *bind.APIs
 	views      *view.Views
 	discovery  *serve.Discovery
 	shares     *fair.Shares
@@ -384,6 +387,9 @@ func (s *Server) start(ctx context.Context) error {
 	}
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
+	}
+	if err := s.apis.Bootstrap(ctx); err != nil {
+		return fmt.Errorf("prepare the sharing of APIs: %w", err)
 	}
 	err := s.workspaces.AllowHomes(ctx, s.config.Homes.Creators())
 	if etcd.IsInsufficientStorage(err) {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -13,6 +14,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/keys"
@@ -31,7 +33,15 @@ func (s *Server) newViews() (*view.Views, error) {
 			return s.workspaces.LogicalCluster(ctx, c)
 		},
 	})
-	return view.New(legacyscheme.Codecs, append(s.lifecycles.Views(), s.config.Views...)...)
+	s.exports = view.NewExports(view.ExportsConfig{
+		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Discovery: func(ctx context.Context, shape *serve.Shape) (http.Handler, error) {
+			bindings, _ := s.given.Of(cluster.Root).Find(bind.BindingResource().GroupResource())
+			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), serve.Verbs{"apibindings": {"get", "list", "watch"}})
+		},
+	})
+	own := append(s.lifecycles.Views(), s.exports)
+	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
 
 // withViews passes requests for views to inside, and all others to others. A request for a
@@ -57,7 +67,7 @@ func (s *Server) viewedClusters() http.Handler {
 	page := sync.OnceValues(func() (http.Handler, error) {
 		shape := s.given.Of(cluster.Root)
 		served, _ := shape.Find(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"})
-		return s.discovery.Viewed(served.Content, core.GroupVersion.Version, serve.Verbs{
+		return s.discovery.Viewed(serve.NewShape(served), serve.Verbs{
 			"logicalclusters":        metav1.Verbs{"get", "list", "watch"},
 			"logicalclusters/status": metav1.Verbs{"get", "patch", "update"},
 		})

@@ -45,7 +45,7 @@ var ErrChanged = errors.New("changed by another writer")
 // Commit makes all changes in one transaction, or none, and returns its revision. The
 // caller is the server itself: Commit does no admission and validation, and does not check
 // the state of a cluster whose fence it changes. In other clusters the fence decides, as
-// for any write.
+// for any write. The conditions of ctx apply.
 //
 // Only one write may be to each resource: watch caches process one event per revision and
 // would lose the others.
@@ -100,8 +100,7 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 const comparesBeside = 4
 
 // A transaction is a Commit in terms of etcd. Its compares are, in this order: those of its
-// writes, of the fences that it changes, of other fences, and of the namespaces in which it
-// creates objects. compared[i] is the key of compares[i].
+// writes, of the fences that it changes, of other fences, and of its conditions. compared[i] is the key of compares[i].
 type transaction struct {
 	compares []clientv3.Cmp
 	compared []string
@@ -112,8 +111,8 @@ type transaction struct {
 	// others are the clusters of the writes whose fence does not change, and whether
 	// something is created there.
 	others map[cluster.Name]bool
-	// namespaces are the conditions of creations in namespaces.
-	namespaces []*Condition
+	// conditions are those of the context, and those of creations in namespaces.
+	conditions []*Condition
 }
 
 func (t *transaction) touched() []keys.Resource {
@@ -160,7 +159,7 @@ func (s *Store) transaction(ctx context.Context, writes []Write, changes []Fence
 		}
 		t.others[w.Cluster] = t.others[w.Cluster] || w.Expect == 0
 	}
-	if err := s.addNamespaces(ctx, t); err != nil {
+	if err := s.addConditions(ctx, t); err != nil {
 		return nil, err
 	}
 	for _, c := range changes {
@@ -185,20 +184,28 @@ func (s *Store) fenced(ctx context.Context, t transaction) (transaction, error) 
 		t.compared = append(t.compared, key)
 		t.fences = append(t.fences, c)
 	}
-	for _, on := range t.namespaces {
+	for _, on := range t.conditions {
 		t.compares = append(t.compares, on.compare(s.prefix))
 		t.compared = append(t.compared, s.prefix+on.On.Path())
 	}
 	return t, nil
 }
 
-// addNamespaces adds the conditions of creations in namespaces. A namespace that t itself
-// writes is compared as any object.
-func (s *Store) addNamespaces(ctx context.Context, t *transaction) error {
+// addConditions adds the conditions of the context, and those of creations in namespaces. A
+// namespace that t itself writes is compared as any object.
+func (s *Store) addConditions(ctx context.Context, t *transaction) error {
+	for _, k := range t.keys {
+		for _, on := range conditionsOf(ctx, k.Resource) {
+			t.conditions = append(t.conditions, on)
+			if on.Advance {
+				t.ops = append(t.ops, on.advance(s.prefix))
+			}
+		}
+	}
 	for i, k := range t.keys {
 		in := namespaceKey(k.Cluster, k.Namespace)
 		known := func(on *Condition) bool { return on.On == in }
-		if t.expect[i] != 0 || slices.ContainsFunc(t.namespaces, known) || slices.Contains(t.keys, in) {
+		if t.expect[i] != 0 || slices.ContainsFunc(t.conditions, known) || slices.Contains(t.keys, in) {
 			continue
 		}
 		on, err := s.guard.namespaces.condition(ctx, k)
@@ -206,17 +213,17 @@ func (s *Store) addNamespaces(ctx context.Context, t *transaction) error {
 			return err
 		}
 		if on != nil {
-			t.namespaces = append(t.namespaces, on)
+			t.conditions = append(t.conditions, on)
 		}
 	}
 	return nil
 }
 
-// renew updates the conditions after t failed. It returns an error if nothing can be
-// created in one of the namespaces.
+// renew updates the conditions after t failed. It returns the error of one that cannot hold
+// any more.
 func (t *transaction) renew(ctx context.Context, resp *clientv3.TxnResponse) error {
-	read := resp.Responses[len(resp.Responses)-len(t.namespaces):]
-	for i, on := range t.namespaces {
+	read := resp.Responses[len(resp.Responses)-len(t.conditions):]
+	for i, on := range t.conditions {
 		if _, err := on.renewed(ctx, first(read[i].GetResponseRange())); err != nil {
 			return err
 		}

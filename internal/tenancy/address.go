@@ -8,6 +8,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // UpdateURL updates the URLs of cluster c and its Workspace to the current URL of the
@@ -20,7 +21,7 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 	var writes []store.Write
 	if url := w.url(string(c)); l.Status.URL != url {
 		l.Status.URL = url
-		lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+		lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 		if err != nil {
 			return err
 		}
@@ -34,7 +35,7 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 		}
 		if url := w.url(string(w.Tree.PathOf(c))); ws != nil && ws.UID == owner.UID && ws.Spec.URL != url {
 			ws.Spec.URL = url
-			stored, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+			stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 			if err != nil {
 				return err
 			}

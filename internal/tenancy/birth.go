@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // names limits the attempts to find an unused name for a cluster.
@@ -49,7 +50,7 @@ func creatorFrom(ctx context.Context) user.Info {
 // that no workspace is created in a cluster that is being deleted. The second completes it.
 // [Workspaces.Complete] completes workspaces whose second transaction is missing.
 func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstructured.Unstructured) error {
-	ws, err := fromUnstructured[tenancyapi.Workspace](obj)
+	ws, err := values.Typed[tenancyapi.Workspace](obj)
 	if err != nil {
 		return err
 	}
@@ -104,12 +105,12 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
 	setPhase(child, core.PhaseScheduling, b.now)
-	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
+	stored, err := values.Unstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
 	}
 	l := w.logicalCluster(b, parent, path, child, creator)
-	lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return nil, err
 	}
@@ -178,15 +179,6 @@ func (w *Workspaces) missing(ctx context.Context, writes []store.Write) ([]store
 		}
 	}
 	return missing, nil
-}
-
-func stampCluster(u *unstructured.Unstructured, c cluster.Name) {
-	annotations := u.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[cluster.Annotation] = string(c)
-	u.SetAnnotations(annotations)
 }
 
 // read returns a stored custom resource, nil if there is none, and its revision.

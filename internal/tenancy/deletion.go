@@ -16,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // Condition reasons for the remaining content of a cluster that is being deleted.
@@ -377,13 +378,13 @@ func mark(m *metav1.ObjectMeta, now metav1.Time) bool {
 
 // save writes the LogicalCluster and the Workspace of a deletion.
 func (w *Workspaces) save(ctx context.Context, d *deletion, turn ...store.Fence) (int64, error) {
-	lc, err := toUnstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := values.Unstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return 0, err
 	}
 	writes := []store.Write{{Resource: LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev}}
 	if d.workspace != nil {
-		ws, err := toUnstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+		ws, err := values.Unstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 		if err != nil {
 			return 0, err
 		}
@@ -414,7 +415,7 @@ func (w *Workspaces) report(ctx context.Context, d *deletion, rest rest) error {
 // finish deletes the empty cluster, and removes the finalizer of its Workspace, in one
 // transaction.
 func (w *Workspaces) finish(ctx context.Context, d *deletion) error {
-	lc, err := toUnstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := values.Unstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
@@ -450,6 +451,6 @@ func (w *Workspaces) released(d *deletion) (store.Write, error) {
 	ws := d.workspace
 	ws.Finalizers = slices.DeleteFunc(ws.Finalizers, func(f string) bool { return d.forced || f == core.LogicalClusterFinalizer })
 	ws.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceContentDeleted, Status: metav1.ConditionTrue})
-	u, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+	u, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 	return store.Write{Resource: w.Resource, Cluster: d.parent, Object: u, Expect: d.workspaceRev, Delete: len(ws.Finalizers) == 0}, err
 }

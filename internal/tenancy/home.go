@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // HomeName is the name of the Workspace in the root workspace that represents the home of
@@ -101,7 +102,7 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	}
 	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
-	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.Logical
 	if l.DeletionTimestamp != nil || !advance(l, nil, b.now) {
 		return nil
 	}
-	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (w *Workspaces) AllowHomes(ctx context.Context, groups []string) error {
 			return err
 		}
 		if stored != nil {
-			if binding, err = as[rbacv1.ClusterRoleBinding](stored); err != nil {
+			if binding, err = Native[rbacv1.ClusterRoleBinding](stored); err != nil {
 				return err
 			}
 			if equality.Semantic.DeepEqual(binding.Subjects, subjects) {

@@ -10,6 +10,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // foreignFinalizers returns the finalizers of a Workspace or LogicalCluster that clients
@@ -63,7 +64,7 @@ func (d *deletion) hold(kept []string, now metav1.Time) bool {
 
 // saveWorkspace writes the Workspace of a deletion, without its LogicalCluster.
 func (w *Workspaces) saveWorkspace(ctx context.Context, d *deletion) (int64, error) {
-	ws, err := toUnstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	ws, err := values.Unstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return 0, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // Complete advances cluster c and its Workspace as far as possible without initializers. It
@@ -90,7 +91,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 	rev := y.workspaceAt
 	unfinished := y.unfinished()
 	changed := y.cluster.DeletionTimestamp == nil && advance(y.cluster, y.workspace, b.now)
-	done, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	done, err := values.Unstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 			return nil, err
 		}
 	}
-	stampCluster(done, cluster.Name(y.cluster.Spec.Owner.Cluster))
+	values.SetCluster(done, cluster.Name(y.cluster.Spec.Owner.Cluster))
 	done.SetResourceVersion(w.Store.ResourceVersion(rev))
 	return done, nil
 }
@@ -206,11 +207,11 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 // write writes a workspace and its cluster. If unfinished is set, it also creates the
 // missing objects of the initial content.
 func (w *Workspaces) write(ctx context.Context, b birth, y *young, unfinished bool) (int64, error) {
-	lc, err := toUnstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := values.Unstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return 0, err
 	}
-	ws, err := toUnstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	ws, err := values.Unstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return 0, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // A Mount is the mount of a workspace in the tree. Another server serves the workspace.
@@ -80,7 +81,7 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 	child.Status.Conditions.Set(conditions.Condition{
 		Type: tenancyapi.WorkspaceMountReady, Status: metav1.ConditionUnknown, LastTransitionTime: now, Message: "the object that it is mounted from has not been read yet",
 	})
-	stored, err := toUnstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
+	stored, err := values.Unstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 	if err != nil {
 		return err
 	}
-	stampCluster(stored, parent)
+	values.SetCluster(stored, parent)
 	stored.SetResourceVersion(w.Store.ResourceVersion(rev))
 	obj.Object = stored.Object
 	return nil
@@ -115,7 +116,7 @@ func (w *Workspaces) UpdateMount(ctx context.Context, parent cluster.Name, name 
 		if !mounted(ws, source) {
 			return nil
 		}
-		stored, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+		stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func IsNamespaceContent(k keys.Key) bool {
 // IsIntact reports whether a stored object is as [Workspaces.FillNamespace] writes it. It
 // returns false if the object cannot be read.
 func (w *Workspaces) IsIntact(o runtime.Object) bool {
-	m, err := as[corev1.ConfigMap](o)
+	m, err := Native[corev1.ConfigMap](o)
 	return err == nil && w.intact(m)
 }
 
@@ -81,7 +81,7 @@ func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace stri
 	case stored == nil: // missing or corrupt
 		return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: fresh, Expect: rev}), nil
 	}
-	m, err := as[corev1.ConfigMap](stored)
+	m, err := Native[corev1.ConfigMap](stored)
 	if err != nil || w.intact(m) {
 		return writes, err
 	}
@@ -91,8 +91,8 @@ func (w *Workspaces) lacking(ctx context.Context, c cluster.Name, namespace stri
 	return append(writes, store.Write{Resource: native("", "configmaps"), Cluster: c, Object: m, Expect: rev}), nil
 }
 
-// as returns a stored native object in the version T.
-func as[T any](o runtime.Object) (*T, error) {
+// Native returns a stored native object in the version T.
+func Native[T any](o runtime.Object) (*T, error) {
 	if t, ok := any(o).(*T); ok {
 		return t, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // RollOut adds missing labels of a type to all Workspaces of the type, if its life cycle is
@@ -64,7 +65,7 @@ func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[str
 		if !lacks {
 			return nil
 		}
-		u, err := toUnstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+		u, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 		if err != nil {
 			return err
 		}

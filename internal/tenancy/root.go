@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 const (
@@ -72,7 +73,7 @@ func identitySecret(ctx context.Context, s *store.Store) (*corev1.Secret, error)
 	if err != nil || o == nil {
 		return nil, err
 	}
-	return as[corev1.Secret](o)
+	return Native[corev1.Secret](o)
 }
 
 // fence creates the fence of a cluster, if it has none.
@@ -112,6 +113,22 @@ func ensure(ctx context.Context, s *store.Store, writes ...store.Write) error {
 	return nil
 }
 
+// MakeSystem creates a cluster of the server's own, unless it exists.
+func (w *Workspaces) MakeSystem(ctx context.Context, c cluster.Name) error {
+	return fence(ctx, w.Store, c)
+}
+
+// MakeNamespace creates a namespace with the objects that every namespace has, unless it
+// exists.
+func (w *Workspaces) MakeNamespace(ctx context.Context, c cluster.Name, name string) error {
+	b := w.birth(c, metav1.Now())
+	missing, err := w.missing(ctx, b.namespace(name))
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return ensure(ctx, w.Store, missing...)
+}
+
 // Bootstrap creates the clusters that every server has, with their initial content. It does
 // not change existing objects.
 func (w *Workspaces) Bootstrap(ctx context.Context) error {
@@ -129,7 +146,7 @@ func (w *Workspaces) bootstrapRoot(ctx context.Context) error {
 		return nil // it is written last
 	}
 	b := w.birth(cluster.Root, metav1.Now())
-	l, err := toUnstructured(w.rootCluster(b), core.GroupVersion.WithKind("LogicalCluster"))
+	l, err := values.Unstructured(w.rootCluster(b), core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
@@ -148,7 +165,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l.Spec.DirectlyDeletable = true
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
-	stored, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,7 @@ package tenancy
 
 import (
 	"context"
-	"fmt"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -55,28 +52,6 @@ func (w *Workspaces) url(at string) string { return w.BaseURL + "/clusters/" + a
 // clusterKey is the key of the LogicalCluster in cluster c.
 func clusterKey(c cluster.Name) keys.Key {
 	return keys.Key{Resource: LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
-}
-
-// toUnstructured returns o in the form in which custom resources are stored.
-func toUnstructured(o runtime.Object, kind schema.GroupVersionKind) (*unstructured.Unstructured, error) {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return nil, err
-	}
-	u := &unstructured.Unstructured{Object: content}
-	u.SetGroupVersionKind(kind)
-	unstructured.RemoveNestedField(u.Object, "metadata", "resourceVersion")
-	return u, nil
-}
-
-// fromUnstructured converts a stored custom resource.
-func fromUnstructured[T any](o runtime.Object) (*T, error) {
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("custom resource is stored as %T", o)
-	}
-	t := new(T)
-	return t, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, t)
 }
 
 // LogicalCluster returns the current LogicalCluster of cluster c, nil if there is none.

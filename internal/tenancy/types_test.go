@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // add creates or replaces a type in the root workspace, and waits until the tree has it.
@@ -255,7 +256,7 @@ func TestHomeWaitsForItsInitializers(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	l.Status.Initializers = nil
-	lc, err := toUnstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err == nil {
 		_, err = w.Store.Commit(t.Context(), []store.Write{{Resource: LogicalClusters(), Cluster: c, Object: lc, Expect: rev}})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // DeriveType sets the URLs of the views of a WorkspaceType's initializer and terminator in
@@ -56,7 +57,7 @@ func (w *Workspaces) UpdateTypeURLs(ctx context.Context, c cluster.Name, name st
 
 // commitType writes a type.
 func (w *Workspaces) commitType(ctx context.Context, c cluster.Name, t *tenancyapi.WorkspaceType, expect int64) error {
-	u, err := toUnstructured(t, tenancyapi.GroupVersion.WithKind("WorkspaceType"))
+	u, err := values.Unstructured(t, tenancyapi.GroupVersion.WithKind("WorkspaceType"))
 	if err != nil {
 		return err
 	}

@@ -108,19 +108,8 @@ func (l *lifecycle) Parse(rest string) (*Request, error) {
 	if id == "" || !found || word != "clusters" || at == "" {
 		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>:<workspace type>/clusters/<name or *>/…", Prefix, l.name))
 	}
-	r := &Request{ID: id, Cluster: cluster.Name(at), Path: "/" + path}
 	home, _ := splitID(id)
-	// An invalid owner gives the same answer as a view of another owner.
-	var err error
-	if r.Home, err = cluster.ParseName(home); err != nil {
-		r.Home = cluster.NewName()
-	}
-	if r.Cluster != cluster.All {
-		if _, err := cluster.ParseName(at); err != nil {
-			r.Cluster = cluster.NewName() // paths lead nowhere in a view
-		}
-	}
-	return r, nil
+	return newRequest(home, id, at, path), nil
 }
 
 // splitID returns the cluster and the name of the WorkspaceType of an initializer or
@@ -171,15 +160,25 @@ func (l *lifecycle) everywhere(req *http.Request, r *Request, info *request.Requ
 		return &Plan{User: u, Page: l.config.Discovery}, nil
 	case info.APIGroup != logicalClusters.Group || info.Resource != logicalClusters.Resource || info.APIVersion != core.GroupVersion.Version:
 		return nil, notFound("of all logical clusters at once this view has nothing but logicalclusters." + logicalClusters.Group)
-	case info.Verb != "list" && info.Verb != "watch" || info.Subresource != "" || req.Method != http.MethodGet:
-		err := apierrors.NewMethodNotSupported(logicalClusters, info.Verb)
-		err.ErrStatus.Message = info.Verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
+	}
+	if err := onlyReads(req, info, logicalClusters); err != nil {
 		return nil, err
+	}
+	return &Plan{User: u, Scope: func() (*feed.Set, func()) { return l.members.Use(group{l.phase, r.ID}) }}, nil
+}
+
+// onlyReads refuses a request to all clusters of a view that neither lists nor watches.
+func onlyReads(req *http.Request, info *request.RequestInfo, gr schema.GroupResource) error {
+	switch {
+	case info.Verb != "list" && info.Verb != "watch" || info.Subresource != "" || req.Method != http.MethodGet:
+		err := apierrors.NewMethodNotSupported(gr, info.Verb)
+		err.ErrStatus.Message = info.Verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
+		return err
 	case IsSet(req, "sendInitialEvents"):
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
 			field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")})
 	}
-	return &Plan{User: u, Scope: func() (*feed.Set, func()) { return l.members.use(group{l.phase, r.ID}) }}, nil
+	return nil
 }
 
 // IsSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
@@ -190,12 +189,17 @@ func IsSet(req *http.Request, parameter string) bool {
 
 // filter adds the label selector of the view to a query.
 func (l *lifecycle) filter(r *Request, query url.Values) (url.Values, error) {
+	key, value := l.label(r.ID)
+	return selecting(query, labels.Set{key: value, core.PhaseLabel: string(l.phase)})
+}
+
+// selecting adds required labels to the label selector of a query.
+func selecting(query url.Values, required labels.Set) (url.Values, error) {
 	selector, err := labels.Parse(query.Get("labelSelector"))
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector %q: %v", query.Get("labelSelector"), err))
 	}
-	key, value := l.label(r.ID)
-	also, _ := labels.SelectorFromSet(labels.Set{key: value, core.PhaseLabel: string(l.phase)}).Requirements()
+	also, _ := labels.SelectorFromSet(required).Requirements()
 	query.Set("labelSelector", selector.Add(also...).String())
 	return query, nil
 }

@@ -140,8 +140,8 @@ func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 // Without it, clients of these views would get a misleading 403.
 func missing(name string) string {
 	switch name {
-	case "apiexport", "apiresourceschema", "replication":
-		return "APIs cannot be shared between workspaces yet"
+	case "apiresourceschema", "replication":
+		return "this view of shared APIs does not exist yet"
 	case "cache", "migratingworkspaces":
 		return "there is a single shard"
 	}

@@ -1,0 +1,196 @@
+package admit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// Sharing validates the kinds with which APIs are shared.
+type Sharing struct {
+	// Check returns what is wrong with a definition.
+	Check func(context.Context, *apiextensionsv1.CustomResourceDefinition) field.ErrorList
+	// PathOf returns the canonical path of a cluster.
+	PathOf func(cluster.Name) cluster.Path
+	// MayBind reports whether a user may bind the export that a reference in a cluster means.
+	// It is false if there is none.
+	MayBind func(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error)
+}
+
+// Rules returns the rules, one for each kind.
+func (s Sharing) Rules() []Rule {
+	return []Rule{
+		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
+		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
+		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
+		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},
+	}
+}
+
+func sharingResource(plural string) schema.GroupResource {
+	return schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: plural}
+}
+
+// path sets the path of the cluster on objects of a resource.
+func (s Sharing) path(plural string) func(context.Context, Request) error {
+	return func(_ context.Context, r Request) error {
+		o := r.Object()
+		if o == nil || !r.Is(sharingResource(plural)) || r.GetSubresource() != "" {
+			return nil
+		}
+		annotations := maps.Clone(o.GetAnnotations())
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[core.PathAnnotation] = string(s.PathOf(r.Cluster))
+		o.SetAnnotations(annotations)
+		return nil
+	}
+}
+
+// wrote returns the new object of a request for a resource, nil if the rule has nothing to
+// check. Only the system writes the status.
+func wrote[T any](r Request, plural string) (*T, error) {
+	if !r.Is(sharingResource(plural)) || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {
+		return nil, nil
+	}
+	if r.GetSubresource() == "status" && !r.Privileged() {
+		return nil, r.Forbid(errors.New("the status is kept by the system"))
+	}
+	if r.GetSubresource() != "" {
+		return nil, nil
+	}
+	o, err := values.Typed[T](r.GetObject())
+	if err != nil {
+		return nil, r.Forbid(fmt.Errorf("it is malformed: %w", err))
+	}
+	return o, nil
+}
+
+func (s Sharing) schema(ctx context.Context, r Request) error {
+	n, err := wrote[apisv1alpha1.APIResourceSchema](r, "apiresourceschemas")
+	if err != nil || n == nil {
+		return err
+	}
+	kind := schema.GroupKind{Group: apisv1alpha1.GroupVersion.Group, Kind: "APIResourceSchema"}
+	invalid := func(errs ...*field.Error) error { return apierrors.NewInvalid(kind, n.Name, errs) }
+	if old, ok := r.GetOldObject().(*unstructured.Unstructured); ok && r.GetOperation() == admission.Update {
+		now, _ := r.GetObject().(*unstructured.Unstructured)
+		if !reflect.DeepEqual(old.Object["spec"], now.Object["spec"]) {
+			return invalid(field.Forbidden(field.NewPath("spec"), "an APIResourceSchema never changes; create another one, and name it in the APIExport"))
+		}
+		return nil
+	}
+	name, err := apisv1alpha1.ParseSchemaName(n.Name)
+	if err != nil {
+		return invalid(field.Invalid(field.NewPath("metadata", "name"), n.Name, err.Error()))
+	}
+	if name.Group != n.Spec.Group || name.Resource != n.Spec.Names.Plural {
+		return invalid(field.Invalid(field.NewPath("metadata", "name"), n.Name, "must be "+apisv1alpha1.SchemaName{
+			Prefix: name.Prefix, GroupResource: schema.GroupResource{Group: n.Spec.Group, Resource: n.Spec.Names.Plural},
+		}.String()))
+	}
+	crd, err := n.CustomResourceDefinition()
+	if err != nil {
+		return invalid(field.Invalid(field.NewPath("spec", "versions"), "", err.Error()))
+	}
+	if errs := s.Check(ctx, crd); len(errs) > 0 {
+		return invalid(errs...)
+	}
+	return nil
+}
+
+func (s Sharing) export(_ context.Context, r Request) error {
+	e, err := wrote[apisv1alpha2.APIExport](r, "apiexports")
+	if err != nil || e == nil {
+		return err
+	}
+	for i, x := range e.Spec.Resources {
+		name, err := apisv1alpha1.ParseSchemaName(x.Schema)
+		if err != nil || name.Resource != x.Name || name.Group != x.Group {
+			return r.Forbid(fmt.Errorf("spec.resources[%d].schema must end in .%s", i, apisv1alpha1.SchemaName{
+				GroupResource: schema.GroupResource{Group: x.Group, Resource: x.Name},
+			}.DefinitionName()))
+		}
+		if x.Storage.Virtual != nil {
+			return r.Forbid(fmt.Errorf("spec.resources[%d].storage.virtual must be unset: resources behind a virtual workspace are not served yet", i))
+		}
+	}
+	switch {
+	case len(e.Spec.PermissionClaims) > 0:
+		return r.Forbid(errors.New("spec.permissionClaims must be empty: claims have no effect yet"))
+	case e.Spec.MaximalPermissionPolicy != nil:
+		return r.Forbid(errors.New("spec.maximalPermissionPolicy must be unset: it has no effect yet"))
+	}
+	return nil
+}
+
+func (s Sharing) binding(ctx context.Context, r Request) error {
+	b, err := wrote[apisv1alpha2.APIBinding](r, "apibindings")
+	if err != nil || b == nil {
+		return err
+	}
+	if len(b.Spec.PermissionClaims) > 0 {
+		return r.Forbid(errors.New("spec.permissionClaims must be empty: claims have no effect yet"))
+	}
+	if b.Spec.Reference.Export == nil || r.GetOperation() != admission.Create {
+		return nil // the schema refuses it, or that the reference changes
+	}
+	ref := *b.Spec.Reference.Export
+	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIBinding: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))
+}
+
+func (s Sharing) slice(ctx context.Context, r Request) error {
+	n, err := wrote[apisv1alpha1.APIExportEndpointSlice](r, "apiexportendpointslices")
+	if err != nil || n == nil {
+		return err
+	}
+	if n.Spec.Partition != "" {
+		return r.Forbid(errors.New("spec.partition must be unset: partitions do not exist yet"))
+	}
+	if r.GetOperation() != admission.Create {
+		return nil
+	}
+	ref := n.Spec.APIExport
+	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIExportEndpointSlice: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))
+}
+
+// at returns a path of a reference, or that of the cluster of the request.
+func (s Sharing) at(r Request, path string) string {
+	if path == "" {
+		return string(s.PathOf(r.Cluster))
+	}
+	return path
+}
+
+// mayBind refuses a request of a user who may not bind an export. The error is the same if
+// there is no export, or no such path.
+func (s Sharing) mayBind(ctx context.Context, r Request, ref apisv1alpha2.ExportReference, why string) error {
+	if r.Privileged() {
+		return nil
+	}
+	ok, err := s.MayBind(ctx, r.GetUserInfo(), r.Cluster, ref)
+	switch {
+	case err != nil:
+		return apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
+	case !ok:
+		return r.Forbid(errors.New(why))
+	}
+	return nil
+}

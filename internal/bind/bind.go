@@ -1,0 +1,91 @@
+// Package bind shares APIs between logical clusters. A provider has APIResourceSchemas and an
+// APIExport; a consumer has an APIBinding to the export, and so the resources of the export. The
+// package knows all exports and bindings, decides what a binding gives its cluster, and writes
+// both kinds together with what belongs to them.
+//
+// A binding resolves to a schema and the identity of its export. A consumer has no definition
+// of its own, and nothing runs for it: one definition in [cluster.BoundDefinitions] serves all
+// bindings to a schema, and all objects of an export are in one range of keys.
+package bind
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+)
+
+// APIs are the exports and bindings of all clusters. Methods may be called concurrently.
+type APIs struct {
+	// Exports has the exports of all clusters.
+	Exports *feed.Table[*Export]
+	// Schemas has the UID of each APIResourceSchema.
+	Schemas *feed.Table[string]
+	// Slices has the APIExportEndpointSlices of all clusters.
+	Slices *feed.Table[Slice]
+	// Bindings has the bindings of all clusters.
+	Bindings *Bindings
+
+	store       *store.Store
+	definitions *serve.Definitions
+	resolver    *serve.Resolver
+	workspaces  *tenancy.Workspaces
+}
+
+// New returns the exports and bindings in a store, whose change feed must not have started.
+// The bindings become a source of the resolver, and creations of exports and bindings are
+// complete when they return.
+func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
+	a := &APIs{
+		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Schemas: feed.NewCustomTable(s.Feed(), SchemaResource(), uidOf),
+		Slices:   feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Bindings: newBindings(s.Feed(), d, r),
+		store:    s, definitions: d, resolver: r, workspaces: w,
+	}
+	s.OnCreate(ExportResource(), a.createExport)
+	s.OnCreate(BindingResource(), a.createBinding)
+	return a
+}
+
+// Bootstrap creates what the server needs to share APIs, unless it exists.
+func (a *APIs) Bootstrap(ctx context.Context) error {
+	return a.workspaces.MakeSystem(ctx, cluster.BoundDefinitions)
+}
+
+// uidOf decodes what is needed of an APIResourceSchema.
+func uidOf(s *metav1.PartialObjectMetadata) (string, error) {
+	return string(s.UID), nil
+}
+
+func resource(group, plural string) keys.Resource {
+	return keys.CustomResource(schema.GroupResource{Group: group, Resource: plural}, "")
+}
+
+// ExportResource returns the resource of APIExports. It belongs to no export itself.
+func ExportResource() keys.Resource {
+	return resource(apisv1alpha2.GroupVersion.Group, "apiexports")
+}
+
+// BindingResource returns the resource of APIBindings.
+func BindingResource() keys.Resource {
+	return resource(apisv1alpha2.GroupVersion.Group, "apibindings")
+}
+
+// SchemaResource returns the resource of APIResourceSchemas.
+func SchemaResource() keys.Resource {
+	return resource(apisv1alpha1.GroupVersion.Group, "apiresourceschemas")
+}
+
+// SliceResource returns the resource of APIExportEndpointSlices.
+func SliceResource() keys.Resource {
+	return resource(apisv1alpha1.GroupVersion.Group, "apiexportendpointslices")
+}

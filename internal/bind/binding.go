@@ -1,0 +1,205 @@
+package bind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// attempts limits the writes of a binding that conflict with other writes of names in its
+// cluster.
+const attempts = 10
+
+// createBinding stores a new APIBinding. If nothing is missing it is bound, and its resources
+// are served, when the request returns. It is a [store.CreateHook].
+func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
+	b, err := values.Typed[apisv1alpha2.APIBinding](obj)
+	if err != nil {
+		return err
+	}
+	stored, rev, err := a.write(ctx, c, b, 0)
+	if err != nil {
+		return err
+	}
+	return a.finish(ctx, c, stored, obj, rev)
+}
+
+// Reconcile brings the status of a binding up to date with its export, with the schemas of
+// the export, and with the names that are free in its cluster.
+func (a *APIs) Reconcile(ctx context.Context, c cluster.Name, name string) error {
+	b := &apisv1alpha2.APIBinding{}
+	rev, err := a.store.ReadInto(ctx, BindingResource().Key(c, "", name), b)
+	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
+		return err
+	}
+	_, _, err = a.write(ctx, c, b, rev)
+	return err
+}
+
+// write stores a binding with its current status, if that differs from the stored one at a
+// revision, 0 for a new binding.
+func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBinding, rev int64) (*unstructured.Unstructured, int64, error) {
+	for range attempts {
+		s := &settling{APIs: a, cluster: c, binding: b.DeepCopy(), at: metav1.Now().Rfc3339Copy()}
+		changed, err := s.settle(ctx)
+		if err != nil || !changed && rev != 0 {
+			return nil, rev, err
+		}
+		stored, err := values.Unstructured(s.binding, apisv1alpha2.GroupVersion.WithKind("APIBinding"))
+		if err != nil {
+			return nil, 0, err
+		}
+		at, err := a.store.Commit(store.WithCondition(ctx, s.names...), []store.Write{{Resource: BindingResource(), Cluster: c, Object: stored, Expect: rev}})
+		if !errors.Is(err, errMoved) {
+			return stored, at, err
+		}
+	}
+	return nil, 0, etcd.Unavailable("the names of resources in this workspace changed while this request was in progress; try again")
+}
+
+// errMoved means that a concurrent write changed the names in a group of the cluster.
+var errMoved = errors.New("names of the group have changed")
+
+// A settling computes the status of one binding.
+type settling struct {
+	*APIs
+	cluster cluster.Name
+	binding *apisv1alpha2.APIBinding
+	at      metav1.Time
+	names   []*store.Condition // that the names are free for the binding
+}
+
+// settle computes the status, and reports whether it changed.
+func (s *settling) settle(ctx context.Context) (changed bool, err error) {
+	before := s.binding.DeepCopy()
+	st := &s.binding.Status
+	name, export := s.export(ctx)
+	if export == nil {
+		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityError, apisv1alpha2.APIExportNotFound,
+			fmt.Sprintf("there is no APIExport %s at %s", s.binding.Spec.Reference.Export.Name, s.where()))
+		return s.finish(before), nil
+	}
+	st.APIExportClusterName = string(name.Cluster)
+	if export.Identity == "" {
+		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityInfo, apisv1alpha2.MissingIdentityHash, "the APIExport has no identity yet; see its condition IdentityValid")
+		return s.finish(before), nil
+	}
+	s.set(apisv1alpha2.APIExportValid)
+	bound, err := s.bound(ctx, name, export)
+	var invalid *invalidSchemaError
+	var taken *takenError
+	switch {
+	case errors.As(err, &invalid):
+		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.APIResourceSchemaInvalid, invalid.Error())
+	case errors.As(err, &taken):
+		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.NamingConflicts, taken.Error())
+	case err != nil:
+		return false, err
+	default:
+		st.BoundResources, st.Phase = bound, apisv1alpha2.PhaseBound
+		s.set(apisv1alpha2.BindingUpToDate)
+		s.set(apisv1alpha2.InitialBindingCompleted)
+	}
+	s.set(apisv1alpha2.PermissionClaimsValid)
+	s.set(apisv1alpha2.PermissionClaimsApplied)
+	return s.finish(before), nil
+}
+
+// export returns the export of the binding, nil if there is none.
+func (s *settling) export(ctx context.Context) (ExportName, *Export) {
+	ref := s.binding.Spec.Reference.Export
+	name, ok := s.Locate(ctx, s.cluster, ref.Path, ref.Name)
+	if !ok {
+		return name, nil
+	}
+	e, ok := s.Exports.Get(name.Cluster, "", name.Name)
+	if !ok || e.Deleting {
+		return name, nil
+	}
+	return name, e
+}
+
+func (s *settling) where() string {
+	if path := s.binding.Spec.Reference.Export.Path; path != "" {
+		return path
+	}
+	return "this workspace"
+}
+
+// Locate returns the export that a reference in cluster c means, and whether the path leads to
+// a cluster.
+func (a *APIs) Locate(ctx context.Context, c cluster.Name, path, name string) (ExportName, bool) {
+	if path == "" {
+		return ExportName{c, name}, true
+	}
+	p, err := cluster.ParsePath(path)
+	if err != nil {
+		return ExportName{}, false
+	}
+	at, missing := a.workspaces.Tree.Resolve(ctx, p)
+	return ExportName{at, name}, missing == ""
+}
+
+// finish sets the phase and the summary, and reports whether the status changed.
+func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
+	st := &s.binding.Status
+	if st.Phase == "" {
+		st.Phase = apisv1alpha2.PhaseBinding
+	}
+	ready := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue, LastTransitionTime: s.at}
+	for _, c := range st.Conditions {
+		if c.Type != conditions.Ready && c.Status != metav1.ConditionTrue && c.Severity != conditions.SeverityWarning {
+			ready.Status, ready.Severity, ready.Reason, ready.Message = c.Status, c.Severity, c.Reason, c.Message
+			break
+		}
+	}
+	st.Conditions.Set(ready)
+	s.binding.Labels = maps.Clone(s.binding.Labels)
+	if s.binding.Labels == nil {
+		s.binding.Labels = map[string]string{}
+	}
+	if st.APIExportClusterName != "" {
+		s.binding.Labels[apisv1alpha2.ExportLabel] = apisv1alpha2.ExportLabelValue(st.APIExportClusterName, s.binding.Spec.Reference.Export.Name)
+	}
+	if !slices.Contains(s.binding.Finalizers, apisv1alpha2.BindingFinalizer) {
+		s.binding.Finalizers = append(s.binding.Finalizers, apisv1alpha2.BindingFinalizer)
+	}
+	return !equal(before, s.binding)
+}
+
+func (s *settling) set(t conditions.Type) {
+	s.binding.Status.Conditions.Set(conditions.Condition{Type: t, Status: metav1.ConditionTrue, LastTransitionTime: s.at})
+}
+
+// lacks records what the binding lacks. Before it was bound for the first time, this also holds
+// for the condition about that.
+func (s *settling) lacks(t conditions.Type, severity conditions.Severity, reason, message string) {
+	types := []conditions.Type{t}
+	if !s.binding.Status.Conditions.IsTrue(apisv1alpha2.InitialBindingCompleted) {
+		types = append(types, apisv1alpha2.InitialBindingCompleted)
+	}
+	for _, t := range types {
+		s.binding.Status.Conditions.Set(conditions.Condition{
+			Type: t, Status: metav1.ConditionFalse, Severity: severity, Reason: reason, Message: message, LastTransitionTime: s.at,
+		})
+	}
+}
+
+// A takenError means that other bindings or definitions of the cluster have names that the
+// binding needs.
+type takenError struct{ conflicts []string }
+
+func (e *takenError) Error() string { return strings.Join(e.conflicts, "; ") }

@@ -1,0 +1,353 @@
+package bind
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"unique"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// An ExportName names an export by cluster and name.
+type ExportName struct {
+	Cluster cluster.Name
+	Name    string
+}
+
+// A Binding is the decoded part of an APIBinding. Equal bindings of all clusters share one. It
+// is immutable.
+type Binding struct {
+	// Path and Name are the reference to the export, as written.
+	Path, Name string
+	// Export is the export that is bound; its cluster is empty before that is known.
+	Export ExportName
+	// Bound has the resources that the cluster has through the binding.
+	Bound []Bound
+	// Deleting is true while the binding is being deleted.
+	Deleting bool
+}
+
+// A Bound is a resource that a cluster has through a binding.
+type Bound struct {
+	schema.GroupResource
+	// UID is the UID of the APIResourceSchema, and Identity that of the export.
+	UID, Identity string
+}
+
+// Resource returns where the objects of the resource are stored.
+func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupResource, b.Identity) }
+
+// Bindings are the bindings of all clusters, a [serve.Source]. It follows the change feed. A
+// binding takes a name and a pointer to data that equal bindings share.
+type Bindings struct {
+	// Members are the clusters that bind each export.
+	Members *feed.Members[ExportName]
+
+	definitions *serve.Definitions
+	resolver    *serve.Resolver
+
+	mu       sync.RWMutex
+	clusters map[cluster.Name][]bindingRow // sorted by name
+	building map[cluster.Name][]bindingRow // during a rebuild, else nil
+	shared   map[[sha256.Size]byte]*sharedBinding
+	changed  func(cluster.Name)
+	last     int64 // revision of the last change
+}
+
+type bindingRow struct {
+	name     string
+	revision int64
+	*sharedBinding
+}
+
+// A sharedBinding counts the rows that have it.
+type sharedBinding struct {
+	Binding
+	hash [sha256.Size]byte
+	rows int
+}
+
+func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Bindings {
+	b := &Bindings{
+		Members: feed.NewMembers[ExportName](f), definitions: d, resolver: r,
+		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
+	}
+	f.Follow(b)
+	r.Add(b)
+	return b
+}
+
+// OnChange makes b call f with the cluster of every binding that changes. Call it before the
+// change feed starts.
+func (b *Bindings) OnChange(f func(cluster.Name)) { b.changed = f }
+
+// Get returns a binding of a cluster, nil if there is none.
+func (b *Bindings) Get(c cluster.Name, name string) *Binding {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if i, ok := searchBinding(b.clusters[c], name); ok {
+		return &b.clusters[c][i].Binding
+	}
+	return nil
+}
+
+// Of returns the bindings of a cluster by name.
+func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	all := make(map[string]*Binding, len(b.clusters[c]))
+	for _, r := range b.clusters[c] {
+		all[r.name] = &r.Binding
+	}
+	return all
+}
+
+// Bound reports whether a cluster binds an export.
+func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(e) }
+
+// Keys returns the keys of the bindings that are selected. It takes time proportional to the
+// number of all bindings.
+func (b *Bindings) Keys(selected func(*Binding) bool) []keys.Key {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []keys.Key
+	for c, rows := range b.clusters {
+		for _, r := range rows {
+			if selected(&r.Binding) {
+				all = append(all, BindingResource().Key(c, "", r.name))
+			}
+		}
+	}
+	return all
+}
+
+// Owner returns the name of the binding of a cluster that owns gr, and that binding.
+func (b *Bindings) Owner(c cluster.Name, gr schema.GroupResource) (string, *Binding) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if r, _ := owner(b.clusters[c], gr); r != nil {
+		return r.name, &r.Binding
+	}
+	return "", nil
+}
+
+// owner returns the row that has gr, and the resource in it.
+func owner(rows []bindingRow, gr schema.GroupResource) (*bindingRow, Bound) {
+	for i := range rows {
+		for _, bound := range rows[i].Bound {
+			if bound.GroupResource == gr {
+				return &rows[i], bound
+			}
+		}
+	}
+	return nil, Bound{}
+}
+
+// Find implements [serve.Source]. The evidence is the binding.
+func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	r, bound := owner(b.clusters[c], gr)
+	if r == nil {
+		return serve.Found{}, false
+	}
+	content, ok := b.definitions.Bound(bound.UID, r.Deleting)
+	if !ok {
+		return serve.Found{}, false
+	}
+	on := BindingResource().Key(c, "", r.name)
+	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: []serve.Evidence{{Key: on, Revision: r.revision}}}, true
+}
+
+// All implements [serve.Source].
+func (b *Bindings) All(c cluster.Name) []serve.Served {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []serve.Served
+	for _, r := range b.clusters[c] {
+		for _, bound := range r.Bound {
+			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
+				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
+			}
+		}
+	}
+	return all
+}
+
+// Anywhere implements [serve.Source].
+func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.shared {
+		if slices.ContainsFunc(s.Bound, func(bound Bound) bool { return bound.GroupResource == gr }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reset implements [feed.Follower].
+func (b *Bindings) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.building = map[cluster.Name][]bindingRow{}
+}
+
+// Done implements [feed.Follower].
+func (b *Bindings) Done() {
+	b.mu.Lock()
+	old := b.clusters
+	b.clusters, b.building = b.building, nil
+	for _, rows := range old {
+		for _, r := range rows {
+			b.release(r.sharedBinding)
+		}
+	}
+	members := map[cluster.Name][]ExportName{}
+	for c, rows := range b.clusters {
+		members[c] = exportsOf(rows)
+	}
+	last := b.last
+	b.mu.Unlock()
+	b.Members.Replace(members, last)
+	b.resolver.Rebuilt()
+}
+
+// exportsOf returns the exports that rows bind.
+func exportsOf(rows []bindingRow) []ExportName {
+	var all []ExportName
+	for _, r := range rows {
+		if len(r.Bound) > 0 && !slices.Contains(all, r.Export) {
+			all = append(all, r.Export)
+		}
+	}
+	return all
+}
+
+// Apply implements [feed.Follower].
+func (b *Bindings) Apply(e feed.Event) {
+	if e.Key.Resource != BindingResource() {
+		return
+	}
+	var now *Binding
+	if !e.Deleted() {
+		var err error
+		if now, err = decodeBinding(e); err != nil {
+			klog.Background().Error(err, "Binding is ignored", "key", e.Key.String())
+		}
+	}
+	before, members, used := b.put(e, now)
+	if !used {
+		return
+	}
+	b.Members.Put(e.Key.Cluster, members, e.Revision)
+	for _, of := range []*Binding{before, now} {
+		if of != nil {
+			for _, bound := range of.Bound {
+				b.resolver.Changed(e.Key.Cluster, bound.GroupResource)
+			}
+		}
+	}
+	if b.changed != nil {
+		b.changed(e.Key.Cluster)
+	}
+}
+
+// put stores a binding, or removes it if now is nil. It returns what was stored before and the
+// exports that the cluster binds now, and whether the rows are in use, rather than a part of a
+// rebuild.
+func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []ExportName, used bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = max(b.last, e.Revision)
+	to, used := b.clusters, true
+	if b.building != nil {
+		to, used = b.building, false
+	}
+	rows := to[e.Key.Cluster]
+	i, found := searchBinding(rows, e.Key.Name)
+	if found {
+		before = &rows[i].Binding
+		defer b.release(rows[i].sharedBinding)
+	}
+	switch {
+	case now == nil && found:
+		rows = slices.Delete(rows, i, i+1)
+	case now == nil:
+	case found:
+		rows[i] = bindingRow{e.Key.Name, e.Revision, b.share(now)}
+	default:
+		rows = slices.Insert(rows, i, bindingRow{e.Key.Name, e.Revision, b.share(now)})
+	}
+	if to[e.Key.Cluster] = rows; len(rows) == 0 {
+		delete(to, e.Key.Cluster)
+	}
+	return before, exportsOf(rows), used
+}
+
+func searchBinding(rows []bindingRow, name string) (int, bool) {
+	return slices.BinarySearchFunc(rows, name, func(r bindingRow, name string) int { return strings.Compare(r.name, name) })
+}
+
+// share returns the shared copy of a binding, for one more row. The caller holds mu.
+func (b *Bindings) share(of *Binding) *sharedBinding {
+	text, _ := json.Marshal(of) // strings always encode
+	hash := sha256.Sum256(text)
+	s := b.shared[hash]
+	if s == nil {
+		s = &sharedBinding{Binding: *of, hash: hash}
+		b.shared[hash] = s
+	}
+	s.rows++
+	return s
+}
+
+// release gives up the copy of a row. The caller holds mu.
+func (b *Bindings) release(s *sharedBinding) {
+	if s.rows--; s.rows == 0 {
+		delete(b.shared, s.hash)
+	}
+}
+
+// decodeBinding decodes what is needed of an APIBinding.
+func decodeBinding(e feed.Event) (*Binding, error) {
+	var in struct {
+		Metadata struct {
+			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+		} `json:"metadata"`
+		Spec struct {
+			Reference apisv1alpha2.BindingReference `json:"reference"`
+		} `json:"spec"`
+		Status struct {
+			Cluster string                       `json:"apiExportClusterName"`
+			Bound   []apisv1alpha2.BoundResource `json:"boundResources"`
+		} `json:"status"`
+	}
+	if err := e.Unmarshal(context.Background(), &in); err != nil {
+		return nil, err
+	}
+	out := &Binding{Deleting: in.Metadata.DeletionTimestamp != nil}
+	if ref := in.Spec.Reference.Export; ref != nil {
+		out.Path, out.Name = ref.Path, ref.Name
+		out.Export = ExportName{cluster.Name(in.Status.Cluster), ref.Name}
+	}
+	for _, r := range in.Status.Bound {
+		out.Bound = append(out.Bound, Bound{
+			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},
+			UID:           unique.Make(r.Schema.UID).Value(), Identity: unique.Make(r.Schema.IdentityHash).Value(),
+		})
+	}
+	return out, nil
+}

@@ -1,0 +1,176 @@
+package bind
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/storage"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// An invalidSchemaError means that a schema of an export is missing, or of another resource.
+type invalidSchemaError struct{ why string }
+
+func (e *invalidSchemaError) Error() string { return e.why }
+
+// bound returns what the binding gives its cluster, and makes the definitions of new schemas. It
+// collects the conditions on which the decision depends.
+func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]apisv1alpha2.BoundResource, error) {
+	before := s.binding.Status.BoundResources
+	var all []apisv1alpha2.BoundResource
+	taken := &takenError{}
+	groups := sets.New[string]()
+	for _, r := range e.Resources {
+		now, err := s.define(ctx, name.Cluster, r)
+		if err != nil {
+			return nil, err
+		}
+		if !groups.Has(r.Group) {
+			groups.Insert(r.Group)
+			if err := s.reserve(ctx, r.Group); err != nil {
+				return nil, err
+			}
+		}
+		if why := s.conflict(r.GroupResource, now.Spec); why != "" {
+			taken.conflicts = append(taken.conflicts, why)
+			continue
+		}
+		b := apisv1alpha2.BoundResource{
+			Group: r.Group, Resource: r.Resource,
+			Schema:          apisv1alpha2.BoundSchema{Name: now.Name, UID: string(now.UID), IdentityHash: e.Identity},
+			StorageVersions: []string{storageVersion(now)},
+		}
+		if i := slices.IndexFunc(before, func(b apisv1alpha2.BoundResource) bool { return b.Group == r.Group && b.Resource == r.Resource }); i >= 0 {
+			for _, v := range before[i].StorageVersions { // objects may still be stored in them
+				if !slices.Contains(b.StorageVersions, v) {
+					b.StorageVersions = append(b.StorageVersions, v)
+				}
+			}
+		}
+		all = append(all, b)
+	}
+	if len(taken.conflicts) > 0 {
+		return nil, taken
+	}
+	return all, nil
+}
+
+func storageVersion(s *apisv1alpha1.APIResourceSchema) string {
+	for _, v := range s.Spec.Versions {
+		if v.Storage {
+			return v.Name
+		}
+	}
+	return ""
+}
+
+// reserve adds the condition that no other write claims names in a group of the cluster
+// meanwhile. It waits until this process knows the names that are claimed now.
+func (s *settling) reserve(ctx context.Context, group string) error {
+	claims := serve.Claims(s.cluster, group)
+	if slices.ContainsFunc(s.names, func(c *store.Condition) bool { return c.On == claims }) {
+		return nil // groups share keys
+	}
+	revision, at, err := s.store.Revision(ctx, claims)
+	if err != nil {
+		return err
+	}
+	s.names = append(s.names, &store.Condition{
+		Of: BindingResource(), On: claims, Revision: revision, Advance: true,
+		Renew: func(context.Context, int64) (int64, error) { return 0, errMoved },
+	})
+	return s.store.Feed().Await(ctx, at)
+}
+
+// conflict returns why the cluster cannot have a resource through the binding, "" if it can.
+func (s *settling) conflict(gr schema.GroupResource, spec apisv1alpha1.APIResourceSchemaSpec) string {
+	own := s.Bindings.Get(s.cluster, s.binding.Name)
+	if own != nil && slices.ContainsFunc(own.Bound, func(b Bound) bool { return b.GroupResource == gr }) {
+		return ""
+	}
+	if other, _ := s.Bindings.Owner(s.cluster, gr); other != "" {
+		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)
+	}
+	if why := s.definitions.NameConflict(s.cluster, spec.Group, spec.Names); why != "" {
+		return fmt.Sprintf("%s: %s", gr, why)
+	}
+	return ""
+}
+
+// Shape returns the resources of an export.
+func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Shape, error) {
+	var all []serve.Served
+	for _, r := range e.Resources {
+		uid, known := a.Schemas.Get(name.Cluster, "", r.Schema)
+		content, found := a.definitions.Bound(uid, false)
+		if !known || !found {
+			s, err := a.define(ctx, name.Cluster, r)
+			if err != nil {
+				return nil, err
+			}
+			if content, found = a.definitions.Bound(string(s.UID), false); !found {
+				return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s cannot be served", r.Schema)}
+			}
+		}
+		all = append(all, serve.Served{Content: content, Identity: e.Identity})
+	}
+	return serve.NewShape(all...), nil
+}
+
+// define returns a schema of an export. It makes the definition that serves the bindings to
+// the schema, unless it exists.
+func (a *APIs) define(ctx context.Context, c cluster.Name, r Exported) (*apisv1alpha1.APIResourceSchema, error) {
+	found := &apisv1alpha1.APIResourceSchema{}
+	rev, err := a.store.ReadInto(ctx, SchemaResource().Key(c, "", r.Schema), found)
+	switch {
+	case err != nil:
+		return nil, err
+	case rev == 0:
+		return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s of the APIExport does not exist", r.Schema)}
+	case found.Spec.Group != r.Group || found.Spec.Names.Plural != r.Resource:
+		return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s is not of %s", r.Schema, r.GroupResource)}
+	}
+	if _, known := a.definitions.Bound(string(found.UID), false); known {
+		return found, nil
+	}
+	crd, err := found.CustomResourceDefinition()
+	if err != nil {
+		return nil, &invalidSchemaError{err.Error()}
+	}
+	crd.ObjectMeta = newMeta("", string(found.UID))
+	crd.UID = types.UID(found.UID)
+	crd.Annotations = map[string]string{apisv1alpha2.BoundCRDAnnotation: "", "apis.kcp.io/schema-cluster": string(c), "apis.kcp.io/schema-name": found.Name}
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+	crd.Status.AcceptedNames = crd.Spec.Names
+	crd.Status.StoredVersions = []string{storageVersion(found)}
+	for _, t := range []apiextensionsv1.CustomResourceDefinitionConditionType{apiextensionsv1.NamesAccepted, apiextensionsv1.Established} {
+		crd.Status.Conditions = append(crd.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{
+			Type: t, Status: apiextensionsv1.ConditionTrue, Reason: "Bound", LastTransitionTime: crd.CreationTimestamp,
+		})
+	}
+	rev, err = a.store.Commit(ctx, []store.Write{{Resource: serve.CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Object: crd}})
+	switch {
+	case storage.IsExist(err): // another binding made it
+		return found, a.store.Feed().CatchUp(ctx)
+	case err != nil:
+		return nil, err
+	}
+	return found, a.store.Feed().Await(ctx, rev)
+}
+
+// equal reports whether two bindings have the same labels, finalizers and status.
+func equal(a, b *apisv1alpha2.APIBinding) bool {
+	return reflect.DeepEqual(a.Labels, b.Labels) && slices.Equal(a.Finalizers, b.Finalizers) && equality.Semantic.DeepEqual(a.Status, b.Status)
+}

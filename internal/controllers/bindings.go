@@ -1,0 +1,170 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// Bindings keeps the status of APIBindings up to date. A binding depends on its export, on the
+// schemas of the export, and on the names that others have in its cluster.
+func Bindings(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key {
+		return loopKeys(d.APIs.Bindings.Keys(func(b *bind.Binding) bool { return !b.Deleting }))
+	})
+	d.Store.Feed().Follow(&bindingCauses{inbox, d.APIs})
+	return control.Loop{
+		Name: "apibindings",
+		On:   d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(d.APIs.Reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+	}
+}
+
+// bindingCauses finds the bindings that a change may concern.
+type bindingCauses struct {
+	*inbox
+	apis *bind.APIs
+}
+
+// Reset implements [feed.Follower].
+func (*bindingCauses) Reset() {}
+
+// Apply implements [feed.Follower].
+func (f *bindingCauses) Apply(e feed.Event) {
+	c, name := e.Key.Cluster, e.Key.Name
+	switch e.Key.Resource {
+	case bind.BindingResource():
+		if !e.Deleted() {
+			f.put(keyOf(e.Key))
+			return
+		}
+		f.unsettled(e.Key)
+	case serve.CustomResourceDefinitions():
+		if e.Deleted() {
+			f.unsettled(e.Key)
+		}
+	case bind.ExportResource():
+		f.among(func(b *bind.Binding) bool {
+			return b.Export == bind.ExportName{Cluster: c, Name: name} || b.Export.Cluster == "" && b.Name == name
+		})
+	case bind.SchemaResource():
+		if exports := f.apis.With(c, name); len(exports) > 0 && !e.Deleted() {
+			f.among(func(b *bind.Binding) bool { return exports[b.Export] })
+		}
+	}
+}
+
+// unsettled wakes the loop for the bindings of a cluster without resources: the names that they
+// need may be free now.
+func (f *bindingCauses) unsettled(k keys.Key) {
+	for name, b := range f.apis.Bindings.Of(k.Cluster) {
+		if len(b.Bound) == 0 {
+			f.put(control.Key{Cluster: k.Cluster, Name: name})
+		}
+	}
+}
+
+// among wakes the loop for the bindings that are selected.
+func (f *bindingCauses) among(selected func(*bind.Binding) bool) {
+	for _, k := range loopKeys(f.apis.Bindings.Keys(selected)) {
+		f.put(k)
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *bindingCauses) Done() {
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}
+
+// BindingDeletion deletes the objects that a cluster has through an APIBinding that is being
+// deleted, and then removes the finalizer of the binding.
+func BindingDeletion(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key {
+		return loopKeys(d.APIs.Bindings.Keys(func(b *bind.Binding) bool { return b.Deleting }))
+	})
+	d.Store.Feed().Follow(&endingBindings{inbox, d})
+	return control.Loop{
+		Name: "apibinding-deletion",
+		On:   d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(d.endBinding(ctx, k), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+	}
+}
+
+// endingBindings finds bindings when their deletion begins, and again when the last object of
+// one of their resources is deleted.
+type endingBindings struct {
+	*inbox
+	deps Deps
+}
+
+// Reset implements [feed.Follower].
+func (*endingBindings) Reset() {}
+
+// Apply implements [feed.Follower].
+func (f *endingBindings) Apply(e feed.Event) {
+	name := e.Key.Name
+	switch {
+	case e.Key.Resource == bind.BindingResource():
+	case e.Key.Root == keys.Custom && e.Key.Identity != "" && e.Deleted() && f.deps.Store.Feed().Ledger().Objects(e.Key.Cluster, e.Key.Resource) == 0:
+		name, _ = f.deps.APIs.Bindings.Owner(e.Key.Cluster, e.Key.GroupResource())
+	default:
+		return
+	}
+	if b := f.deps.APIs.Bindings.Get(e.Key.Cluster, name); b != nil && b.Deleting {
+		f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *endingBindings) Done() {
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}
+
+// endBinding continues the deletion of a binding.
+func (d Deps) endBinding(ctx context.Context, k control.Key) error {
+	b := d.APIs.Bindings.Get(k.Cluster, k.Name)
+	if b == nil || !b.Deleting {
+		return nil
+	}
+	all := &instances{deps: d, cluster: k.Cluster}
+	for _, r := range d.APIs.Abandoned(k.Cluster, k.Name) {
+		left, err := all.empty(ctx, r.Resource())
+		if err != nil {
+			return fmt.Errorf("%w; %w", err, d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.ResourceDeletionFailed, err.Error()))
+		}
+		n, err := d.Store.Count(ctx, k.Cluster, r.Resource())
+		switch {
+		case err != nil:
+			return err
+		case n == 0:
+			continue
+		case left == "":
+			return control.After(0) // objects that were created meanwhile
+		}
+		if err := d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.SomeFinalizersRemain, fmt.Sprintf("%d objects of %s are left; %s", n, r.GroupResource, left)); err != nil {
+			return err
+		}
+		if all.unreadable {
+			return control.After(unreadableAgain)
+		}
+		return control.After(instancesAgain)
+	}
+	return d.APIs.Release(ctx, k.Cluster, k.Name)
+}

@@ -1,0 +1,85 @@
+package controllers
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+)
+
+// EndpointSlices keeps the endpoints of APIExportEndpointSlices up to date. They change with the
+// export, and with its first and its last binding.
+func EndpointSlices(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Slices.Keys()) })
+	d.Store.Feed().Follow(&sliceCauses{inbox, d.APIs, map[bind.ExportName]struct{}{}})
+	return control.Loop{
+		Name: "apiexportendpointslices",
+		On:   d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(d.APIs.ReconcileSlice(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+		},
+	}
+}
+
+// sliceCauses finds the slices that a change may concern.
+type sliceCauses struct {
+	*inbox
+	apis  *bind.APIs
+	bound map[bind.ExportName]struct{} // exports that somebody binds
+}
+
+// Reset implements [feed.Follower].
+func (f *sliceCauses) Reset() { clear(f.bound) }
+
+// Apply implements [feed.Follower].
+func (f *sliceCauses) Apply(e feed.Event) {
+	switch e.Key.Resource {
+	case bind.SliceResource():
+		f.put(keyOf(e.Key))
+	case bind.ExportResource():
+		f.of(e.Key.Name)
+	case bind.BindingResource():
+		if b := f.apis.Bindings.Get(e.Key.Cluster, e.Key.Name); b != nil && len(b.Bound) > 0 {
+			f.note(b.Export)
+		} else {
+			for export := range f.bound { // the binding had one of them
+				f.note(export)
+			}
+		}
+	}
+}
+
+// note wakes the loop if an export has got its first binding or lost its last.
+func (f *sliceCauses) note(export bind.ExportName) {
+	_, was := f.bound[export]
+	is := f.apis.Bindings.Bound(export)
+	switch {
+	case was == is:
+		return
+	case is:
+		f.bound[export] = struct{}{}
+	default:
+		delete(f.bound, export)
+	}
+	f.of(export.Name)
+}
+
+// of wakes the loop for the slices of exports of a name.
+func (f *sliceCauses) of(name string) {
+	for _, k := range f.apis.Slices.Keys() {
+		if s, ok := f.apis.Slices.Get(k.Cluster, "", k.Name); ok && s.Name == name {
+			f.put(keyOf(k))
+		}
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *sliceCauses) Done() {
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}

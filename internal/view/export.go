@@ -1,0 +1,202 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// ExportsConfig holds the dependencies of [Exports]. All fields are required.
+type ExportsConfig struct {
+	// Guard authorizes the use of a view.
+	Guard authorizer.Authorizer
+	// APIs returns the exports and bindings.
+	APIs func() *bind.APIs
+	// Discovery describes the resources of a view.
+	Discovery func(context.Context, *serve.Shape) (http.Handler, error)
+}
+
+// Exports are the views of providers. The view of an export has the objects of its resources
+// in all clusters that bind it. RBAC of the export's cluster guards it, as apiexports/content.
+type Exports struct {
+	config  ExportsConfig
+	lasting lasting
+}
+
+// NewExports returns the views.
+func NewExports(c ExportsConfig) *Exports {
+	return &Exports{config: c, lasting: newLasting()}
+}
+
+// Follow makes the views follow the bindings. Call it before the change feed starts.
+func (v *Exports) Follow(b *bind.Bindings) { b.OnChange(v.lasting.changed) }
+
+// Name implements [View].
+func (v *Exports) Name() string { return "apiexport" }
+
+// Parse implements [View].
+func (v *Exports) Parse(rest string) (*Request, error) {
+	home, rest, _ := strings.Cut(rest, "/")
+	name, rest, _ := strings.Cut(rest, "/")
+	word, rest, found := strings.Cut(rest, "/")
+	at, path, _ := strings.Cut(rest, "/")
+	if home == "" || name == "" || !found || word != "clusters" || at == "" {
+		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>/<export>/clusters/<name or *>/…", Prefix, v.Name()))
+	}
+	return newRequest(home, name, at, path), nil
+}
+
+// newRequest returns the request for a view that belongs to cluster home. An invalid home gives
+// the same answer as a view of another owner, and paths lead nowhere in a view.
+func newRequest(home, id, at, path string) *Request {
+	r := &Request{ID: id, Home: cluster.Name(home), Cluster: cluster.Name(at), Path: "/" + path}
+	if _, err := cluster.ParseName(home); err != nil {
+		r.Home = cluster.NewName()
+	}
+	if _, err := cluster.ParseName(at); err != nil && r.Cluster != cluster.All {
+		r.Cluster = cluster.NewName()
+	}
+	return r
+}
+
+// Plan implements [View].
+func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
+	ctx := req.Context()
+	u, known := request.UserFrom(ctx)
+	info, ok := request.RequestInfoFrom(ctx)
+	if !known || !ok {
+		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	}
+	guard := authorizer.AttributesRecord{
+		User: u, Verb: info.Verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
+		Resource: "apiexports", Subresource: "content", Name: r.ID, ResourceRequest: true,
+	}
+	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(&Refusal{guard, reason}, err)
+	}
+	name := bind.ExportName{Cluster: r.Home, Name: r.ID}
+	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
+	if !ok {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apiexports"}, r.ID)
+	}
+	shape, err := v.config.APIs().Shape(ctx, name, export)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
+	}
+	p, err := v.plan(req, r, &viewing{name, info, u, shape})
+	if err == nil {
+		p.Reason = "the user may " + info.Verb + " the content of APIExport " + r.ID
+	}
+	return p, err
+}
+
+// A viewing is a request for the view of an export by an authorized user.
+type viewing struct {
+	export bind.ExportName
+	info   *request.RequestInfo
+	user   user.Info
+	shape  *serve.Shape
+}
+
+var apiBindings = schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apibindings"}
+
+func (v *Exports) plan(req *http.Request, r *Request, of *viewing) (*Plan, error) {
+	gr := schema.GroupResource{Group: of.info.APIGroup, Resource: of.info.Resource}
+	served, exported := of.shape.Find(gr)
+	switch {
+	case !of.info.IsResourceRequest && describes(of.info.Path):
+		page, err := v.config.Discovery(req.Context(), of.shape)
+		return &Plan{User: of.user, Page: page}, err
+	case !of.info.IsResourceRequest:
+		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
+	case !exported && gr != apiBindings:
+		return nil, notFound(fmt.Sprintf("the export has no resource %s", gr))
+	case r.Cluster == cluster.All:
+		return v.everywhere(req, of, gr, serve.Found{Served: served})
+	}
+	return v.inCluster(req, r, of, gr)
+}
+
+// everywhere plans a request for all clusters that bind the export.
+func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupResource, f serve.Found) (*Plan, error) {
+	if err := onlyReads(req, of.info, gr); err != nil {
+		return nil, err
+	}
+	p := &Plan{User: of.user, Scope: func() (*feed.Set, func()) { return v.config.APIs().Bindings.Members.Use(of.export) }}
+	if gr == apiBindings {
+		var err error
+		p.Query, err = ownBindings(req.URL.Query(), of.export)
+		return p, err
+	}
+	p.Context = with(func(ctx context.Context) context.Context { return serve.WithViewed(ctx, f) })
+	return p, nil
+}
+
+// ownBindings adds the selector of the bindings of an export to a query.
+func ownBindings(query url.Values, e bind.ExportName) (url.Values, error) {
+	return selecting(query, labels.Set{apisv1alpha2.ExportLabel: apisv1alpha2.ExportLabelValue(string(e.Cluster), e.Name)})
+}
+
+// inCluster plans a request for one cluster that binds the export.
+func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schema.GroupResource) (*Plan, error) {
+	attributes, err := filters.GetAuthorizerAttributes(req.Context())
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	member := func(context.Context) bool { return v.config.APIs().Bindings.Members.Has(r.Cluster, of.export) }
+	if !member(req.Context()) {
+		return nil, &Refusal{attributes, auth.Denied}
+	}
+	verbs := []string{rbacv1.VerbAll}
+	p := &Plan{}
+	if gr == apiBindings {
+		verbs = []string{"get", "list", "watch"}
+		b := v.config.APIs().Bindings.Get(r.Cluster, of.info.Name)
+		if of.info.Verb == "get" && (b == nil || b.Export != of.export) {
+			return nil, apierrors.NewNotFound(gr, of.info.Name)
+		}
+		if of.info.Verb != "get" {
+			p.Query, err = ownBindings(req.URL.Query(), of.export)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	grant := &auth.Grant{Cluster: r.Cluster, Group: auth.ProviderGroupPrefix + string(of.export.Cluster) + ":" + of.export.Name, Rules: []rbacv1.PolicyRule{
+		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
+		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
+	}}
+	if !grant.Allows(attributes) {
+		return nil, &Refusal{attributes, "the view of an export only reads " + gr.String()}
+	}
+	who := auth.SeenFrom(r.Cluster, of.user)
+	p.User = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
+	p.Context = func(ctx context.Context) (context.Context, func()) {
+		ctx = auth.WithGrant(ctx, grant)
+		if of.info.Verb != "watch" {
+			return ctx, func() {}
+		}
+		return v.lasting.until(ctx, r.Cluster, member)
+	}
+	return p, nil
+}
