@@ -149,8 +149,11 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 	if len(b.Spec.PermissionClaims) > 0 {
 		return r.Forbid(errors.New("spec.permissionClaims must be empty: claims have no effect yet"))
 	}
-	if b.Spec.Reference.Export == nil || r.GetOperation() != admission.Create {
-		return nil // the schema refuses it, or that the reference changes
+	if b.Spec.Reference.Export == nil {
+		return r.Forbid(errors.New("spec.reference.export must be set"))
+	}
+	if r.GetOperation() != admission.Create {
+		return nil // the schema refuses another reference
 	}
 	ref := *b.Spec.Reference.Export
 	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIBinding: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))

@@ -9,9 +9,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apiserver/pkg/storage"
 
@@ -30,7 +32,9 @@ import (
 type Export struct {
 	Name string
 	// Identity is empty before the export has one.
-	Identity  string
+	Identity string
+	// Secret is the namespace and name of the secret of the identity.
+	Secret    types.NamespacedName
 	Resources []Exported
 	Deleting  bool
 }
@@ -44,6 +48,9 @@ type Exported struct {
 
 func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 	out := &Export{Name: e.Name, Identity: e.Status.IdentityHash, Deleting: e.DeletionTimestamp != nil}
+	if i := e.Spec.Identity; i != nil && i.SecretRef != nil {
+		out.Secret = types.NamespacedName{Namespace: i.SecretRef.Namespace, Name: i.SecretRef.Name}
+	}
 	for _, r := range e.Spec.Resources {
 		out.Resources = append(out.Resources, Exported{schema.GroupResource{Group: r.Group, Resource: r.Name}, r.Schema})
 	}
@@ -87,6 +94,30 @@ func (a *APIs) createExport(ctx context.Context, c cluster.Name, obj *unstructur
 		return err
 	}
 	return a.finish(ctx, c, stored, obj, rev)
+}
+
+// ReconcileExport checks the identity of an export against its secret.
+func (a *APIs) ReconcileExport(ctx context.Context, c cluster.Name, name string) error {
+	e := &apisv1alpha2.APIExport{}
+	rev, err := a.store.ReadInto(ctx, ExportResource().Key(c, "", name), e)
+	if err != nil || rev == 0 || e.DeletionTimestamp != nil {
+		return err
+	}
+	before := e.DeepCopy()
+	ref, key, err := a.identity(ctx, c, e)
+	if err != nil {
+		return err
+	}
+	settleIdentity(e, ref, key)
+	if equality.Semantic.DeepEqual(before, e) {
+		return nil
+	}
+	stored, err := values.Unstructured(e, apisv1alpha2.GroupVersion.WithKind("APIExport"))
+	if err != nil {
+		return err
+	}
+	_, err = a.store.Commit(ctx, []store.Write{{Resource: ExportResource(), Cluster: c, Object: stored, Expect: rev}})
+	return err
 }
 
 // finish completes an object that Commit has stored, and waits until this process knows it.

@@ -54,6 +54,7 @@ func All(d Deps) []control.Loop {
 		DefinitionNames(d),
 		DefinitionDeletion(d),
 		StorageRenewal(d),
+		Exports(d),
 		Bindings(d),
 		BindingDeletion(d),
 		EndpointSlices(d),

@@ -1,0 +1,55 @@
+package controllers
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+)
+
+// Exports checks the identity of APIExports after their secret has changed.
+func Exports(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Exports.Keys()) })
+	d.Store.Feed().Follow(&exportCauses{inbox, d.APIs})
+	return control.Loop{
+		Name: "apiexports",
+		On:   d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(d.APIs.ReconcileExport(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+	}
+}
+
+// exportCauses finds the exports that a change concerns.
+type exportCauses struct {
+	*inbox
+	apis *bind.APIs
+}
+
+// Reset implements [feed.Follower].
+func (*exportCauses) Reset() {}
+
+// Apply implements [feed.Follower].
+func (f *exportCauses) Apply(e feed.Event) {
+	switch e.Key.Resource {
+	case bind.ExportResource():
+		f.put(keyOf(e.Key))
+	case secrets:
+		for _, x := range f.apis.Exports.List(e.Key.Cluster, "") {
+			if x.Secret.Namespace == e.Key.Namespace && x.Secret.Name == e.Key.Name {
+				f.put(control.Key{Cluster: e.Key.Cluster, Name: x.Name})
+			}
+		}
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *exportCauses) Done() {
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}
