@@ -86,12 +86,13 @@ type ShardRequirement struct {
 // +kubebuilder:validation:XValidation:rule="!format.labelValue().validate(self).hasValue()",message="the value must be a label value"
 type LabelValue string
 
-// LabelSelector returns s in the form that the Kubernetes libraries understand.
+// LabelSelector returns s in the form that the Kubernetes libraries understand. A nil s
+// selects all shards.
 func (s *ShardSelector) LabelSelector() *metav1.LabelSelector {
-	if s == nil {
-		return nil
-	}
 	out := &metav1.LabelSelector{}
+	if s == nil {
+		return out
+	}
 	for key, value := range s.MatchLabels {
 		out = metav1.AddLabelToSelector(out, key, string(value))
 	}
