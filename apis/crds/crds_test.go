@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +16,9 @@ import (
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -23,11 +26,13 @@ import (
 	"github.com/unforked/kcp/apis/crds"
 )
 
-// A definition is a CustomResourceDefinition as a server would serve it.
+// A definition is one version of a CustomResourceDefinition as a server would serve it.
 type definition struct {
 	crd     *apiextensions.CustomResourceDefinition
 	schema  *structural.Structural
 	columns []apiextensions.CustomResourceColumnDefinition
+	version string
+	storage bool // of this version
 	status  bool
 
 	openAPI validation.SchemaValidator
@@ -36,7 +41,7 @@ type definition struct {
 
 // load takes the way that a definition takes when it is sent to a server, and
 // fails the test where the server would refuse it.
-func load(t *testing.T, name string) definition {
+func load(t *testing.T, name, version string) definition {
 	t.Helper()
 	raw, err := crds.YAML(name)
 	if err != nil {
@@ -48,8 +53,13 @@ func load(t *testing.T, name string) definition {
 	}
 	apiextensionsv1.SetDefaults_CustomResourceDefinition(&v1)
 	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&v1.Spec)
-	v1.Status.StoredVersions = []string{"v1alpha1"} // as the registry does on create
-	d := definition{crd: &apiextensions.CustomResourceDefinition{}}
+	d := definition{crd: &apiextensions.CustomResourceDefinition{}, version: version}
+	for _, v := range v1.Spec.Versions {
+		if v.Storage {
+			v1.Status.StoredVersions = []string{v.Name} // as the registry does on create
+			d.storage = v.Name == version
+		}
+	}
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&v1, d.crd, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -57,26 +67,24 @@ func load(t *testing.T, name string) definition {
 		t.Fatal(errs.ToAggregate())
 	}
 
-	version, err := apiextensions.GetSchemaForVersion(d.crd, "v1alpha1")
+	validated, err := apiextensions.GetSchemaForVersion(d.crd, version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.schema, err = structural.NewStructural(version.OpenAPIV3Schema); err != nil {
+	if d.schema, err = structural.NewStructural(validated.OpenAPIV3Schema); err != nil {
 		t.Fatal(err)
 	}
 	if errs := structural.ValidateStructural(nil, d.schema); len(errs) > 0 {
 		t.Fatal(errs.ToAggregate())
 	}
-	if d.openAPI, _, err = validation.NewSchemaValidator(version.OpenAPIV3Schema); err != nil {
+	if d.openAPI, _, err = validation.NewSchemaValidator(validated.OpenAPIV3Schema); err != nil {
 		t.Fatal(err)
 	}
-	if d.rules = cel.NewValidator(d.schema, true, celconfig.PerCallLimit); d.rules == nil {
-		t.Fatal("no rules")
-	}
-	if d.columns, err = apiextensions.GetColumnsForVersion(d.crd, "v1alpha1"); err != nil {
+	d.rules = cel.NewValidator(d.schema, true, celconfig.PerCallLimit) // nil if there are no rules
+	if d.columns, err = apiextensions.GetColumnsForVersion(d.crd, version); err != nil {
 		t.Fatal(err)
 	}
-	sub, err := apiextensions.GetSubresourcesForVersion(d.crd, "v1alpha1")
+	sub, err := apiextensions.GetSubresourcesForVersion(d.crd, version)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +96,15 @@ func load(t *testing.T, name string) definition {
 // d filled in.
 func (d definition) object(t *testing.T, text string) map[string]any {
 	t.Helper()
-	var o map[string]any
-	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
 		t.Fatalf("%v in %s", err, text)
 	}
-	o["apiVersion"] = d.crd.Spec.Group + "/v1alpha1"
+	var o map[string]any
+	if err := utiljson.Unmarshal(raw, &o); err != nil { // with whole numbers, as in a server
+		t.Fatalf("%v in %s", err, text)
+	}
+	o["apiVersion"] = d.crd.Spec.Group + "/" + d.version
 	o["kind"] = d.crd.Spec.Names.Kind
 	defaulting.Default(o, d.schema)
 	return o
@@ -108,9 +120,13 @@ func (d definition) refusals(t *testing.T, old, next map[string]any) []string {
 		oldValue = old
 		errs = validation.ValidateCustomResourceUpdate(nil, next, old, d.openAPI)
 	}
-	ruled, _ := d.rules.Validate(t.Context(), nil, d.schema, next, oldValue, celconfig.RuntimeCELCostBudget)
+	if d.rules != nil {
+		ruled, _ := d.rules.Validate(t.Context(), nil, d.schema, next, oldValue, celconfig.RuntimeCELCostBudget)
+		errs = append(errs, ruled...)
+	}
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, d.schema, next)...)
 	var lines []string
-	for _, e := range append(errs, ruled...) {
+	for _, e := range errs {
 		lines = append(lines, e.Error())
 	}
 	return lines
@@ -121,8 +137,15 @@ func TestNames(t *testing.T) {
 	if diff := cmp.Diff(want, crds.Names()); diff != "" {
 		t.Error(diff)
 	}
-	for _, name := range crds.Names() {
-		if d := load(t, name); d.crd.Name != name {
+	want = append(want, "apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexports.apis.kcp.io",
+		"apiresourceschemas.apis.kcp.io", "clustercachedresourceendpointslices.cache.kcp.io", "clustercachedresources.cache.kcp.io",
+		"partitions.topology.kcp.io", "partitionsets.topology.kcp.io", "shards.core.kcp.io")
+	slices.Sort(want)
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(crds.All()))); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range crds.All() {
+		if d := load(t, name, "v1alpha1"); d.crd.Name != name {
 			t.Errorf("%q is the definition of %q", name, d.crd.Name)
 		}
 	}
@@ -133,224 +156,41 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// conditionFields are the fields of each item of a list of conditions.
-const conditionFields = `
-status.conditions: array
-status.conditions[]: object required=[lastTransitionTime status type]
-status.conditions[].lastTransitionTime: string(date-time)
-status.conditions[].message: string
-status.conditions[].reason: string
-status.conditions[].severity: string
-status.conditions[].status: string
-status.conditions[].type: string`
-
-const initializerPattern = `pattern=^(([a-z0-9]([-a-z0-9]*[a-z0-9])?:)+[a-z0-9][-a-z0-9]*[a-z0-9]|system:.+)$`
-
-const phase = `status.phase: string default="Scheduling" enum=[Scheduling Initializing Ready Unavailable Inactive Terminating Deleting]`
-
-// TestWireFormat spells out what clients depend on, so that no change of a Go
-// type changes it unnoticed.
+// TestWireFormat compares each definition with a file that spells out what clients depend
+// on, so that no change of a Go type changes it unnoticed.
 func TestWireFormat(t *testing.T) {
-	for name, want := range map[string]string{
-		"logicalclusters.core.kcp.io": `
-Cluster logicalclusters logicalcluster [] LogicalCluster LogicalClusterList [kcp] status=true
-column Phase=.status.phase
-column URL=.status.URL
-column Age=.metadata.creationTimestamp
-spec: object default={}
-spec.createdBy: object
-spec.createdBy.extra: object
-spec.createdBy.extra{}: array
-spec.createdBy.extra{}[]: string
-spec.createdBy.groups: array
-spec.createdBy.groups[]: string
-spec.createdBy.uid: string
-spec.createdBy.username: string
-spec.directlyDeletable: boolean default=false
-spec.initializers: array
-spec.initializers[]: string ` + initializerPattern + `
-spec.owner: object required=[apiVersion cluster name resource uid]
-spec.owner.apiVersion: string pattern=^([^/]+/)?[^/]+$
-spec.owner.cluster: string minLength=1
-spec.owner.name: string minLength=1
-spec.owner.namespace: string
-spec.owner.resource: string minLength=1
-spec.owner.uid: string
-spec.terminators: array
-spec.terminators[]: string ` + initializerPattern + `
-status: object default={}
-status.URL: string` + conditionFields + `
-status.initializers: array
-status.initializers[]: string ` + initializerPattern + `
-` + phase + `
-status.terminators: array
-status.terminators[]: string ` + initializerPattern + `
-`,
-		"workspaceauthenticationconfigurations.tenancy.kcp.io": `
-Cluster workspaceauthenticationconfigurations workspaceauthenticationconfiguration [] WorkspaceAuthenticationConfiguration WorkspaceAuthenticationConfigurationList [kcp] status=false
-column Age=.metadata.creationTimestamp
-required=[spec]
-spec: object required=[jwt]
-spec.jwt: array
-spec.jwt[]: object required=[claimMappings issuer]
-spec.jwt[].claimMappings: object required=[username]
-spec.jwt[].claimMappings.extra: array
-spec.jwt[].claimMappings.extra[]: object required=[key valueExpression]
-spec.jwt[].claimMappings.extra[].key: string
-spec.jwt[].claimMappings.extra[].valueExpression: string
-spec.jwt[].claimMappings.groups: object
-spec.jwt[].claimMappings.groups.claim: string minLength=1
-spec.jwt[].claimMappings.groups.expression: string minLength=1
-spec.jwt[].claimMappings.groups.prefix: string
-spec.jwt[].claimMappings.uid: object
-spec.jwt[].claimMappings.uid.claim: string minLength=1
-spec.jwt[].claimMappings.uid.expression: string minLength=1
-spec.jwt[].claimMappings.username: object
-spec.jwt[].claimMappings.username.claim: string minLength=1
-spec.jwt[].claimMappings.username.expression: string minLength=1
-spec.jwt[].claimMappings.username.prefix: string
-spec.jwt[].claimValidationRules: array
-spec.jwt[].claimValidationRules[]: object
-spec.jwt[].claimValidationRules[].claim: string minLength=1
-spec.jwt[].claimValidationRules[].expression: string minLength=1
-spec.jwt[].claimValidationRules[].message: string minLength=1
-spec.jwt[].claimValidationRules[].requiredValue: string minLength=1
-spec.jwt[].issuer: object required=[url]
-spec.jwt[].issuer.audienceMatchPolicy: string
-spec.jwt[].issuer.audiences: array
-spec.jwt[].issuer.audiences[]: string
-spec.jwt[].issuer.certificateAuthority: string
-spec.jwt[].issuer.discoveryURL: string
-spec.jwt[].issuer.url: string
-spec.jwt[].userValidationRules: array
-spec.jwt[].userValidationRules[]: object required=[expression message]
-spec.jwt[].userValidationRules[].expression: string
-spec.jwt[].userValidationRules[].message: string
-`,
-		"workspaces.tenancy.kcp.io": `
-Cluster workspaces workspace [ws] Workspace WorkspaceList [kcp] status=true
-column Type=.spec.type.name
-column Region=.metadata.labels['region']
-column Phase=.status.phase
-column URL=.spec.URL
-column Age=.metadata.creationTimestamp
-required=[spec]
-spec: object default={}
-spec.URL: string
-spec.cluster: string
-spec.location: object
-spec.location.selector: object map=atomic
-spec.location.selector.matchExpressions: array list=atomic
-spec.location.selector.matchExpressions[]: object required=[key operator]
-spec.location.selector.matchExpressions[].key: string
-spec.location.selector.matchExpressions[].operator: string
-spec.location.selector.matchExpressions[].values: array list=atomic
-spec.location.selector.matchExpressions[].values[]: string
-spec.location.selector.matchLabels: object
-spec.location.selector.matchLabels{}: string
-spec.mount: object required=[ref]
-spec.mount.ref: object required=[apiVersion kind name]
-spec.mount.ref.apiVersion: string
-spec.mount.ref.kind: string
-spec.mount.ref.name: string
-spec.mount.ref.namespace: string
-spec.type: object required=[name]
-spec.type.name: string pattern=^[a-z][a-z0-9-]{0,62}
-spec.type.path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-status: object default={}` + conditionFields + `
-status.initializers: array
-status.initializers[]: string ` + initializerPattern + `
-` + phase + `
-status.terminators: array
-status.terminators[]: string ` + initializerPattern + `
-`,
-		"workspacetypes.tenancy.kcp.io": `
-Cluster workspacetypes workspacetype [] WorkspaceType WorkspaceTypeList [kcp] status=true
-column Age=.metadata.creationTimestamp
-spec: object
-spec.additionalWorkspaceLabels: object
-spec.additionalWorkspaceLabels{}: string
-spec.authenticationConfigurations: array
-spec.authenticationConfigurations[]: object required=[name]
-spec.authenticationConfigurations[].name: string
-spec.defaultAPIBindingLifecycle: string enum=[InitializeOnly Maintain]
-spec.defaultAPIBindings: array
-spec.defaultAPIBindings[]: object required=[export]
-spec.defaultAPIBindings[].export: string
-spec.defaultAPIBindings[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-spec.defaultChildWorkspaceType: object default={"name":"universal","path":"root"} required=[name]
-spec.defaultChildWorkspaceType.name: string pattern=^[a-z][a-z0-9-]{0,62}
-spec.defaultChildWorkspaceType.path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-spec.extend: object
-spec.extend.with: array
-spec.extend.with[]: object required=[name]
-spec.extend.with[].name: string pattern=^[a-z][a-z0-9-]{0,62}
-spec.extend.with[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-spec.initializer: boolean
-spec.initializerPermissions: array
-spec.initializerPermissions[]: object required=[verbs]
-spec.initializerPermissions[].apiGroups: array list=atomic
-spec.initializerPermissions[].apiGroups[]: string
-spec.initializerPermissions[].nonResourceURLs: array list=atomic
-spec.initializerPermissions[].nonResourceURLs[]: string
-spec.initializerPermissions[].resourceNames: array list=atomic
-spec.initializerPermissions[].resourceNames[]: string
-spec.initializerPermissions[].resources: array list=atomic
-spec.initializerPermissions[].resources[]: string
-spec.initializerPermissions[].verbs: array list=atomic
-spec.initializerPermissions[].verbs[]: string
-spec.limitAllowedChildren: object
-spec.limitAllowedChildren.none: boolean
-spec.limitAllowedChildren.types: array
-spec.limitAllowedChildren.types[]: object required=[name]
-spec.limitAllowedChildren.types[].name: string pattern=^[a-z][a-z0-9-]{0,62}
-spec.limitAllowedChildren.types[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-spec.limitAllowedParents: object
-spec.limitAllowedParents.none: boolean
-spec.limitAllowedParents.types: array
-spec.limitAllowedParents.types[]: object required=[name]
-spec.limitAllowedParents.types[].name: string pattern=^[a-z][a-z0-9-]{0,62}
-spec.limitAllowedParents.types[].path: string pattern=^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$
-spec.terminator: boolean
-spec.terminatorPermissions: array
-spec.terminatorPermissions[]: object required=[verbs]
-spec.terminatorPermissions[].apiGroups: array list=atomic
-spec.terminatorPermissions[].apiGroups[]: string
-spec.terminatorPermissions[].nonResourceURLs: array list=atomic
-spec.terminatorPermissions[].nonResourceURLs[]: string
-spec.terminatorPermissions[].resourceNames: array list=atomic
-spec.terminatorPermissions[].resourceNames[]: string
-spec.terminatorPermissions[].resources: array list=atomic
-spec.terminatorPermissions[].resources[]: string
-spec.terminatorPermissions[].verbs: array list=atomic
-spec.terminatorPermissions[].verbs[]: string
-status: object` + conditionFields + `
-status.virtualWorkspaces: array
-status.virtualWorkspaces[]: object required=[url]
-status.virtualWorkspaces[].type: string enum=[initializing terminating]
-status.virtualWorkspaces[].url: string minLength=1
-`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := load(t, name)
-			n := d.crd.Spec.Names
-			got := []string{"", fmt.Sprint(d.crd.Spec.Scope, " ", n.Plural, " ", n.Singular, " ", n.ShortNames, " ",
-				n.Kind, " ", n.ListKind, " ", n.Categories, " status=", d.status)}
-			for _, c := range d.columns {
-				got = append(got, "column "+c.Name+"="+c.JSONPath)
-			}
-			if r := d.schema.ValueValidation.Required; len(r) > 0 {
-				got = append(got, fmt.Sprintf("required=%v", r))
-			}
-			got = append(got, fields("spec", d.schema.Properties["spec"])...)
-			if status, ok := d.schema.Properties["status"]; ok {
-				got = append(got, fields("status", status)...)
-			}
-			if diff := cmp.Diff(want, strings.Join(got, "\n")+"\n"); diff != "" {
-				t.Error(diff)
-			}
-		})
+	for _, name := range crds.All() {
+		for _, version := range load(t, name, "v1alpha1").crd.Spec.Versions {
+			t.Run(name+" "+version.Name, func(t *testing.T) {
+				want, err := os.ReadFile("testdata/" + name + "_" + version.Name + ".txt")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(string(want), wire(load(t, name, version.Name))); diff != "" {
+					t.Error(diff)
+				}
+			})
+		}
 	}
+}
+
+// wire describes the version of d, one line for each column and field.
+func wire(d definition) string {
+	n := d.crd.Spec.Names
+	lines := []string{fmt.Sprint(d.crd.Spec.Scope, " ", n.Plural, " ", n.Singular, " ", n.ShortNames, " ",
+		n.Kind, " ", n.ListKind, " ", n.Categories, " status=", d.status, " storage=", d.storage)}
+	for _, c := range d.columns {
+		lines = append(lines, "column "+c.Name+"="+c.JSONPath)
+	}
+	if r := d.schema.ValueValidation.Required; len(r) > 0 {
+		lines = append(lines, fmt.Sprintf("required=%v", r))
+	}
+	for _, part := range []string{"spec", "status"} {
+		if s, ok := d.schema.Properties[part]; ok {
+			lines = append(lines, fields(part, s)...)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // fields describes s and everything below it, one line for each field. It
@@ -377,6 +217,9 @@ func fields(path string, s structural.Structural) []string {
 	note(v.Pattern != "", " pattern=%s", v.Pattern)
 	note(v.MinLength != nil, " minLength=%d", ptr.Deref(v.MinLength, 0))
 	note(v.MaxLength != nil, " maxLength=%d", ptr.Deref(v.MaxLength, 0))
+	note(v.MinItems != nil, " minItems=%d", ptr.Deref(v.MinItems, 0))
+	note(v.MaxItems != nil, " maxItems=%d", ptr.Deref(v.MaxItems, 0))
+	note(v.MaxProperties != nil, " maxProperties=%d", ptr.Deref(v.MaxProperties, 0))
 	note(len(v.Enum) > 0, " enum=%v", words(v.Enum))
 	note(len(v.Required) > 0, " required=%v", v.Required)
 	note(s.XListType != nil, " list=%s%v", ptr.Deref(s.XListType, ""), strings.Join(s.XListMapKeys, ","))

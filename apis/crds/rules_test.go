@@ -27,7 +27,7 @@ func TestDefaults(t *testing.T) {
 			"status": map[string]any{"phase": "Scheduling"},
 		},
 	} {
-		d := load(t, name)
+		d := load(t, name, "v1alpha1")
 		o := d.object(t, `metadata: {name: cluster}`)
 		got := map[string]any{"spec": o["spec"], "status": o["status"]}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -68,7 +68,7 @@ func (c change) run(t *testing.T, d definition) {
 }
 
 func TestLogicalClusterRules(t *testing.T) {
-	d := load(t, logicalClusters)
+	d := load(t, logicalClusters, "v1alpha1")
 	const owner = `{apiVersion: tenancy.kcp.io/v1alpha1, resource: workspaces, name: a, cluster: root, uid: u}`
 	for _, c := range []change{
 		{"complete", ``, `
@@ -104,7 +104,7 @@ status:
 }
 
 func TestWorkspaceNames(t *testing.T) {
-	d := load(t, workspaces)
+	d := load(t, workspaces, "v1alpha1")
 	for name, ok := range map[string]bool{
 		"a": true, "1": true, "a-b": true, strings.Repeat("a", 63): true,
 		strings.Repeat("a", 64): false, "a.b": false, "-a": false, "a-": false, "A": false, "a:b": false, "~": false,
@@ -118,7 +118,7 @@ func TestWorkspaceNames(t *testing.T) {
 }
 
 func TestWorkspaceFields(t *testing.T) {
-	d := load(t, workspaces)
+	d := load(t, workspaces, "v1alpha1")
 	for _, c := range []change{
 		{"complete", ``, `
 spec:
@@ -148,7 +148,7 @@ status:
 }
 
 func TestWorkspaceChanges(t *testing.T) {
-	d := load(t, workspaces)
+	d := load(t, workspaces, "v1alpha1")
 	const mounted = `spec: {mount: {ref: {apiVersion: a/v1, kind: K, name: one}}}`
 	for _, c := range []change{
 		{"URL is set", `spec: {}`, `spec: {URL: x}`, nil},
@@ -191,7 +191,7 @@ func TestWorkspaceChanges(t *testing.T) {
 }
 
 func TestWorkspaceTypeRules(t *testing.T) {
-	d := load(t, workspaceTypes)
+	d := load(t, workspaceTypes, "v1alpha1")
 	for _, c := range []change{
 		{"empty", ``, ``, nil},
 		{"complete", ``, `
@@ -218,7 +218,7 @@ spec:
 }
 
 func TestWorkspaceAuthenticationRules(t *testing.T) {
-	d := load(t, workspaceAuthentications)
+	d := load(t, workspaceAuthentications, "v1alpha1")
 	const issuer = `issuer: {url: "https://login.example.com"}`
 	with := func(more string) string { return "spec: {jwt: [{" + issuer + ", " + more + "}]}" }
 	const none, both, prefix = "either claim or expression must be specified", "claim and expression cannot both be specified", "prefix can only be specified when claim is specified"

@@ -33,7 +33,7 @@ var prefixPattern = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
 func ParseSchemaName(name string) (SchemaName, error) {
 	n := splitSchemaName(name)
 	switch {
-	case strings.Count(name, ".") < 2:
+	case n.String() != name: // a part is missing
 		return SchemaName{}, fmt.Errorf("the name %q of an APIResourceSchema must be <prefix>.<plural name>.<group>, with \"core\" for the core group", name)
 	case !prefixPattern.MatchString(n.Prefix):
 		return SchemaName{}, fmt.Errorf("the prefix %q in the name of an APIResourceSchema must have lower-case letters, digits and dashes, begin with a letter, and end with a letter or digit", n.Prefix)

@@ -84,7 +84,7 @@ type ResourceSchema struct {
 
 // ResourceStorage says where the objects of an exported resource are stored.
 //
-// +kubebuilder:validation:ExactlyOneOf=crd;virtual
+// +kubebuilder:validation:XValidation:rule="has(self.crd) != has(self.virtual)",message="exactly one of crd and virtual must be set"
 type ResourceStorage struct {
 	// crd stores the objects in the logical clusters that bind the export, like custom resources.
 	// +optional
@@ -120,7 +120,7 @@ type Identity struct {
 
 // MaximalPermissionPolicy limits what users of exported resources may do.
 //
-// +kubebuilder:validation:ExactlyOneOf=local
+// +kubebuilder:validation:XValidation:rule="has(self.local)",message="local must be set"
 type MaximalPermissionPolicy struct {
 	// local takes the limit from RBAC in the logical cluster of the export.
 	// A request is allowed only if RBAC there allows it, too.

@@ -83,15 +83,16 @@ type ShardRequirement struct {
 // LabelValue is the value of a label.
 //
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:XValidation:rule="!format.labelValue().validate(self).hasValue()",message="the value must be a label value"
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?)?$`
 type LabelValue string
 
-// LabelSelector returns s in the form that the Kubernetes libraries understand.
+// LabelSelector returns s in the form that the Kubernetes libraries understand. A nil s
+// selects all shards.
 func (s *ShardSelector) LabelSelector() *metav1.LabelSelector {
-	if s == nil {
-		return nil
-	}
 	out := &metav1.LabelSelector{}
+	if s == nil {
+		return out
+	}
 	for key, value := range s.MatchLabels {
 		out = metav1.AddLabelToSelector(out, key, string(value))
 	}
