@@ -76,9 +76,32 @@ func wrote[T any](r Request, plural string) (*T, error) {
 	if r.GetSubresource() != "" {
 		return nil, nil
 	}
+	return typed[T](r)
+}
+
+// typed returns the new object of a request.
+func typed[T any](r Request) (*T, error) {
 	o, err := values.Typed[T](r.GetObject())
 	if err != nil {
 		return nil, r.Forbid(fmt.Errorf("it is malformed: %w", err))
+	}
+	return o, nil
+}
+
+// convertible refuses an object in v1alpha1 of which a part would be lost in v1alpha2.
+func convertible[T any, P interface {
+	*T
+	Convertible() error
+}](r Request) (P, error) {
+	if r.GetKind().Version != apisv1alpha1.GroupVersion.Version {
+		return nil, nil
+	}
+	o, err := typed[T](r)
+	if err != nil {
+		return nil, err
+	}
+	if err := P(o).Convertible(); err != nil {
+		return nil, r.Forbid(err)
 	}
 	return o, nil
 }
@@ -121,6 +144,13 @@ func (s Sharing) export(_ context.Context, r Request) error {
 	if err != nil || e == nil {
 		return err
 	}
+	old, err := convertible[apisv1alpha1.APIExport](r)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		e = old.ToV1alpha2()
+	}
 	for i, x := range e.Spec.Resources {
 		name, err := apisv1alpha1.ParseSchemaName(x.Schema)
 		if err != nil || name.Resource != x.Name || name.Group != x.Group {
@@ -144,6 +174,9 @@ func (s Sharing) export(_ context.Context, r Request) error {
 func (s Sharing) binding(ctx context.Context, r Request) error {
 	b, err := wrote[apisv1alpha2.APIBinding](r, "apibindings")
 	if err != nil || b == nil {
+		return err
+	}
+	if _, err := convertible[apisv1alpha1.APIBinding](r); err != nil {
 		return err
 	}
 	if len(b.Spec.PermissionClaims) > 0 {

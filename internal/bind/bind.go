@@ -51,8 +51,8 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		Bindings: newBindings(s.Feed(), d, r),
 		store:    s, definitions: d, resolver: r, workspaces: w,
 	}
-	s.OnCreate(ExportResource(), a.createExport)
-	s.OnCreate(BindingResource(), a.createBinding)
+	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
+	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))
 	return a
 }
 

@@ -2,7 +2,6 @@ package native
 
 import (
 	"fmt"
-	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -31,9 +30,9 @@ func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefiniti
 		if err := yaml.UnmarshalStrict(text, crd); err != nil {
 			return nil, fmt.Errorf("definition of %s: %w", name, err)
 		}
-		crd.Spec.Versions = slices.DeleteFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-			return !v.Storage // versions cannot be converted yet
-		})
+		if len(crd.Spec.Versions) > 1 {
+			serve.InProcess(crd)
+		}
 		content, err := serve.NewContent(crd)
 		if err != nil {
 			return nil, err

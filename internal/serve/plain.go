@@ -39,10 +39,10 @@ type plainParts struct {
 }
 
 // withPlainReads wraps upstream's handler in a [plainReader]. It returns the handler itself if
-// the storage version is not served or deprecated, or if a webhook converts the objects.
+// the storage version is not served or deprecated.
 func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourceDefinition) http.Handler {
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Storage })
-	if i < 0 || !crd.Spec.Versions[i].Served || crd.Spec.Versions[i].Deprecated || callsWebhook(crd) {
+	if i < 0 || !crd.Spec.Versions[i].Served || crd.Spec.Versions[i].Deprecated {
 		return handler
 	}
 	h := &plainReader{Handler: handler, namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, version: crd.Spec.Versions[i].Name}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -52,6 +53,8 @@ type PoolConfig struct {
 	// MinRequestTimeout is the minimal duration of a watch without a timeout.
 	MinRequestTimeout time.Duration
 	MaxBody           int64 // bytes
+	// Converters convert the objects of resources that the server defines.
+	Converters map[schema.GroupResource]Convert
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
 	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
@@ -156,7 +159,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	if callsWebhook(s.Content.Definition) {
+	if p.callsWebhook(s.Content.Definition) {
 		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // see [PoolConfig.Lend]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
@@ -187,11 +190,19 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done func(), err error) {
 	key := handlerKey{content: c.Hash}
 	var calls webhook.AuthenticationInfoResolverWrapper
-	if callsWebhook(c.Definition) {
+	if convert := p.config.Converters[c.GroupResource()]; convert != nil {
+		calls = converts(convert)
+	} else if callsWebhook(c.Definition) {
 		key.tenant, _ = cluster.From(ctx)
 		calls = webhooks(p.config, key.tenant, c.Definition)
 	}
 	return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
+}
+
+// callsWebhook reports whether objects of a definition are converted by a webhook of a tenant.
+func (p *Pool) callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	gr := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
+	return callsWebhook(crd) && p.config.Converters[gr] == nil
 }
 
 func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
@@ -201,6 +212,9 @@ func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, cal
 	h, err := p.definitionHandler(d, from, calls).New()
 	if err != nil {
 		return nil, err
+	}
+	if p.callsWebhook(d.CRD) {
+		return h, nil
 	}
 	return withPlainReads(h, d.CRD), nil
 }

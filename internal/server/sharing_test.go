@@ -322,3 +322,44 @@ func TestMalformedSharingIsRefused(t *testing.T) {
 		t.Errorf("a schema was changed: %v", err)
 	}
 }
+
+// TestOlderClientsShareAPIs shows that exports and bindings can be written and read in
+// v1alpha1, and that what v1alpha1 lacks survives an update by such a client.
+func TestOlderClientsShareAPIs(t *testing.T) {
+	t.Parallel()
+	p, consumer := newTenant(t), newTenant(t)
+	p.create(apiSchemas, widgetSchema("v1", "color"))
+	old := func(r schema.GroupVersionResource) schema.GroupVersionResource {
+		return r.GroupResource().WithVersion("v1alpha1")
+	}
+	e := p.create(old(apiExports), decoded(`
+apiVersion: apis.kcp.io/v1alpha1
+kind: APIExport
+metadata: {name: widgets}
+spec: {latestResourceSchemas: [v1.widgets.example.com]}
+`))
+	if e.GetAPIVersion() != "apis.kcp.io/v1alpha1" || text(e, "status", "identityHash") == "" {
+		t.Fatalf("the export is %v", e.Object)
+	}
+	now := must(p.any.Resource(apiExports).Get(t.Context(), "widgets", metav1.GetOptions{}))(t)
+	if resources, _, _ := unstructured.NestedSlice(now.Object, "spec", "resources"); len(resources) != 1 || resources[0].(map[string]any)["group"] != "example.com" {
+		t.Errorf("in v1alpha2 it is %v", now.Object["spec"])
+	}
+	b := bindingTo("widgets", p.name, "widgets")
+	b.SetAPIVersion("apis.kcp.io/v1alpha1")
+	if b = consumer.create(old(apiBindings), b); text(b, "status", "phase") != "Bound" || b.GetAPIVersion() != "apis.kcp.io/v1alpha1" {
+		t.Fatalf("the binding is %v", b.Object)
+	}
+	consumer.create(sharedWidgets, newWidget("w"))
+	b.SetLabels(map[string]string{"a": "b"})
+	must(consumer.any.Resource(old(apiBindings)).Update(t.Context(), b, metav1.UpdateOptions{}))(t)
+	list := must(consumer.any.Resource(old(apiBindings)).List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"}))(t)
+	if len(list.Items) != 1 || list.Items[0].GetAPIVersion() != "apis.kcp.io/v1alpha1" {
+		t.Errorf("the list is %v", list.Items)
+	}
+	consumer.create(sharedWidgets, newWidget("still-bound"))
+	twice := decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExport, metadata: {name: twice}, spec: {latestResourceSchemas: [v1.widgets.example.com, v2.widgets.example.com]}}`)
+	if _, err := p.any.Resource(old(apiExports)).Create(t.Context(), twice, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "has the schemas") {
+		t.Errorf("two schemas of a resource: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+)
+
+// A Convert function returns an object of a resource of the server in another version, the
+// apiVersion to.
+type Convert func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
+
+// InProcess makes a definition convert its objects with a [Convert] function, see
+// [PoolConfig.Converters]. Upstream can only convert with a webhook, so this is one that the
+// server calls in its own process; the URL is never connected to.
+func InProcess(crd *apiextensionsv1.CustomResourceDefinition) {
+	url := "https://conversion.invalid/"
+	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
+		Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
+		},
+	}
+}
+
+// converts returns the resolver by which upstream's converter calls a function.
+func converts(f Convert) webhook.AuthenticationInfoResolverWrapper {
+	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return &webhook.AuthenticationInfoResolverDelegator{
+			ClientConfigForFunc: func(string) (*rest.Config, error) { return webhookConfig(converting{f}), nil },
+		}
+	}
+}
+
+// converting answers conversion reviews.
+type converting struct{ convert Convert }
+
+// RoundTrip implements [http.RoundTripper].
+func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
+	defer req.Body.Close()
+	var review apiextensionsv1.ConversionReview
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		return nil, fmt.Errorf("conversion review: %w", err)
+	}
+	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	for _, raw := range review.Request.Objects {
+		converted, err := c.object(raw.Raw, review.Request.DesiredAPIVersion)
+		if err != nil {
+			answer.ConvertedObjects, answer.Result = nil, metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
+			break
+		}
+		answer.ConvertedObjects = append(answer.ConvertedObjects, runtime.RawExtension{Raw: converted})
+	}
+	body, err := json.Marshal(&apiextensionsv1.ConversionReview{TypeMeta: review.TypeMeta, Response: answer})
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}},
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: req,
+	}, nil
+}
+
+// object converts one object in JSON.
+func (c converting) object(text []byte, to string) ([]byte, error) {
+	var o unstructured.Unstructured
+	if err := o.UnmarshalJSON(text); err != nil {
+		return nil, err
+	}
+	converted, err := c.convert(&o, to)
+	if err != nil {
+		return nil, err
+	}
+	return converted.MarshalJSON()
+}
