@@ -98,6 +98,9 @@ type Server struct {
 	// NoSync disables fsync in the embedded etcd. A crash of the machine may then lose
 	// acknowledged writes. It is for tests.
 	NoSync bool
+	// Processors is how many processors all requests together may use. The default is
+	// GOMAXPROCS.
+	Processors int
 
 	// Operation holds the options for operators, such as TLS, audit and limits.
 	Operation Operation
@@ -143,7 +146,7 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		return err
 	}
 	c := server.Config{
-		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync,
+		Dir: dir, Etcd: s.Etcd, Prefix: s.EtcdPrefix, NoSync: s.NoSync, Processors: s.Processors,
 		Listener: listener, ExternalURL: s.url,
 		Access: access,
 		Homes:  s.HomeWorkspaces, Mounts: s.MountProxy,

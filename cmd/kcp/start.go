@@ -191,6 +191,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	}
 	o.etcd.listen.report()
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
+	o.server.Processors = useProcessors()
 	started := tuneCollector(ctx)
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)

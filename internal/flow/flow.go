@@ -4,6 +4,7 @@ package flow
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -81,8 +82,10 @@ type Filters struct {
 	MaxBody int64
 }
 
-// NewShares returns shares for the processors of this process.
-func NewShares() *fair.Shares { return fair.New(shareLimits(runtime.GOMAXPROCS(0))) }
+// NewShares returns shares for a number of processors; 0 means GOMAXPROCS.
+func NewShares(processors int) *fair.Shares {
+	return fair.New(shareLimits(cmp.Or(processors, runtime.GOMAXPROCS(0))))
+}
 
 // TenantKey returns the key of a tenant in [fair.Shares]. c is the cluster that stands for it.
 func TenantKey(c cluster.Name) string { return "cluster:" + string(c) }

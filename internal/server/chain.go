@@ -100,7 +100,7 @@ func (s *Server) located(h http.Handler, recorded bool) http.Handler {
 	if s.store.Several() {
 		h = edge.WithOutages(h)
 	}
-	return flow.WithoutUselessBodies(h)
+	return edge.WithPace(flow.WithoutUselessBodies(h))
 }
 
 // limits returns the filters that limit the requests of tenants.

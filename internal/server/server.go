@@ -82,6 +82,8 @@ type Config struct {
 	// NoSync disables fsync. A crash of the machine may then lose acknowledged writes.
 	// It is for tests.
 	NoSync bool
+	// Processors is how many processors all requests together may use; 0 means GOMAXPROCS.
+	Processors int
 	// Listener accepts TLS connections; nil serves this process only.
 	Listener net.Listener
 	// ExternalURL is the URL at which clients reach the listener.
@@ -177,7 +179,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, natives: &native.Installed{}, fatal: make(chan error, 2), looping: make(chan struct{}), shares: flow.NewShares()}
+	s := &Server{config: c, natives: &native.Installed{}, fatal: make(chan error, 2), looping: make(chan struct{}), shares: flow.NewShares(c.Processors)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{

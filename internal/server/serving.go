@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/edge"
 )
 
 // maxStreams is the default limit of open requests per HTTP/2 connection, that of
@@ -29,6 +30,8 @@ func (s *Server) prepareListener(context.Context) error {
 	}
 	if n, ok := s.config.Listener.(*nowhere); ok {
 		s.serving.Listener = unaddressed{n}
+	} else {
+		s.serving.Listener = edge.Pace(s.serving.Listener)
 	}
 	suites := s.serving.CipherSuites
 	if len(suites) > 0 && !s.serving.DisableHTTP2 && s.serving.MinTLSVersion < tls.VersionTLS13 &&

@@ -1,0 +1,91 @@
+package edge
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// oneConn is a listener with a single connection.
+type oneConn struct {
+	net.Listener
+	conn net.Conn
+}
+
+func (l oneConn) Accept() (net.Conn, error) { return l.conn, nil }
+
+// TestConnectionsOfAbandonedRequestsRest shows that the server stops reading from a client which
+// abandons many requests in a second, and from no other.
+func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
+	for name, c := range map[string]struct {
+		requests int
+		lasting  time.Duration // of each request, before the client abandons it
+		served   bool
+		rests    time.Duration
+	}{
+		"few":    {requests: abandonedMost},
+		"many":   {requests: abandonedMost + 1, rests: abandonedRest},
+		"flood":  {requests: 100_000, rests: abandonedRest},
+		"served": {requests: 1000, served: true},
+		"late":   {requests: 200, lasting: abandonedSoon},
+		"slow":   {requests: 1000, lasting: time.Second / abandonedMost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, served := net.Pipe()
+				conn, err := Pace(oneConn{conn: served}).Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for range c.requests {
+					ctx, abandon := context.WithCancel(context.WithValue(t.Context(), http.LocalAddrContextKey, conn.LocalAddr()))
+					req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					WithPace(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+						time.Sleep(c.lasting)
+						if !c.served {
+							abandon()
+						}
+					})).ServeHTTP(nil, req)
+					abandon()
+				}
+				go func() { _, _ = client.Write([]byte("x")) }()
+				begun := time.Now()
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+				if waited := time.Since(begun); waited != c.rests {
+					t.Errorf("the read began after %s, want %s", waited, c.rests)
+				}
+			})
+		})
+	}
+}
+
+// TestRestingConnectionsClose shows that Close ends a rest.
+func TestRestingConnectionsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, served := net.Pipe()
+		conn, err := Pace(oneConn{conn: served}).Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 * abandonedMost {
+			conn.LocalAddr().(pacedAddr).conn.abandon()
+		}
+		begun := time.Now()
+		go func() { _ = conn.Close() }()
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("a read of a closed connection has no error")
+		}
+		if waited := time.Since(begun); waited != 0 {
+			t.Errorf("the read ended after %s", waited)
+		}
+	})
+}
