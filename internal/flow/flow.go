@@ -5,6 +5,7 @@ package flow
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -105,7 +106,7 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 			select {
 			case <-work.Ended():
 			default:
-				if flusher, ok := w.(http.Flusher); ok && req.Context().Err() == nil {
+				if flusher, ok := w.(http.Flusher); ok && !errors.Is(ctx.Err(), context.Canceled) {
 					flusher.Flush() // the client gets the timeout error now
 				}
 				<-work.Ended()
