@@ -1,6 +1,7 @@
 package kcp_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out[max(0, len(out)-6000):])
+	} else if !bytes.Contains(out, []byte("--- PASS: TestSmallDisk")) {
+		t.Skipf("this system allows no mounts in user namespaces:\n%s", out)
 	}
 }
 
@@ -54,8 +57,10 @@ func TestSmallDisk(t *testing.T) {
 	if disk == "" {
 		t.Skip("run by TestFullDisk")
 	}
-	if err := syscall.Mount("kcp-test", disk, "tmpfs", 0, "size=200m"); err != nil {
+	if err := syscall.Mount("kcp-test", disk, "tmpfs", 0, "size=200m"); errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
 		t.Skip("cannot mount: ", err)
+	} else if err != nil {
+		t.Fatal("mount: ", err)
 	}
 	b := &ballast{t: t, file: filepath.Join(disk, "ballast")}
 	kubeconfig := filepath.Join(disk, "admin.kubeconfig")

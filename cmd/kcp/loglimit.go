@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/upstream/texts"
 )
 
 // Limits of the warnings and errors that one line of the source logs.
@@ -96,11 +98,16 @@ func (l *logLimiter) allow(source string) (left int, ok bool) {
 }
 
 // sourceOf returns the file and line that an entry comes from, as in status.go:71. An entry
-// is like "E1122 07:10:51.133577   21348 status.go:71] message".
+// is like "E1122 07:10:51.133577   21348 status.go:71] message". Panics count as a line of
+// their own, so that users cannot hide them behind errors of the same line.
 func sourceOf(entry []byte) string {
 	header, _, found := bytes.Cut(entry, []byte("] "))
 	if !found {
 		return "" // entries without a header share a limit
 	}
-	return string(header[bytes.LastIndexByte(header, ' ')+1:])
+	source := string(header[bytes.LastIndexByte(header, ' ')+1:])
+	if texts.LatePanic(string(entry)) {
+		source += " panic"
+	}
+	return source
 }

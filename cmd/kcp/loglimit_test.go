@@ -34,6 +34,11 @@ func TestLogLimiter(t *testing.T) {
 	written("at once", logBurst)
 	write("other.go:7")
 	written("from another line", 1)
+	late := `status.go:71] "Unhandled Error" err="FinishRequest: post-timeout activity - time-elapsed: 1s, panicked: true, err: <nil>"` + "\n"
+	if _, err := l.Write([]byte("E1122 07:10:51.133577   21348 " + late)); err != nil {
+		t.Fatal(err)
+	}
+	written("a panic from the first line", 1)
 	now = now.Add(logInterval)
 	for range 100 {
 		write("status.go:71")

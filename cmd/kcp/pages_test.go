@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,8 +31,8 @@ import (
 //     page.
 //   - A section with programs that are not here is skipped; see foreign.
 func TestPages(t *testing.T) {
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("there is no bash here")
+	if runtime.GOOS == "windows" {
+		t.Skip("the pages show commands of bash")
 	}
 	bin := clientPrograms(t)
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))

@@ -118,3 +118,28 @@ func TestAggregate(t *testing.T) {
 		t.Error("aggregated by a selector that is not valid")
 	}
 }
+
+// An aggregated role has the current rules of its parts, even before the loop has written them.
+func TestRoleThatIsAboutToBeMade(t *testing.T) {
+	m := tenants()
+	top := m.at("top")
+	top.clusterRole("sum")
+	sum := top.clusterRoles["sum"]
+	sum.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"sum": "yes"}}}}
+	for c, rule := range map[cluster.Name]rbacv1.PolicyRule{"top": everything, "low": enter} {
+		m.at(c).clusterRole("part", rule)
+		m.at(c).clusterRoles["part"].Labels = map[string]string{"sum": "yes"}
+	}
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	r, ok := z.ClusterRole(in("top"), "sum")
+	if !ok || !allows(r.Rules, resource(person("x"), "list", "secrets", "x")) || len(sum.Rules) > 0 {
+		t.Errorf("got %v, %v of %v", r, ok, sum)
+	}
+	sum.AggregationRule.ClusterRoleSelectors[0].MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}
+	if r, ok := z.ClusterRole(in("top"), "sum"); !ok || len(r.Rules) > 0 {
+		t.Errorf("of a rule that nobody can read: %v, %v", r, ok)
+	}
+	if _, ok := z.ClusterRole(in("low"), "sum"); ok {
+		t.Error("it is in another cluster")
+	}
+}

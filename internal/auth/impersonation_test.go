@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -153,5 +155,54 @@ func TestImpersonationNeedsAuthentication(t *testing.T) {
 	WithImpersonationLimits(http.NotFoundHandler(), legacyscheme.Codecs).ServeHTTP(w, r)
 	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "no user") {
 		t.Errorf("answered %d %s", w.Code, w.Body)
+	}
+}
+
+// Impersonated users have their rights only in the cluster that allowed the impersonation. Groups
+// and extra keys that give rights in other ways cannot be impersonated.
+func TestImpersonationIsScoped(t *testing.T) {
+	m := tenants()
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	var arrived user.Info
+	end := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived, _ = request.UserFrom(r.Context()) })
+	chain := WithImpersonationLimits(WithImpersonation(end, z, legacyscheme.Codecs), legacyscheme.Codecs)
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "configmaps", Namespace: "default", Name: "x"}
+	masters := person("root", user.SystemPrivilegedGroup)
+	for name, tt := range map[string]struct {
+		u      user.Info
+		header string // of an extra
+		want   []string
+		code   int
+	}{
+		"by the owner":                {person("alice"), "", []string{"cluster:aa"}, 200},
+		"by one in a scope":           {with(person("alice"), ScopesKey, "cluster:aa,cluster:bb"), "", []string{"cluster:aa,cluster:bb", "cluster:aa"}, 200},
+		"by one out of scope":         {with(person("alice"), ScopesKey, "cluster:bb"), "", nil, 403},
+		"by masters":                  {masters, "", nil, 200},
+		"by masters in a scope":       {with(masters, ScopesKey, "cluster:aa"), "", []string{"cluster:aa"}, 200},
+		"masters choose scopes":       {masters, "Impersonate-Extra-Authentication.kcp.io%2fscopes", []string{"x"}, 200},
+		"the owner does not":          {person("alice"), "Impersonate-Extra-Authentication.kcp.io%2fscopes", nil, 403},
+		"nor gives a warrant":         {person("alice"), "Impersonate-Extra-Authorization.kcp.io%2Fwarrant", nil, 403},
+		"nor the cluster of accounts": {person("alice"), "Impersonate-Extra-Authentication.kcp.io%2fcluster-Name", nil, 403},
+		"nor an original name":        {person("alice"), "Impersonate-Extra-Experimental.authorization.kcp.io%2foriginal-Username", nil, 403},
+		"anything else":               {person("alice"), "Impersonate-Extra-Example.com%2fteam", []string{"cluster:aa"}, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			arrived = nil
+			r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", nil)
+			r.Header.Set("Impersonate-User", "bob")
+			if tt.header != "" {
+				r.Header[tt.header] = []string{"x"}
+			}
+			w := httptest.NewRecorder()
+			chain.ServeHTTP(w, r.WithContext(request.WithRequestInfo(request.WithUser(in("aa"), tt.u), info)))
+			if w.Code != tt.code {
+				t.Fatalf("answered %s %s", strconv.Itoa(w.Code), w.Body)
+			}
+			if tt.code == 200 {
+				if diff := cmp.Diff(tt.want, arrived.GetExtra()[ScopesKey]); diff != "" || arrived.GetName() != "bob" {
+					t.Errorf("arrived as %v:\n%s", arrived, diff)
+				}
+			}
+		})
 	}
 }

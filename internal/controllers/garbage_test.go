@@ -28,14 +28,7 @@ import (
 // change, and not earlier.
 func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(st.Close)
-	if _, err := st.Commit(t.Context(), nil, store.Fence{Cluster: "c1", State: store.Active}); err != nil {
-		t.Fatal(err)
-	}
+	st := openWithCluster(t)
 	var shape atomic.Pointer[serve.Shape]
 	shape.Store(serve.NewShape(things(t, "Dependent")))
 	done := runObserved(t, Deps{Store: st, Kinds: serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape.Load() })})
@@ -88,14 +81,7 @@ func (b *busy) RoundTrip(req *http.Request) (*http.Response, error) {
 // An owner in another namespace is reported once, although the first attempt fails.
 func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(st.Close)
-	if _, err := st.Commit(t.Context(), nil, store.Fence{Cluster: "c1", State: store.Active}); err != nil {
-		t.Fatal(err)
-	}
+	st := openWithCluster(t)
 	shape := serve.NewShape(things(t, "Dependent"), scopedThings(t, "Owner", apiextensionsv1.NamespaceScoped))
 	server := &busy{told: make(chan struct{}, 10)}
 	done := runObserved(t, Deps{
@@ -128,6 +114,20 @@ func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 type worked struct {
 	key control.Key
 	err error
+}
+
+// openWithCluster opens a store with the active cluster c1.
+func openWithCluster(t *testing.T) *store.Store {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Close)
+	if _, err := st.Commit(t.Context(), nil, store.Fence{Cluster: "c1", State: store.Active}); err != nil {
+		t.Fatal(err)
+	}
+	return st
 }
 
 // runObserved runs the garbage collector, and reports every object that it checks.

@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/storage/wal"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 )
 
@@ -58,17 +59,10 @@ func newDiskWatcher(c *Capacity, dir string, reserves bool) *diskWatcher {
 
 // run measures the free space until ctx ends.
 func (d *diskWatcher) run(ctx context.Context) {
-	tick := time.NewTicker(diskEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.measure(ctx)
-			d.reserve(ctx)
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		d.measure(ctx)
+		d.reserve(ctx)
+	}, diskEvery)
 }
 
 // reserve allocates disk space beyond the end of the database file. So etcd can write

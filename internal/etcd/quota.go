@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // A quotaWatcher measures the database of an external etcd.
@@ -27,18 +27,7 @@ func newQuotaWatcher(client *clientv3.Client) *quotaWatcher {
 }
 
 // run measures until ctx ends.
-func (q *quotaWatcher) run(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			q.look(ctx)
-		}
-	}
-}
+func (q *quotaWatcher) run(ctx context.Context) { wait.UntilWithContext(ctx, q.look, lookEvery) }
 
 // look asks every server, because each has its own database file. The fullest one counts.
 func (q *quotaWatcher) look(ctx context.Context) {

@@ -14,7 +14,7 @@ import (
 // On a busy server all requests take long. That alone does not make a tenant slow.
 func TestWaitsForProcessorsAreNotComputing(t *testing.T) {
 	t.Parallel()
-	s := newScheduler(Light, 4, 3, 10)
+	s := newScheduler(4, 3, 10)
 	s.delay = func() time.Duration { return 10 * time.Millisecond }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // a request that does not get a seat at once gives up

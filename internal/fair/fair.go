@@ -35,24 +35,23 @@ type Limits struct {
 type Shares struct {
 	limits     Limits
 	schedulers [2]*scheduler // by Class
-	present    *limiter
-	served     *limiter
-	watches    *limiter
+	present    *scheduler
+	served     *scheduler
+	watches    *scheduler
 	memory     *memory
 }
 
 // New returns shares without requests.
 func New(l Limits) *Shares {
+	light := newScheduler(l.Light, l.LightEach, l.Waiting)
+	light.delay = newDelays().recent
 	return &Shares{
-		limits: l,
-		schedulers: [2]*scheduler{
-			Light: newScheduler(Light, l.Light, l.LightEach, l.Waiting),
-			Heavy: newScheduler(Heavy, l.Heavy, l.HeavyEach, l.Waiting),
-		},
-		present: newLimiter(l.Present, l.Queue),
-		served:  newLimiter(l.Served, l.Present+l.Watches),
-		watches: newLimiter(l.Watches, 0),
-		memory:  newMemory(l.Memory),
+		limits:     l,
+		schedulers: [2]*scheduler{Light: light, Heavy: newScheduler(l.Heavy, l.HeavyEach, l.Waiting)},
+		present:    newLimiter(l.Present, l.Queue),
+		served:     newLimiter(l.Served, l.Present+l.Watches),
+		watches:    newLimiter(l.Watches, 0),
+		memory:     newMemory(l.Memory),
 	}
 }
 
@@ -262,7 +261,7 @@ func (w *Work) Watch() error {
 	return nil
 }
 
-func (w *Work) join(ctx context.Context, l *limiter, queue string) (leave func(), err error) {
+func (w *Work) join(ctx context.Context, l *scheduler, queue string) (leave func(), err error) {
 	key := w.Tenant() + queue
 	switch err := l.acquire(ctx, key, w.shares.limits.Timeout); {
 	case errors.Is(err, errFull):
@@ -270,7 +269,7 @@ func (w *Work) join(ctx context.Context, l *limiter, queue string) (leave func()
 	case err != nil:
 		return nil, apierrors.NewTooManyRequests("too many requests at once from you or your workspaces; send fewer at a time", 1)
 	}
-	leave = sync.OnceFunc(func() { l.release(key) })
+	leave = sync.OnceFunc(func() { l.release(key, 0) })
 	w.OnEnd(leave)
 	return leave, nil
 }

@@ -196,6 +196,39 @@ func TestRequestsInHand(t *testing.T) {
 	})
 }
 
+// A seat that becomes free at the moment of a timeout is not lost.
+func TestSeatAtTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 100 {
+			s := New(limits())
+			first, second, third := s.work("a"), s.work("a"), s.work("a")
+			if err := first.Compute(t.Context(), Heavy); err != nil {
+				t.Fatal(err)
+			}
+			freed := time.AfterFunc(limits().Timeout, first.End)
+			err := second.Compute(t.Context(), Heavy)
+			if err != nil {
+				refused(t, "after the timeout", err)
+			}
+			synctest.Wait()
+			if freed.Stop() {
+				t.Fatal("the second request did not wait for the timeout")
+			}
+			if second.Pause() != (err == nil) {
+				t.Errorf("the answer is %v, and the seat is another", err)
+			}
+			if err := third.Compute(t.Context(), Heavy); err != nil {
+				t.Errorf("the seat is lost: %v", err)
+			}
+			second.End()
+			third.End()
+			if !s.Idle() {
+				t.Fatalf("left: %+v", s)
+			}
+		}
+	})
+}
+
 // Each tenant has a limit of memory, and a reserve that others cannot use. A request that
 // exceeds the limit alone gets 413, so clients do not retry it.
 func TestMemory(t *testing.T) {

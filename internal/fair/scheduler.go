@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -25,15 +26,14 @@ const (
 	slowFor = time.Second
 )
 
-// A scheduler divides seats among the requests of one class. A request computes while it
-// has a seat. Each tenant is one flow of start-time fair queueing: a free seat goes to the
-// waiting flow with the lowest virtual time. Flows are charged the time that they used.
+// A scheduler divides seats among the requests of tenants. A request runs while it has a
+// seat. Each tenant is one flow of start-time fair queueing: a free seat goes to the waiting
+// flow with the lowest virtual time. Flows are charged the time that they used.
 type scheduler struct {
-	class    Class
 	seats    int                  // of all tenants
 	limit    int                  // seats of one tenant
 	maxQueue int                  // waiting requests of one tenant
-	delay    func() time.Duration // how long goroutines wait for a processor now
+	delay    func() time.Duration // how long goroutines wait for a processor now; if nil, no tenant counts as slow
 
 	mu    sync.Mutex
 	taken int
@@ -48,45 +48,40 @@ type flow struct {
 	taken   int
 	lent    int             // seats of requests that wait, or for which another one waits
 	slow    time.Time       // the tenant counts as slow until then
-	queue   []chan struct{} // closed when the request has a seat
+	queue   []chan struct{} // in order of arrival; closed when the request has a seat
 	index   int             // in ready; -1 if the flow is not there
 }
 
-func newScheduler(class Class, seats, limit, maxQueue int) *scheduler {
-	return &scheduler{class: class, seats: seats, limit: limit, maxQueue: maxQueue, delay: newDelays().recent, flows: map[string]*flow{}}
+func newScheduler(seats, limit, maxQueue int) *scheduler {
+	return &scheduler{seats: seats, limit: limit, maxQueue: maxQueue, flows: map[string]*flow{}}
 }
+
+// newLimiter returns a scheduler that limits each tenant alone: there are enough seats for
+// all tenants together.
+func newLimiter(limit, maxQueue int) *scheduler { return newScheduler(math.MaxInt, limit, maxQueue) }
 
 // acquire waits for a seat. The caller must call release once, unless acquire returns an
 // error.
 func (s *scheduler) acquire(ctx context.Context, tenant string, timeout time.Duration) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	f := s.flow(tenant)
+	defer s.forget(tenant, f)
 	if len(f.queue) == 0 && s.taken < s.seats && s.allows(f) {
 		s.seat(f)
-		s.mu.Unlock()
 		return nil
 	}
 	if len(f.queue) >= s.maxQueue {
-		s.forget(tenant, f)
-		s.mu.Unlock()
 		return errFull
 	}
 	granted := make(chan struct{})
 	f.queue = append(f.queue, granted)
 	s.update(f)
-	s.mu.Unlock()
-	if wait(ctx, granted, timeout) {
+	if s.wait(ctx, granted, timeout) {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(f.queue, granted)
-	if i < 0 {
-		return nil // granted at the same time
-	}
-	f.queue = slices.Delete(f.queue, i, i+1)
+	f.queue = slices.DeleteFunc(f.queue, func(c chan struct{}) bool { return c == granted })
 	s.update(f)
-	s.forget(tenant, f)
 	return errTimeout
 }
 
@@ -143,6 +138,26 @@ func (s *scheduler) idle() bool {
 
 // The caller of the functions below holds the lock.
 
+// wait releases the lock until a request is granted a seat, its timeout passes or ctx ends.
+// It reports whether the request has a seat.
+func (s *scheduler) wait(ctx context.Context, granted <-chan struct{}, timeout time.Duration) bool {
+	s.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	select {
+	case <-granted:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	timer.Stop()
+	s.mu.Lock()
+	select {
+	case <-granted: // perhaps at the same time as the timeout
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *scheduler) flow(tenant string) *flow {
 	f := s.flows[tenant]
 	if f == nil {
@@ -161,7 +176,7 @@ func (s *scheduler) forget(tenant string, f *flow) {
 
 // allows reports whether a flow may take one more seat.
 func (s *scheduler) allows(f *flow) bool {
-	return f.taken == 0 || f.taken < s.limit && (f.slow.IsZero() || time.Now().After(f.slow))
+	return f.taken < s.limit && (f.taken == 0 || f.slow.IsZero() || time.Now().After(f.slow))
 }
 
 func (s *scheduler) seat(f *flow) {
@@ -173,7 +188,7 @@ func (s *scheduler) unseat(tenant string, f *flow, used time.Duration) {
 	s.taken--
 	f.taken--
 	f.virtual += used
-	if s.class == Light && used > long && used > long+switches*s.delay() {
+	if s.delay != nil && used > long && used > long+switches*s.delay() {
 		f.slow = time.Now().Add(slowFor)
 	}
 	s.update(f)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,7 +109,7 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 			select {
 			case <-work.Ended():
 			default:
-				if flusher, ok := w.(http.Flusher); ok && req.Context().Err() == nil {
+				if flusher, ok := w.(http.Flusher); ok && !errors.Is(ctx.Err(), context.Canceled) {
 					flusher.Flush() // the client gets the timeout error now
 				}
 				<-work.Ended()

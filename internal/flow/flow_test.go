@@ -62,11 +62,15 @@ func newShared(t *testing.T, next http.HandlerFunc) sharedOut {
 }
 
 func (s sharedOut) send(ctx context.Context, c cluster.Name, verb string, body io.Reader) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	s.serve(ctx, w, c, verb, body)
+	return w
+}
+
+func (s sharedOut) serve(ctx context.Context, w http.ResponseWriter, c cluster.Name, verb string, body io.Reader) {
 	ctx = request.WithRequestInfo(cluster.With(ctx, c), &request.RequestInfo{Verb: verb, IsResourceRequest: true, Resource: "configmaps", APIVersion: "v1"})
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "user-of-" + string(c), Groups: []string{user.AllAuthenticated}})
-	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body))
-	return w
 }
 
 func (s sharedOut) checkIdle(t *testing.T) {
@@ -159,6 +163,59 @@ func TestRequestsLastUntilTheirWorkEnds(t *testing.T) {
 	if !<-returned || ended != nil {
 		t.Errorf("the handler returned before the request was served, or it was cut: %v", ended)
 	}
+	s.checkIdle(t)
+}
+
+// flushes is a response that reports the first flush.
+type flushes struct {
+	*httptest.ResponseRecorder
+	first chan int // receives the status code
+}
+
+// Flush implements [http.Flusher].
+func (f flushes) Flush() { f.first <- f.Code }
+
+// expiring is a context whose deadline passes when its channel is closed.
+type expiring struct {
+	context.Context
+	passed chan struct{}
+}
+
+// Done implements [context.Context].
+func (e expiring) Done() <-chan struct{} { return e.passed }
+
+// Err implements [context.Context].
+func (e expiring) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// A request that exceeds its deadline is answered at once, even if its goroutine still runs.
+func TestTimeoutsAreAnsweredAtOnce(t *testing.T) {
+	ctx, release := expiring{t.Context(), make(chan struct{})}, make(chan struct{})
+	s := newShared(t, func(http.ResponseWriter, *http.Request) {
+		close(ctx.passed)
+		<-release
+	})
+	w, returned := flushes{httptest.NewRecorder(), make(chan int, 1)}, make(chan struct{})
+	go func() {
+		defer close(returned)
+		s.serve(ctx, w, "a1", "create", nil)
+	}()
+	select {
+	case code := <-w.first:
+		if code != http.StatusGatewayTimeout {
+			t.Errorf("the client has %d", code)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the client has no answer")
+	}
+	close(release)
+	<-returned
 	s.checkIdle(t)
 }
 

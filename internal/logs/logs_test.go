@@ -98,3 +98,48 @@ func TestRequestsCannotFloodTheLog(t *testing.T) {
 		}
 	}
 }
+
+// A panic is logged once, even if other lines of requests exceed their limit. Filters outside see
+// an aborted request. Panics have a limit, too.
+func TestPanicsReachTheLog(t *testing.T) {
+	panics := 0
+	log := funcr.New(func(_, args string) {
+		if !strings.Contains(args, "Observed a panic") {
+			return
+		}
+		panics++
+		if !strings.Contains(args, "it broke") || !strings.Contains(args, "logs_test.go:") {
+			t.Errorf("logged: %s", args)
+		}
+	}, funcr.Options{})
+	h := Within(WithPanics(WithPanics(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		for range 2 * requestBurst {
+			klog.FromContext(req.Context()).Error(nil, "Cannot do it")
+		}
+		if req.URL.Path == "/" {
+			panic("it broke")
+		}
+		panic(http.ErrAbortHandler)
+	}))))
+	send := func(path string) {
+		defer func() {
+			if r := recover(); r != http.ErrAbortHandler { //nolint:errorlint // a panic of net/http is this value
+				t.Errorf("the server sees the panic %v", r)
+			}
+		}()
+		req := httptest.NewRequest(http.MethodGet, path, nil)
+		h.ServeHTTP(httptest.NewRecorder(), req.WithContext(klog.NewContext(req.Context(), log)))
+	}
+	if send("/aborted"); panics != 0 {
+		t.Error("an aborted request is logged as a panic")
+	}
+	if send("/"); panics != 1 {
+		t.Errorf("one panic is logged %d times", panics)
+	}
+	for range 2 * panicBurst {
+		send("/")
+	}
+	if panics < panicBurst || panics >= 2*panicBurst {
+		t.Errorf("%d of %d panics are logged", panics, 2*panicBurst+1)
+	}
+}

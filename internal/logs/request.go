@@ -24,21 +24,27 @@ const (
 func Within(next http.Handler) http.Handler {
 	shared := &bound{limit: rate.NewLimiter(requestRate, requestBurst)}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		log := klog.FromContext(req.Context())
-		inner := log.GetSink()
-		if inner == nil {
-			next.ServeHTTP(w, req)
-			return
-		}
-		log = log.WithSink(requestSink{inner, shared})
+		log := shared.of(klog.FromContext(req.Context()))
 		next.ServeHTTP(w, req.WithContext(klog.NewContext(req.Context(), log)))
 	})
 }
 
-// bound is the limit that the loggers of all requests share.
+// bound is a limit that the loggers of several requests share.
 type bound struct {
 	limit   *rate.Limiter
 	dropped atomic.Int64
+}
+
+// of returns a logger with this bound. It replaces the bound of [Within].
+func (b *bound) of(log klog.Logger) klog.Logger {
+	switch inner := log.GetSink().(type) {
+	case nil: // it logs nothing
+		return log
+	case requestSink:
+		return log.WithSink(requestSink{inner.LogSink, b})
+	default:
+		return log.WithSink(requestSink{inner, b})
+	}
 }
 
 // requestSink is the sink of the loggers of requests.

@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/flow"
+	"github.com/unforked/kcp/internal/logs"
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/offline"
 	"github.com/unforked/kcp/internal/reach"
@@ -65,7 +66,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	}, h)
 	h = genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
 	h = genericapifilters.WithWarningRecorder(h)
-	h = tenants.UntilEnded(genericfilters.WithTimeoutForNonLongRunningRequests(edge.WithStack(flow.Ending(h)), c.LongRunningFunc))
+	h = tenants.UntilEnded(genericfilters.WithTimeoutForNonLongRunningRequests(logs.WithPanics(edge.WithStack(flow.Ending(h))), c.LongRunningFunc))
 	h = genericapifilters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
 	if recorded {
 		h = edge.WithRequestedURL(h)
@@ -85,7 +86,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup) // watches are served after all filters inside this one have returned
 	h = genericapifilters.WithRequestInfo(edge.WithoutWildcardGets(h), c.RequestInfoResolver)
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
-	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+	h = genericfilters.WithPanicRecovery(logs.WithPanics(h), c.RequestInfoResolver) // counts aborted requests
 	return s.located(h, recorded)
 }
 

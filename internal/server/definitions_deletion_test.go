@@ -271,8 +271,7 @@ func TestDefinitionsInADeletedWorkspace(t *testing.T) {
 	}
 	must(c.of(d).Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
 	must(c.redefine("others.example.com", "metadata: {finalizers: null}"))(t)
-	top.await(workspaces, "", "w", gone)
-	top.nothingLeft(c.name)
+	top.ended("w", c.name)
 }
 
 // Custom resources can own other objects and be owned, also by kinds that are defined later.

@@ -151,6 +151,9 @@ func TestClustersThatLostTheirWorkspaceAreDeleted(t *testing.T) {
 
 const childDir = "KCP_TEST_CHILD_DIR"
 
+// halfWay is the line that the process prints when half of the workspaces are deleted.
+const halfWay = "half way"
+
 // TestKilled is the server process that [TestADeletionGoesOnAfterAKill] kills.
 func TestKilled(t *testing.T) {
 	dir := os.Getenv(childDir)
@@ -163,7 +166,7 @@ func TestKilled(t *testing.T) {
 		at(t, s, cluster.Root, server.System()).deleteWorkspace(fmt.Sprintf("w%d", i))
 	}
 	whenFewer(t, s, len(all)/2)
-	fmt.Println("half way")
+	fmt.Println(halfWay)
 	select {}
 }
 
@@ -178,11 +181,11 @@ func TestADeletionGoesOnAfterAKill(t *testing.T) {
 	}
 	lines := bufio.NewScanner(out)
 	var said []string
-	for lines.Scan() && !strings.Contains(lines.Text(), "half way") {
+	for lines.Scan() && !strings.Contains(lines.Text(), halfWay) {
 		said = append(said, lines.Text())
 	}
-	if err := errors.Join(lines.Err(), child.Process.Kill()); err != nil {
-		t.Fatal(err)
+	if err := errors.Join(lines.Err(), child.Process.Kill()); err != nil || !strings.Contains(lines.Text(), halfWay) {
+		t.Fatalf("the process ended before it was killed: %v\n%s", err, strings.Join(said, "\n"))
 	}
 	_ = child.Wait() // returns the signal as an error
 	s := start(t, dir)

@@ -1,168 +1,21 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	corev1alpha1 "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 )
-
-var (
-	workspaces      = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
-	workspaceTypes  = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}
-	logicalClusters = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"}
-)
-
-const hold = "example.com/hold"
-
-// at returns an existing cluster, with clients that act as u.
-func at(t *testing.T, s *running, c cluster.Name, u user.Info) *tenant {
-	t.Helper()
-	config := s.InProcess(string(c), u)
-	return &tenant{t: t, server: s, name: c, kube: must(kubernetes.NewForConfig(config))(t), any: must(dynamic.NewForConfig(config))(t)}
-}
-
-func as(name string) user.Info {
-	return &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
-}
-
-func workspace(name string) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "Workspace", "metadata": map[string]any{"name": name},
-	}}
-}
-
-// workspace creates a workspace and returns its cluster.
-func (c *tenant) workspace(name string) *tenant {
-	c.t.Helper()
-	ws := must(c.any.Resource(workspaces).Create(c.t.Context(), workspace(name), metav1.CreateOptions{}))(c.t)
-	return at(c.t, c.server, clusterOf(ws), server.System())
-}
-
-func clusterOf(ws *unstructured.Unstructured) cluster.Name {
-	return cluster.Name(text(ws, "spec", "cluster"))
-}
-
-func (c *tenant) deleteWorkspace(name string) {
-	c.t.Helper()
-	if err := c.any.Resource(workspaces).Delete(c.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// allow makes a user an administrator of the cluster, and returns the cluster as seen by that
-// user.
-func (c *tenant) allow(name string) *tenant {
-	c.t.Helper()
-	_, err := c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return at(c.t, c.server, c.name, as(name))
-}
-
-func (c *tenant) content(name string, finalizers ...string) {
-	c.t.Helper()
-	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}}
-	if _, err := c.kube.CoreV1().ConfigMaps("default").Create(c.t.Context(), m, metav1.CreateOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// letGo removes the finalizers of a config map.
-func (c *tenant) letGo(name string) {
-	c.t.Helper()
-	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := c.kube.CoreV1().ConfigMaps("default").Patch(c.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// says waits until the condition WorkspaceContentDeleted is False with a message that
-// contains all words.
-func (c *tenant) says(r schema.GroupVersionResource, name string, words ...string) *unstructured.Unstructured {
-	c.t.Helper()
-	return c.await(r, "", name, func(o *unstructured.Unstructured) bool {
-		if o == nil {
-			return false
-		}
-		all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-		for _, one := range all {
-			condition, _ := one.(map[string]any)
-			said := fmt.Sprint(condition["message"])
-			if condition["type"] == "WorkspaceContentDeleted" && condition["status"] == "False" && containsAll(said, words) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-func containsAll(s string, words []string) bool {
-	for _, w := range words {
-		if !strings.Contains(s, w) {
-			return false
-		}
-	}
-	return true
-}
-
-// left returns the keys in etcd that contain one of the clusters.
-func left(t *testing.T, s *store.Store, clusters ...cluster.Name) []string {
-	t.Helper()
-	resp := must(s.RawClient().Get(t.Context(), "", clientv3.WithFromKey(), clientv3.WithKeysOnly()))(t)
-	var found []string
-	for _, kv := range resp.Kvs {
-		for _, c := range clusters {
-			if strings.Contains(string(kv.Key), "/"+string(c)+"/") {
-				found = append(found, string(kv.Key))
-			}
-		}
-	}
-	return found
-}
-
-// nothingLeft checks that clusters are deleted from etcd and from memory.
-func (c *tenant) nothingLeft(clusters ...cluster.Name) {
-	c.t.Helper()
-	s := c.server.Store()
-	if keys := left(c.t, s, clusters...); len(keys) > 0 {
-		c.t.Errorf("left in etcd: %v", keys)
-	}
-	for _, name := range clusters {
-		if state, err := s.State(c.t.Context(), name); state != store.Gone || err != nil {
-			c.t.Errorf("the fence of %s is %q (%v)", name, state, err)
-		}
-	}
-	s.Feed().Fresh(c.t.Context())
-	for _, name := range clusters {
-		if of := s.Feed().Ledger().Of(name); len(of) > 0 {
-			c.t.Errorf("the ledger knows of %v in %s", of, name)
-		}
-	}
-}
 
 func TestADeletedWorkspaceEndsWithAllBelowIt(t *testing.T) {
 	t.Parallel()
@@ -179,8 +32,7 @@ func TestADeletedWorkspaceEndsWithAllBelowIt(t *testing.T) {
 	other.content("m")
 
 	alice.deleteWorkspace("a")
-	c.await(workspaces, "", "a", gone)
-	c.nothingLeft(a.name, b.name, d.name)
+	c.ended("a", a.name, b.name, d.name)
 	if _, err := other.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "m", metav1.GetOptions{}); err != nil {
 		t.Error("the workspace beside it: ", err)
 	}
@@ -202,96 +54,6 @@ func TestADeletedWorkspaceEndsWithAllBelowIt(t *testing.T) {
 	if _, err := again.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "m", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what the old one contained: %v", err)
 	}
-}
-
-func TestFinalizersBlockTheDeletionOfAWorkspace(t *testing.T) {
-	t.Parallel()
-	c := newTenant(t)
-	c.allow("alice")
-	alice := at(t, c.server, c.name, as("alice"))
-	a := alice.workspace("a")
-	b := at(t, c.server, a.name, as("alice")).workspace("b")
-	b.content("first", hold)
-	b.content("second", hold)
-	b.content("third")
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "held"}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{hold}}}
-	if _, err := b.kube.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	alice.deleteWorkspace("a")
-
-	// The conditions of the cluster, its Workspace and the parent name the obstacles.
-	b.says(logicalClusters, "cluster", "configmaps default/first", hold, "2 more")
-	a.says(workspaces, "b", "configmaps default/first", hold)
-	ws := c.says(workspaces, "a", "workspace b", "configmaps default/first", hold)
-	if phase := text(ws, "status", "phase"); phase != "Deleting" || ws.GetLabels()[corev1alpha1.PhaseLabel] != phase {
-		t.Errorf("phase %s, labels %v", phase, ws.GetLabels())
-	}
-	b.await(core("configmaps"), "default", "third", gone)
-
-	// Creates are refused. Updates of objects with finalizers succeed.
-	in := at(t, c.server, b.name, as("alice"))
-	for _, who := range []*tenant{in, b} {
-		_, err := who.kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}, metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "being deleted") {
-			t.Errorf("created in a cluster that is being deleted: %v", err)
-		}
-		_, err = who.any.Resource(workspaces).Create(t.Context(), workspace("late"), metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "being deleted") {
-			t.Errorf("workspace made in a cluster that is being deleted: %v", err)
-		}
-	}
-	_, err := alice.any.Resource(workspaces).Create(t.Context(), workspace("a"), metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		t.Errorf("made again before it was gone: %v", err)
-	}
-	alice.deleteWorkspace("a") // a second deletion has no effect
-	in.letGo("first")
-	c.says(workspaces, "a", "configmaps default/second", "1 more")
-	in.letGo("second")
-	c.says(workspaces, "a", "namespaces held", hold)
-	must(in.kube.CoreV1().Namespaces().Finalize(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "held"}}, metav1.UpdateOptions{}))(t)
-	c.await(workspaces, "", "a", gone)
-	c.nothingLeft(a.name, b.name)
-}
-
-func TestABlockedTenantHoldsUpNobody(t *testing.T) {
-	t.Parallel()
-	stuck, c := newTenant(t), newTenant(t)
-	var names []cluster.Name
-	for i := range 20 {
-		w := stuck.workspace(fmt.Sprintf("w%d", i))
-		w.content("m", hold)
-		names = append(names, w.name)
-		stuck.deleteWorkspace(fmt.Sprintf("w%d", i))
-	}
-	for i := range 20 {
-		stuck.says(workspaces, fmt.Sprintf("w%d", i), hold)
-	}
-	w := c.workspace("w")
-	c.deleteWorkspace("w")
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
-	for i, name := range names {
-		at(t, c.server, name, server.System()).letGo("m")
-		stuck.await(workspaces, "", fmt.Sprintf("w%d", i), gone)
-	}
-	stuck.nothingLeft(names...)
-}
-
-func TestFinalizersOfGarbageCollectionDoNotBlock(t *testing.T) {
-	t.Parallel()
-	c := newTenant(t)
-	w := c.workspace("w")
-	w.content("m", metav1.FinalizerDeleteDependents)
-	w.workspace("below")
-	foreground := metav1.DeletePropagationForeground
-	if err := w.any.Resource(workspaces).Delete(t.Context(), "below", metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
-		t.Fatal(err)
-	}
-	c.deleteWorkspace("w")
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
 }
 
 func TestClustersWithoutAWorkspaceAreDeletedDirectly(t *testing.T) {
@@ -332,14 +94,7 @@ func TestRemove(t *testing.T) {
 	c := newTenant(t)
 	w := c.workspace("w")
 	w.content("m", hold)
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { failed <- c.server.Remove(ctx, w.name) }()
-	c.says(workspaces, "w", hold)
-	cancel()
-	if err := <-failed; err == nil || !strings.Contains(err.Error(), hold) {
-		t.Errorf("given up with %v, which does not say why", err)
-	}
+	c.cannotRemove(w, "w", hold)
 	w.letGo("m")
 	for _, name := range []cluster.Name{w.name, c.name, c.name} {
 		if err := c.server.Remove(t.Context(), name); err != nil {
@@ -469,63 +224,5 @@ func TestTheDefaultNamespaceGoesWithItsCluster(t *testing.T) {
 		t.Errorf("not even now: %v", err)
 	}
 	w.letGo("m")
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
-}
-
-func TestWhatIsNotServedIsDeletedToo(t *testing.T) {
-	t.Parallel()
-	c := newTenant(t)
-	w := c.workspace("w")
-	raw := c.server.Store().RawClient()
-	put := func(key, value string) string {
-		key = fmt.Sprintf("/registry/%s/%s/default/x", key, w.name)
-		must(raw.Put(t.Context(), key, value))(t)
-		return key
-	}
-	put("c/example.com/things/some-identity", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x"}}`)
-	put("s/core/names/-", "x")
-	held := put("c/example.com/things/-", `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x","finalizers":["example.com/hold"]}}`)
-	c.deleteWorkspace("w")
-	c.says(workspaces, "w", "things.example.com default/x", hold, "does not serve it")
-	must(raw.Delete(t.Context(), held))(t)
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
-}
-
-// keyIsAway is the stored value of an object that is encrypted with a key that the server
-// does not have.
-const keyIsAway = "k8s:enc:aesgcm:v1:away:xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
-
-// A workspace with unreadable objects is not deleted, because these may have finalizers. A
-// condition names them, and the deletion continues once they are readable. A forced deletion
-// removes only corrupt objects.
-func TestUnreadableObjectsKeepAWorkspace(t *testing.T) {
-	t.Parallel()
-	c := newTenant(t)
-	a := c.workspace("a")
-	w := a.workspace("w")
-	raw := c.server.Store().RawClient()
-	put := func(key, value string) { must(raw.Put(t.Context(), "/registry/"+key, value))(t) }
-	corrupt := map[string]string{
-		"c/example.com/broken/-": `{"metadata":{"finalizers":`, "n/core/configmaps/-": "k8s\x00no protobuf", "n/core/pods/-": "k8s\x00no protobuf either",
-	}
-	for in, value := range corrupt {
-		put(fmt.Sprintf("%s/%s/default/x", in, w.name), value)
-	}
-	thing := fmt.Sprintf("c/example.com/things/-/%s/default/x", w.name)
-	put(thing, keyIsAway)
-	c.deleteWorkspace("a")
-	a.says(workspaces, "w", "cannot be read", "only a forced deletion removes it", "3 more")
-	c.says(workspaces, "a", "in workspace w", "cannot be read")
-	if err := c.force("a", "ticket 42"); err != nil {
-		t.Fatal(err)
-	}
-	// An object whose key is missing is not deleted by force: the key may come back.
-	w.says(logicalClusters, "cluster", "things.example.com default/x cannot be read", "--encryption-provider-config")
-	a.says(workspaces, "w", "things.example.com default/x cannot be read", "--encryption-provider-config")
-	c.says(workspaces, "a", "in workspace w", "things.example.com default/x cannot be read")
-	put(thing, `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"namespace":"default","name":"x"}}`)
-	c.await(workspaces, "", "a", gone)
-	c.nothingLeft(a.name, w.name)
+	c.ended("w", w.name)
 }

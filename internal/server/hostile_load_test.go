@@ -31,6 +31,20 @@ func alive(t *testing.T, b *tenant, v visitor, name string) {
 	}
 }
 
+// slowBody returns a body whose end is not sent before ctx ends. begun waits until the server has
+// read its beginning, or the body is closed, and open waits for its end.
+func slowBody(ctx context.Context, open, begun *sync.WaitGroup) io.ReadCloser {
+	reader, writer := io.Pipe()
+	begun.Add(1)
+	open.Go(func() {
+		defer writer.Close()
+		_, _ = io.WriteString(writer, `{"metadata":`) // fails if the body is closed first
+		begun.Done()
+		<-ctx.Done()
+	})
+	return reader
+}
+
 // Slow request bodies of one tenant do not delay other tenants.
 func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
@@ -40,17 +54,10 @@ func TestSlowBodiesHoldUpNobodyElse(t *testing.T) {
 	var open sync.WaitGroup
 	var begun sync.WaitGroup
 	for range 300 {
-		reader, writer := io.Pipe()
-		begun.Add(1)
+		body := slowBody(ctx, &open, &begun)
 		open.Go(func() {
-			defer writer.Close()
-			_, _ = io.WriteString(writer, `{"metadata":`) // as soon as the server reads
-			begun.Done()
-			<-ctx.Done()
-		})
-		open.Go(func() {
-			resp, err := slow.open(ctx, "POST", a.path("/api/v1/namespaces/default/configmaps"), reader, "Content-Type", "application/json")
-			_ = reader.Close()
+			resp, err := slow.open(ctx, "POST", a.path("/api/v1/namespaces/default/configmaps"), body, "Content-Type", "application/json")
+			_ = body.Close()
 			if err == nil { // above the limit
 				_ = resp.Body.Close()
 				if resp.StatusCode != http.StatusTooManyRequests {
@@ -86,17 +93,10 @@ func TestManyWorkspacesHoldUpNobodyElse(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		greedy := s.workspace(t, name)
 		for range 30 {
-			reader, writer := io.Pipe()
-			begun.Add(1)
+			body := slowBody(ctx, &open, &begun)
 			open.Go(func() {
-				defer writer.Close()
-				_, _ = io.WriteString(writer, `{"metadata":`) // as soon as the server reads
-				begun.Done()
-				<-ctx.Done()
-			})
-			open.Go(func() {
-				resp, err := post(ctx, greedy, reader)
-				_ = reader.Close()
+				resp, err := post(ctx, greedy, body)
+				_ = body.Close()
 				if err == nil {
 					_ = resp.Body.Close()
 				}

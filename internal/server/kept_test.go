@@ -1,9 +1,7 @@
 package server_test
 
 import (
-	"context"
 	"encoding/json"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,10 +50,7 @@ func TestAForeignFinalizerOnAWorkspaceKeepsItsContent(t *testing.T) {
 
 	// Deletion of the Workspace.
 	above.deleteWorkspace("w")
-	ws := above.says(workspaces, "w", "workspaces.tenancy.kcp.io w is kept by finalizer "+hold)
-	if phase := text(ws, "status", "phase"); phase != "Deleting" || ws.GetLabels()[corev1alpha1.PhaseLabel] != phase {
-		t.Errorf("the Workspace is %s, labels %v", phase, ws.GetLabels())
-	}
+	isDeleting(t, above.says(workspaces, "w", "workspaces.tenancy.kcp.io w is kept by finalizer "+hold))
 	l := must(w.any.Resource(logicalClusters).Get(t.Context(), "cluster", metav1.GetOptions{}))(t)
 	if l.GetDeletionTimestamp() != nil || text(l, "status", "phase") != "Ready" {
 		t.Errorf("the LogicalCluster is being deleted: %v", l.Object)
@@ -70,8 +65,7 @@ func TestAForeignFinalizerOnAWorkspaceKeepsItsContent(t *testing.T) {
 	below.usable("m", "late")
 
 	above.finalized(workspaces, "w")
-	c.await(workspaces, "", "above", gone)
-	c.nothingLeft(above.name, w.name, below.name)
+	c.ended("above", above.name, w.name, below.name)
 }
 
 func TestAForeignFinalizerOnALogicalClusterKeepsItsContent(t *testing.T) {
@@ -93,17 +87,13 @@ func TestAForeignFinalizerOnALogicalClusterKeepsItsContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.says(logicalClusters, "cluster", kept)
-	l := w.await(logicalClusters, "", "cluster", func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Deleting" })
-	if l.GetLabels()[corev1alpha1.PhaseLabel] != "Deleting" {
-		t.Errorf("labels %v", l.GetLabels())
-	}
+	isDeleting(t, w.await(logicalClusters, "", "cluster", func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Deleting" }))
 	w.usable("m", "later")
 	w.finalized(logicalClusters, "cluster", hold)
 	c.says(workspaces, "above", "in workspace w, logicalclusters.core.kcp.io cluster is kept by finalizer "+hold)
 	w.usable("m", "last")
 	w.finalized(logicalClusters, "cluster")
-	c.await(workspaces, "", "above", gone)
-	c.nothingLeft(above.name, w.name)
+	c.ended("above", above.name, w.name)
 }
 
 func TestForeignFinalizersKeepAClusterThatIsRemoved(t *testing.T) {
@@ -113,14 +103,7 @@ func TestForeignFinalizersKeepAClusterThatIsRemoved(t *testing.T) {
 	w.content("m")
 	c.finalized(workspaces, "w", hold)
 	w.finalized(logicalClusters, "cluster", hold)
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { failed <- c.server.Remove(ctx, w.name) }()
-	c.says(workspaces, "w", "workspaces.tenancy.kcp.io w is kept by finalizer "+hold)
-	cancel()
-	if err := <-failed; err == nil || !strings.Contains(err.Error(), hold) {
-		t.Errorf("given up with %v", err)
-	}
+	c.cannotRemove(w, "w", "workspaces.tenancy.kcp.io w is kept by finalizer "+hold)
 	w.usable("m", "late")
 	c.finalized(workspaces, "w")
 	w.says(logicalClusters, "cluster", "logicalclusters.core.kcp.io cluster is kept by finalizer "+hold)
@@ -132,12 +115,12 @@ func TestForeignFinalizersKeepAClusterThatIsRemoved(t *testing.T) {
 		t.Errorf("a finalizer is added to a LogicalCluster that is being deleted: %v", err)
 	}
 	w.finalized(logicalClusters, "cluster")
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
+	c.ended("w", w.name)
 
 	// A cluster without a Workspace.
 	alone := newTenant(t)
 	alone.finalized(logicalClusters, "cluster", hold)
+	failed := make(chan error, 1)
 	go func() { failed <- c.server.Remove(t.Context(), alone.name) }()
 	alone.says(logicalClusters, "cluster", hold)
 	alone.content("late")
@@ -163,8 +146,7 @@ func TestAForcedDeletionIgnoresForeignFinalizers(t *testing.T) {
 	if err := olga.force("w", "ticket 43"); err != nil {
 		t.Fatal(err)
 	}
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name, below.name)
+	c.ended("w", w.name, below.name)
 }
 
 // The cluster of a Workspace in deletion still becomes initialized.
@@ -184,8 +166,7 @@ func TestAKeptWorkspaceInitializes(t *testing.T) {
 	c.in(workspaces, "w", "Deleting")
 	must(w.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}))(t)
 	c.finalized(workspaces, "w")
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
+	c.ended("w", w.name)
 }
 
 // operator returns a user who operates the server.

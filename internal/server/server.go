@@ -349,7 +349,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.front, s.levels = api, flow.NewLevels(c)
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
-		return bounds.Within(logs.Within(edge.WithAccept(s.chain(front, c))))
+		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(front, c)))))
 	}
 	return cfg
 }

@@ -96,8 +96,7 @@ func TestTerminatorsHaveTheirTimeBeforeAWorkspaceIsEmptied(t *testing.T) {
 	if err := finish(t.Context(), c.terminating("root:other", system).clusters(string(w.name)), "terminators", "root:other"); err != nil {
 		t.Fatal(err)
 	}
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
+	c.ended("w", w.name)
 }
 
 func TestTerminatorsBelowKeepAWorkspace(t *testing.T) {
@@ -118,8 +117,7 @@ func TestTerminatorsBelowKeepAWorkspace(t *testing.T) {
 	if err := finish(t.Context(), c.terminating("root:web", system).clusters(string(d.name)), "terminators", "root:web"); err != nil {
 		t.Fatal(err)
 	}
-	c.await(workspaces, "", "a", gone)
-	c.nothingLeft(a.name, b.name, d.name)
+	c.ended("a", a.name, b.name, d.name)
 }
 
 func TestAWorkspaceIsDeletedWhileItInitializes(t *testing.T) {
@@ -140,8 +138,7 @@ func TestAWorkspaceIsDeletedWhileItInitializes(t *testing.T) {
 	if e := unmodified(watching); e.Type != watch.Deleted {
 		t.Errorf("the view has %v", e)
 	}
-	c.await(workspaces, "", "w", gone)
-	c.nothingLeft(w.name)
+	c.ended("w", w.name)
 }
 
 const forceDelete = corev1alpha1.ForceDeleteAnnotation
@@ -184,8 +181,7 @@ func TestOperatorsForceADeletion(t *testing.T) {
 	if err := olga.force("a", "ticket 42"); err != nil {
 		t.Fatal(err)
 	}
-	c.await(workspaces, "", "a", gone)
-	c.nothingLeft(a.name, b.name, d.name)
+	c.ended("a", a.name, b.name, d.name)
 	// The other workspace still waits.
 	c.says(workspaces, "other", hold)
 	other.letGo("m")

@@ -121,8 +121,7 @@ func TestAnInitializerHasThePermissionsOfItsType(t *testing.T) {
 	if err := finish(t.Context(), end.clusters(string(w.name)), "terminators", id); err != nil {
 		t.Fatal(err)
 	}
-	home.await(workspaces, "", "w", gone)
-	home.nothingLeft(w.name)
+	home.ended("w", w.name)
 }
 
 func grantAll(t *testing.T, kube kubernetes.Interface, who string) error {

@@ -70,6 +70,20 @@ func (b *bench) fresh(ctx context.Context, s subject, controllers bool) (*server
 	return server, nil
 }
 
+// onKCP calls measure with a fresh server of kcp, if kcp is a subject. It is for cases that
+// a stock server is not compared in. measure stops the server.
+func (b *bench) onKCP(ctx context.Context, measure func(kcp subject, s *server) error) error {
+	i := slices.IndexFunc(b.subjects, func(s subject) bool { return s.name() == "kcp" })
+	if i < 0 {
+		return nil
+	}
+	s, err := b.fresh(ctx, b.subjects[i], true)
+	if err != nil {
+		return err
+	}
+	return measure(b.subjects[i], s)
+}
+
 // servers returns one server of each subject, shared by the cases.
 func (b *bench) servers(ctx context.Context) ([]*server, error) {
 	for len(b.shared) < len(b.subjects) {

@@ -14,24 +14,14 @@ import (
 // ready after a restart. A stock server would need hours for as many namespaces, so it is
 // not measured.
 func crowds(ctx context.Context, b *bench) error {
-	for _, subject := range b.subjects {
-		if subject.name() != "kcp" {
-			continue
-		}
-		s, err := b.fresh(ctx, subject, true)
-		if err != nil {
-			return err
-		}
-		err = b.crowd(ctx, s)
+	return b.onKCP(ctx, func(kcp subject, s *server) error {
+		err := b.crowd(ctx, s)
 		s.stop()
-		if err == nil {
-			err = b.comeback(ctx, subject, s.dir)
-		}
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return b.comeback(ctx, kcp, s.dir)
+	})
 }
 
 func crowdName(i int) string { return fmt.Sprint("crowd-", i) }

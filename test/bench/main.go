@@ -32,25 +32,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/test/child"
 )
 
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	cancel()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	child.Main("bench", func(ctx context.Context, args []string) error { return run(ctx, args, os.Stdout, os.Stderr) })
 }
 
 // options are the values of the flags.
@@ -165,13 +158,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer b.close()
-	pattern, err := regexp.Compile(o.pattern)
+	chosen, err := child.Chosen(o.pattern, cases(), func(c benchCase) string { return c.name })
 	if err != nil {
-		return fmt.Errorf("-run: %w", err)
-	}
-	chosen := slices.DeleteFunc(cases(), func(c benchCase) bool { return !pattern.MatchString(c.name) })
-	if len(chosen) == 0 {
-		return fmt.Errorf("-run=%s matches no case", o.pattern)
+		return err
 	}
 	for _, c := range chosen {
 		begin := time.Now()

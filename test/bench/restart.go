@@ -35,24 +35,14 @@ func (p *plan) dataSize(i int) int {
 // bytes are config maps, half custom resources. A stock server is not measured, as its etcd
 // is a process of its own.
 func restarts(ctx context.Context, b *bench) error {
-	for _, subject := range b.subjects {
-		if subject.name() != "kcp" {
-			continue
-		}
-		s, err := b.fresh(ctx, subject, true)
-		if err != nil {
-			return err
-		}
+	return b.onKCP(ctx, func(kcp subject, s *server) error {
 		stored, err := b.fillUp(ctx, s)
 		s.stop()
-		if err == nil {
-			err = b.restart(ctx, subject, s.dir, stored)
-		}
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return b.restart(ctx, kcp, s.dir, stored)
+	})
 }
 
 // fillUp writes data and returns how many bytes the database uses.

@@ -30,18 +30,11 @@ func lists(ctx context.Context, b *bench) error {
 		{fmt.Sprintf("consistent list, %d writers of 50/s elsewhere", b.plan.clients), 20 * time.Millisecond},
 		{fmt.Sprintf("consistent list, %d writers at full speed elsewhere", b.plan.clients), 0},
 	} {
-		samples := map[string]*sample{}
-		for round := range b.plan.rounds {
-			for _, s := range sides {
-				x, err := b.listRound(ctx, s, fmt.Sprintf("list-%d-%d", round, l.pause.Milliseconds()), l.pause)
-				if err != nil {
-					return fmt.Errorf("%s: %w", s.subject, err)
-				}
-				if samples[s.subject] == nil {
-					samples[s.subject] = &sample{}
-				}
-				samples[s.subject].merge(x)
-			}
+		samples, err := b.inTurns(sides, func(s *side, round int) (sample, error) {
+			return b.listRound(ctx, s, fmt.Sprintf("list-%d-%d", round, l.pause.Milliseconds()), l.pause)
+		})
+		if err != nil {
+			return err
 		}
 		for name, x := range samples {
 			b.report.addTime(name, l.name, "p50", x.percentile(50))
@@ -49,6 +42,24 @@ func lists(ctx context.Context, b *bench) error {
 		}
 	}
 	return nil
+}
+
+// inTurns measures every side in each round, and returns all operations by subject.
+func (b *bench) inTurns(sides []*side, measure func(s *side, round int) (sample, error)) (map[string]*sample, error) {
+	samples := map[string]*sample{}
+	for _, s := range sides {
+		samples[s.subject] = &sample{}
+	}
+	for round := range b.plan.rounds {
+		for _, s := range sides {
+			x, err := measure(s, round)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.subject, err)
+			}
+			samples[s.subject].merge(x)
+		}
+	}
+	return samples, nil
 }
 
 // listRound measures lists while the other clients write, and stops these at the end.
@@ -113,25 +124,17 @@ func makeTenants(ctx context.Context, b *bench) error {
 	}
 	defer done()
 	for _, l := range []struct{ clients, count int }{{1, b.plan.single}, {b.plan.clients, b.plan.many}} {
-		samples := map[string]*sample{}
-		for round := range b.plan.rounds {
-			for _, s := range sides {
-				n := l.count / b.plan.rounds
-				x, err := s.load(ctx, s.clients[:l.clients], n, func(ctx context.Context, c *client, i int) error {
-					t, err := s.newTenant(ctx, c, fmt.Sprintf("tenant-%d-%d-%d", l.clients, round, i))
-					if err != nil {
-						return err
-					}
-					return b.create(ctx, c, t.configMaps, "first")
-				})
+		samples, err := b.inTurns(sides, func(s *side, round int) (sample, error) {
+			return s.load(ctx, s.clients[:l.clients], l.count/b.plan.rounds, func(ctx context.Context, c *client, i int) error {
+				t, err := s.newTenant(ctx, c, fmt.Sprintf("tenant-%d-%d-%d", l.clients, round, i))
 				if err != nil {
-					return fmt.Errorf("%s: %w", s.subject, err)
+					return err
 				}
-				if samples[s.subject] == nil {
-					samples[s.subject] = &sample{}
-				}
-				samples[s.subject].merge(x)
-			}
+				return b.create(ctx, c, t.configMaps, "first")
+			})
+		})
+		if err != nil {
+			return err
 		}
 		for name, x := range samples {
 			of := fmt.Sprintf("workspace (stock: namespace) until usable, clients: %d", l.clients)

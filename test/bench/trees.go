@@ -15,21 +15,10 @@ import (
 // trees measures the creation and deletion of a tree of workspaces, and the memory after
 // it. A stock server has no equivalent.
 func trees(ctx context.Context, b *bench) error {
-	for _, subject := range b.subjects {
-		if subject.name() != "kcp" {
-			continue
-		}
-		s, err := b.fresh(ctx, subject, true)
-		if err != nil {
-			return err
-		}
-		err = b.tree(ctx, s)
-		s.stop()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.onKCP(ctx, func(_ subject, s *server) error {
+		defer s.stop()
+		return b.tree(ctx, s)
+	})
 }
 
 func (b *bench) tree(ctx context.Context, s *server) error {

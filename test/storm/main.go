@@ -24,23 +24,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"syscall"
 	"time"
+
+	"github.com/unforked/kcp/test/child"
 )
 
-func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := dispatch(ctx, os.Args[1:])
-	cancel()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "storm:", err)
-		os.Exit(1)
-	}
-}
+func main() { child.Main("storm", dispatch) }
 
 // dispatch runs the program, or the part of a child process.
 func dispatch(ctx context.Context, args []string) error {
@@ -105,13 +95,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if _, err := os.Stat(o.kcp); err != nil {
 		return fmt.Errorf("%w; run: go build -o bin/ ./cmd/kcp", err)
 	}
-	pattern, err := regexp.Compile(o.pattern)
+	chosen, err := child.Chosen(o.pattern, storms(), func(s storm) string { return s.name })
 	if err != nil {
-		return fmt.Errorf("-run: %w", err)
-	}
-	chosen := slices.DeleteFunc(storms(), func(s storm) bool { return !pattern.MatchString(s.name) })
-	if len(chosen) == 0 {
-		return fmt.Errorf("-run=%s matches no storm", o.pattern)
+		return err
 	}
 	if o.dir, err = os.MkdirTemp(o.dir, "kcp-storm-"); err != nil {
 		return err

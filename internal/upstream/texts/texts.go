@@ -16,6 +16,16 @@ func ClientLeft(message string) bool {
 	return slices.Contains([]string{"Post-timeout activity", "Timeout or abort while handling"}, message)
 }
 
+// LatePanic reports whether an entry of the log has a panic of a write after the timeout of its
+// request. The library logs all ends of such writes at one line of its source.
+//
+// At the next minor version: look at k8s.io/apiserver/pkg/endpoints/handlers/finisher.
+func LatePanic(entry string) bool {
+	_, after, found := strings.Cut(entry, "FinishRequest: post-timeout activity - time-elapsed: ")
+	_, panicked, _ := strings.Cut(after, ", panicked: ")
+	return found && strings.HasPrefix(panicked, "true,")
+}
+
 // TLSFailed reports whether a connection of gRPC failed because of its certificates. The error
 // of gRPC holds only the text of the cause.
 //

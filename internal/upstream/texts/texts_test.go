@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/klog/v2"
@@ -47,6 +50,29 @@ func TestClientLeft(t *testing.T) {
 	}
 	if ClientLeft("Observed a panic") {
 		t.Error("a panic is taken for a client that left")
+	}
+}
+
+// A panic of a write after the timeout of its request differs from an error in these words.
+func TestLatePanic(t *testing.T) {
+	lines := make(chan string, 100) // the library logs in a goroutine of its own
+	klog.SetLogger(funcr.New(func(_, args string) { lines <- args }, funcr.Options{}))
+	defer klog.ClearLogger()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for panics, write := range map[bool]finisher.ResultFunc{
+		true:  func() (runtime.Object, error) { panic("it broke") },
+		false: func() (runtime.Object, error) { return nil, errors.New("panicked: true, it broke") },
+	} {
+		answered := make(chan struct{})
+		_, err := finisher.FinishRequest(ctx, func() (runtime.Object, error) {
+			<-answered
+			return write()
+		})
+		close(answered)
+		if line := <-lines; err == nil || !strings.Contains(line, "it broke") || LatePanic(line) != panics {
+			t.Errorf("%v; logged %q: panic %v", err, line, !panics)
+		}
 	}
 }
 

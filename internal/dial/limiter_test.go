@@ -1,0 +1,97 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stuck is a hook that answers when the test releases it, or when its caller has disconnected.
+func stuck(t *testing.T) (h *hook, reached chan struct{}) {
+	t.Helper()
+	reached = make(chan struct{}, 100)
+	return newHook(t, func(_ http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body) // until then it is not known that the caller has gone
+		reached <- struct{}{}
+		<-req.Context().Done()
+	}), reached
+}
+
+// A tenant with hanging calls reaches its limit, without effect for other tenants. Calls end after
+// a timeout.
+func TestTenantsApart(t *testing.T) {
+	hanging, reached := stuck(t)
+	h := newHook(t, hello)
+	d := newDialer(t, Options{Limits: Limits{TenantCalls: 2, TenantWaiting: 1}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	for range 2 {
+		calls.Go(func() {
+			_, err := d.get(ctx, "a", hanging, hanging.URL)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("a call that hangs: %v", err)
+			}
+		})
+	}
+	<-reached
+	<-reached
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := d.get(ended, "a", h, h.URL)
+	wantError(t, err, "logical cluster a has reached its limit of 2 concurrent calls")
+	waiting, stop := context.WithCancel(t.Context())
+	calls.Go(func() {
+		_, err := d.get(waiting, "a", h, h.URL)
+		wantError(t, err, "logical cluster a has reached its limit of 2 concurrent calls")
+	})
+	until(t, func() bool { d.calls.mu.Lock(); defer d.calls.mu.Unlock(); return d.calls.by["a"].calls == 3 })
+	_, err = d.get(t.Context(), "a", h, h.URL)
+	wantError(t, err, "logical cluster a has 2 calls running and 1 waiting")
+	if got, err := d.get(t.Context(), "b", h, h.URL); err != nil || got != "hello" {
+		t.Errorf("another tenant's call: %q, %v", got, err)
+	}
+	stop()
+	cancel()
+	calls.Wait()
+	if got, err := d.get(t.Context(), "a", h, h.URL); err != nil || got != "hello" {
+		t.Errorf("after its calls have ended: %q, %v", got, err)
+	}
+	_, err = newDialer(t, Options{Limits: Limits{Timeout: time.Millisecond}}).get(t.Context(), "a", hanging, hanging.URL)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call that nobody ends: %v", err)
+	}
+}
+
+// until waits for other goroutines, without sleeping.
+func until(t *testing.T, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatal("it does not happen")
+		}
+	}
+}
+
+// All tenants together have a limit.
+func TestAllTenants(t *testing.T) {
+	hanging, reached := stuck(t)
+	d := newDialer(t, Options{Limits: Limits{Calls: 1}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Go(func() { _, _ = d.get(ctx, "a", hanging, hanging.URL) })
+	<-reached
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := d.get(ended, "b", hanging, hanging.URL)
+	wantError(t, err, "the server has reached its limit of 1 concurrent calls for logical clusters")
+	cancel()
+	calls.Wait()
+}
