@@ -130,7 +130,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // limited by tenant. f must be quick.
 func (s *Store) SetTenant(f func(cluster.Name) cluster.Name) { s.guard.tenants.SetTenant(f) }
 
-// Close stops everything that Open started. Requests must have ended.
+// Close stops everything that Open started. Requests must have ended, and watch caches must be
+// closed.
 func (s *Store) Close() { s.closeOnce.Do(s.close) }
 
 func (s *Store) close() {

@@ -196,7 +196,7 @@ func (w *customWatch) end() {
 }
 
 func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
-	r := &Raw{}
+	r := &raw{}
 	r.ResourceVersion, r.Annotations = w.of.caches.store.ResourceVersion(rev), annotations
 	return w.give(watch.Bookmark, r)
 }
@@ -210,7 +210,7 @@ func (w *customWatch) deliver(e feed.Event) bool {
 	if !w.has(e.Key.Cluster, e.Revision) || !w.has(e.Key.Cluster, e.Revision-1) {
 		return true // the cluster is outside, or the reader got its objects with it
 	}
-	var now, was *Raw
+	var now, was *raw
 	var err error
 	has, had := false, e.Previous != nil
 	if e.Value != nil {
@@ -240,7 +240,7 @@ func (w *customWatch) deliver(e feed.Event) bool {
 }
 
 // raw returns the object of an event with one of its values.
-func (w *customWatch) raw(e feed.Event, value []byte) (*Raw, error) {
+func (w *customWatch) raw(e feed.Event, value []byte) (*raw, error) {
 	s := w.of.caches.store
 	t := s.Values().Transformer(w.of.cfg.GroupResource).Lenient()
 	framed, _, err := t.TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
@@ -256,7 +256,7 @@ func (w *customWatch) raw(e feed.Event, value []byte) (*Raw, error) {
 }
 
 // selects reports whether the watch selects an object.
-func (w *customWatch) selects(r *Raw) (bool, error) {
+func (w *customWatch) selects(r *raw) (bool, error) {
 	p := w.options.Predicate
 	switch {
 	case p.Empty():
@@ -277,7 +277,7 @@ func (w *customWatch) selects(r *Raw) (bool, error) {
 }
 
 // give delivers an event of this schema.
-func (w *customWatch) give(t watch.EventType, r *Raw) bool {
+func (w *customWatch) give(t watch.EventType, r *raw) bool {
 	e, ok := w.of.event(watch.Event{Type: t, Object: r}, w.wildcard)
 	return !ok || w.send(e)
 }

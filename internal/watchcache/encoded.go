@@ -143,7 +143,7 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 	if !ok {
 		return c.Interface.Get(ctx, key, o, out)
 	}
-	var r Raw
+	var r raw
 	err := c.cold.Get(ctx, key, o, &r)
 	if err != nil {
 		return err
@@ -158,12 +158,12 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 
 // encodedList lists from the cache that all schemas share, or from etcd.
 func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOptions, into *EncodedList) error {
-	var raws RawList
+	var raws rawList
 	if err := c.raws(ctx, key, o, &raws); err != nil {
 		return err
 	}
 	into.lines = make([][]byte, 0, len(raws.Items))
-	encoded := func(r *Raw) ([]byte, error) {
+	encoded := func(r *raw) ([]byte, error) {
 		line, err := c.encoded(r)
 		if err == nil {
 			err = fair.Grow(ctx, int64(len(line)))
@@ -173,7 +173,7 @@ func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOpti
 	if err := each(ctx, &raws, encoded, func(line []byte) { into.lines = append(into.lines, line) }); err != nil {
 		return err
 	}
-	raws.tell(&into.about)
+	raws.copyMeta(&into.about)
 	return nil
 }
 
@@ -184,7 +184,7 @@ type reading struct {
 }
 
 // encoded returns the JSON of an object, converted by its schema. It is shared.
-func (c *custom) encoded(r *Raw) ([]byte, error) {
+func (c *custom) encoded(r *raw) ([]byte, error) {
 	kept := c.caches.encoded
 	key := kept.key(c, "", r.framed)
 	if read, ok := kept.find(key, r.framed); ok && read.revision == r.ResourceVersion {

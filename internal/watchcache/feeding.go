@@ -53,7 +53,7 @@ func (c *Caches) feeding(source storage.Interface, prefix string, from int64) *f
 	return &feeding{Interface: source, caches: c, progress: c.store.Follow(prefix), from: from, ended: make(chan struct{})}
 }
 
-// begin records the cache, which asks for its first objects by now.
+// begin records the cache that f fills, once it is made.
 func (f *feeding) begin(cache *cacher.Cacher) {
 	f.cache = cache
 	f.caches.feedsMu.Lock()

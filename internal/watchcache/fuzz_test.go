@@ -23,7 +23,7 @@ func FuzzRawDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := o.(*Raw)
+		r := o.(*raw)
 		if r.Namespace != "ns" || r.Name != "x" || cluster.Of(r) != "c1" || len(r.Annotations) != 1 || r.ResourceVersion != "" {
 			t.Errorf("taken in as %s/%s in %v at %q", r.Namespace, r.Name, r.Annotations, r.ResourceVersion)
 		}

@@ -1,37 +1,26 @@
 package watchcache
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"sync"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/client-go/tools/cache"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
 
-// A Raw is a custom resource in a watch cache: the stored value, which every schema and
+// A raw is a custom resource in a watch cache: the stored value, which every schema and
 // version decodes when it is read, and the metadata by which the cache selects. The decoded
 // object would be about thirty times as large.
-type Raw struct {
+type raw struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	framed []byte // never changed
@@ -39,27 +28,34 @@ type Raw struct {
 }
 
 // DeepCopyObject implements [runtime.Object].
-func (r *Raw) DeepCopyObject() runtime.Object {
+func (r *raw) DeepCopyObject() runtime.Object {
 	c := *r
 	return &c // what it points to never changes
 }
 
-// A RawList is a list of Raws.
-type RawList struct {
+// A rawList is a list of raws.
+type rawList struct {
 	metav1.TypeMeta
 	metav1.ListMeta
-	Items []Raw
+	Items []raw
 }
 
 // DeepCopyObject implements [runtime.Object].
-func (l *RawList) DeepCopyObject() runtime.Object {
+func (l *rawList) DeepCopyObject() runtime.Object {
 	c := *l
-	c.Items = append([]Raw(nil), l.Items...)
+	c.Items = append([]raw(nil), l.Items...)
 	return &c
 }
 
-func newRaw() runtime.Object     { return &Raw{} }
-func newRawList() runtime.Object { return &RawList{} }
+// copyMeta copies the metadata of the list for clients.
+func (l *rawList) copyMeta(to *unstructured.UnstructuredList) {
+	to.SetResourceVersion(l.ResourceVersion)
+	to.SetContinue(l.Continue)
+	to.SetRemainingItemCount(l.RemainingItemCount)
+}
+
+func newRaw() runtime.Object     { return &raw{} }
+func newRawList() runtime.Object { return &rawList{} }
 
 // rawCodec reads the metadata of custom resources. It never fails: what it cannot read is
 // empty, and fails when the object is decoded.
@@ -68,7 +64,7 @@ type rawCodec struct{ stamps *values.Stamps }
 func (rawCodec) Identifier() runtime.Identifier { return "raw" }
 
 func (rawCodec) Encode(o runtime.Object, w io.Writer) error {
-	r, ok := o.(*Raw)
+	r, ok := o.(*raw)
 	if !ok {
 		return fmt.Errorf("%T in a cache of custom resources", o)
 	}
@@ -77,9 +73,9 @@ func (rawCodec) Encode(o runtime.Object, w io.Writer) error {
 }
 
 func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	r, ok := into.(*Raw)
+	r, ok := into.(*raw)
 	if !ok {
-		r = &Raw{}
+		r = &raw{}
 	}
 	var err error
 	if *r, err = rawOf(append([]byte(nil), framed...), c.stamps); err != nil {
@@ -88,11 +84,11 @@ func (c rawCodec) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime
 	return r, &schema.GroupVersionKind{}, nil
 }
 
-// rawOf returns the Raw of a framed value, which it keeps.
-func rawOf(framed []byte, s *values.Stamps) (Raw, error) {
+// rawOf returns the raw of a framed value, which it keeps.
+func rawOf(framed []byte, s *values.Stamps) (raw, error) {
 	tail, value, err := values.CutFrame(framed)
 	if err != nil {
-		return Raw{}, err
+		return raw{}, err
 	}
 	name, namespace, object, _ := keys.SplitTail(tail)
 	var partial struct {
@@ -105,238 +101,16 @@ func rawOf(framed []byte, s *values.Stamps) (Raw, error) {
 	if kjson.UnmarshalCaseSensitivePreserveInts(value, &partial) != nil {
 		partial.Metadata.Labels = nil
 	}
-	r := Raw{framed: framed}
+	r := raw{framed: framed}
 	r.Namespace, r.Name, r.Labels = namespace, object, partial.Metadata.Labels
 	r.Annotations = s.Of(name)
 	return r, nil
 }
 
 func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
-	r, ok := o.(*Raw)
+	r, ok := o.(*raw)
 	if !ok {
 		return nil, nil, fmt.Errorf("%T in a cache of custom resources", o)
 	}
 	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, clusterIndex: string(cluster.Of(r))}, nil
-}
-
-// customStorage returns the storage of one schema of a custom resource. Writes and single
-// reads use etcd, lists the cache that all schemas of the resource share, if there is one,
-// and watches the change feed.
-func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.StorageDecorator {
-	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
-		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
-	) (storage.Interface, factory.DestroyFunc, error) {
-		objects := store.Objects{Config: cfg, Root: root, Codec: cfg.Codec, New: newFunc, NewList: newList}
-		of := &custom{caches: c, kind: kind, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), metadataOnly: metadataOnly, unconverted: unconverted(newFunc())}
-		remembering, lenient := objects, objects
-		remembering.Decoder = of.remembers
-		direct, err := c.store.Etcd3(c.direct, remembering)
-		if err != nil {
-			return nil, nil, err
-		}
-		of.Interface = direct
-		lenient.Codec = c.store.CacheCodec(cfg.Codec, newFunc, nil)
-		if of.lenient, err = c.store.Lenient(c.direct, lenient); err != nil {
-			return nil, nil, err
-		}
-		if of.cold, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
-			return nil, nil, err
-		}
-		registry := store.Registry{Resource: kind, Root: root, Cached: true}
-		return c.store.Storage(registry, of), sync.OnceFunc(direct.Close), nil
-	}
-}
-
-// stored returns the custom resources below a root as [Raw] objects.
-func (c *Caches) stored(cfg *storagebackend.ConfigForResource, root string) store.Objects {
-	return store.Objects{Config: cfg, Root: root, Codec: rawCodec{c.store.Stamps()}, New: newRaw, NewList: newRawList}
-}
-
-// custom is the storage of one schema, by keys with a cluster.
-type custom struct {
-	storage.Interface // etcd
-	caches            *Caches
-	kind              keys.Resource // without an identity
-	cfg               *storagebackend.ConfigForResource
-	newFunc           func() runtime.Object
-	attrs             storage.AttrFunc
-	lenient           storage.Interface // etcd, for requests to all clusters
-	cold              storage.Interface // etcd, of [Raw]
-	metadataOnly      bool              // the same for all versions of an object
-	unconverted       []byte            // the start of values stored in the version of the schema
-}
-
-func (c *custom) resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
-
-// uncached returns the storage for selectors of fields that only a schema knows.
-func (c *custom) uncached(ctx context.Context) storage.Interface {
-	if cluster.IsAll(ctx) {
-		return c.lenient
-	}
-	return c.Interface
-}
-
-func (c *custom) ReadinessCheck() error { return nil }
-
-// cachedFields reports whether a [Raw] has all fields of a selector.
-func cachedFields(s fields.Selector) bool {
-	if s == nil {
-		return true
-	}
-	for _, r := range s.Requirements() {
-		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
-			return false
-		}
-	}
-	return true
-}
-
-// GetList implements [storage.Interface].
-func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	if into, ok := list.(*EncodedList); ok {
-		return c.encodedList(ctx, key, o, into)
-	}
-	if !cachedFields(o.Predicate.Field) {
-		// All objects are decoded: the selector may choose any.
-		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.resource(ctx), o)); err != nil {
-			return err
-		}
-		o.Predicate.GetAttrs = c.attrs
-		if err := c.uncached(ctx).GetList(ctx, key, o, list); err != nil {
-			return err
-		}
-		if into, ok := list.(*unstructured.UnstructuredList); ok {
-			var err error
-			into.Items, err = scoped(ctx, c.caches.store, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
-			return err
-		}
-		return nil
-	}
-	into, ok := list.(*unstructured.UnstructuredList)
-	if !ok {
-		return fmt.Errorf("list of custom resources into a %T", list)
-	}
-	var raws RawList
-	if err := c.raws(ctx, key, o, &raws); err != nil {
-		return err
-	}
-	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
-	if err := each(ctx, &raws, c.weighed(ctx), func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
-		return err
-	}
-	raws.tell(into)
-	return nil
-}
-
-// weighed returns a decoder that counts the memory of objects, which are kept until the
-// request ends.
-func (c *custom) weighed(ctx context.Context) func(*Raw) (*unstructured.Unstructured, error) {
-	if c.metadataOnly {
-		return c.decode
-	}
-	return func(r *Raw) (*unstructured.Unstructured, error) {
-		u, err := c.decode(r)
-		if err == nil {
-			err = fair.Grow(ctx, weigh(u.Object))
-		}
-		return u, err
-	}
-}
-
-// each converts every object of a list, and passes it to take.
-func each[V any](ctx context.Context, l *RawList, of func(*Raw) (V, error), take func(V)) error {
-	for i := range l.Items {
-		v, err := of(&l.Items[i])
-		if err != nil {
-			if cluster.IsAll(ctx) && ctx.Err() == nil { // a deadline is no fault of the value
-				continue // one tenant's bad value must not fail the list
-			}
-			return err
-		}
-		take(v)
-	}
-	return nil
-}
-
-// tell copies the metadata of the list for clients.
-func (l *RawList) tell(to *unstructured.UnstructuredList) {
-	to.SetResourceVersion(l.ResourceVersion)
-	to.SetContinue(l.Continue)
-	to.SetRemainingItemCount(l.RemainingItemCount)
-}
-
-// decode returns an object as its schema decodes it. It is shared.
-func (c *custom) decode(r *Raw) (*unstructured.Unstructured, error) {
-	if r.shared != nil {
-		return r.shared.decoded(c, r)
-	}
-	return c.decodeAlone(r)
-}
-
-func (c *custom) decodeAlone(r *Raw) (*unstructured.Unstructured, error) {
-	if c.metadataOnly {
-		return c.decodeMetadata(r)
-	}
-	kept := c.caches.decoded
-	key := kept.key(c, r.ResourceVersion, r.framed)
-	if u, ok := kept.find(key, r.framed); ok {
-		return u, nil
-	}
-	u, err := c.decoded(r)
-	if err == nil && c.keeps(r.framed) {
-		kept.put(key, r.framed, u, len(r.framed))
-	}
-	return u, err
-}
-
-func (c *custom) decoded(r *Raw) (*unstructured.Unstructured, error) {
-	o, err := runtime.Decode(c.cfg.Codec, r.framed)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("custom resource %s/%s decodes to a %T", r.Namespace, r.Name, o)
-	}
-	u.SetResourceVersion(r.ResourceVersion)
-	return u, nil
-}
-
-// event decodes an event with this schema. In a watch of all clusters, an object that
-// cannot be decoded does not exist; a watch of one cluster ends.
-func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
-	r, ok := bare(e.Object).(*Raw)
-	if !ok {
-		return e, true // a Status
-	}
-	if e.Type == watch.Bookmark {
-		return c.named(e.Type, r)
-	}
-	u, err := c.decode(r)
-	switch {
-	case err == nil:
-		return watch.Event{Type: e.Type, Object: u}, true
-	case e.Type == watch.Deleted:
-		return c.named(e.Type, r)
-	case !wildcard:
-		return failed(err), true
-	case e.Type == watch.Modified:
-		return c.named(watch.Deleted, r)
-	default:
-		return watch.Event{}, false
-	}
-}
-
-// named returns an event with an object that has only the metadata of its Raw.
-func (c *custom) named(t watch.EventType, r *Raw) (watch.Event, bool) {
-	o := c.newFunc()
-	accessor, err := meta.Accessor(o)
-	if err != nil {
-		return watch.Event{}, false
-	}
-	accessor.SetNamespace(r.Namespace)
-	accessor.SetName(r.Name)
-	accessor.SetResourceVersion(r.ResourceVersion)
-	accessor.SetAnnotations(r.Annotations)
-	return watch.Event{Type: t, Object: o}, true
 }

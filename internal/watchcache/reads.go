@@ -26,26 +26,26 @@ func readsOf(e feed.Event) *reads {
 
 type read struct {
 	mu  sync.Mutex
-	raw weak.Pointer[Raw]
+	raw weak.Pointer[raw]
 }
 
 // after returns the object after the event.
-func (r *reads) after(w *customWatch, e feed.Event) (*Raw, error) {
+func (r *reads) after(w *customWatch, e feed.Event) (*raw, error) {
 	if r == nil {
 		return w.raw(e, e.Value)
 	}
-	return r.now.get(func() (*Raw, error) { return w.raw(e, e.Value) })
+	return r.now.get(func() (*raw, error) { return w.raw(e, e.Value) })
 }
 
 // before returns the object before the event.
-func (r *reads) before(w *customWatch, e feed.Event) (*Raw, error) {
+func (r *reads) before(w *customWatch, e feed.Event) (*raw, error) {
 	if r == nil {
 		return w.raw(e, e.Previous)
 	}
-	return r.was.get(func() (*Raw, error) { return w.raw(e, e.Previous) })
+	return r.was.get(func() (*raw, error) { return w.raw(e, e.Previous) })
 }
 
-func (r *read) get(fresh func() (*Raw, error)) (*Raw, error) {
+func (r *read) get(fresh func() (*raw, error)) (*raw, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if raw := r.raw.Value(); raw != nil {
@@ -75,7 +75,7 @@ type decoding struct {
 }
 
 // decoded returns the object as a schema decodes it. It is shared.
-func (s *shared) decoded(c *custom, r *Raw) (*unstructured.Unstructured, error) {
+func (s *shared) decoded(c *custom, r *raw) (*unstructured.Unstructured, error) {
 	s.mu.Lock()
 	d := s.all[c]
 	if d == nil {

@@ -33,7 +33,7 @@ func (w *customWatch) replay() bool {
 	w.cursor = 0
 	ctx, done := w.ctx, paged(w.ctx)
 	for {
-		var page RawList
+		var page rawList
 		done() // of the page before
 		o.Predicate.Limit = replayPage
 		if err := w.of.raws(ctx, w.key, o, &page); err != nil {
@@ -139,13 +139,13 @@ func expired(rev int64) error {
 var errStopped = errors.New("the reader has stopped")
 
 // pages calls each for the objects of a range as of a revision, until it returns false.
-func (w *customWatch) pages(key string, at int64, each func(*Raw) (bool, error)) error {
+func (w *customWatch) pages(key string, at int64, each func(*raw) (bool, error)) error {
 	o := storage.ListOptions{
 		ResourceVersion: w.of.caches.store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
 	}
 	done := paged(w.ctx)
 	for {
-		var page RawList
+		var page rawList
 		o.Predicate.Limit = replayPage
 		if err := w.of.cold.GetList(w.ctx, key, o, &page); err != nil {
 			return err

@@ -79,7 +79,7 @@ func (w *customWatch) rescope(rev int64) bool {
 	if err := w.feed().WaitFor(w.ctx, rev); err != nil {
 		return w.fail(err)
 	}
-	var held []*Raw
+	var held []*raw
 	changes, ok := w.members.To(rev)
 	if !ok {
 		return w.fail(expired(w.cursor))
@@ -107,13 +107,13 @@ func (w *customWatch) rescope(rev int64) bool {
 // that leaves, as of the revision before. It returns those to deliver last. A reader that
 // stops in between resumes from the revision of its last event. It must get all others then,
 // so no event before the last one has the revision of the change.
-func (w *customWatch) cross(c feed.SetChange) (last []*Raw, ok bool) {
+func (w *customWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 	kind, at := watch.Added, c.Revision
 	if !c.Enters {
 		kind, at = watch.Deleted, c.Revision-1
 	}
 	key := w.of.resource(w.ctx).Prefix() + "/" + string(c.Cluster) + "/"
-	err := w.pages(key, at, func(r *Raw) (bool, error) {
+	err := w.pages(key, at, func(r *raw) (bool, error) {
 		if ok, err := w.selects(r); err != nil || !ok {
 			return err == nil, err
 		}

@@ -60,7 +60,7 @@ type customCaches struct {
 	count  *counters
 
 	mu       sync.Mutex
-	warm     map[keys.Resource]*raw
+	warm     map[keys.Resource]*warmCache
 	heat     map[keys.Resource]heat // of resources without a cache
 	sweepAt  int                    // number of entries in heat at which old ones are dropped
 	sweeping bool                   // while there is a cache and Close has not begun
@@ -75,8 +75,8 @@ type heat struct {
 	objects int
 }
 
-// raw is the cache of one custom resource in all clusters, for all schemas.
-type raw struct {
+// A warmCache is the cache of one custom resource in all clusters, for all schemas.
+type warmCache struct {
 	*cached
 
 	users   int // guarded by the lock of the caches, as the fields below
@@ -85,12 +85,12 @@ type raw struct {
 }
 
 func newCustomCaches(c *Caches) *customCaches {
-	return &customCaches{caches: c, now: time.Now, count: newCounters(), warm: map[keys.Resource]*raw{}, heat: map[keys.Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
+	return &customCaches{caches: c, now: time.Now, count: newCounters(), warm: map[keys.Resource]*warmCache{}, heat: map[keys.Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
 }
 
 // use returns the cache of r, which stays until done is called, or nil if no cache can
 // answer now.
-func (c *customCaches) use(r keys.Resource) *raw {
+func (c *customCaches) use(r keys.Resource) *warmCache {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.warm[r]
@@ -101,7 +101,7 @@ func (c *customCaches) use(r keys.Resource) *raw {
 	return w
 }
 
-func (c *customCaches) done(w *raw) {
+func (c *customCaches) done(w *warmCache) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.users--
@@ -160,7 +160,7 @@ func (c *customCaches) room(now time.Time) bool {
 	if len(c.warm) < c.caches.limits.caches {
 		return true
 	}
-	var oldest *raw
+	var oldest *warmCache
 	var of keys.Resource
 	for r, w := range c.warm {
 		if w.users == 0 && now.Sub(w.used) > heatFor && (oldest == nil || w.used.Before(oldest.used)) {
@@ -184,13 +184,13 @@ func (c *customCaches) retire(r keys.Resource) {
 }
 
 // start starts a cache.
-func (c *customCaches) start(r keys.Resource, cfg *storagebackend.ConfigForResource) (*raw, error) {
+func (c *customCaches) start(r keys.Resource, cfg *storagebackend.ConfigForResource) (*warmCache, error) {
 	stored := c.caches.stored(cfg, r.Prefix())
 	made, err := c.caches.newCached(cacheOptions{Objects: stored, codec: stored.Codec, attrs: rawAttrs})
 	if err != nil {
 		return nil, err
 	}
-	return &raw{cached: made}, nil
+	return &warmCache{cached: made}, nil
 }
 
 // changed counts a former object in the cache of its resource.
@@ -260,8 +260,8 @@ func (c *customCaches) swollen() []keys.Resource {
 }
 
 // live returns the bytes of the objects in the cache.
-func (w *raw) live(r keys.Resource) int64 {
-	var all RawList
+func (w *warmCache) live(r keys.Resource) int64 {
+	var all rawList
 	o := storage.ListOptions{ResourceVersion: "0", Recursive: true, Predicate: storage.Everything}
 	if err := w.GetList(context.Background(), r.Prefix(), o, &all); err != nil {
 		return 0 // the cache fails, and fills itself again
@@ -287,16 +287,16 @@ func (c *customCaches) close() {
 
 // raws lists custom resources as stored values: from the cache of the resource, if there is
 // one, or from etcd.
-func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
+func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
 	err := c.allRaws(ctx, key, o, into)
 	if err == nil {
-		into.Items, err = scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *Raw) cluster.Name { return cluster.Of(r) })
+		into.Items, err = scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *raw) cluster.Name { return cluster.Of(r) })
 	}
 	return err
 }
 
 // allRaws is raws without the scope of the request.
-func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error {
+func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
 	o.Predicate.GetAttrs = rawAttrs
 	r, all := c.resource(ctx), c.caches.customs
 	if w := all.use(r); w != nil {
@@ -305,7 +305,7 @@ func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions,
 			return err
 		}
 	}
-	*into = RawList{}
+	*into = rawList{}
 	if err := fair.Grow(ctx, c.caches.store.Stored(ctx, r, o)); err != nil {
 		return err
 	}

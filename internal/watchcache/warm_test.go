@@ -19,7 +19,7 @@ import (
 )
 
 // warmed warms a resource and returns its filled cache, which stays until done.
-func warmed(t testing.TB, api storage.Interface, r keys.Resource) *raw {
+func warmed(t testing.TB, api storage.Interface, r keys.Resource) *warmCache {
 	t.Helper()
 	c := api.(*store.Storage).Interface.(*custom)
 	all := c.caches.customs
