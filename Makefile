@@ -39,7 +39,7 @@ clients:
 	mkdir -p $(MIRROR) && mv bin/clients/terraform-provider-kubectl $(MIRROR)/
 
 nightly: bench dist clients storm conformance
-	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/server ./test/module ./test/faults
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 

@@ -183,5 +183,11 @@ func One(ctx context.Context) (Name, error) {
 	}
 }
 
+// IsAll reports whether a request is for [All] clusters.
+func IsAll(ctx context.Context) bool {
+	n, _ := From(ctx)
+	return n == All
+}
+
 // Of returns the cluster of a served object, empty if it has no [Annotation].
 func Of(o metav1.Object) Name { return Name(o.GetAnnotations()[Annotation]) }

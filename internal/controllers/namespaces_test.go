@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -17,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // namespaceWorld is a store with its followers, without a loop.
@@ -34,15 +34,10 @@ func openNamespaceWorld(t *testing.T, dir string) *namespaceWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	natives := s.Natives(func(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
-		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
-		codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
-		return storagebackend.NewDefaultConfig("/", codec).ForResource(gr), nil
-	})
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
 	for _, resource := range []string{"namespaces", "serviceaccounts", "configmaps"} {
-		if _, err := natives.GetRESTOptions(schema.GroupResource{Resource: resource}, nil); err != nil {
-			t.Fatal(err)
-		}
+		s.Values().Register(keys.NativeResource(schema.GroupResource{Resource: resource}), values.Codec{Codec: codec})
 	}
 	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: "certificates"}
 	f := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return nil }), intact: w.IsIntact}

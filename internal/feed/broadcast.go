@@ -25,7 +25,7 @@ const (
 // subscriptions to its resource in its cluster only.
 type broadcaster struct {
 	applied func() int64 // the applied revision of the feed
-	shared  func() any   // see [Options.Shared]; nil for none
+	shared  func() any   // see [Feed.Share]; nil for none
 
 	mu       sync.Mutex
 	live     chan struct{} // closed while changes are passed on
@@ -42,8 +42,8 @@ type scope struct {
 	cluster cluster.Name // or [cluster.All]
 }
 
-func newBroadcaster(applied func() int64, shared func() any) *broadcaster {
-	return &broadcaster{applied: applied, shared: shared, live: make(chan struct{}), watching: map[scope]map[*Subscription]struct{}{}}
+func newBroadcaster(applied func() int64) *broadcaster {
+	return &broadcaster{applied: applied, live: make(chan struct{}), watching: map[scope]map[*Subscription]struct{}{}}
 }
 
 // reset ends all subscriptions, because the feed missed changes.

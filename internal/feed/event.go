@@ -19,7 +19,7 @@ type Event struct {
 	// after a deletion, Previous before a creation. They are shared: do not change them.
 	Value    []byte
 	Previous []byte
-	// Shared is the result of [Options.Shared] for an event of a custom resource that
+	// Shared is the result of the function of [Feed.Share] for an event of a custom resource that
 	// subscriptions get, else nil.
 	Shared any
 

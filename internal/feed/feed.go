@@ -57,7 +57,7 @@ type Listener interface {
 	Scans(rev int64)
 }
 
-// Options configure a feed. All fields but Revisions, Shared and Now are required.
+// Options configure a feed. All fields but Revisions and Now are required.
 type Options struct {
 	// Client has a watch stream that nothing else uses. The caller closes it after Stop.
 	Client *clientv3.Client
@@ -72,9 +72,6 @@ type Options struct {
 	// Revisions reads the current revision of etcd. It is nil if no other process writes
 	// to etcd.
 	Revisions *RevisionReader
-	// Shared returns what subscriptions share of an event of a custom resource, see
-	// [Event.Shared]. The default shares nothing.
-	Shared func() any
 	// Now is the clock by which the age of data is measured. The default is time.Now.
 	Now func() time.Time
 }
@@ -132,7 +129,7 @@ func New(o Options) *Feed {
 	if f.now == nil {
 		f.now = time.Now
 	}
-	f.broadcaster = newBroadcaster(f.Revision, o.Shared)
+	f.broadcaster = newBroadcaster(f.Revision)
 	return f
 }
 
@@ -140,6 +137,10 @@ func New(o Options) *Feed {
 func (f *Feed) Follow(to Follower) {
 	f.projections = append(f.projections, &projection{to, map[keys.Key]struct{}{}})
 }
+
+// Share sets the function that returns [Event.Shared] for an event of a custom resource. It
+// must be called before Start. Without it, subscriptions share nothing.
+func (f *Feed) Share(shared func() any) { f.broadcaster.shared = shared }
 
 // Start begins to follow etcd, and returns once all existing keys were read. It fails with
 // the error of [Feed.InStep] if a follower cannot be built.

@@ -49,7 +49,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/watchcache"
 )
 
 const (
@@ -65,7 +65,7 @@ var planned = []schema.GroupResource{{Resource: "resourcequotas"}}
 
 // storage returns the storage of built-in kinds. It encodes them in upstream's storage versions
 // for the effective version.
-func storage(s *store.Store, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *store.Getter {
+func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *watchcache.Getter {
 	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, version)
 	for _, override := range factory.ResourceEncodingOverrides {
@@ -73,7 +73,7 @@ func storage(s *store.Store, version basecompatibility.EffectiveVersion, share f
 	}
 	config := *storagebackend.NewDefaultConfig("/", nil)
 	encodings := serverstorage.NewDefaultStorageFactory(config, protobufMediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
-	return s.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+	return c.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 		if gr.Group == apiextensions.GroupName { // it has its own scheme
 			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 		}
@@ -84,7 +84,7 @@ func storage(s *store.Store, version basecompatibility.EffectiveVersion, share f
 // Groups holds the options and dependencies of the built-in API groups. All fields but Chosen
 // are set.
 type Groups struct {
-	Store       *store.Store
+	Caches      *watchcache.Caches
 	Definitions *serve.Definitions
 	Version     basecompatibility.EffectiveVersion
 	// RootCA is the PEM certificate that verifies the server. Every namespace has a copy.
@@ -219,7 +219,7 @@ func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, erro
 	}
 	every := len(left) == 0
 	var infos []*genericapiserver.APIGroupInfo
-	from := storage(s.Store, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)
+	from := storage(s.Caches, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)
 	installed := map[string]bool{}
 	for i, group := range s.all() {
 		if further := i >= len(s.all())-len(s.Further); !every && !left[group.Name] && group.Name != "core" && !further {

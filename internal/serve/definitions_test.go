@@ -23,6 +23,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/watchcache"
 )
 
 // A registry is a store with definitions in two clusters, c1 and c2.
@@ -31,6 +32,7 @@ type registry struct {
 	*Definitions
 	resolver *Resolver
 	store    *store.Store
+	caches   *watchcache.Caches
 	crds     interface {
 		rest.Creater
 		rest.Updater
@@ -47,12 +49,17 @@ func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
+	caches, err := watchcache.New(t.Context(), s, watchcache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(caches.Close)
 	if given == nil {
 		given = NewShape()
 	}
 	resolver := NewResolver(func(cluster.Name) *Shape { return given })
-	r := &registry{T: t, store: s, resolver: resolver, Definitions: NewDefinitions(s, resolver)}
-	info, err := r.APIGroup(s.Natives(func(gr schema.GroupResource, _ kruntime.Object) (*storagebackend.ConfigForResource, error) {
+	r := &registry{T: t, store: s, caches: caches, resolver: resolver, Definitions: NewDefinitions(s, resolver)}
+	info, err := r.APIGroup(caches.Natives(func(gr schema.GroupResource, _ kruntime.Object) (*storagebackend.ConfigForResource, error) {
 		return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 	}))
 	if err != nil {
@@ -236,6 +243,7 @@ func TestUndecodableDefinitions(t *testing.T) {
 		r.bytes("c1", fmt.Sprintf("x%d.example.com", i), "bad")
 	}
 	r.bytes("c1", "foos.example.com", "nonsense")
+	r.caches.Close()
 	r.store.Close()
 	r = newRegistry(t, dir, nil)
 	r.expect("after a restart", "c1", "bars.example.com/BarList")
@@ -296,6 +304,7 @@ func TestGivenComesFirst(t *testing.T) {
 	r := newRegistry(t, dir, nil)
 	r.create("c1", called("foos foo Other OtherList"))
 	r.expect("before", "c1", "foos.example.com/OtherList")
+	r.caches.Close()
 	r.store.Close()
 	content, err := NewContent(called("foos foo Foo FooList"))
 	if err != nil {

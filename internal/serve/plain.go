@@ -18,8 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/upstream"
+	"github.com/unforked/kcp/internal/watchcache"
 )
 
 // A plainReader serves gets and lists of whole objects in JSON at the storage version.
@@ -61,9 +61,9 @@ func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourc
 func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1.CustomResourceDefinition) *plainParts {
 	scope := upstream.ReadScope(crd, h.version, objects, encodedSerializer{apiextensions.Codecs})
 	plain := *objects.Store
-	plain.NewFunc = func() runtime.Object { return &store.Encoded{} }
+	plain.NewFunc = func() runtime.Object { return &watchcache.Encoded{} }
 	plain.NewListFunc = func() runtime.Object {
-		return store.NewEncodedList(scope.HubGroupVersion.WithKind(crd.Status.AcceptedNames.ListKind))
+		return watchcache.NewEncodedList(scope.HubGroupVersion.WithKind(crd.Status.AcceptedNames.ListKind))
 	}
 	return &plainParts{scope, endpointhandlers.GetResource(&plain, scope), endpointhandlers.ListResource(&plain, nil, scope, false, 0)}
 }

@@ -60,6 +60,7 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/view"
+	"github.com/unforked/kcp/internal/watchcache"
 )
 
 const (
@@ -125,6 +126,7 @@ type Config struct {
 type Server struct {
 	config   Config
 	store    *store.Store
+	caches   *watchcache.Caches
 	generic  *genericapiserver.GenericAPIServer
 	authn    *auth.Authenticators
 	authz    *auth.Authorizer
@@ -214,6 +216,9 @@ func (s *Server) Close() {
 		if s.authn != nil {
 			s.authn.Close()
 		}
+		if s.caches != nil {
+			s.caches.Close()
+		}
 		if s.store != nil {
 			s.store.Close()
 		}
@@ -240,13 +245,14 @@ func (s *Server) prepareEncryption(ctx context.Context) (err error) {
 func (s *Server) open(ctx context.Context) (err error) {
 	s.store, err = store.Open(ctx, store.Options{
 		Dir: s.config.Dir, Etcd: s.config.Etcd, Prefix: s.config.Prefix, Version: upstream.Minor, NoSync: s.config.NoSync,
-		Encryption: s.encryption.Transformers(), RenewEvery: encryptioncontroller.EncryptionConfigFileChangePollDuration, DeleteCollectionWorkers: s.config.DeleteCollectionWorkers,
-		TenantShare: s.config.TenantStoragePercent,
+		Encryption: s.encryption.Transformers(), RenewEvery: encryptioncontroller.EncryptionConfigFileChangePollDuration, TenantShare: s.config.TenantStoragePercent,
 	})
-	if err == nil {
-		s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
-		s.definitions = serve.NewDefinitions(s.store, s.resolver)
+	if err != nil {
+		return err
 	}
+	s.caches, err = watchcache.New(ctx, s.store, watchcache.Options{DeleteCollectionWorkers: s.config.DeleteCollectionWorkers})
+	s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+	s.definitions = serve.NewDefinitions(s.store, s.resolver)
 	return err
 }
 
@@ -257,7 +263,7 @@ func (s *Server) endWatches() {
 	}
 	ctx, stop := context.WithTimeout(s.ctx, finalBookmarksTimeout)
 	defer stop()
-	s.store.EndWatches(ctx)
+	s.caches.EndWatches(ctx)
 }
 
 // Failed returns a channel that receives the error that stopped the server.
@@ -290,7 +296,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		return err
 	}
 	s.natives, err = native.Groups{
-		Store: s.store, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
+		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
 		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
 		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
 	}.Install(s.generic)
@@ -300,7 +306,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
 		Resolver: s.resolver, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
-		Storage: s.store.Customs(customConfig), Metadata: s.store.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
+		Storage: s.caches.Customs(customConfig), Metadata: s.caches.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
 		Converters:        bind.Converters(),

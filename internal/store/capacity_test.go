@@ -10,7 +10,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -19,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // A nearly full database refuses writes of tenants. It accepts deletions and the server's own
@@ -34,11 +34,11 @@ func TestNearlyFull(t *testing.T) {
 	var used int64 = 81
 	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100)
 	err := cm.Create(in("c1"), key("new"), configMap("default", "new", ""), nil, 0)
-	if code := status(err); code != 507 {
+	if code := storetest.Status(err); code != 507 {
 		t.Errorf("a tenant's write is answered %d: %v", code, err)
 	}
 	_, err = s.Commit(t.Context(), []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("default", "new", "")}})
-	if code := status(err); code != 507 {
+	if code := storetest.Status(err); code != 507 {
 		t.Errorf("a tenant's part of a transaction is answered %d: %v", code, err)
 	}
 	if err := cm.Create(in(cluster.Admin), key("new"), configMap("default", "new", ""), nil, 0); err != nil {
@@ -72,7 +72,7 @@ func TestChangesWhileNearlyFull(t *testing.T) {
 			out.Data = map[string]string{"value": value}
 			return out, nil
 		}), nil)
-		return status(err)
+		return storetest.Status(err)
 	}
 	var used int64
 	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100<<20)
@@ -143,7 +143,7 @@ func TestFullComesBack(t *testing.T) {
 	}
 	s := start()
 	fill(s)
-	if err := write(s); status(err) != 507 {
+	if err := write(s); storetest.Status(err) != 507 {
 		t.Errorf("when it is full: %v", err)
 	}
 	if _, err := s.RawClient().Compact(t.Context(), empty(s)); err != nil { // what the compactor does a minute later
@@ -152,7 +152,7 @@ func TestFullComesBack(t *testing.T) {
 	comesBack := func(s *Store) {
 		t.Helper()
 		for err := write(s); err != nil; err = write(s) {
-			if status(err) != 507 {
+			if storetest.Status(err) != 507 {
 				t.Fatal(err)
 			}
 		}
@@ -169,7 +169,7 @@ func TestFullComesBack(t *testing.T) {
 	fill(s)
 	s.Close()
 	s = start()
-	if err := write(s); err != nil && status(err) != 507 { // a small write may succeed, because the start defragments the file
+	if err := write(s); err != nil && storetest.Status(err) != 507 { // a small write may succeed, because the start defragments the file
 		t.Errorf("when it is started and full: %v", err)
 	}
 	empty(s)
@@ -177,13 +177,6 @@ func TestFullComesBack(t *testing.T) {
 	s = start()
 	defer s.Close()
 	comesBack(s) // the start defragmented the file, so it may reach its quota only now
-}
-
-func status(err error) int32 {
-	if s, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // clients get it unwrapped
-		return s.Status().Code
-	}
-	return 0
 }
 
 // Used returns the bytes in use of the database.

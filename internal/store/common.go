@@ -70,6 +70,25 @@ func (s *Store) commonKey(name string) string {
 	return s.prefix + keys.SystemKey(cluster.Admin, "common", name).Path()
 }
 
+// Mark sets a mark with a name, and returns the revision at which it is set.
+func (s *Store) Mark(ctx context.Context, name string) (int64, error) {
+	resp, err := s.backend.Client.Put(ctx, s.prefix+keys.Note(name), "")
+	if err != nil {
+		return 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	return resp.Header.Revision, nil
+}
+
+// Marked returns the revision at which a mark was set last, or 0.
+func (s *Store) Marked(ctx context.Context, name string) (int64, error) {
+	resp, err := s.backend.Client.Get(ctx, s.prefix+keys.Note(name))
+	if err != nil || len(resp.Kvs) == 0 {
+		return 0, err
+	}
+	return resp.Kvs[0].ModRevision, nil
+}
+
 // Reachable returns an error if etcd does not answer.
 func (s *Store) Reachable(ctx context.Context) error {
 	if s.revisions == nil {

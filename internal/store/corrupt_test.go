@@ -12,6 +12,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -42,7 +43,7 @@ func (d decrypting) TransformFromStorage(ctx context.Context, data []byte, at va
 // openEncrypted opens a store with a key service. Its feed is not started.
 func openEncrypted(t testing.TB) (*Store, *keyService) {
 	t.Helper()
-	service := &keyService{ResourceTransformers: encrypting(t, aesgcm("one"), asItIs)}
+	service := &keyService{ResourceTransformers: storetest.Encrypting(t, storetest.AESGCM("one"), storetest.Plain)}
 	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: service}))
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func openEncrypted(t testing.TB) (*Store, *keyService) {
 func TestErrorsThatPassAreNotCorrupt(t *testing.T) {
 	s, service := openEncrypted(t)
 	cm := configMapsOf(t, s)
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	if err := cm.Create(in("c1"), cmRoot+"/ns/good", configMap("ns", "good", "v"), nil, 0); err != nil {
 		t.Fatal(err)
@@ -110,7 +111,7 @@ func TestErrorsThatPassAreNotCorrupt(t *testing.T) {
 func TestRenewWaitsForTheKeyService(t *testing.T) {
 	s, service := openEncrypted(t)
 	cm := configMapsOf(t, s)
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	if err := cm.Create(in("c1"), cmRoot+"/ns/x", configMap("ns", "x", "v"), nil, 0); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // A shiftedClock is the clock of the machine plus an offset.
@@ -37,7 +38,7 @@ func TestCurrent(t *testing.T) {
 	}})
 	configMapsOf(t, all[0])
 	configMapsOf(t, all[1])
-	startFeeds(t, all...)
+	storetest.StartFeeds(t, all...)
 	create(t, all[0], "c1")
 	clock.stopped()
 	if waited, err := p.Current(t.Context()); err != nil || !waited {
@@ -89,7 +90,7 @@ func TestCurrentWhileAServerHangs(t *testing.T) {
 	for _, s := range all {
 		configMapsOf(t, s)
 	}
-	startFeeds(t, all...)
+	storetest.StartFeeds(t, all...)
 	create(t, all[0], "c1")
 	for _, m := range members.Members {
 		m.Hang()

@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // A breakable watcher can lose its watch, and calls a function before each watch.
@@ -54,7 +55,7 @@ func (b *breakable) again(t testing.TB, n int) {
 			if got == n {
 				return
 			}
-		case <-time.After(patience):
+		case <-time.After(storetest.Patience):
 			t.Fatal("no new watch")
 		}
 	}
@@ -102,27 +103,6 @@ func (p probe) Apply(e feed.Event) {
 	}
 }
 
-func startFeed(t testing.TB, s *Store) {
-	t.Helper()
-	if err := s.Feed().Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// caughtUp waits until the feed has applied all commits.
-func caughtUp(t testing.TB, s *Store) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	r, err := s.RawClient().Get(ctx, s.prefix+"/s/meta")
-	if err == nil {
-		err = s.Feed().WaitFor(ctx, r.Header.Revision)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // recount counts the stored objects, without fences.
 func recount(t testing.TB, s *Store) map[cluster.Name]map[keys.Resource]feed.Usage {
 	t.Helper()
@@ -149,7 +129,7 @@ func recount(t testing.TB, s *Store) map[cluster.Name]map[keys.Resource]feed.Usa
 
 func exact(t testing.TB, s *Store, when string) {
 	t.Helper()
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	want := recount(t, s)
 	for c := range want {
 		if got := s.Feed().Ledger().Of(c); !maps.Equal(got, want[c]) {
@@ -181,7 +161,7 @@ func TestLedgerIsExact(t *testing.T) {
 				}
 			}
 		}
-		startFeed(t, s)
+		storetest.StartFeeds(t, s)
 		if round == 0 {
 			create(t, s, "c1", "c2", "c3")
 		}
@@ -211,10 +191,9 @@ func chaos(t testing.TB, s *Store, cm storage.Interface, r *rand.Rand, n int) {
 				return configMap("ns", name, value), nil, nil
 			}, nil)
 		case 3:
-			at := object{"ns", name}
 			_, err = s.Commit(t.Context(), []Write{
-				{Resource: keys.CustomResource(widgets, ""), Cluster: c, Object: widget(at, row{value: value})},
-				{Resource: keys.CustomResource(widgets, "1f0e"), Cluster: c, Object: widget(at, row{value: value})},
+				{Resource: keys.CustomResource(widgets, ""), Cluster: c, Object: widget("ns", name, value)},
+				{Resource: keys.CustomResource(widgets, "1f0e"), Cluster: c, Object: widget("ns", name, value)},
 			})
 		default: // including values that no server writes
 			_, err = s.RawClient().Put(t.Context(), s.prefix+keys.CustomResource(widgets, "2e7a").Key(c, "ns", name).Path(), strings.Repeat("x", r.IntN(2)))
@@ -245,13 +224,13 @@ func TestAppliedRevision(t *testing.T) {
 			early++
 		}
 	}})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	b.again(t, 0)
 	create(t, s, "c1")
 	r := keys.CustomResource(widgets, "")
 	rev, err := s.Commit(t.Context(), []Write{
-		{Resource: r, Cluster: "c1", Object: widget(object{"ns", "x"}, row{})},
-		{Resource: keys.CustomResource(widgets, "1f0e"), Cluster: "c1", Object: widget(object{"ns", "x"}, row{})},
+		{Resource: r, Cluster: "c1", Object: widget("ns", "x", "")},
+		{Resource: keys.CustomResource(widgets, "1f0e"), Cluster: "c1", Object: widget("ns", "x", "")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -277,9 +256,9 @@ func TestFresh(t *testing.T) {
 			<-hold
 		}
 	}})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	if !s.Feed().Fresh(t.Context()) {
 		t.Error("everything was applied")
 	}
@@ -313,9 +292,9 @@ func TestFencesAfterGap(t *testing.T) {
 			behind(t, s, "c3", Active)
 		}
 	}})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1", "c2")
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	b.lose()
 	b.again(t, 1)
 	for c, want := range map[cluster.Name]State{"c1": Gone, "c2": Terminating, "c3": Active} {
@@ -360,7 +339,7 @@ func TestTable(t *testing.T) {
 			}
 		},
 	})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1", "c2")
 	told := make(chan keys.Key, 100)
 	unsubscribe := values.Subscribe(func(k keys.Key) { told <- k })
@@ -374,7 +353,7 @@ func TestTable(t *testing.T) {
 		if k := <-told; k.Cluster != c || k.Name != name {
 			t.Errorf("told of %v, want %s in %s", k, name, c)
 		}
-		caughtUp(t, s)
+		storetest.CatchUp(t, s)
 	}
 	set("c1", "x", "1")
 	set("c1", "x", "2")
@@ -399,14 +378,14 @@ func TestTable(t *testing.T) {
 		t.Errorf("what went in a gap: there %v after it, and %q while reading again", ok, during)
 	}
 	unsubscribe()
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	for len(told) > 0 {
 		<-told
 	}
 	if err := cm.Create(in("c1"), cmRoot+"/ns/z", configMap("ns", "z", ""), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	if len(told) > 0 {
 		t.Errorf("told after the end of the subscription: %v", <-told)
 	}

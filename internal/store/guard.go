@@ -34,16 +34,8 @@ type guard struct {
 	capacity             *etcd.Capacity
 
 	latest atomic.Int64 // newest revision that this process has seen
-	// committed has a *progress for each resource with a cache, by its prefix.
+	// committed has a *[Progress] for each resource with a cache, by its prefix.
 	committed sync.Map
-}
-
-// A progress is the newest change of a resource. Every change that a client may have seen
-// is at or before newest, or will be in the change feed up to the revision read: a read may
-// see a commit before its writer gets an answer, or after its writer gave up.
-type progress struct {
-	newest atomic.Int64 // known to be committed by this process or the change feed
-	read   atomic.Int64 // of the newest read from etcd
 }
 
 var _ kubernetes.Interface = (*guard)(nil)
@@ -57,10 +49,7 @@ func (g *guard) List(ctx context.Context, prefix string, o kubernetes.ListOption
 	if err == nil && o.Revision == 0 {
 		g.readAt(prefix, resp.Revision)
 	}
-	if n, ok := ctx.Value(readKey{}).(*int); ok {
-		*n += len(resp.Kvs)
-	}
-	countBytes(ctx, &resp)
+	countReads(ctx, resp.Kvs)
 	return resp, err
 }
 
@@ -80,7 +69,7 @@ func (g *guard) readAt(key string, rev int64) {
 		return
 	}
 	if v, ok := g.committed.Load(r.Prefix()); ok {
-		raise(&v.(*progress).read, rev)
+		raise(&v.(*Progress).read, rev)
 	}
 }
 
@@ -253,22 +242,10 @@ func (g *guard) saw(rev int64, resources ...keys.Resource) {
 	raise(&g.latest, rev)
 	for _, r := range resources {
 		if v, ok := g.committed.Load(r.Prefix()); ok {
-			raise(&v.(*progress).newest, rev)
+			raise(&v.(*Progress).newest, rev)
 		}
 	}
 }
-
-// follow returns the progress of the resource with a prefix, beginning with the newest
-// known revision. Only resources with a cache have a progress.
-func (g *guard) follow(prefix string) *progress {
-	v, _ := g.committed.LoadOrStore(prefix, new(progress))
-	p := v.(*progress)
-	raise(&p.newest, g.latest.Load()) // after the Store: this load sees a commit that missed the Store
-	return p
-}
-
-// unfollow ends follow.
-func (g *guard) unfollow(prefix string) { g.committed.Delete(prefix) }
 
 func raise(to *atomic.Int64, rev int64) {
 	for {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // leaderServers is the environment variable with the etcd of the process that
@@ -74,7 +76,7 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 	members, all := several(t, 1, etcdtest.Options{Quota: 16 << 20})
 	s := all[0]
 	cm := configMapsOf(t, s)
-	startFeeds(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	for _, name := range []string{"a", "b"} {
 		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {
@@ -130,4 +132,58 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 		t.Errorf("a deletion after the lease was lost: %v", err)
 	}
 	<-term.Done()
+}
+
+// A process that lost its lease, for example because it hung, cannot write any more.
+func TestLostLease(t *testing.T) {
+	_, all := several(t, 2, etcdtest.Options{})
+	for _, s := range all {
+		configMapsOf(t, s)
+	}
+	storetest.StartFeeds(t, all...)
+	create(t, all[0], "c1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	terms := make(chan context.Context)
+	lead := func(s *Store) {
+		running.Go(func() {
+			s.Lead(ctx, func(term context.Context) {
+				select {
+				case terms <- term:
+					<-term.Done()
+				case <-ctx.Done():
+				}
+			})
+		})
+	}
+	lead(all[0])
+	first := <-terms
+	put := func(s *Store, term context.Context, name string) error {
+		_, err := s.Commit(context.WithoutCancel(term), []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", name, "")}})
+		return err
+	}
+	if err := put(all[0], first, "a"); err != nil {
+		t.Fatal(err)
+	}
+	lead(all[1])
+	held, err := all[0].RawClient().Get(t.Context(), all[0].candidates(), clientv3.WithFirstCreate()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all[0].RawClient().Revoke(t.Context(), clientv3.LeaseID(held.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(all[0], first, "b"); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a write after the lease was lost: %v", err)
+	}
+	<-first.Done() // it notices the loss
+	second := <-terms
+	if err := put(all[1], second, "c"); err != nil {
+		t.Error(err)
+	}
+	if err := put(all[0], first, "d"); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a write in an old term: %v", err)
+	}
 }

@@ -12,12 +12,16 @@ func (s *Store) openFeed(now func() time.Time) {
 	s.feedClient = s.backend.Watcher()
 	s.feed = feed.New(feed.Options{
 		Client: s.feedClient, Prefix: s.prefix, Values: s.values, Tenants: s.guard.tenants, Listener: listener{s},
-		Known: s.guard.latest.Load, Revisions: s.revisions, Shared: newReads, Now: now,
+		Known: s.guard.latest.Load, Revisions: s.revisions, Now: now,
 	})
 }
 
+// OnChange registers a function that the feed calls with every change of an object, in the
+// goroutine of the feed: f must be quick. It must be called before the feed starts.
+func (s *Store) OnChange(f func(feed.Event)) { s.changed = append(s.changed, f) }
+
 // A listener passes what the feed receives to the parts of the store that are never
-// rebuilt: the guard with its fences, and the sizes of caches.
+// rebuilt: the guard with its fences, and the functions of [Store.OnChange].
 type listener struct{ store *Store }
 
 // Changed implements [feed.Listener].
@@ -35,8 +39,9 @@ func (l listener) Changed(e feed.Event, at int64) {
 		s.guard.fences.learn(c, now, at)
 		return
 	}
-	s.caches.changed(e)
-	s.histories.changed(e)
+	for _, f := range s.changed {
+		f(e)
+	}
 }
 
 // Reached implements [feed.Listener].

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -44,7 +45,7 @@ func TestMetadataOfStoredObject(t *testing.T) {
 }
 
 func TestMetadataOfEncryptedObject(t *testing.T) {
-	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: encrypting(t, aesgcm("one"))}))
+	s, err := Open(t.Context(), here(Options{Dir: t.TempDir(), Version: "1.36", NoSync: true, Encryption: storetest.Encrypting(t, storetest.AESGCM("one"))}))
 	if err != nil {
 		t.Fatal(err)
 	}

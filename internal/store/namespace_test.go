@@ -14,6 +14,8 @@ import (
 
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // guarded returns two stores on one etcd that guard namespaces. Only the second store follows
@@ -23,14 +25,12 @@ func guarded(t *testing.T, prepare func(*Store)) (stale *Store, cm, things stora
 	_, all := several(t, 2, etcdtest.Options{})
 	for i, s := range []*Store{all[1], all[0]} {
 		s.GuardNamespaces()
-		if _, err := s.Natives(jsonConfig).GetRESTOptions(namespaces().GroupResource(), &corev1.Namespace{}); err != nil {
-			t.Fatal(err)
-		}
-		if cm, things = configMapsOf(t, s), widgetsOf(t, s, "v1"); i == 0 {
-			startFeeds(t, s)
+		s.Values().Register(namespaces(), values.Codec{Codec: storetest.JSON()})
+		if cm, things = configMapsOf(t, s), widgetsOf(t, s); i == 0 {
+			storetest.StartFeeds(t, s)
 			prepare(s)
 		} else {
-			startFeeds(t, s)
+			storetest.StartFeeds(t, s)
 			s.feed.Stop()
 		}
 	}
@@ -71,11 +71,11 @@ func TestNothingIsCreatedInDeletedNamespaces(t *testing.T) {
 		name := fmt.Sprint("o", n)
 		_, commit := stale.Commit(t.Context(), []Write{
 			{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", name+"-commit", "")},
-			{Resource: keys.CustomResource(widgets, ""), Cluster: "c1", Object: widget(object{"ns", name + "-commit"}, row{})},
+			{Resource: keys.CustomResource(widgets, ""), Cluster: "c1", Object: widget("ns", name+"-commit", "")},
 		})
 		for by, err := range map[string]error{
 			"request":     cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0),
-			"custom":      things.Create(in("c1"), customs().root+"/ns/"+name, customs().object(object{"ns", name}, row{}), nil, 0),
+			"custom":      things.Create(in("c1"), storetest.WidgetsRoot+"/ns/"+name, widget("ns", name, ""), nil, 0),
 			"transaction": commit,
 		} {
 			if !as(err) {
@@ -137,8 +137,8 @@ func TestGuardOfNamespacesReadsNothing(t *testing.T) {
 		create(t, s, "c1")
 		setNamespace(t, s, "ns", namespace("ns"))
 	})
-	counted := &countedKV{KV: stale.guard.kv}
-	stale.guard.kv, stale.backend.Client.KV = counted, counted
+	counted := &countedKV{KV: stale.RawClient().KV}
+	stale.RawClient().KV = counted
 	for i := range 10 {
 		name := fmt.Sprint("o", i)
 		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 func tryOpen(t testing.TB, dir, version string) (*Store, error) {
@@ -336,4 +337,23 @@ func TestTwoStores(t *testing.T) {
 			}
 		}()
 	}
+}
+
+// A store that fails to open leaves no goroutines.
+func TestFailedOpenLeavesNothing(t *testing.T) {
+	dir := filled(t, 1)
+	used := t.TempDir()
+	unlock, err := etcd.LockDir(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	storetest.NoneLeft(t, func() {
+		for _, test := range [][2]string{{dir, "1.30"}, {used, "1.36"}, {dir, ""}} {
+			if s, err := tryOpen(t, test[0], test[1]); err == nil {
+				s.Close()
+				t.Errorf("%v opened", test)
+			}
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // A mirror is a follower that holds the names of all config maps. On request, it panics while
@@ -91,7 +92,7 @@ func TestProjectionsThatPanicAreRebuilt(t *testing.T) {
 	for _, f := range []*mirror{before, bad, after} {
 		s.Feed().Follow(f)
 	}
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	names := []string{"a", "b", "once", "c", "poison", "d"}
 	for _, name := range names {
@@ -99,7 +100,7 @@ func TestProjectionsThatPanicAreRebuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	for f, want := range map[*mirror]string{before: "a b c d once poison", bad: "a b c d once", after: "a b c d once poison"} {
 		if f.has() != want {
 			t.Errorf("has %q, want %q", f.has(), want)
@@ -116,7 +117,7 @@ func TestProjectionsThatPanicAreRebuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	if bad.has() != "b c d once" || after.has() != "b c d once" {
 		t.Errorf("after deletions: %q and %q", bad.has(), after.has())
 	}
@@ -141,7 +142,7 @@ func TestAProjectionThatCannotBeRebuiltIsNamed(t *testing.T) {
 		broken = broken || what == "bad"
 		return broken
 	}})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	for _, name := range []string{"bad", "other"} {
 		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {
@@ -184,7 +185,7 @@ func TestProjectionsAskAgain(t *testing.T) {
 			finalizers <- err
 		}
 	}})
-	startFeed(t, s)
+	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
 	unsubscribe := table.Subscribe(func(k keys.Key) { changed <- k })
 	defer unsubscribe()
@@ -192,7 +193,7 @@ func TestProjectionsAskAgain(t *testing.T) {
 	if err := cm.Create(in("c1"), cmRoot+"/ns/x", configMap("ns", "x", "v"), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	caughtUp(t, s)
+	storetest.CatchUp(t, s)
 	<-changed
 	if _, ok := table.Get("c1", "ns", "x"); ok {
 		t.Error("what cannot be decrypted is in the table")

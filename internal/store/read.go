@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -90,6 +91,32 @@ func (s *Store) Namesakes(ctx context.Context, r keys.Resource, c cluster.Name, 
 			return found, nil
 		}
 		start = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// A ReadCount counts what lists read from etcd.
+type ReadCount struct {
+	Objects int
+	Bytes   int64 // of the keys and the stored values
+}
+
+type readCountKey struct{}
+
+// CountReads returns a context in which lists from etcd are counted.
+func CountReads(ctx context.Context) (context.Context, *ReadCount) {
+	n := new(ReadCount)
+	return context.WithValue(ctx, readCountKey{}, n), n
+}
+
+// countReads adds the result of a list to the count of its context.
+func countReads(ctx context.Context, kvs []*mvccpb.KeyValue) {
+	n, ok := ctx.Value(readCountKey{}).(*ReadCount)
+	if !ok {
+		return
+	}
+	n.Objects += len(kvs)
+	for _, kv := range kvs {
+		n.Bytes += int64(len(kv.Key) + len(kv.Value))
 	}
 }
 

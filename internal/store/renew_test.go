@@ -1,22 +1,24 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // opened starts a store with config maps, whose feed has read all data.
@@ -28,7 +30,7 @@ func opened(t testing.TB, dir, version string, encryption value.ResourceTransfor
 	}
 	t.Cleanup(s.Close)
 	cm := configMapsOf(t, s)
-	startFeeds(t, s)
+	storetest.StartFeeds(t, s)
 	return s, cm
 }
 
@@ -257,74 +259,97 @@ func revision(t *testing.T, s *Store) int64 {
 // After a change of keys, all data is encrypted with the new key, including custom resources.
 // Then the old key is not needed.
 func TestRenewEncryption(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		w.ended()
-		names := numbered(20)
-		before := map[string]string{} // the values before the last step
-		reopen := func(e value.ResourceTransformers) {
-			t.Helper()
-			s, err := Open(t.Context(), Options{Dir: w.dir, Version: "1.36", NoSync: true, Encryption: e})
-			w.ok(err, "open")
-			w.store, w.apis, w.ended = s, w.storages(w, s), s.Close
-			startFeeds(t, s)
-		}
-		reopen(nil)
-		create(t, w.store, "c1")
-		for _, name := range names {
-			w.put(space{cluster: "c1"}, object{"ns", name}, "v")
-		}
-		w.ended()
-		for _, step := range []struct {
-			providers []string
-			mark      string // prefix of values with the right encryption
-		}{
-			{[]string{aesgcm("a"), asItIs}, "k8s:enc:aesgcm:v1:a:"},
-			{[]string{aesgcm("b", "a")}, "k8s:enc:aesgcm:v1:b:"},
-			{[]string{asItIs, aesgcm("b")}, "{"},
-			{nil, "{"},
-		} {
-			var e value.ResourceTransformers
-			if step.providers != nil {
-				e = encrypting(t, step.providers...)
+	for name, kind := range map[string]struct {
+		resource keys.Resource
+		root     string
+		of       func(testing.TB, *Store) storage.Interface
+		object   func(name string) runtime.Object
+	}{
+		"native": {keys.NativeResource(configMaps), cmRoot, configMapsOf, func(name string) runtime.Object { return configMap("ns", name, "v") }},
+		"custom": {keys.CustomResource(widgets, ""), storetest.WidgetsRoot, widgetsOf, func(name string) runtime.Object { return widget("ns", name, "v") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, names := t.TempDir(), numbered(20)
+			before := map[string]string{} // the values before the last step
+			var s *Store
+			reopen := func(e value.ResourceTransformers) storage.Interface {
+				t.Helper()
+				var err error
+				if s, err = Open(t.Context(), Options{Dir: dir, Version: "1.36", NoSync: true, Encryption: e}); err != nil {
+					t.Fatal(err)
+				}
+				api := kind.of(t, s)
+				storetest.StartFeeds(t, s)
+				return api
 			}
-			reopen(e)
-			again, err := w.store.Renew(t.Context())
-			w.ok(err, "renew")
-			if (again > 0) != (e != nil) {
-				t.Errorf("%v: again in %v", step.providers, again)
+			renew := func() time.Duration {
+				t.Helper()
+				again, err := s.Renew(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return again
 			}
-			all := stored(t, w.store, w.resource(""))
-			for key, v := range all {
-				if !bytes.HasPrefix([]byte(v), []byte(step.mark)) {
-					t.Errorf("%v: %s is %.40q", step.providers, key, v)
+			api := reopen(nil)
+			create(t, s, "c1")
+			for _, name := range names {
+				if err := api.Create(in("c1"), kind.root+"/ns/"+name, kind.object(name), nil, 0); err != nil {
+					t.Fatal(err)
 				}
 			}
-			for key, value := range before { // a process that does not know the new key writes
-				if step.mark != "k8s:enc:aesgcm:v1:b:" {
-					break
+			s.Close()
+			for _, step := range []struct {
+				providers []string
+				mark      string // prefix of values with the right encryption
+			}{
+				{[]string{storetest.AESGCM("a"), storetest.Plain}, "k8s:enc:aesgcm:v1:a:"},
+				{[]string{storetest.AESGCM("b", "a")}, "k8s:enc:aesgcm:v1:b:"},
+				{[]string{storetest.Plain, storetest.AESGCM("b")}, "{"},
+				{nil, "{"},
+			} {
+				var e value.ResourceTransformers
+				if step.providers != nil {
+					e = storetest.Encrypting(t, step.providers...)
 				}
-				_, err := w.store.RawClient().Put(t.Context(), key, value)
-				w.ok(err, "write with the old key")
-				_, err = w.store.Renew(t.Context())
-				w.ok(err, "renew")
-				if now := stored(t, w.store, w.resource(""))[key]; !strings.HasPrefix(now, step.mark) {
-					t.Errorf("%v: %s is %.40q", step.providers, key, now)
+				reopen(e)
+				if again := renew(); (again > 0) != (e != nil) {
+					t.Errorf("%v: again in %v", step.providers, again)
 				}
+				all := stored(t, s, kind.resource)
+				for key, v := range all {
+					if !strings.HasPrefix(v, step.mark) {
+						t.Errorf("%v: %s is %.40q", step.providers, key, v)
+					}
+				}
+				for key, value := range before { // a process that does not know the new key writes
+					if step.mark != "k8s:enc:aesgcm:v1:b:" {
+						break
+					}
+					if _, err := s.RawClient().Put(t.Context(), s.prefix+kind.resource.Prefix()+"/"+key, value); err != nil {
+						t.Fatal(err)
+					}
+					renew()
+					if now := stored(t, s, kind.resource)[key]; !strings.HasPrefix(now, step.mark) {
+						t.Errorf("%v: %s is %.40q", step.providers, key, now)
+					}
+				}
+				renew() // finds no more values
+				before = stored(t, s, kind.resource)
+				written := revision(t, s)
+				if renew(); len(all) != len(names) || revision(t, s) != written {
+					t.Errorf("%v: %d values, rewritten: %v", step.providers, len(all), revision(t, s) != written)
+				}
+				s.Close()
 			}
-			_, err = w.store.Renew(t.Context()) // finds no more values
-			w.ok(err, "renew")
-			before = stored(t, w.store, w.resource(""))
-			written := revision(t, w.store)
-			_, err = w.store.Renew(t.Context())
-			if w.ok(err, "renew"); len(all) != len(names) || revision(t, w.store) != written {
-				t.Errorf("%v: %d values, rewritten: %v", step.providers, len(all), revision(t, w.store) != written)
+			api = reopen(nil)
+			defer s.Close()
+			list := storetest.EmptyWidgets()
+			if name == "native" {
+				list = storetest.EmptyConfigMaps()
 			}
-			w.ended()
-		}
-		reopen(nil)
-		got, err := w.listed(in("c1"), w.root, everything(""))
-		if w.ok(err, "list"); len(got) != len(names) {
-			t.Errorf("listed %d", len(got))
-		}
-	})
+			if err := api.GetList(in("c1"), kind.root, everything(""), list); err != nil || meta.LenList(list) != len(names) {
+				t.Errorf("listed %d, %v", meta.LenList(list), err)
+			}
+		})
+	}
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -12,8 +11,6 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 )
-
-var errNotAnObject = errors.New("not an object")
 
 // Objects of the same name in different clusters are independent.
 func TestClustersAreApart(t *testing.T) {

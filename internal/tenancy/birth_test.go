@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -23,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // openWorld returns workspaces on a real store, with a root workspace.
@@ -39,19 +39,14 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	natives := s.Natives(func(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
-		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
-		versions := schema.GroupVersions{corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion}
-		codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, versions, versions)
-		return storagebackend.NewDefaultConfig("/", codec).ForResource(gr), nil
-	})
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	versions := schema.GroupVersions{corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion}
+	codec := scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, versions, versions)
 	for _, gr := range []schema.GroupResource{
 		{Resource: "namespaces"}, {Resource: "serviceaccounts"}, {Resource: "configmaps"}, {Resource: "secrets"},
 		{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}, {Group: rbacv1.GroupName, Resource: "clusterroles"},
 	} {
-		if _, err := natives.GetRESTOptions(gr, nil); err != nil {
-			t.Fatal(err)
-		}
+		s.Values().Register(keys.NativeResource(gr), values.Codec{Codec: codec})
 	}
 	identity, err := Identity(t.Context(), s, "certificates")
 	if err != nil {

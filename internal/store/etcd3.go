@@ -1,0 +1,62 @@
+package store
+
+import (
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+
+	"github.com/unforked/kcp/internal/values"
+)
+
+// Objects are the objects of one resource in all clusters, and how they are encoded.
+type Objects struct {
+	Config *storagebackend.ConfigForResource
+	// Root is the start of their keys.
+	Root  string
+	Codec runtime.Codec
+	// Decoder wraps upstream's decoder; nil to use it as it is.
+	Decoder func(etcd3.Decoder) etcd3.Decoder
+	// New and NewList return an empty object and an empty list.
+	New, NewList func() runtime.Object
+}
+
+// An Etcd3 is upstream's storage in etcd, by keys with a cluster.
+type Etcd3 interface {
+	storage.Interface
+	Close()
+}
+
+// Client returns a client for [Store.Etcd3] with a watch stream of its own. The guard adds
+// its compares to every write. The caller closes the client.
+func (s *Store) Client() *kubernetes.Client {
+	return &kubernetes.Client{Client: s.backend.Watcher(), Kubernetes: s.guard}
+}
+
+// Etcd3 returns upstream's storage, for requests of clients.
+func (s *Store) Etcd3(c *kubernetes.Client, o Objects) (Etcd3, error) {
+	return s.etcd3(c, o, s.values.Transformer(o.Config.GroupResource))
+}
+
+// Lenient returns upstream's storage for reads that must not fail on a value. The codec must
+// not fail either, see [Store.CacheCodec].
+func (s *Store) Lenient(c *kubernetes.Client, o Objects) (Etcd3, error) {
+	return s.etcd3(c, o, s.values.Transformer(o.Config.GroupResource).Lenient())
+}
+
+func (s *Store) etcd3(c *kubernetes.Client, o Objects, t values.Transformer) (Etcd3, error) {
+	v := s.epoch
+	decoder := etcd3.NewDefaultDecoder(o.Codec, v)
+	if o.Decoder != nil {
+		decoder = o.Decoder(decoder)
+	}
+	return etcd3.New(c, nil, o.Codec, o.New, o.NewList, s.prefix, o.Root, o.Config.GroupResource, t, o.Config.LeaseManagerConfig, decoder, v)
+}
+
+// CacheCodec returns a codec that never fails: it returns a stand-in for a value that cannot
+// be decoded. empty returns an empty object. share, which may be nil, gets every decoded
+// object, to share equal parts of objects.
+func (s *Store) CacheCodec(c runtime.Codec, empty func() runtime.Object, share func(runtime.Object)) runtime.Codec {
+	return values.CacheCodec{Codec: c, Empty: empty, Stamps: s.stamps, Failed: func() { s.standIns.Store(true) }, Share: share}
+}

@@ -1,0 +1,264 @@
+package watchcache
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// customStorage returns the storage of one schema of a custom resource. Writes and single
+// reads use etcd, lists the cache that all schemas of the resource share, if there is one,
+// and watches the change feed.
+func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.StorageDecorator {
+	return func(cfg *storagebackend.ConfigForResource, root string, _ func(runtime.Object) (string, error), newFunc, newList func() runtime.Object,
+		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		objects := store.Objects{Config: cfg, Root: root, Codec: cfg.Codec, New: newFunc, NewList: newList}
+		of := &custom{caches: c, kind: kind, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), metadataOnly: metadataOnly, unconverted: unconverted(newFunc())}
+		remembering, lenient := objects, objects
+		remembering.Decoder = of.remembers
+		direct, err := c.store.Etcd3(c.direct, remembering)
+		if err != nil {
+			return nil, nil, err
+		}
+		of.Interface = direct
+		lenient.Codec = c.store.CacheCodec(cfg.Codec, newFunc, nil)
+		if of.lenient, err = c.store.Lenient(c.direct, lenient); err != nil {
+			return nil, nil, err
+		}
+		if of.cold, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
+			return nil, nil, err
+		}
+		registry := store.Registry{Resource: kind, Root: root, Cached: true}
+		return c.store.Storage(registry, of), sync.OnceFunc(direct.Close), nil
+	}
+}
+
+// stored returns the custom resources below a root as raw objects.
+func (c *Caches) stored(cfg *storagebackend.ConfigForResource, root string) store.Objects {
+	return store.Objects{Config: cfg, Root: root, Codec: rawCodec{c.store.Stamps()}, New: newRaw, NewList: newRawList}
+}
+
+// custom is the storage of one schema, by keys with a cluster.
+type custom struct {
+	storage.Interface // etcd
+	caches            *Caches
+	kind              keys.Resource // without an identity
+	cfg               *storagebackend.ConfigForResource
+	newFunc           func() runtime.Object
+	attrs             storage.AttrFunc
+	lenient           storage.Interface // etcd, for requests to all clusters
+	cold              storage.Interface // etcd, of raw
+	metadataOnly      bool              // the same for all versions of an object
+	unconverted       []byte            // the start of values stored in the version of the schema
+}
+
+func (c *custom) resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
+
+// reader returns the storage for selectors of fields that only a schema knows.
+func (c *custom) reader(ctx context.Context) storage.Interface {
+	if cluster.IsAll(ctx) {
+		return c.lenient
+	}
+	return c.Interface
+}
+
+func (c *custom) ReadinessCheck() error { return nil }
+
+// cachedFields reports whether a raw has all fields of a selector.
+func cachedFields(s fields.Selector) bool {
+	if s == nil {
+		return true
+	}
+	for _, r := range s.Requirements() {
+		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+			return false
+		}
+	}
+	return true
+}
+
+// GetList implements [storage.Interface].
+func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if into, ok := list.(*EncodedList); ok {
+		return c.encodedList(ctx, key, o, into)
+	}
+	if !cachedFields(o.Predicate.Field) {
+		// All objects are decoded: the selector may choose any.
+		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.resource(ctx), o)); err != nil {
+			return err
+		}
+		o.Predicate.GetAttrs = c.attrs
+		if err := c.reader(ctx).GetList(ctx, key, o, list); err != nil {
+			return err
+		}
+		if into, ok := list.(*unstructured.UnstructuredList); ok {
+			var err error
+			into.Items, err = scoped(ctx, c.caches.store, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
+			return err
+		}
+		return nil
+	}
+	into, ok := list.(*unstructured.UnstructuredList)
+	if !ok {
+		return fmt.Errorf("list of custom resources into a %T", list)
+	}
+	var raws rawList
+	if err := c.raws(ctx, key, o, &raws); err != nil {
+		return err
+	}
+	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
+	if err := each(ctx, &raws, c.weighed(ctx), func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
+		return err
+	}
+	raws.copyMeta(into)
+	return nil
+}
+
+// weighed returns a decoder that counts the memory of objects, which are kept until the
+// request ends.
+func (c *custom) weighed(ctx context.Context) func(*raw) (*unstructured.Unstructured, error) {
+	if c.metadataOnly {
+		return c.decode
+	}
+	return func(r *raw) (*unstructured.Unstructured, error) {
+		u, err := c.decode(r)
+		if err == nil {
+			err = fair.Grow(ctx, weigh(u.Object))
+		}
+		return u, err
+	}
+}
+
+// each converts every object of a list, and passes it to take.
+func each[V any](ctx context.Context, l *rawList, of func(*raw) (V, error), take func(V)) error {
+	for i := range l.Items {
+		v, err := of(&l.Items[i])
+		if err != nil {
+			if cluster.IsAll(ctx) && ctx.Err() == nil { // a deadline is no fault of the value
+				continue // one tenant's bad value must not fail the list
+			}
+			return err
+		}
+		take(v)
+	}
+	return nil
+}
+
+// decode returns an object as its schema decodes it. It is shared.
+func (c *custom) decode(r *raw) (*unstructured.Unstructured, error) {
+	if r.shared != nil {
+		return r.shared.decoded(c, r)
+	}
+	return c.decodeAlone(r)
+}
+
+func (c *custom) decodeAlone(r *raw) (*unstructured.Unstructured, error) {
+	if c.metadataOnly {
+		return c.decodeMetadata(r)
+	}
+	kept := c.caches.decoded
+	key := kept.key(c, r.ResourceVersion, r.framed)
+	if u, ok := kept.find(key, r.framed); ok {
+		return u, nil
+	}
+	u, err := c.decoded(r)
+	if err == nil && c.keeps(r.framed) {
+		kept.put(key, r.framed, u, len(r.framed))
+	}
+	return u, err
+}
+
+func (c *custom) decoded(r *raw) (*unstructured.Unstructured, error) {
+	o, err := runtime.Decode(c.cfg.Codec, r.framed)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("custom resource %s/%s decodes to a %T", r.Namespace, r.Name, o)
+	}
+	u.SetResourceVersion(r.ResourceVersion)
+	return u, nil
+}
+
+// event decodes an event with this schema. In a watch of all clusters, an object that
+// cannot be decoded does not exist; a watch of one cluster ends.
+func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	r, ok := bare(e.Object).(*raw)
+	if !ok {
+		return e, true // a Status
+	}
+	if e.Type == watch.Bookmark {
+		return c.named(e.Type, r)
+	}
+	u, err := c.decode(r)
+	switch {
+	case err == nil:
+		return watch.Event{Type: e.Type, Object: u}, true
+	case e.Type == watch.Deleted:
+		return c.named(e.Type, r)
+	case !wildcard:
+		return failed(err), true
+	case e.Type == watch.Modified:
+		return c.named(watch.Deleted, r)
+	default:
+		return watch.Event{}, false
+	}
+}
+
+// named returns an event with an object that has only the metadata of its raw.
+func (c *custom) named(t watch.EventType, r *raw) (watch.Event, bool) {
+	o := c.newFunc()
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return watch.Event{}, false
+	}
+	accessor.SetNamespace(r.Namespace)
+	accessor.SetName(r.Name)
+	accessor.SetResourceVersion(r.ResourceVersion)
+	accessor.SetAnnotations(r.Annotations)
+	return watch.Event{Type: t, Object: o}, true
+}
+
+// decodeMetadata returns an object with the fields that all versions have.
+func (c *custom) decodeMetadata(r *raw) (*unstructured.Unstructured, error) {
+	tail, value, err := values.CutFrame(r.framed)
+	if err != nil {
+		return nil, err
+	}
+	var stored struct {
+		Metadata map[string]any `json:"metadata"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(value, &stored); err != nil {
+		return nil, fmt.Errorf("stored object %s: %w", tail, err)
+	}
+	u, ok := c.newFunc().(*unstructured.Unstructured)
+	name, namespace, object, valid := keys.SplitTail(tail)
+	if !ok || !valid || stored.Metadata["name"] != object {
+		return nil, fmt.Errorf("stored object %s is none", tail)
+	}
+	u.Object["metadata"] = stored.Metadata
+	u.SetNamespace(namespace)
+	u.SetResourceVersion(r.ResourceVersion)
+	values.SetCluster(u, name)
+	return u, nil
+}

@@ -1,0 +1,307 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// beforeDeadline is how long before its timeout a watch gets a last bookmark.
+const beforeDeadline = 2 * time.Second
+
+// A customWatch is a watch of custom resources, in one cluster or in all. It begins with a
+// list, or with the changes since a revision, and continues with a subscription to the
+// change feed. It does not depend on the watch cache of its resource.
+type customWatch struct {
+	of       *custom
+	ctx      context.Context // of the goroutine, ended by Stop
+	cancel   context.CancelFunc
+	key      string // of the object, or of a range if it ends with a slash
+	options  storage.ListOptions
+	wildcard bool
+	scope    *feed.Set // limits a watch of all clusters; nil for no limit
+	sub      *feed.Subscription
+	out      chan watch.Event
+
+	members *feed.SetCursor // at the changes of scope that the reader has
+	cursor  int64           // the reader has every selected change up to it
+	missed  int64           // changes up to it come from the history of etcd
+}
+
+// Watch implements [storage.Interface].
+func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if err := c.caches.final.refuse(); err != nil {
+		return nil, err
+	}
+	rev, err := c.Versioner().ParseResourceVersion(o.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	resource := c.resource(ctx)
+	in, _ := cluster.From(ctx)
+	w := &customWatch{of: c, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	rest := strings.TrimPrefix(key, resource.Prefix())
+	if !w.wildcard {
+		rest = strings.TrimPrefix(rest, "/"+string(in))
+	}
+	w.sub = feed.NewSubscription(resource, in, strings.Trim(rest, "/"), o.Recursive)
+	if o.Recursive {
+		w.key = strings.TrimSuffix(key, "/") + "/"
+	}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	done := func() {}
+	if o.Predicate.AllowWatchBookmarks {
+		done = c.caches.final.expect()
+	}
+	c.caches.watches.Go(func() {
+		defer done()
+		w.run()
+	})
+	return w, nil
+}
+
+// Stop implements [watch.Interface].
+func (w *customWatch) Stop() { w.cancel() }
+
+// ResultChan implements [watch.Interface].
+func (w *customWatch) ResultChan() <-chan watch.Event { return w.out }
+
+func (w *customWatch) run() {
+	defer close(w.out)
+	defer w.cancel()
+	defer w.feed().Unsubscribe(w.sub)
+	begin := w.resume
+	if w.beginsWithList() {
+		begin = w.replay
+	}
+	if !begin() {
+		return
+	}
+	flowcontrol.WatchInitialized(w.ctx)
+	for w.cursor < w.missed {
+		if !w.catchUp() {
+			return
+		}
+	}
+	w.follow()
+}
+
+func (w *customWatch) feed() *feed.Feed { return w.of.caches.store.Feed() }
+
+func (w *customWatch) beginsWithList() bool {
+	if w.options.SendInitialEvents == nil {
+		return w.cursor == 0
+	}
+	return *w.options.SendInitialEvents
+}
+
+func (w *customWatch) subscribe(after int64) bool {
+	var err error
+	w.missed, err = w.feed().Subscribe(w.ctx, w.sub, after)
+	return err == nil
+}
+
+// resume continues from the revision of the request, or from now if it has none.
+func (w *customWatch) resume() bool {
+	if w.cursor == 0 {
+		var err error
+		if w.cursor, err = w.of.caches.store.Newest(w.ctx); err != nil {
+			return w.fail(err)
+		}
+	}
+	return w.subscribe(w.cursor) && w.scopeAt(w.cursor)
+}
+
+// follow delivers the changes of the subscription, as long as the reader keeps up.
+func (w *customWatch) follow() {
+	timer := time.NewTimer(w.untilBookmark())
+	defer timer.Stop()
+	var ending <-chan struct{}
+	if w.options.Predicate.AllowWatchBookmarks {
+		ending = w.of.caches.final.begun
+	}
+	for changed := w.scopeChanged(); w.upToDate(); changed = w.scopeChanged() {
+		select {
+		case <-w.sub.More():
+		case <-changed:
+		case <-ending:
+			w.end()
+			return
+		case <-timer.C:
+			if !w.progress() {
+				return
+			}
+			timer.Reset(w.untilBookmark())
+		case <-w.ctx.Done():
+			return
+		case <-w.of.caches.closing:
+			return
+		}
+	}
+}
+
+// batch delivers the pending changes.
+func (w *customWatch) batch() bool {
+	for {
+		e, ok, ended := w.sub.Next()
+		switch {
+		case ended:
+			return false
+		case !ok:
+			return true
+		case e.Revision > w.cursor && !w.deliver(e):
+			return false
+		}
+	}
+}
+
+// untilBookmark returns the time until the next bookmark: the interval of upstream's
+// caches, or less shortly before the timeout of the watch.
+func (w *customWatch) untilBookmark() time.Duration {
+	if !w.options.Predicate.AllowWatchBookmarks {
+		return math.MaxInt64
+	}
+	every := w.of.caches.limits.bookmark
+	if deadline, ok := w.ctx.Deadline(); ok {
+		if left := time.Until(deadline) - beforeDeadline; left > 0 {
+			return min(every, left)
+		}
+	}
+	return every
+}
+
+// progress delivers a bookmark.
+func (w *customWatch) progress() bool {
+	return w.upToDate() && w.bookmark(w.cursor, nil)
+}
+
+// end delivers the final bookmark.
+func (w *customWatch) end() {
+	c := w.of.caches
+	if c.store.Feed().WaitFor(w.ctx, c.final.rev.Load()) == nil {
+		w.progress()
+	}
+}
+
+func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
+	r := &raw{}
+	r.ResourceVersion, r.Annotations = w.of.caches.store.ResourceVersion(rev), annotations
+	return w.give(watch.Bookmark, r)
+}
+
+// deliver delivers a change as the event that it is for the selection of the reader.
+func (w *customWatch) deliver(e feed.Event) bool {
+	if !w.rescope(e.Revision) {
+		return false
+	}
+	w.cursor = e.Revision
+	if !w.has(e.Key.Cluster, e.Revision) || !w.has(e.Key.Cluster, e.Revision-1) {
+		return true // the cluster is outside, or the reader got its objects with it
+	}
+	var now, was *raw
+	var err error
+	has, had := false, e.Previous != nil
+	if e.Value != nil {
+		if now, err = readsOf(e).after(w, e); err == nil {
+			has, err = w.selects(now)
+		}
+		if err != nil {
+			return w.fail(err)
+		}
+	}
+	if had && (now == nil || !w.options.Predicate.Empty()) {
+		if was, err = readsOf(e).before(w, e); err == nil {
+			had, err = w.selects(was)
+		}
+		had = had && err == nil // an object that cannot be read was not delivered before
+	}
+	switch {
+	case has && had:
+		return w.give(watch.Modified, now)
+	case has:
+		return w.give(watch.Added, now)
+	case had:
+		return w.give(watch.Deleted, was)
+	default:
+		return true
+	}
+}
+
+// raw returns the object of an event with one of its values.
+func (w *customWatch) raw(e feed.Event, value []byte) (*raw, error) {
+	s := w.of.caches.store
+	t := s.Values().Transformer(w.of.cfg.GroupResource).Lenient()
+	framed, _, err := t.TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
+	if err != nil {
+		return nil, err
+	}
+	r, err := rawOf(framed, s.Stamps())
+	if err != nil {
+		return nil, err
+	}
+	r.ResourceVersion = s.ResourceVersion(e.Revision)
+	return &r, nil
+}
+
+// selects reports whether the watch selects an object.
+func (w *customWatch) selects(r *raw) (bool, error) {
+	p := w.options.Predicate
+	switch {
+	case p.Empty():
+		return true, nil
+	case cachedFields(p.Field):
+		p.GetAttrs = rawAttrs
+		return p.Matches(r)
+	}
+	o, err := w.of.decode(r)
+	if err != nil {
+		if w.wildcard {
+			return false, nil // one tenant's bad value must not end the watch
+		}
+		return false, err
+	}
+	p.GetAttrs = w.of.attrs
+	return p.Matches(o)
+}
+
+// give delivers an event of this schema.
+func (w *customWatch) give(t watch.EventType, r *raw) bool {
+	e, ok := w.of.event(watch.Event{Type: t, Object: r}, w.wildcard)
+	return !ok || w.send(e)
+}
+
+// fail ends the watch with an error.
+func (w *customWatch) fail(err error) bool {
+	if w.ctx.Err() != nil {
+		return false
+	}
+	var known apierrors.APIStatus
+	if !errors.As(err, &known) {
+		return w.send(failed(err))
+	}
+	status := known.Status()
+	return w.send(watch.Event{Type: watch.Error, Object: &status})
+}
+
+// send delivers an event, and reports whether another may follow.
+func (w *customWatch) send(e watch.Event) bool {
+	select {
+	case w.out <- e:
+		return e.Type != watch.Error
+	case <-w.ctx.Done():
+	case <-w.of.caches.closing:
+	}
+	return false
+}

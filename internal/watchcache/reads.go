@@ -1,0 +1,99 @@
+package watchcache
+
+import (
+	"sync"
+	"weak"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// reads are the decoded values of an event, which watches of custom resources share: each
+// is decrypted once per event, and decoded once per event and schema. The pointers are
+// weak, so that events in memory for later watches do not keep the decoded objects.
+type reads struct{ now, was read }
+
+// newReads returns the reads of an event, before any.
+func newReads() any { return &reads{} }
+
+// readsOf returns the reads of an event; nil if nothing is shared.
+func readsOf(e feed.Event) *reads {
+	r, _ := e.Shared.(*reads)
+	return r
+}
+
+type read struct {
+	mu  sync.Mutex
+	raw weak.Pointer[raw]
+}
+
+// after returns the object after the event.
+func (r *reads) after(w *customWatch, e feed.Event) (*raw, error) {
+	if r == nil {
+		return w.raw(e, e.Value)
+	}
+	return r.now.get(func() (*raw, error) { return w.raw(e, e.Value) })
+}
+
+// before returns the object before the event.
+func (r *reads) before(w *customWatch, e feed.Event) (*raw, error) {
+	if r == nil {
+		return w.raw(e, e.Previous)
+	}
+	return r.was.get(func() (*raw, error) { return w.raw(e, e.Previous) })
+}
+
+func (r *read) get(fresh func() (*raw, error)) (*raw, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if raw := r.raw.Value(); raw != nil {
+		return raw, nil
+	}
+	raw, err := fresh()
+	if err != nil {
+		return nil, err
+	}
+	if _, value, err := values.CutFrame(raw.framed); err != nil || len(value) == 0 {
+		return raw, nil //nolint:nilerr // not decrypted, maybe because this watch ended
+	}
+	raw.shared = &shared{}
+	r.raw = weak.Make(raw)
+	return raw, nil
+}
+
+// shared are the objects that one value decodes to, by schema.
+type shared struct {
+	mu  sync.Mutex
+	all map[*custom]*decoding
+}
+
+type decoding struct {
+	mu sync.Mutex
+	u  weak.Pointer[unstructured.Unstructured]
+}
+
+// decoded returns the object as a schema decodes it. It is shared.
+func (s *shared) decoded(c *custom, r *raw) (*unstructured.Unstructured, error) {
+	s.mu.Lock()
+	d := s.all[c]
+	if d == nil {
+		if s.all == nil {
+			s.all = map[*custom]*decoding{}
+		}
+		d = &decoding{}
+		s.all[c] = d
+	}
+	s.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if u := d.u.Value(); u != nil {
+		return u, nil
+	}
+	u, err := c.decodeAlone(r)
+	if err == nil {
+		d.u = weak.Make(u)
+	}
+	return u, err
+}

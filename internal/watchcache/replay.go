@@ -1,0 +1,166 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/fair"
+)
+
+const (
+	// replayPage is the number of objects in a page of the initial list of a watch.
+	replayPage = 500
+	// slowReader is how long a reader may take for a change from etcd's history before the
+	// watch of etcd is cancelled: etcd's client keeps the changes that are not read.
+	slowReader = time.Second
+)
+
+// replay delivers the existing objects, and subscribes to later changes.
+func (w *customWatch) replay() bool {
+	o := storage.ListOptions{ResourceVersion: w.options.ResourceVersion, Recursive: w.options.Recursive, Predicate: storage.Everything}
+	if w.cursor > 0 {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	w.cursor = 0
+	ctx, done := w.ctx, paged(w.ctx)
+	for {
+		var page rawList
+		done() // of the page before
+		o.Predicate.Limit = replayPage
+		if err := w.of.raws(ctx, w.key, o, &page); err != nil {
+			return w.fail(err)
+		}
+		if w.cursor == 0 {
+			rev, err := w.of.caches.store.Epoch().Revision(page.ResourceVersion)
+			if err != nil {
+				return w.fail(err)
+			}
+			if w.cursor = rev; !w.subscribe(rev) || !w.scopeAt(rev) {
+				return false
+			}
+		}
+		for i := range page.Items {
+			r := &page.Items[i]
+			if ok, err := w.selects(r); err != nil {
+				return w.fail(err)
+			} else if ok && !w.give(watch.Added, r) {
+				return false
+			}
+		}
+		if page.Continue == "" {
+			done()
+			break
+		}
+		o.ResourceVersion, o.ResourceVersionMatch, o.Predicate.Continue = "", "", page.Continue
+	}
+	if w.options.SendInitialEvents == nil || !w.options.Predicate.AllowWatchBookmarks {
+		return true
+	}
+	return w.bookmark(w.cursor, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+}
+
+// paged returns a function that gives back the memory counted since paged was called: a
+// list in pages holds one page at a time.
+func paged(ctx context.Context) func() {
+	before := fair.Held(ctx)
+	return func() { _ = fair.Grow(ctx, before-fair.Held(ctx)) } // less memory is always granted
+}
+
+// catchUp delivers changes from the history of etcd, until it has those that the feed had
+// dropped from memory.
+func (w *customWatch) catchUp() bool {
+	c := w.of.caches
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	options := []clientv3.OpOption{clientv3.WithRev(w.cursor + 1), clientv3.WithPrevKV(), clientv3.WithProgressNotify()}
+	if w.options.Recursive {
+		options = append(options, clientv3.WithPrefix())
+	}
+	changes := c.direct.Watch(clientv3.WithRequireLeader(ctx), c.store.Prefix()+w.key, options...)
+	for {
+		var resp clientv3.WatchResponse
+		var ok bool
+		select {
+		case resp, ok = <-changes:
+		case <-c.closing:
+		}
+		if err := resp.Err(); errors.Is(err, rpctypes.ErrCompacted) {
+			return w.fail(expired(w.cursor))
+		} else if !ok || err != nil {
+			return false // the reader resumes
+		}
+		for _, e := range resp.Events {
+			if e.Kv.ModRevision > w.missed {
+				w.cursor = w.missed
+				return true
+			}
+			slow, ok := w.past(e, cancel)
+			if slow || !ok {
+				return ok
+			}
+		}
+		if resp.IsProgressNotify() && resp.Header.Revision >= w.missed {
+			w.cursor = w.missed
+			return true
+		}
+	}
+}
+
+// past delivers a change from the history of etcd. slow reports that the reader was so slow
+// that the watch of etcd was cancelled.
+func (w *customWatch) past(e *clientv3.Event, drop func()) (slow, ok bool) {
+	if e.PrevKv == nil && !e.IsCreate() {
+		return false, w.fail(expired(w.cursor))
+	}
+	w.cursor = e.Kv.ModRevision
+	change, ok := w.feed().Event(e)
+	if !ok {
+		return false, true
+	}
+	late := time.AfterFunc(slowReader, drop)
+	ok = w.deliver(change)
+	return !late.Stop(), ok
+}
+
+func expired(rev int64) error {
+	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d", rev))
+}
+
+// errStopped ends pages.
+var errStopped = errors.New("the reader has stopped")
+
+// pages calls each for the objects of a range as of a revision, until it returns false.
+func (w *customWatch) pages(key string, at int64, each func(*raw) (bool, error)) error {
+	o := storage.ListOptions{
+		ResourceVersion: w.of.caches.store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
+	}
+	done := paged(w.ctx)
+	for {
+		var page rawList
+		o.Predicate.Limit = replayPage
+		if err := w.of.cold.GetList(w.ctx, key, o, &page); err != nil {
+			return err
+		}
+		for i := range page.Items {
+			if more, err := each(&page.Items[i]); err != nil {
+				return err
+			} else if !more {
+				return errStopped
+			}
+		}
+		done()
+		if page.Continue == "" {
+			return nil
+		}
+		o.ResourceVersion, o.ResourceVersionMatch, o.Predicate.Continue = "", "", page.Continue
+	}
+}

@@ -1,0 +1,132 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// scoped removes, from the items of a list at a revision, those of clusters that were not in
+// the scope of the request then.
+func scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
+	scope := store.ScopeOf(ctx)
+	if scope == nil {
+		return items, nil
+	}
+	rev, err := s.Epoch().Revision(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Feed().Await(ctx, rev); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(items, func(item T) bool { return !scope.Has(of(&item), rev) }), nil
+}
+
+// has reports whether the watch covered a cluster at a revision that it has reached.
+func (w *customWatch) has(c cluster.Name, at int64) bool {
+	return w.scope == nil || w.scope.Has(c, at)
+}
+
+// scopeAt begins to follow the scope after a revision.
+func (w *customWatch) scopeAt(rev int64) bool {
+	if w.scope == nil {
+		return true
+	}
+	if err := w.feed().WaitFor(w.ctx, rev); err != nil {
+		return w.fail(err)
+	}
+	w.members = w.scope.After(rev)
+	return true
+}
+
+// scopeChanged returns a channel that is closed when the scope changes, nil for none.
+func (w *customWatch) scopeChanged() <-chan struct{} {
+	if w.scope == nil {
+		return nil
+	}
+	return w.scope.Changed()
+}
+
+// upToDate delivers the changes of objects and of the scope up to the applied revision.
+func (w *customWatch) upToDate() bool {
+	now := w.feed().Revision()
+	if w.scope != nil {
+		now = max(now, w.scope.Newest()) // a change of the scope is known before it is applied everywhere
+		if w.feed().WaitFor(w.ctx, now) != nil {
+			return false
+		}
+	}
+	if !w.batch() || !w.rescope(now) { // the batch has all changes of objects
+		return false
+	}
+	w.cursor = max(now, w.cursor)
+	return true
+}
+
+// rescope delivers the objects of the clusters that enter and leave the scope up to a
+// revision.
+func (w *customWatch) rescope(rev int64) bool {
+	if w.scope == nil {
+		return true
+	}
+	if err := w.feed().WaitFor(w.ctx, rev); err != nil {
+		return w.fail(err)
+	}
+	var held []*raw
+	changes, ok := w.members.To(rev)
+	if !ok {
+		return w.fail(expired(w.cursor))
+	}
+	for i, c := range changes {
+		last, ok := w.cross(c)
+		if !ok {
+			return false
+		}
+		held = append(held, last...)
+		if i+1 < len(changes) && changes[i+1].Revision == c.Revision {
+			continue
+		}
+		for _, r := range held {
+			if !w.give(watch.Added, r) {
+				return false
+			}
+		}
+		held, w.cursor = nil, max(w.cursor, c.Revision)
+	}
+	return true
+}
+
+// cross delivers the objects of a cluster that enters, as of the revision of the change, or
+// that leaves, as of the revision before. It returns those to deliver last. A reader that
+// stops in between resumes from the revision of its last event. It must get all others then,
+// so no event before the last one has the revision of the change.
+func (w *customWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
+	kind, at := watch.Added, c.Revision
+	if !c.Enters {
+		kind, at = watch.Deleted, c.Revision-1
+	}
+	key := w.of.resource(w.ctx).Prefix() + "/" + string(c.Cluster) + "/"
+	err := w.pages(key, at, func(r *raw) (bool, error) {
+		if ok, err := w.selects(r); err != nil || !ok {
+			return err == nil, err
+		}
+		if !c.Enters {
+			r.ResourceVersion = w.of.caches.store.ResourceVersion(at)
+		} else if r.ResourceVersion == w.of.caches.store.ResourceVersion(c.Revision) {
+			last = append(last, r)
+			return true, nil
+		}
+		return w.give(kind, r), nil
+	})
+	if err != nil && !errors.Is(err, errStopped) {
+		w.fail(err)
+	}
+	return last, err == nil
+}
