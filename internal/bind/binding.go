@@ -101,7 +101,10 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	bound, err := s.bound(ctx, name, export)
 	var invalid *invalidSchemaError
 	var taken *takenError
+	var other *identityError
 	switch {
+	case errors.As(err, &other):
+		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityError, apisv1alpha2.APIExportInvalidReference, other.Error())
 	case errors.As(err, &invalid):
 		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.APIResourceSchemaInvalid, invalid.Error())
 	case errors.As(err, &taken):

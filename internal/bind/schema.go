@@ -25,11 +25,23 @@ type invalidSchemaError struct{ why string }
 
 func (e *invalidSchemaError) Error() string { return e.why }
 
+// An identityError means that the export has another identity than when it was bound.
+type identityError struct{ bound string }
+
+func (e *identityError) Error() string {
+	return fmt.Sprintf("the APIExport has another identity than when it was bound, which was %s: restore the secret of that identity, or delete this APIBinding with its objects and create it again", e.bound)
+}
+
 // bound returns what the binding gives its cluster, and makes the definitions of new schemas. It
 // collects the conditions on which the decision depends.
 func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]apisv1alpha2.BoundResource, error) {
 	before := s.binding.Status.BoundResources
 	var all []apisv1alpha2.BoundResource
+	for _, b := range before {
+		if b.Schema.IdentityHash != e.Identity {
+			return nil, &identityError{b.Schema.IdentityHash}
+		}
+	}
 	taken := &takenError{}
 	groups := sets.New[string]()
 	for _, r := range e.Resources {
@@ -63,6 +75,11 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 	}
 	if len(taken.conflicts) > 0 {
 		return nil, taken
+	}
+	for _, b := range before { // what the export has no more stays, as its objects do
+		if !slices.ContainsFunc(all, func(now apisv1alpha2.BoundResource) bool { return now.Group == b.Group && now.Resource == b.Resource }) {
+			all = append(all, b)
+		}
 	}
 	return all, nil
 }

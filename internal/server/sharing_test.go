@@ -363,3 +363,67 @@ spec: {latestResourceSchemas: [v1.widgets.example.com]}
 		t.Errorf("two schemas of a resource: %v", err)
 	}
 }
+
+// TestABindingKeepsWhatIsStored shows that no change of an export takes the objects of its
+// bindings away: neither its deletion, nor another identity, nor the removal of a resource.
+func TestABindingKeepsWhatIsStored(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	uid := consumer.create(sharedWidgets, newWidget("w")).GetUID()
+	still := func(when string) {
+		t.Helper()
+		w := must(consumer.any.Resource(sharedWidgets).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}))(t)
+		if w.GetUID() != uid {
+			t.Errorf("%s: it is %v", when, w.Object)
+		}
+	}
+	if _, err := p.any.Resource(apiExports).Patch(t.Context(), "widgets", types.MergePatchType, []byte(`{"spec":{"resources":[]}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.any.Resource(apiExports).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.await(apiExports, "", "widgets", gone)
+	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool {
+		return conditionOf(o, "APIExportValid") == "False APIExportNotFound"
+	})
+	still("without the export")
+	other := widgetExport("widgets", "v1")
+	_ = unstructured.SetNestedStringMap(other.Object, map[string]string{"namespace": "default", "name": "other"}, "spec", "identity", "secretRef")
+	must(p.kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}, StringData: map[string]string{"key": "other"}}, metav1.CreateOptions{}))(t)
+	p.create(apiExports, other)
+	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool {
+		return conditionOf(o, "APIExportValid") == "False APIExportInvalidReference"
+	})
+	still("with another identity")
+	if err := p.any.Resource(apiExports).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.await(apiExports, "", "widgets", gone)
+	p.create(apiExports, widgetExport("widgets", "v1")) // its secret has stayed
+	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool { return conditionOf(o, "Ready") == "True" })
+	still("with the old identity")
+}
+
+// TestAWorkspaceWithABindingIsDeleted shows that the deletion of a workspace deletes its
+// bindings with their objects, and that of others not.
+func TestAWorkspaceWithABindingIsDeleted(t *testing.T) {
+	t.Parallel()
+	p, home := exporter(t), newTenant(t)
+	p.provides("pat")
+	for _, name := range []string{"ends", "stays"} {
+		w := home.workspace(name)
+		w.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+		w.create(sharedWidgets, newWidget("in-"+name))
+	}
+	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	if err := home.any.Resource(workspaces).Delete(t.Context(), "ends", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	home.await(workspaces, "", "ends", gone)
+	list := must(p.view("pat").widgets("*").List(t.Context(), metav1.ListOptions{}))(t)
+	if len(list.Items) != 1 || list.Items[0].GetName() != "in-stays" {
+		t.Errorf("in the view are %v", list.Items)
+	}
+}
