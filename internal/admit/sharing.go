@@ -26,6 +26,8 @@ import (
 type Sharing struct {
 	// Check returns what is wrong with a definition.
 	Check func(context.Context, *apiextensionsv1.CustomResourceDefinition) field.ErrorList
+	// Usage returns how many APIResourceSchemas a cluster has, and their size in bytes.
+	Usage func(cluster.Name) (objects, bytes int64)
 	// PathOf returns the canonical path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
@@ -119,6 +121,9 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 			return invalid(field.Forbidden(field.NewPath("spec"), "an APIResourceSchema never changes; create another one, and name it in the APIExport"))
 		}
 		return nil
+	}
+	if objects, bytes := s.Usage(r.Cluster); objects >= maxDefinitions || bytes >= maxDefinitionBytes {
+		return r.Forbid(fmt.Errorf("a workspace has at most %d APIResourceSchemas of 64 MiB together; delete some, or use another workspace", maxDefinitions))
 	}
 	name, err := apisv1alpha1.ParseSchemaName(n.Name)
 	if err != nil {

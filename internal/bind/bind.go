@@ -11,7 +11,6 @@ package bind
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
@@ -28,13 +27,12 @@ import (
 type APIs struct {
 	// Exports has the exports of all clusters.
 	Exports *feed.Table[*Export]
-	// Schemas has the UID of each APIResourceSchema.
-	Schemas *feed.Table[string]
 	// Slices has the APIExportEndpointSlices of all clusters.
 	Slices *feed.Table[Slice]
 	// Bindings has the bindings of all clusters.
 	Bindings *Bindings
 
+	schemas     *schemas
 	store       *store.Store
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -46,9 +44,8 @@ type APIs struct {
 // complete when they return.
 func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
 	a := &APIs{
-		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Schemas: feed.NewCustomTable(s.Feed(), SchemaResource(), uidOf),
-		Slices:   feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
-		Bindings: newBindings(s.Feed(), d, r),
+		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
 		store:    s, definitions: d, resolver: r, workspaces: w,
 	}
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
@@ -56,14 +53,16 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 	return a
 }
 
+// OnUnused makes a call f with the UID of every schema that a binding uses no more, or that is
+// deleted. f must not block. Call it before the change feed starts.
+func (a *APIs) OnUnused(f func(uid string)) {
+	a.Bindings.OnRelease(f)
+	a.schemas.deleted = f
+}
+
 // Bootstrap creates what the server needs to share APIs, unless it exists.
 func (a *APIs) Bootstrap(ctx context.Context) error {
 	return a.workspaces.MakeSystem(ctx, cluster.BoundDefinitions)
-}
-
-// uidOf decodes what is needed of an APIResourceSchema.
-func uidOf(s *metav1.PartialObjectMetadata) (string, error) {
-	return string(s.UID), nil
 }
 
 func resource(group, plural string) keys.Resource {

@@ -62,7 +62,7 @@ func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBin
 		if err != nil {
 			return nil, 0, err
 		}
-		at, err := a.store.Commit(store.WithCondition(ctx, s.names...), []store.Write{{Resource: BindingResource(), Cluster: c, Object: stored, Expect: rev}})
+		at, err := a.store.Commit(store.WithCondition(ctx, s.relies...), []store.Write{{Resource: BindingResource(), Cluster: c, Object: stored, Expect: rev}})
 		if !errors.Is(err, errMoved) {
 			return stored, at, err
 		}
@@ -70,8 +70,8 @@ func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBin
 	return nil, 0, etcd.Unavailable("the names of resources in this workspace changed while this request was in progress; try again")
 }
 
-// errMoved means that a concurrent write changed the names in a group of the cluster.
-var errMoved = errors.New("names of the group have changed")
+// errMoved means that a concurrent write changed what the status relies on.
+var errMoved = errors.New("names or schemas have changed")
 
 // A settling computes the status of one binding.
 type settling struct {
@@ -79,7 +79,7 @@ type settling struct {
 	cluster cluster.Name
 	binding *apisv1alpha2.APIBinding
 	at      metav1.Time
-	names   []*store.Condition // that the names are free for the binding
+	relies  []*store.Condition // on names that are free, and on definitions
 }
 
 // settle computes the status, and reports whether it changed.

@@ -63,6 +63,7 @@ type Bindings struct {
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
 	changed  func(cluster.Name)
+	released func(uid string)
 	last     int64 // revision of the last change
 }
 
@@ -92,6 +93,23 @@ func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Binding
 // OnChange makes b call f with the cluster of every binding that changes. Call it before the
 // change feed starts.
 func (b *Bindings) OnChange(f func(cluster.Name)) { b.changed = f }
+
+// OnRelease makes b call f with the UID of every schema that a binding uses no more. f must
+// neither block nor use b. Call it before the change feed starts.
+func (b *Bindings) OnRelease(f func(uid string)) { b.released = f }
+
+// Uses reports whether a binding uses the schema with a UID. It takes time proportional to the
+// number of distinct bindings.
+func (b *Bindings) Uses(uid string) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.shared {
+		if slices.ContainsFunc(s.Bound, func(r Bound) bool { return r.UID == uid }) {
+			return true
+		}
+	}
+	return false
+}
 
 // Get returns a binding of a cluster, nil if there is none.
 func (b *Bindings) Get(c cluster.Name, name string) *Binding {
@@ -316,8 +334,14 @@ func (b *Bindings) share(of *Binding) *sharedBinding {
 
 // release gives up the copy of a row. The caller holds mu.
 func (b *Bindings) release(s *sharedBinding) {
-	if s.rows--; s.rows == 0 {
-		delete(b.shared, s.hash)
+	if s.rows--; s.rows > 0 {
+		return
+	}
+	delete(b.shared, s.hash)
+	for _, r := range s.Bound {
+		if b.released != nil {
+			b.released(r.UID)
+		}
 	}
 }
 

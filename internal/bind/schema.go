@@ -8,6 +8,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -49,6 +50,7 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 		if err != nil {
 			return nil, err
 		}
+		s.relyOn(string(now.UID))
 		if !groups.Has(r.Group) {
 			groups.Insert(r.Group)
 			if err := s.reserve(ctx, r.Group); err != nil {
@@ -97,18 +99,26 @@ func storageVersion(s *apisv1alpha1.APIResourceSchema) string {
 // meanwhile. It waits until this process knows the names that are claimed now.
 func (s *settling) reserve(ctx context.Context, group string) error {
 	claims := serve.Claims(s.cluster, group)
-	if slices.ContainsFunc(s.names, func(c *store.Condition) bool { return c.On == claims }) {
+	if slices.ContainsFunc(s.relies, func(c *store.Condition) bool { return c.On == claims }) {
 		return nil // groups share keys
 	}
 	revision, at, err := s.store.Revision(ctx, claims)
 	if err != nil {
 		return err
 	}
-	s.names = append(s.names, &store.Condition{
+	s.relies = append(s.relies, &store.Condition{
 		Of: BindingResource(), On: claims, Revision: revision, Advance: true,
 		Renew: func(context.Context, int64) (int64, error) { return 0, errMoved },
 	})
 	return s.store.Feed().Await(ctx, at)
+}
+
+// relyOn adds the condition that the definition of a schema still exists.
+func (s *settling) relyOn(uid string) {
+	e, _ := s.definitions.BoundEvidence(uid)
+	s.relies = append(s.relies, &store.Condition{
+		Of: BindingResource(), On: e.Key, Revision: e.Revision, Renew: func(context.Context, int64) (int64, error) { return 0, errMoved },
+	})
 }
 
 // conflict returns why the cluster cannot have a resource through the binding, "" if it can.
@@ -130,9 +140,8 @@ func (s *settling) conflict(gr schema.GroupResource, spec apisv1alpha1.APIResour
 func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Shape, error) {
 	var all []serve.Served
 	for _, r := range e.Resources {
-		uid, known := a.Schemas.Get(name.Cluster, "", r.Schema)
-		content, found := a.definitions.Bound(uid, false)
-		if !known || !found {
+		content, found := a.definitions.Bound(a.schemas.get(name.Cluster, r.Schema), false)
+		if !found {
 			s, err := a.define(ctx, name.Cluster, r)
 			if err != nil {
 				return nil, err
@@ -190,4 +199,18 @@ func (a *APIs) define(ctx context.Context, c cluster.Name, r Exported) (*apisv1a
 // equal reports whether two bindings have the same labels, finalizers and status.
 func equal(a, b *apisv1alpha2.APIBinding) bool {
 	return reflect.DeepEqual(a.Labels, b.Labels) && slices.Equal(a.Finalizers, b.Finalizers) && equality.Semantic.DeepEqual(a.Status, b.Status)
+}
+
+// Collect deletes the definition of a schema that no binding uses and that does not exist any
+// more.
+func (a *APIs) Collect(ctx context.Context, uid string) error {
+	e, ok := a.definitions.BoundEvidence(uid)
+	if !ok || a.Bindings.Uses(uid) || a.schemas.has(uid) {
+		return nil
+	}
+	_, err := a.store.Commit(ctx, []store.Write{{
+		Resource: e.Key.Resource, Cluster: e.Key.Cluster, Expect: e.Revision, Delete: true,
+		Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: uid}},
+	}})
+	return err
 }

@@ -58,5 +58,6 @@ func All(d Deps) []control.Loop {
 		Bindings(d),
 		BindingDeletion(d),
 		EndpointSlices(d),
+		BoundDefinitions(d),
 	}
 }

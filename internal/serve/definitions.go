@@ -151,6 +151,23 @@ func (all rows) find(name string) (row, bool) {
 	return row{}, false
 }
 
+// BoundEvidence returns the evidence that there is a definition of the bound schema with a UID.
+func (d *Definitions) BoundEvidence(uid string) (Evidence, bool) {
+	r, ok := d.row(cluster.BoundDefinitions, uid)
+	return Evidence{keys.Key{Resource: CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Name: uid}, r.revision}, ok
+}
+
+// AllBound returns the definitions of all bound schemas.
+func (d *Definitions) AllBound() []keys.Key {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all []keys.Key
+	for _, r := range d.clusters[cluster.BoundDefinitions] {
+		all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Name: r.name})
+	}
+	return all
+}
+
 // Reserve marks names of a native resource as in use in all clusters. Call it before the
 // change feed starts.
 func (d *Definitions) Reserve(group string, names apiextensionsv1.CustomResourceDefinitionNames) {

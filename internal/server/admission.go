@@ -14,7 +14,9 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -39,10 +41,7 @@ func (s *Server) admission() admit.Rules {
 			_, given := s.given.Of(c).Find(gr)
 			return given || s.isOwn(gr)
 		},
-		Usage: func(c cluster.Name) (objects, bytes int64) {
-			u := s.store.Feed().Ledger().Of(c)[serve.CustomResourceDefinitions()]
-			return u.Objects, u.Bytes
-		},
+		Usage: s.usage(serve.CustomResourceDefinitions()),
 	}
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
@@ -63,7 +62,7 @@ func (s *Server) admission() admit.Rules {
 		},
 	}
 	sharing := admit.Sharing{
-		Check: serve.Check, PathOf: types.PathOf, MayBind: s.mayBind,
+		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind,
 	}
 	return append(admit.Rules{
 		admit.Cluster(),
@@ -78,6 +77,15 @@ func (s *Server) admission() admit.Rules {
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
 	}, sharing.Rules()...)
+}
+
+// usage returns a function that returns the number and size of a cluster's objects of a
+// resource.
+func (s *Server) usage(r keys.Resource) func(cluster.Name) (objects, bytes int64) {
+	return func(c cluster.Name) (objects, bytes int64) {
+		u := s.store.Feed().Ledger().Of(c)[r]
+		return u.Objects, u.Bytes
+	}
 }
 
 // prepareRules sets s.rules to the enabled rules, the built-in ones first.

@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
 )
 
 var (
@@ -426,4 +428,24 @@ func TestAWorkspaceWithABindingIsDeleted(t *testing.T) {
 	if len(list.Items) != 1 || list.Items[0].GetName() != "in-stays" {
 		t.Errorf("in the view are %v", list.Items)
 	}
+}
+
+// TestDefinitionsOfUnusedSchemasAreDeleted shows that the server keeps the definition of a
+// schema only while the schema exists or a binding uses it.
+func TestDefinitionsOfUnusedSchemasAreDeleted(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	uid := string(must(p.any.Resource(apiSchemas).Get(t.Context(), "v1.widgets.example.com", metav1.GetOptions{}))(t).GetUID())
+	bound := &tenant{t: t, server: p.server, name: cluster.BoundDefinitions, any: must(dynamic.NewForConfig(p.server.InProcess(string(cluster.BoundDefinitions), server.System())))(t)}
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	bound.await(crds, "", uid, there)
+	if err := p.any.Resource(apiSchemas).Delete(t.Context(), "v1.widgets.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	consumer.create(sharedWidgets, newWidget("still-served"))
+	if err := consumer.any.Resource(apiBindings).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bound.await(crds, "", uid, gone)
 }
