@@ -142,8 +142,10 @@ func (b bindExport) ensure(ctx context.Context, bindings dynamic.ResourceInterfa
 	}
 	delete(content, "status")
 	o, err := bindings.Create(ctx, &unstructured.Unstructured{Object: content}, metav1.CreateOptions{FieldManager: userAgent})
-	if existed = apierrors.IsAlreadyExists(err); existed {
-		o, err = bindings.Get(ctx, b.name, metav1.GetOptions{})
+	if apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) { // the server checks the export first
+		if found, missing := bindings.Get(ctx, b.name, metav1.GetOptions{}); missing == nil {
+			o, err, existed = found, nil, true
+		}
 	}
 	if err != nil {
 		return nil, existed, err
@@ -169,8 +171,8 @@ func (b bindExport) explain(err error, here cluster.Path) error {
 	if at == "" {
 		at = here
 	}
-	return fmt.Errorf("%w\nThe export does not exist, or you may not bind it.\nWhat to do: to see the exports of %q, run kubectl get apiexports there; "+
-		"its administrator can bind you to a role: kubectl create clusterrole bind-%s --verb=bind --resource=apiexports.apis.kcp.io --resource-name=%[3]s", err, at, b.export)
+	return fmt.Errorf("%w\nThe export does not exist, or you may not bind it.\nWhat to do: check the name with kubectl get apiexports in workspace %q; "+
+		"its administrator can give you a ClusterRole with the verb \"bind\" for %q of apiexports.apis.kcp.io", err, at, b.export)
 }
 
 // awaitBound waits until b is bound, and returns it.
