@@ -92,34 +92,32 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 	a := newApp(streams)
 	cmd := &cobra.Command{
 		Use:   "kcp",
-		Short: "Work with the workspaces of kcp",
-		Long:  "Work with the workspaces of kcp.",
+		Short: "Work with the workspaces and APIs of kcp",
+		Long:  "Work with the workspaces of kcp, and share APIs between them.",
 		Example: `  # Print the current workspace
   kubectl kcp ws .
 
   # Create a workspace and enter it
   kubectl kcp ws create team --enter
 
+  # Use an API of another workspace in the current one
+  kubectl kcp bind apiexport root:provider:widgets
+
   # Print the version of this plugin
   kubectl kcp version`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
-	cmd.AddCommand(unserved("bind", "claims", "crd")...)
+	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.definitionsCommand(), claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
 	return a.program(cmd)
 }
 
-// unserved returns commands of the existing kcp that only report that they are not
-// supported. They accept any flags.
-func unserved(names ...string) []*cobra.Command {
-	var all []*cobra.Command
-	for _, name := range names {
-		all = append(all, &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("%q is not supported: this version of kcp cannot share APIs between workspaces", cmd.CommandPath())
-		}})
-	}
-	return all
+// claimsCommand returns a command of the existing kcp that only reports that it is not
+// supported. It accepts any flags.
+func claimsCommand() *cobra.Command {
+	return &cobra.Command{Use: "claims", Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, _ []string) error {
+		return fmt.Errorf("%q is not supported: permission claims have no effect yet", cmd.CommandPath())
+	}}
 }
 
 // readyWithin is the timeout for a new workspace to become ready.

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
+	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -70,7 +72,7 @@ func (a *app) completeType(cmd *cobra.Command, _ []string, text string) ([]strin
 		path   cluster.Path
 		before string
 	}{{srv.base.path, ""}, {cluster.Path(cluster.Root), string(cluster.Root) + ":"}} {
-		types, err := srv.objects(from.path, "tenancy.kcp.io", "workspacetypes")
+		types, err := srv.objects(from.path, tenancy.GroupVersion, "workspacetypes")
 		if err != nil {
 			continue
 		}
@@ -85,6 +87,47 @@ func (a *app) completeType(cmd *cobra.Command, _ []string, text string) ([]strin
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeExport completes a reference to an export: its name in the current workspace, or the
+// path of its workspace and its name.
+func (a *app) completeExport(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+	defer cancel()
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return nil, pathDirective
+	}
+	before, at := text[:strings.LastIndexByte(text, ':')+1], srv.base.path
+	words := []string{string(cluster.Root) + ":"}
+	if before != "" {
+		var ok bool
+		if at, _, ok = parseReference(at, before+"any"); !ok {
+			return nil, pathDirective
+		}
+		words = nil
+		children, _ := srv.list(ctx, at) // the user may still list exports
+		for _, w := range children {
+			words = append(words, w.Name+":")
+		}
+	}
+	if exports, err := srv.objects(at, apis.GroupVersion, "apiexports"); err == nil {
+		if all, err := exports.List(ctx, metav1.ListOptions{Limit: pageSize}); err == nil {
+			for _, e := range all.Items {
+				words = append(words, e.GetName())
+			}
+		}
+	}
+	var names []string
+	for _, word := range words {
+		if name := before + word; strings.HasPrefix(name, text) {
+			names = append(names, name)
+		}
+	}
+	return names, pathDirective
 }
 
 // completeContext completes the name of a context of the kubeconfig.

@@ -171,23 +171,11 @@ func parseType(here cluster.Path, text string) (*tenancy.WorkspaceTypeReference,
 	if text == "" {
 		return nil, nil
 	}
-	i := strings.LastIndexByte(text, ':')
-	name := text[i+1:]
-	if name == "" {
+	path, name, ok := parseReference(here, text)
+	if !ok {
 		return nil, fmt.Errorf("invalid --type %q: it must be [path:]name, as in root:universal", text)
 	}
-	if i < 0 {
-		return &tenancy.WorkspaceTypeReference{Name: name}, nil
-	}
-	path := text[:i]
-	if first, _, _ := strings.Cut(path, ":"); !isDots(first) && first != "" {
-		path = ":" + path
-	}
-	at, err := resolve(here, path)
-	if i == 0 || err != nil {
-		return nil, fmt.Errorf("invalid --type %q: it must be [path:]name, as in root:universal", text)
-	}
-	return &tenancy.WorkspaceTypeReference{Path: string(at), Name: name}, nil
+	return &tenancy.WorkspaceTypeReference{Path: string(path), Name: name}, nil
 }
 
 // sameType returns an error if w and wanted differ in their type.

@@ -158,7 +158,7 @@ func (s *server) whoami(ctx context.Context, path cluster.Path) *authenticationv
 }
 
 func (s *server) logicalCluster(ctx context.Context, path cluster.Path) (*core.LogicalCluster, error) {
-	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
+	clusters, err := s.objects(path, core.GroupVersion, "logicalclusters")
 	if err != nil {
 		return nil, err
 	}

@@ -116,3 +116,19 @@ func topOf(p cluster.Path) cluster.Path {
 		p = up
 	}
 }
+
+// parseReference parses a reference to an object of a workspace, [path:]name. The path may be
+// absolute, without a colon at its start, too, or begin with dots. Without one, path is empty.
+func parseReference(here cluster.Path, text string) (path cluster.Path, name string, ok bool) {
+	i := strings.LastIndexByte(text, ':')
+	name = text[i+1:]
+	if i < 0 || name == "" {
+		return "", name, name != ""
+	}
+	before := text[:i]
+	if first, _, _ := strings.Cut(before, ":"); !isDots(first) && first != "" {
+		before = ":" + before
+	}
+	path, err := resolve(here, before)
+	return path, name, err == nil
+}

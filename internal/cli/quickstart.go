@@ -60,7 +60,7 @@ func (a *app) quickstartCommand() *cobra.Command {
 func (a *app) quickstart(ctx context.Context, q quickstart) error {
 	switch {
 	case q.scenario == "api-provider":
-		return errors.New("--scenario api-provider is not supported: this version of kcp cannot share APIs between workspaces; use --scenario workspaces")
+		return errors.New("--scenario api-provider is not supported yet; use --scenario workspaces, and see kubectl kcp bind --help for APIs")
 	case q.scenario != "workspaces":
 		return fmt.Errorf("there is no --scenario %q; use workspaces", q.scenario)
 	case q.count > 0 && q.depth < 1 || q.count < 0:

@@ -60,16 +60,16 @@ func (s *server) in(path cluster.Path) *rest.Config {
 }
 
 // objects returns a client for a resource in the cluster at path.
-func (s *server) objects(path cluster.Path, group, resource string) (dynamic.ResourceInterface, error) {
+func (s *server) objects(path cluster.Path, of schema.GroupVersion, resource string) (dynamic.ResourceInterface, error) {
 	client, err := dynamic.NewForConfigAndClient(s.in(path), s.client)
 	if err != nil {
 		return nil, err
 	}
-	return client.Resource(schema.GroupVersionResource{Group: group, Version: "v1alpha1", Resource: resource}), nil
+	return client.Resource(of.WithResource(resource)), nil
 }
 
 func (s *server) workspaces(path cluster.Path) (dynamic.ResourceInterface, error) {
-	return s.objects(path, "tenancy.kcp.io", "workspaces")
+	return s.objects(path, tenancy.GroupVersion, "workspaces")
 }
 
 // get returns the workspace of that name in the cluster at path.
@@ -142,18 +142,23 @@ func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Works
 	if err != nil {
 		return err
 	}
+	return follow(ctx, workspaces, workspaceOf, w, see)
+}
+
+// follow calls see with o and with each later state of o, until see reports done or ctx ends.
+func follow[T metav1.Object](ctx context.Context, objects dynamic.ResourceInterface, decode func(*unstructured.Unstructured) (T, error), o T, see func(T) (done bool, err error)) error {
 	for {
-		if done, err := see(w); done || err != nil {
+		if done, err := see(o); done || err != nil {
 			return err
 		}
-		changes, err := workspaces.Watch(ctx, metav1.ListOptions{
-			FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, w.Name).String(),
-			ResourceVersion: w.ResourceVersion,
+		changes, err := objects.Watch(ctx, metav1.ListOptions{
+			FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, o.GetName()).String(),
+			ResourceVersion: o.GetResourceVersion(),
 		})
 		if err != nil {
 			return err
 		}
-		_, err = watchtools.UntilWithoutRetry(ctx, changes, seeing(see))
+		_, err = watchtools.UntilWithoutRetry(ctx, changes, seeing(decode, see))
 		if !errors.Is(err, watchtools.ErrWatchClosed) && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			return err
 		}
@@ -162,17 +167,21 @@ func (s *server) follow(ctx context.Context, path cluster.Path, w *tenancy.Works
 			return ctx.Err()
 		case <-time.After(again):
 		}
-		if w, err = s.get(ctx, path, w.Name); err != nil {
+		now, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if o, err = decode(now); err != nil {
 			return err
 		}
 	}
 }
 
-// errDeleted ends the watch of a workspace that was deleted.
+// errDeleted ends the watch of an object that was deleted.
 var errDeleted = errors.New("it was deleted")
 
-// seeing returns a watch condition that calls see with each state of a workspace.
-func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.ConditionFunc {
+// seeing returns a watch condition that calls see with each state of an object.
+func seeing[T any](decode func(*unstructured.Unstructured) (T, error), see func(T) (done bool, err error)) watchtools.ConditionFunc {
 	return func(event watch.Event) (bool, error) {
 		o, ok := event.Object.(*unstructured.Unstructured)
 		switch {
@@ -181,11 +190,11 @@ func seeing(see func(*tenancy.Workspace) (done bool, err error)) watchtools.Cond
 		case event.Type == watch.Deleted:
 			return false, errDeleted
 		}
-		w, err := workspaceOf(o)
+		now, err := decode(o)
 		if err != nil {
 			return false, err
 		}
-		return see(w)
+		return see(now)
 	}
 }
 
@@ -223,7 +232,7 @@ func (s *server) reach(ctx context.Context, path cluster.Path) error {
 // typeOf returns the type of the workspace at path from its LogicalCluster, or nothing if
 // the user may not read that.
 func (s *server) typeOf(ctx context.Context, path cluster.Path) string {
-	clusters, err := s.objects(path, "core.kcp.io", "logicalclusters")
+	clusters, err := s.objects(path, core.GroupVersion, "logicalclusters")
 	if err != nil {
 		return ""
 	}
