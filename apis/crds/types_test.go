@@ -68,3 +68,32 @@ func throughGoType(t *testing.T, d definition, scheme *runtime.Scheme) {
 		t.Error(diff)
 	}
 }
+
+// TestConvertedObjects expects that a server accepts what conversion makes of objects that it
+// accepts.
+func TestConvertedObjects(t *testing.T) {
+	converted(t, exports, "v1alpha1", "v1alpha2", (*v1alpha1.APIExport).ToV1alpha2)
+	converted(t, exports, "v1alpha2", "v1alpha1", v1alpha1.APIExportFromV1alpha2)
+	converted(t, bindings, "v1alpha1", "v1alpha2", (*v1alpha1.APIBinding).ToV1alpha2)
+	converted(t, bindings, "v1alpha2", "v1alpha1", v1alpha1.APIBindingFromV1alpha2)
+}
+
+func converted[From, To any](t *testing.T, name, from, to string, convert func(*From) *To) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name + "_" + from + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in From
+	if err := yaml.Unmarshal(text, &in); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := yaml.Marshal(convert(&in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := load(t, name, to)
+	if refusals := d.refusals(t, nil, d.object(t, string(raw))); len(refusals) > 0 {
+		t.Errorf("%s from %s to %s: %q\n%s", name, from, to, refusals, raw)
+	}
+}

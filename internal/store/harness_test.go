@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // make check runs a sample.
 func TestAllOutside(t *testing.T) {
 	storetest.RunOutside(t, storetest.Selection{
-		Sample: "Purged|Fence|Guard|Commit|Current|Ledger", Want: 7, AtNight: 35,
+		Sample: "Purged|Fence|Guard|Commit|Current|Ledger", Want: 7, AtNight: 40,
 		Skip: "Outside|LostLease|Several|Killed|Writer|DamagedFiles|Directory|Format|OpenCalledOff|FirstStart|Used|FailedOpen|InOneProcess|FullComesBack",
 	})
 }

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // make check runs a sample.
 func TestAllOutside(t *testing.T) {
 	storetest.RunOutside(t, storetest.Selection{
-		Sample: "InitialEvents|Resume|CurrentRevision", Want: 5, AtNight: 35,
+		Sample: "InitialEvents|Resume|CurrentRevision", Want: 5, AtNight: 45,
 		Skip: "Outside|ServerHangs|EtcdAway|TestFull|Restored|Several|Prefixes|ForceNew|Leaderless",
 	})
 }

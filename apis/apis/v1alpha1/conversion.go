@@ -92,7 +92,7 @@ func withOwnAnnotations(m metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 // resources converts the exported resources. v1alpha1 hides those that are not stored like
-// custom resources.
+// custom resources, and those whose schema has the name of another resource.
 func resources() list[string, v1alpha2.ResourceSchema] {
 	stored := v1alpha2.ResourceSchema{Storage: v1alpha2.ResourceStorage{CRD: &v1alpha2.CRDStorage{}}}
 	upgrade := func(schema string, r *v1alpha2.ResourceSchema) {
