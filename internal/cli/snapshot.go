@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -71,12 +72,11 @@ The command sends no requests. Other objects of the file are skipped.`,
 func (a *app) snapshot(file, prefix string, f format) error {
 	in, name := a.streams.In, "standard input"
 	if file != "-" {
-		opened, err := os.Open(file)
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		defer opened.Close() //nolint:errcheck // it is only read
-		in, name = opened, file
+		in, name = bytes.NewReader(text), file
 	}
 	all, err := a.definitions(in)
 	if err != nil {
