@@ -46,7 +46,7 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 	a := &APIs{
 		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
-		store:    s, definitions: d, resolver: r, workspaces: w,
+		store: s, definitions: d, resolver: r, workspaces: w,
 	}
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))

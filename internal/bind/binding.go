@@ -162,14 +162,7 @@ func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 	if st.Phase == "" {
 		st.Phase = apisv1alpha2.PhaseBinding
 	}
-	ready := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue, LastTransitionTime: s.at}
-	for _, c := range st.Conditions {
-		if c.Type != conditions.Ready && c.Status != metav1.ConditionTrue && c.Severity != conditions.SeverityWarning {
-			ready.Status, ready.Severity, ready.Reason, ready.Message = c.Status, c.Severity, c.Reason, c.Message
-			break
-		}
-	}
-	st.Conditions.Set(ready)
+	st.Conditions.Set(ready(st.Conditions, s.at))
 	s.binding.Labels = maps.Clone(s.binding.Labels)
 	if s.binding.Labels == nil {
 		s.binding.Labels = map[string]string{}
@@ -181,6 +174,18 @@ func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 		s.binding.Finalizers = append(s.binding.Finalizers, apisv1alpha2.BindingFinalizer)
 	}
 	return !equal(before, s.binding)
+}
+
+// ready returns the condition that summarizes others: it repeats the first that is not True.
+func ready(all conditions.Conditions, at metav1.Time) conditions.Condition {
+	sum := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue, LastTransitionTime: at}
+	for _, c := range all {
+		if c.Type != conditions.Ready && c.Status != metav1.ConditionTrue && c.Severity != conditions.SeverityWarning {
+			sum.Status, sum.Severity, sum.Reason, sum.Message = c.Status, c.Severity, c.Reason, c.Message
+			break
+		}
+	}
+	return sum
 }
 
 func (s *settling) set(t conditions.Type) {

@@ -41,9 +41,10 @@ func (a *APIs) adopted(c cluster.Name, name string, r Bound) bool {
 // Report records why a binding that is being deleted still exists.
 func (a *APIs) Report(ctx context.Context, c cluster.Name, name, reason, message string) error {
 	return a.change(ctx, c, name, func(b *apisv1alpha2.APIBinding) bool {
-		return b.Status.Conditions.Set(conditions.Condition{
+		changed := b.Status.Conditions.Set(conditions.Condition{
 			Type: apisv1alpha2.BindingResourceDeleteSuccess, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: reason, Message: message,
 		})
+		return b.Status.Conditions.Set(ready(b.Status.Conditions, metav1.Now().Rfc3339Copy())) || changed
 	})
 }
 

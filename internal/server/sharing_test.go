@@ -249,7 +249,7 @@ func TestUnbindingDeletesTheObjects(t *testing.T) {
 	b := consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool {
 		return conditionOf(o, "BindingResourceDeleteSuccess") == "False SomeFinalizersRemain"
 	})
-	if !strings.Contains(fmt.Sprint(b.Object["status"]), "default/held") {
+	if conditionOf(b, "Ready") == "True" || !strings.Contains(fmt.Sprint(b.Object["status"]), "default/held") {
 		t.Errorf("the status does not name the object: %v", b.Object["status"])
 	}
 	if _, err := consumer.any.Resource(sharedWidgets).Namespace("default").Create(t.Context(), newWidget("late"), metav1.CreateOptions{}); err == nil {
