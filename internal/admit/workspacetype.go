@@ -329,7 +329,7 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 		set       bool
 		name, why string
 	}{
-		{len(spec.DefaultAPIBindings) > 0, "defaultAPIBindings", "APIs cannot be shared between workspaces yet"},
+		{len(spec.DefaultAPIBindings) > 0, "defaultAPIBindings", "new workspaces do not get bindings yet; create an APIBinding in each"},
 	} {
 		if rejected.set {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", rejected.name, rejected.why))

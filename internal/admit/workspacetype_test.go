@@ -46,7 +46,7 @@ func TestTypeRule(t *testing.T) {
 		"anything":        {"c", "a", "", map[string]any{}, nil},
 		"root in root":    {"root", "root", "", map[string]any{}, nil},
 		"root in another": {"c", "root", "only be in the root workspace", map[string]any{}, nil},
-		"changed to what cannot be": {"c", "a", "APIs cannot be shared",
+		"changed to what cannot be": {"c", "a", "new workspaces do not get bindings yet",
 			map[string]any{"defaultAPIBindings": []any{map[string]any{"export": "e"}}}, map[string]any{}},
 		"a child without a path":       {"c", "a", "defaultChildWorkspaceType.path must be set", map[string]any{"defaultChildWorkspaceType": map[string]any{"name": "b"}}, nil},
 		"an initializer of one letter": {"c", "a", "at least 2 characters", map[string]any{"initializer": true}, nil},

@@ -82,7 +82,7 @@ type sharedBinding struct {
 
 func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[ExportName](f), definitions: d, resolver: r,
+		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
 	}
 	f.Follow(b)

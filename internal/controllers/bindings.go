@@ -120,6 +120,12 @@ func (f *endingBindings) Apply(e feed.Event) {
 	name := e.Key.Name
 	switch {
 	case e.Key.Resource == bind.BindingResource():
+		for other, b := range f.deps.APIs.Bindings.Of(e.Key.Cluster) { // it may take over their objects
+			if b.Deleting {
+				f.put(control.Key{Cluster: e.Key.Cluster, Name: other})
+			}
+		}
+		return
 	case e.Key.Root == keys.Custom && e.Key.Identity != "" && e.Deleted() && f.deps.Store.Feed().Ledger().Objects(e.Key.Cluster, e.Key.Resource) == 0:
 		name, _ = f.deps.APIs.Bindings.Owner(e.Key.Cluster, e.Key.GroupResource())
 	default:
@@ -158,7 +164,7 @@ func (d Deps) endBinding(ctx context.Context, k control.Key) error {
 		case left == "":
 			return control.After(0) // objects that were created meanwhile
 		}
-		if err := d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.SomeFinalizersRemain, fmt.Sprintf("%d objects of %s are left; %s", n, r.GroupResource, left)); err != nil {
+		if err := d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.SomeFinalizersRemain, fmt.Sprintf("objects of %s are left: %d; %s", r.GroupResource, n, left)); err != nil {
 			return err
 		}
 		if all.unreadable {

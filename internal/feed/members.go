@@ -32,9 +32,9 @@ type sharedSet struct {
 	uses int
 }
 
-// NewMembers returns members without clusters, of a follower of f.
-func NewMembers[G comparable](f *Feed) *Members[G] {
-	return &Members[G]{applied: f.Revision, in: map[cluster.Name][]membership[G]{}, sets: map[G]*sharedSet{}, counts: map[G]int{}}
+// NewMembers returns members without clusters. applied returns the applied revision of the feed.
+func NewMembers[G comparable](applied func() int64) *Members[G] {
+	return &Members[G]{applied: applied, in: map[cluster.Name][]membership[G]{}, sets: map[G]*sharedSet{}, counts: map[G]int{}}
 }
 
 // Put sets the groups of a cluster, as of a revision.

@@ -28,7 +28,7 @@ type group struct {
 }
 
 func newMembers(f *feed.Feed, t *tenancy.Tree) *members {
-	m := &members{Members: feed.NewMembers[group](f), root: t.Cluster}
+	m := &members{Members: feed.NewMembers[group](f.Revision), root: t.Cluster}
 	f.Follow(m)
 	return m
 }

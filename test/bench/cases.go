@@ -46,6 +46,7 @@ func cases() []benchCase {
 		{"configmaps", configMaps},
 		{"customs", customs},
 		{"definitions", definitions},
+		{"bindings", bindings},
 		{"list", lists},
 		{"workspaces", makeTenants},
 		{"watches", watches},

@@ -74,7 +74,17 @@ func customsOf(t tenant, group string) string {
 // define creates a CustomResourceDefinition of things for a tenant.
 func define(ctx context.Context, c *client, t tenant, group string) error {
 	base, _, _ := strings.Cut(t.configMaps, corePath)
-	body, err := json.Marshal(&apiextensionsv1.CustomResourceDefinition{
+	body, err := json.Marshal(definition(group))
+	if err != nil {
+		return err
+	}
+	_, err = c.Call(ctx, http.MethodPost, base+definitionsPath, jsonType, body)
+	return err
+}
+
+// definition returns a definition of things.
+func definition(group string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
 		ObjectMeta: metav1.ObjectMeta{Name: "things." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -91,12 +101,7 @@ func define(ctx context.Context, c *client, t tenant, group string) error {
 				}},
 			}},
 		},
-	})
-	if err != nil {
-		return err
 	}
-	_, err = c.Call(ctx, http.MethodPost, base+definitionsPath, jsonType, body)
-	return err
 }
 
 // customObject encodes a thing with a value of the given size that begins with a word.
