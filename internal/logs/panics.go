@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -29,7 +30,7 @@ func WithPanics(next http.Handler) http.Handler {
 			if r == nil {
 				return
 			}
-			if r != http.ErrAbortHandler { //nolint:errorlint // a panic of net/http is this value
+			if err, _ := r.(error); !errors.Is(err, http.ErrAbortHandler) {
 				shared.of(klog.FromContext(req.Context())).Error(nil, "Observed a panic",
 					"panic", fmt.Sprint(r), "method", req.Method, "URI", req.RequestURI, "stack", string(debug.Stack()))
 			}

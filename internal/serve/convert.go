@@ -46,7 +46,7 @@ type converting struct{ convert Convert }
 
 // RoundTrip implements [http.RoundTripper].
 func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
-	defer req.Body.Close()
+	defer func() { _ = req.Body.Close() }() // a RoundTripper must close it
 	var review apiextensionsv1.ConversionReview
 	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 		return nil, fmt.Errorf("conversion review: %w", err)
