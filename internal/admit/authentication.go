@@ -27,6 +27,9 @@ func WorkspaceAuthentications() Rule {
 		if err != nil {
 			return r.Forbid(err)
 		}
+		if len(all) > auth.MaxIssuers {
+			return r.Forbid(fmt.Errorf("spec.jwt has %d identity providers, and the limit is %d; use several configurations", len(all), auth.MaxIssuers))
+		}
 		for n, one := range all {
 			text, err := json.Marshal(one)
 			if err != nil {

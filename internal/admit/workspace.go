@@ -26,6 +26,10 @@ var (
 	filled = []string{"cluster", "URL"}
 )
 
+// maxPath is the maximum number of bytes in the path of a workspace that contains others. Each
+// workspace stores its path, so that a tree takes memory with the square of its depth.
+const maxPath = 4 << 10
+
 // Workspaces sets the type and the owner of a new Workspace, and protects the fields of the
 // system.
 func Workspaces(types WorkspaceTypes) Rule {
@@ -62,6 +66,9 @@ func Workspaces(types WorkspaceTypes) Rule {
 				return nil
 			}
 			if u, ok := r.GetObject().(*unstructured.Unstructured); ok && r.GetOperation() == admission.Create {
+				if n := len(types.PathOf(r.Cluster)); n > maxPath {
+					return r.Forbid(fmt.Errorf("the path of the workspace above has %d bytes, and the limit is %d; create it less deep in the tree", n, maxPath))
+				}
 				if err := types.validateUse(ctx, r, u); err != nil {
 					return err
 				}

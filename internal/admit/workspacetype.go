@@ -322,6 +322,9 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if child := spec.DefaultChildWorkspaceType; child != nil && child.Path == "" {
 		return r.Forbid(errors.New("spec.defaultChildWorkspaceType.path must be set"))
 	}
+	if n := len(spec.AuthenticationConfigurations); n > auth.MaxIssuers {
+		return r.Forbid(fmt.Errorf("spec.authenticationConfigurations has %d elements, and the limit is %d", n, auth.MaxIssuers))
+	}
 	if err := validateLabels(r, spec.AdditionalWorkspaceLabels); err != nil {
 		return err
 	}

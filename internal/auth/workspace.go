@@ -8,15 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/apiserver/pkg/apis/apiserver"
-	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
-	apiservervalidation "k8s.io/apiserver/pkg/apis/apiserver/validation"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
@@ -25,10 +22,8 @@ import (
 )
 
 const (
-	// maxWorkspaceIssuers limits the connected identity providers of workspaces, and
-	// maxTenantIssuers those configured by one logical cluster.
+	// maxWorkspaceIssuers limits the connected identity providers of workspaces.
 	maxWorkspaceIssuers = 256
-	maxTenantIssuers    = 16
 	// maxIssuerWaiting limits the requests that wait for the keys of one identity provider.
 	// They wait at most issuerKeysTimeout. A failed provider is retried after
 	// issuerRetry.
@@ -41,51 +36,6 @@ const (
 	issuerSweep = time.Minute
 )
 
-// A WorkspaceIssuer is an identity provider that a logical cluster configures for
-// workspaces of some types.
-type WorkspaceIssuer struct {
-	// Tenant is the cluster with the configuration. URL is the issuer in tokens. Hash is
-	// the SHA-256 of the configuration.
-	Tenant cluster.Name
-	URL    string
-	Hash   [sha256.Size]byte
-	text   []byte
-}
-
-// NewWorkspaceIssuer returns the identity provider of an element of spec.jwt, in JSON, of a
-// WorkspaceAuthenticationConfiguration in cluster tenant. It does not validate the text.
-func NewWorkspaceIssuer(tenant cluster.Name, text []byte) WorkspaceIssuer {
-	var named struct {
-		Issuer struct {
-			URL string `json:"url"`
-		} `json:"issuer"`
-	}
-	_ = json.Unmarshal(text, &named) // no token has an empty issuer
-	return WorkspaceIssuer{tenant, named.Issuer.URL, sha256.Sum256(text), text}
-}
-
-// Validate returns an error if the identity provider cannot be used.
-func (w WorkspaceIssuer) Validate(own []string) error {
-	_, err := w.read(own)
-	return err
-}
-
-func (w WorkspaceIssuer) read(own []string) (apiserver.JWTAuthenticator, error) {
-	var in apiserverv1.JWTAuthenticator
-	var out apiserver.JWTAuthenticator
-	if err := json.Unmarshal(w.text, &in); err != nil {
-		return out, err
-	}
-	if err := apiserverv1.Convert_v1_JWTAuthenticator_To_apiserver_JWTAuthenticator(&in, &out, nil); err != nil {
-		return out, err
-	}
-	if out.Issuer.EgressSelectorType != "" {
-		return out, errors.New("issuer.egressSelectorType: there are no egress selectors; remove it")
-	}
-	_, errs := apiservervalidation.CompileAndValidateJWTAuthenticator(authenticationcel.NewDefaultCompiler(), out, own)
-	return out, errs.ToAggregate()
-}
-
 // WorkspaceAuthentication configures the identity providers of workspaces.
 type WorkspaceAuthentication struct {
 	// Of returns the identity providers of a cluster, from memory.
@@ -93,6 +43,9 @@ type WorkspaceAuthentication struct {
 	// Calls returns the transport of calls for a tenant, to servers verified by a CA
 	// bundle.
 	Calls func(tenant cluster.Name, bundle []byte) (http.RoundTripper, error)
+	// Compute runs an evaluation of a tenant's expressions, in the tenant's share of the
+	// processors.
+	Compute func(ctx context.Context, tenant cluster.Name, evaluate func()) error
 	// Fresh, if set, is called before a token is refused for lack of an identity provider.
 	Fresh Fresh
 
@@ -173,10 +126,11 @@ func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) 
 	return nil, false, errors.Join(errs...)
 }
 
-// named returns the identity providers of a cluster that have the given issuer.
+// named returns the identity providers of a cluster that have the given issuer, each once.
 func (i *workspaceIssuers) named(ctx context.Context, c cluster.Name, issuer string) (named []WorkspaceIssuer) {
 	for _, w := range i.Of(ctx, c) {
-		if w.URL == issuer {
+		again := func(o WorkspaceIssuer) bool { return o.Tenant == w.Tenant && o.Hash == w.Hash }
+		if w.URL == issuer && len(named) < MaxIssuers && !slices.ContainsFunc(named, again) {
 			named = append(named, w)
 		}
 	}
@@ -248,7 +202,7 @@ func (i *workspaceIssuers) leave(e *workspaceIssuer) {
 // roomLocked makes room for one more identity provider of a tenant. It drops the unused
 // provider with the oldest use; only one of the tenant if the tenant is at its limit.
 func (i *workspaceIssuers) roomLocked(tenant cluster.Name) error {
-	mine := i.count[tenant] >= maxTenantIssuers
+	mine := i.count[tenant] >= MaxIssuers
 	if !mine && len(i.all) < maxWorkspaceIssuers {
 		return nil
 	}
@@ -295,9 +249,10 @@ func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *wo
 	if err != nil {
 		return err
 	}
+	compute := func(ctx context.Context, evaluate func()) error { return i.Compute(ctx, w.Tenant, evaluate) }
 	tokens, err := oidc.New(ctx, oidc.Options{
-		JWTAuthenticator: jwt, Client: &http.Client{Transport: calls, Timeout: issuerTimeout}, DisallowedIssuers: i.own,
-		SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+		JWTAuthenticator: jwt, Client: &http.Client{Transport: boundedCalls{calls}, Timeout: issuerTimeout}, DisallowedIssuers: i.own,
+		SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), Compiler: newBoundedCompiler(compute),
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -133,8 +134,9 @@ type issuerPool struct {
 func newIssuerPool(t *testing.T) *issuerPool {
 	p := &issuerPool{t: t, h: newHosted(t), of: map[cluster.Name][]WorkspaceIssuer{}}
 	p.workspaceIssuers = newWorkspaceIssuers(WorkspaceAuthentication{
-		Of:    func(_ context.Context, c cluster.Name) []WorkspaceIssuer { return p.of[c] },
-		Calls: func(cluster.Name, []byte) (http.RoundTripper, error) { return p.h, nil },
+		Of:      func(_ context.Context, c cluster.Name) []WorkspaceIssuer { return p.of[c] },
+		Calls:   func(cluster.Name, []byte) (http.RoundTripper, error) { return p.h, nil },
+		Compute: func(_ context.Context, _ cluster.Name, evaluate func()) error { evaluate(); return nil },
 	}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -179,12 +181,12 @@ func after(d time.Duration) { <-time.After(d) }
 func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newIssuerPool(t)
-		for i := range maxTenantIssuers + 1 {
+		for i := range MaxIssuers + 1 {
 			p.of["busy"] = append(p.of["busy"], issuedBy("busy", fmt.Sprintf("own-%d.example", i), "app", ""))
 			p.known("busy", p.h.token(t, fmt.Sprintf("own-%d.example", i), "app"), "carol")
 			after(time.Second)
 		}
-		if n := p.kept(); n != maxTenantIssuers {
+		if n := p.kept(); n != MaxIssuers {
 			t.Errorf("%d are kept of one tenant", n)
 		}
 		p.known("busy", p.h.token(t, "own-1.example", "app"), "carol")
@@ -221,10 +223,10 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 		p := newIssuerPool(t)
 		var waiting sync.WaitGroup
 		p.of["other"] = []WorkspaceIssuer{issuedBy("other", "quick.example", "app", "")}
-		for i := range maxTenantIssuers + 1 {
+		for i := range MaxIssuers + 1 {
 			p.of["slow"] = append(p.of["slow"], issuedBy("slow", fmt.Sprintf("slow-%d.example", i), "app", ""))
 		}
-		for i := range maxTenantIssuers {
+		for i := range MaxIssuers {
 			name := fmt.Sprintf("slow-%d.example", i)
 			defer p.h.hang(name)()
 			token := p.h.token(t, name, "app")
@@ -236,7 +238,7 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 		}
 		begin := time.Now()
 		synctest.Wait()
-		if got, err := p.names("slow", p.h.token(t, fmt.Sprintf("slow-%d.example", maxTenantIssuers), "app")); err == nil || !strings.Contains(err.Error(), "in use") {
+		if got, err := p.names("slow", p.h.token(t, fmt.Sprintf("slow-%d.example", MaxIssuers), "app")); err == nil || !strings.Contains(err.Error(), "in use") {
 			t.Errorf("one more of the tenant: %q, %v", got, err)
 		}
 		p.known("other", p.h.token(t, "quick.example", "app"), "carol")
@@ -342,3 +344,44 @@ func TestProvidersOfWorkspacesWithOneIssuer(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// A provider that a cluster has several times is asked once, and a limited number of providers
+// with the issuer of a token is asked.
+func TestProvidersOfATokenAreBounded(t *testing.T) {
+	p := newIssuerPool(t)
+	for range 1000 {
+		p.of["same"] = append(p.of["same"], issuedBy("types", "login.example", "app", ""))
+	}
+	for n := range 1000 {
+		p.of["many"] = append(p.of["many"], issuedBy("types", "login.example", fmt.Sprint(n), ""))
+	}
+	for c, want := range map[cluster.Name]int{"same": 1, "many": MaxIssuers} {
+		if got := len(p.named(t.Context(), c, "https://login.example")); got != want {
+			t.Errorf("%s: %d providers", c, got)
+		}
+	}
+}
+
+// Expressions of a provider are evaluated in the share of the tenant that configured it.
+func TestExpressionsOfProviders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newIssuerPool(t)
+		p.of["aa"] = []WorkspaceIssuer{NewWorkspaceIssuer("types", []byte(`{"issuer":{"url":"https://login.example","audiences":["app"]},
+			"claimMappings":{"username":{"expression":"claims.sub"}},"userValidationRules":[{"expression":"user.username.matches('^c')","message":"no"}]}`))}
+		token := p.h.token(t, "login.example", "app")
+		var computed []cluster.Name
+		p.Compute = func(_ context.Context, c cluster.Name, evaluate func()) error {
+			computed = append(computed, c)
+			evaluate()
+			return nil
+		}
+		p.known("aa", token, "carol")
+		if diff := cmp.Diff([]cluster.Name{"types", "types"}, computed); diff != "" {
+			t.Error(diff)
+		}
+		p.Compute = func(context.Context, cluster.Name, func()) error { return errors.New("too many") }
+		if got, err := p.names("aa", token); got != "" || err == nil {
+			t.Errorf("without a seat: %q, %v", got, err)
+		}
+	})
+}

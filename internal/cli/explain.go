@@ -279,10 +279,10 @@ func (s *state) repair() string {
 	ref := s.mount.Reference
 	namespace := ""
 	if ref.Namespace != "" {
-		namespace = " -n " + ref.Namespace
+		namespace = " -n " + shellWord(ref.Namespace)
 	}
 	return fmt.Sprintf("Check the status of %s %s and the server at its URL. In the parent workspace, run: kubectl get %s %s%s -o yaml",
-		ref.Kind, ref.Name, strings.ToLower(ref.Kind), ref.Name, namespace)
+		ref.Kind, ref.Name, shellWord(strings.ToLower(ref.Kind)), shellWord(ref.Name), namespace)
 }
 
 func (p *printer) explanation(e explanation) {

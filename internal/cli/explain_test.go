@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -54,6 +55,9 @@ func TestExplain(t *testing.T) {
 		"inactive":         {facts{object: workspace(core.PhaseInactive, nil), reach: forbidden}, []string{"An operator has taken it offline.", core.InactiveAnnotation}},
 		"unavailable":      {facts{object: workspace(core.PhaseUnavailable, nil)}, []string{"temporarily unavailable"}},
 		"mount, not ready": {facts{object: workspace(core.PhaseUnavailable, mounted), reach: refused}, []string{"It is mounted from Edge far, which is not ready.", "kubectl get edge far -o yaml"}},
+		"mount of a hostile kind": {facts{object: workspace(core.PhaseUnavailable, func(w *tenancy.Workspace) {
+			w.Spec.Mount = &tenancy.Mount{Reference: tenancy.ObjectReference{Kind: "edge;reboot", Name: "$(reboot)", Namespace: "a'b"}}
+		})}, []string{"It is mounted from", `kubectl get 'edge;reboot' '$(reboot)' -n 'a'\''b' -o yaml`}},
 		"mount, no answer": {facts{object: workspace(core.PhaseReady, mounted), reach: refused}, []string{"It does not answer requests: no answer", "kubectl get edge far -o yaml"}},
 		"does not answer":  {facts{object: workspace(core.PhaseReady, nil), reach: refused}, []string{"It does not answer requests: no answer"}},
 		"scheduling":       {facts{object: workspace(core.PhaseScheduling, nil)}, []string{"no shard yet"}},
@@ -92,6 +96,21 @@ func TestInquiry(t *testing.T) {
 	} {
 		if got := c.q.query("root:x").Encode(); got != c.want {
 			t.Errorf("%+v: got %s, want %s", c.q, got, c.want)
+		}
+	}
+}
+
+// Texts of other users cannot control the terminal.
+func TestControlCharacters(t *testing.T) {
+	streams, _, out, notes := genericiooptions.NewTestIOStreams()
+	p := newPrinter(streams)
+	const hostile = "a\x1b]0;title\a\r\u009b2Jb\n\tc"
+	p.say("%s", hostile)
+	p.note("error: %s", hostile)
+	p.explanation(explanation{Owner: hostile, Problems: []problem{{What: hostile}}})
+	for _, text := range []string{out.String(), notes.String()} {
+		if strings.ContainsAny(text, "\x1b\a\r\u009b") || !strings.Contains(text, "b\n\tc") {
+			t.Errorf("printed %q", text)
 		}
 	}
 }

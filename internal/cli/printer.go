@@ -3,7 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -27,7 +29,18 @@ func (p *printer) say(format string, args ...any) { p.line(p.out, format, args) 
 func (p *printer) note(format string, args ...any) { p.line(p.err, format, args) }
 
 func (p *printer) line(w io.Writer, format string, args []any) {
-	_, _ = fmt.Fprintf(w, format+"\n", args...) // the reader may have closed its end
+	_, _ = fmt.Fprintln(w, visible(fmt.Sprintf(format, args...))) // the reader may have closed its end
+}
+
+// visible returns text without control characters, except for line breaks and tabs. They would
+// let users who write a condition or a name change what the terminal of another user shows.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 // current prints the path of the current workspace, and its type if that is known.
@@ -50,7 +63,7 @@ func (p *printer) table(rows [][]string) {
 			if i > 0 {
 				_, _ = fmt.Fprint(w, "\t")
 			}
-			_, _ = fmt.Fprint(w, cell)
+			_, _ = fmt.Fprint(w, visible(cell))
 		}
 		_, _ = fmt.Fprintln(w)
 	}

@@ -396,6 +396,7 @@ type look struct {
 	at         place // zero if the object is not known to exist
 	seen       uint64
 	unsettled  []claim // claims to the object without a verdict
+	sought     bool    // a dependent with such a claim has at most manyOf owners
 	dependents int     // number of edges to the object
 	blocking   int     // number of these that block its deletion
 	owned      bool    // the object has owners
@@ -414,6 +415,7 @@ func (g *ownership) look(id objectID) (look, bool) {
 	for _, c := range n.claims {
 		if c.found == unchecked || c.found == unserved {
 			l.unsettled = append(l.unsettled, c.claim)
+			l.sought = l.sought || slices.ContainsFunc(c.edges, func(e *edge) bool { return len(e.from.owners) <= manyOf })
 		}
 	}
 	for _, e := range n.owners {

@@ -119,8 +119,11 @@ func (s *slowGraph) look(id objectID) look {
 		if e.blocks && e.from != id {
 			l.blocking++
 		}
-		if v := s.found[slowClaim{id, e.claim}]; (v == unchecked || v == unserved) && !slices.Contains(l.unsettled, e.claim) {
-			l.unsettled = append(l.unsettled, e.claim)
+		if v := s.found[slowClaim{id, e.claim}]; v == unchecked || v == unserved {
+			l.sought = l.sought || len(s.objects[e.from].owners) <= manyOf
+			if !slices.Contains(l.unsettled, e.claim) {
+				l.unsettled = append(l.unsettled, e.claim)
+			}
 		}
 	}
 	for _, r := range o.owners {
@@ -323,8 +326,8 @@ func TestManyNamesOfAnOwner(t *testing.T) {
 		return owned{id: id, at: placeOf(thingAt(id)), owners: refs}
 	}
 	g.put(object(child, refs))
-	if l, ok := g.look(objectID{"c1", "top"}); !ok || l.dependents != n || l.blocking != n/2 || len(l.unsettled) != n {
-		t.Errorf("%d dependents, of which %d block, %d claims", l.dependents, l.blocking, len(l.unsettled))
+	if l, ok := g.look(objectID{"c1", "top"}); !ok || l.dependents != n || l.blocking != n/2 || len(l.unsettled) != n || l.sought {
+		t.Errorf("%d dependents, of which %d block, %d claims, sought: %t", l.dependents, l.blocking, len(l.unsettled), l.sought)
 	}
 	g.put(object(child, append(refs[n/2:], refs[:n/2]...))) // in another order
 	g.put(object(child, refs[:20]))
@@ -332,8 +335,8 @@ func TestManyNamesOfAnOwner(t *testing.T) {
 	for _, r := range refs[:20] {
 		g.settle(objectID{"c1", "top"}, g.nodes[objectID{"c1", "top"}].seen, r.claim, unserved, place{})
 	}
-	if l, _ := g.look(objectID{"c1", "top"}); l.dependents != 23 || len(l.unsettled) != 20 {
-		t.Errorf("%d dependents, %d claims", l.dependents, len(l.unsettled))
+	if l, _ := g.look(objectID{"c1", "top"}); l.dependents != 23 || len(l.unsettled) != 20 || !l.sought {
+		t.Errorf("%d dependents, %d claims, sought: %t", l.dependents, len(l.unsettled), l.sought)
 	}
 	for _, o := range []owned{object(child, refs[:3]), object(few, nil), object(child, nil)} {
 		g.put(o)

@@ -24,9 +24,13 @@ import (
 // because changes of the APIs of a cluster wake the waiting objects.
 const unservedRetry = 5 * time.Minute
 
-// maxSearches limits the searches for one owner in all namespaces. A search reads the keys of
-// all objects of a resource in the cluster, and results only in an event.
-const maxSearches = 8
+// maxSearches limits the searches for one owner in all namespaces. A search results only in an
+// event, and etcd reads all objects of a resource in the cluster for it. So there is no search in
+// more than maxSearched bytes, or for dependents with many owners.
+const (
+	maxSearches = 8
+	maxSearched = 4 << 20
+)
 
 var (
 	// errUnserved means that the cluster does not serve the kind of an object or of one of
@@ -104,7 +108,7 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 	if rev != 0 && m.UID == l.id.uid {
 		return held, placeOf(claimed), nil
 	}
-	if *searches--; !kind.Namespaced || *searches < 0 {
+	if *searches--; !kind.Namespaced || *searches < 0 || !l.sought || g.deps.Store.Feed().Ledger().Usage(l.id.cluster, kind.Stored).Bytes > maxSearched {
 		return wrong, place{}, nil
 	}
 	// The owner may be in another namespace. An event about the dependent reports that.

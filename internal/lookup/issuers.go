@@ -15,10 +15,10 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Issuers holds the identity providers, as JSON, of the
-// WorkspaceAuthenticationConfigurations of all clusters.
+// Issuers holds the identity providers of the WorkspaceAuthenticationConfigurations of all
+// clusters. They have no tenant, which is the cluster of their row.
 type Issuers struct {
-	table *feed.Table[[][]byte]
+	table *feed.Table[[]auth.WorkspaceIssuer]
 }
 
 // issuersForm has the fields that are read of a stored WorkspaceAuthenticationConfiguration.
@@ -32,10 +32,10 @@ type issuersForm struct {
 // the API of workspaces.
 func NewIssuers(s *store.Store, identity string) *Issuers {
 	gr := schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
-	return &Issuers{feed.NewCustomTable(s.Feed(), keys.CustomResource(gr, identity), func(f *issuersForm) ([][]byte, error) {
-		all := make([][]byte, len(f.Spec.JWT))
+	return &Issuers{feed.NewCustomTable(s.Feed(), keys.CustomResource(gr, identity), func(f *issuersForm) ([]auth.WorkspaceIssuer, error) {
+		all := make([]auth.WorkspaceIssuer, len(f.Spec.JWT))
 		for i, jwt := range f.Spec.JWT {
-			all[i] = jwt
+			all[i] = auth.NewWorkspaceIssuer("", jwt)
 		}
 		return all, nil
 	})}
@@ -50,9 +50,10 @@ func (i *Issuers) Of(ctx context.Context, types *tenancy.Types, c cluster.Name) 
 	}
 	var all []auth.WorkspaceIssuer
 	for _, ref := range t.Spec.AuthenticationConfigurations {
-		texts, _ := i.table.Get(t.Cluster, "", ref.Name)
-		for _, text := range texts {
-			all = append(all, auth.NewWorkspaceIssuer(t.Cluster, text))
+		named, _ := i.table.Get(t.Cluster, "", ref.Name)
+		for _, w := range named {
+			w.Tenant = t.Cluster
+			all = append(all, w)
 		}
 	}
 	return all

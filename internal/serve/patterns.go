@@ -10,6 +10,8 @@ import (
 	celparser "github.com/google/cel-go/parser"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/unforked/kcp/internal/bounds"
 )
 
 // Limits of the regular expressions in a definition. An expression with repetitions takes
@@ -122,7 +124,7 @@ func (p *patterns) add(pattern string, at *field.Path) {
 		return // upstream's validation reports it
 	}
 	p.seen[pattern] = true
-	size := instructions(parsed)
+	size := bounds.Instructions(parsed)
 	p.size += size
 	switch {
 	case size > maxPatternSize:
@@ -140,20 +142,4 @@ func shortened(pattern string) string {
 		return pattern[:enough] + "..."
 	}
 	return pattern
-}
-
-// instructions estimates the number of instructions of a regular expression, without
-// compiling it.
-func instructions(re *syntax.Regexp) int {
-	sum := 1
-	if re.Op == syntax.OpLiteral {
-		sum = len(re.Rune)
-	}
-	for _, sub := range re.Sub {
-		sum += instructions(sub)
-	}
-	if re.Op == syntax.OpRepeat {
-		sum *= max(re.Min, re.Max, 1)
-	}
-	return min(sum, 1<<30)
 }

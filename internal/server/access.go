@@ -20,6 +20,8 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/flow"
 	"github.com/unforked/kcp/internal/inprocess"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/reach"
@@ -109,7 +111,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
-		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh, Current: current},
+		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Compute: s.computeFor, Fresh: fresh, Current: current},
 	})
 	if err != nil {
 		return err
@@ -209,4 +211,20 @@ func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []auth.Workspace
 // PEM.
 func (s *Server) callsOf(tenant cluster.Name, bundle []byte) (http.RoundTripper, error) {
 	return s.dialer.For(tenant, bundle)
+}
+
+// computeFor runs evaluate with a processor seat of the tenant of a cluster. A request that has
+// a seat gives it up meanwhile.
+func (s *Server) computeFor(ctx context.Context, c cluster.Name, evaluate func()) (err error) {
+	work := s.shares.Begin()
+	defer work.End()
+	if t, ok := s.tenantOf(c); ok {
+		work.For(flow.TenantKey(t))
+	}
+	fair.Wait(ctx, func() {
+		if err = work.Compute(ctx, fair.Light); err == nil {
+			evaluate()
+		}
+	})
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -175,6 +176,15 @@ func TestWorkspaceAuthentication(t *testing.T) {
 	c.awaitWho(token, "")
 }
 
+// userRules returns n different rules.
+func userRules(n int) []any {
+	all := make([]any, n)
+	for i := range all {
+		all[i] = map[string]any{"expression": fmt.Sprintf("user.username != '%d'", i), "message": "m"}
+	}
+	return all
+}
+
 // Invalid configurations are refused. Providers that cannot be called authenticate no users.
 func TestHostileWorkspaceAuthentication(t *testing.T) {
 	t.Parallel()
@@ -192,12 +202,23 @@ func TestHostileWorkspaceAuthentication(t *testing.T) {
 	for what, jwt := range map[string]any{
 		"no https": change([]string{"issuer", "url"}, "http://x"), "no audience": change([]string{"issuer", "audiences"}, nil), "a claim and an expression": change([]string{"claimMappings", "username", "expression"}, "claims.sub"),
 		"no name": change([]string{"claimMappings", "username"}, nil), "a bad expression": change([]string{"claimMappings", "username"}, map[string]any{"expression": "claims."}), "a bad authority": change([]string{"issuer", "certificateAuthority"}, "x"),
-		"half a rule": change([]string{"claimValidationRules"}, []any{map[string]any{"claim": "a"}}), "a prefix of an expression": change([]string{"claimMappings", "groups"}, map[string]any{"expression": "claims.g", "prefix": "x"}),
+		"half a rule":      change([]string{"claimValidationRules"}, []any{map[string]any{"claim": "a"}}),
+		"many expressions": change([]string{"userValidationRules"}, userRules(33)), "a long expression": change([]string{"userValidationRules"}, []any{map[string]any{"expression": "'" + strings.Repeat("x", 70_000) + "' == ''", "message": "m"}}),
+		"a pattern of 12,000 instructions": change([]string{"claimMappings", "username"}, map[string]any{"expression": "claims.sub.find('" + strings.Repeat("[a-z]{1000}", 12) + "')"}),
+		"a pattern from the token":         change([]string{"claimMappings", "username"}, map[string]any{"expression": "claims.sub.matches(claims.p) ? 'a' : 'b'"}),
+		"a prefix of an expression":        change([]string{"claimMappings", "groups"}, map[string]any{"expression": "claims.g", "prefix": "x"}),
 	} {
 		_, err := parent.any.Resource(authentications).Create(t.Context(), authentication("bad", jwt), metav1.CreateOptions{})
 		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	if _, err := parent.any.Resource(authentications).Create(t.Context(), authentication("bad", slices.Repeat([]any{p.jwt()}, 17)...), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("17 providers: %v", err)
+	}
+	wide := typed(t, "wide", "{authenticationConfigurations: ["+strings.Repeat("{name: self}, ", 17)+"]}")
+	if _, err := parent.any.Resource(workspaceTypes).Create(t.Context(), wide, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("17 configurations: %v", err)
 	}
 	self := change([]string{"issuer", "url"}, s.url)
 	parent.authenticating("self", authentication("self", self))

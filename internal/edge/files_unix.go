@@ -1,0 +1,12 @@
+//go:build unix
+
+package edge
+
+import "syscall"
+
+// maxFiles returns the maximum number of open files of the process, and whether there is one.
+func maxFiles() (uint64, bool) {
+	var limit syscall.Rlimit
+	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	return uint64(limit.Cur), err == nil
+}
