@@ -55,7 +55,7 @@ func (d Definitions) validate(_ context.Context, r Request) error {
 		return nil
 	}
 	group := crd.Spec.Group
-	if group == reservedGroup || strings.HasSuffix(group, "."+reservedGroup) {
+	if isReserved(group) {
 		return r.Forbid(fmt.Errorf("%s is a reserved group; choose another", group))
 	}
 	gr := schema.GroupResource{Group: group, Resource: crd.Spec.Names.Plural}
@@ -69,4 +69,9 @@ func (d Definitions) validate(_ context.Context, r Request) error {
 		return r.Forbid(errors.New("the CustomResourceDefinitions of a workspace have at most 64 MiB; delete some, or use another workspace"))
 	}
 	return nil
+}
+
+// isReserved reports whether a group is reserved for APIs of the server.
+func isReserved(group string) bool {
+	return group == reservedGroup || strings.HasSuffix(group, "."+reservedGroup)
 }

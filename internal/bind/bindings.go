@@ -62,9 +62,15 @@ type Bindings struct {
 	clusters map[cluster.Name][]bindingRow // sorted by name
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
+	exports  map[ExportName]map[bindingName]struct{} // of the rows in use
 	changed  func(cluster.Name)
 	released func(uid string)
 	last     int64 // revision of the last change
+}
+
+type bindingName struct {
+	cluster cluster.Name
+	name    string
 }
 
 type bindingRow struct {
@@ -84,6 +90,7 @@ func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Binding
 	b := &Bindings{
 		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
+		exports: map[ExportName]map[bindingName]struct{}{},
 	}
 	f.Follow(b)
 	r.Add(b)
@@ -134,6 +141,32 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 
 // Bound reports whether a cluster binds an export.
 func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(e) }
+
+// To returns the keys of the bindings to an export. Those whose export has never been found are
+// bindings to an export without a cluster.
+func (b *Bindings) To(e ExportName) []keys.Key {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []keys.Key
+	for n := range b.exports[e] {
+		all = append(all, BindingResource().Key(n.cluster, "", n.name))
+	}
+	return all
+}
+
+// index adds or removes a row in use in b.exports. The caller holds mu.
+func (b *Bindings) index(n bindingName, e ExportName, add bool) {
+	if add {
+		if b.exports[e] == nil {
+			b.exports[e] = map[bindingName]struct{}{}
+		}
+		b.exports[e][n] = struct{}{}
+		return
+	}
+	if delete(b.exports[e], n); len(b.exports[e]) == 0 {
+		delete(b.exports, e)
+	}
+}
 
 // Keys returns the keys of the bindings that are selected. It takes time proportional to the
 // number of all bindings.
@@ -234,8 +267,12 @@ func (b *Bindings) Done() {
 		}
 	}
 	members := map[cluster.Name][]ExportName{}
+	clear(b.exports)
 	for c, rows := range b.clusters {
 		members[c] = exportsOf(rows)
+		for _, r := range rows {
+			b.index(bindingName{c, r.name}, r.Export, true)
+		}
 	}
 	last := b.last
 	b.mu.Unlock()
@@ -311,6 +348,12 @@ func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []E
 	}
 	if to[e.Key.Cluster] = rows; len(rows) == 0 {
 		delete(to, e.Key.Cluster)
+	}
+	if used && before != nil {
+		b.index(bindingName{e.Key.Cluster, e.Key.Name}, before.Export, false)
+	}
+	if used && now != nil {
+		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now.Export, true)
 	}
 	return before, exportsOf(rows), used
 }

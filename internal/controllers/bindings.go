@@ -55,12 +55,11 @@ func (f *bindingCauses) Apply(e feed.Event) {
 			f.unsettled(e.Key)
 		}
 	case bind.ExportResource():
-		f.among(func(b *bind.Binding) bool {
-			return b.Export == bind.ExportName{Cluster: c, Name: name} || b.Export.Cluster == "" && b.Name == name
-		})
+		f.to(bind.ExportName{Cluster: c, Name: name})
+		f.to(bind.ExportName{Name: name})
 	case bind.SchemaResource():
-		if exports := f.apis.With(c, name); len(exports) > 0 && !e.Deleted() {
-			f.among(func(b *bind.Binding) bool { return exports[b.Export] })
+		for export := range f.apis.With(c, name) {
+			f.to(export)
 		}
 	}
 }
@@ -75,9 +74,9 @@ func (f *bindingCauses) unsettled(k keys.Key) {
 	}
 }
 
-// among wakes the loop for the bindings that are selected.
-func (f *bindingCauses) among(selected func(*bind.Binding) bool) {
-	for _, k := range loopKeys(f.apis.Bindings.Keys(selected)) {
+// to wakes the loop for the bindings to an export.
+func (f *bindingCauses) to(e bind.ExportName) {
+	for _, k := range loopKeys(f.apis.Bindings.To(e)) {
 		f.put(k)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // export, and with its first and its last binding.
 func EndpointSlices(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Slices.Keys()) })
-	d.Store.Feed().Follow(&sliceCauses{inbox, d.APIs, map[bind.ExportName]struct{}{}})
+	d.Store.Feed().Follow(&sliceCauses{inbox, d.APIs, map[bind.ExportName]struct{}{}, map[string]map[control.Key]struct{}{}})
 	return control.Loop{
 		Name: "apiexportendpointslices",
 		On:   d.on(inbox.subscribe),
@@ -29,16 +29,23 @@ func EndpointSlices(d Deps) control.Loop {
 type sliceCauses struct {
 	*inbox
 	apis  *bind.APIs
-	bound map[bind.ExportName]struct{} // exports that somebody binds
+	bound map[bind.ExportName]struct{}        // exports that somebody binds
+	named map[string]map[control.Key]struct{} // slices by the name of their export
 }
 
 // Reset implements [feed.Follower].
-func (f *sliceCauses) Reset() { clear(f.bound) }
+func (f *sliceCauses) Reset() {
+	clear(f.bound)
+	clear(f.named)
+}
 
 // Apply implements [feed.Follower].
 func (f *sliceCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case bind.SliceResource():
+		if s, ok := f.apis.Slices.Get(e.Key.Cluster, "", e.Key.Name); ok {
+			f.name(s.Name, keyOf(e.Key))
+		}
 		f.put(keyOf(e.Key))
 	case bind.ExportResource():
 		f.of(e.Key.Name)
@@ -68,18 +75,34 @@ func (f *sliceCauses) note(export bind.ExportName) {
 	f.of(export.Name)
 }
 
+// name notes that a slice is of an export of a name, which never changes.
+func (f *sliceCauses) name(export string, k control.Key) {
+	if f.named[export] == nil {
+		f.named[export] = map[control.Key]struct{}{}
+	}
+	f.named[export][k] = struct{}{}
+}
+
 // of wakes the loop for the slices of exports of a name.
 func (f *sliceCauses) of(name string) {
-	for _, k := range f.apis.Slices.Keys() {
-		if s, ok := f.apis.Slices.Get(k.Cluster, "", k.Name); ok && s.Name == name {
-			f.put(keyOf(k))
+	for k := range f.named[name] {
+		if _, still := f.apis.Slices.Get(k.Cluster, "", k.Name); !still {
+			delete(f.named[name], k)
+			continue
 		}
+		f.put(k)
+	}
+	if len(f.named[name]) == 0 {
+		delete(f.named, name)
 	}
 }
 
 // Done implements [feed.Follower].
 func (f *sliceCauses) Done() {
 	for _, k := range f.all() {
+		if s, ok := f.apis.Slices.Get(k.Cluster, "", k.Name); ok {
+			f.name(s.Name, k)
+		}
 		f.put(k)
 	}
 }
