@@ -116,22 +116,18 @@ func (*endingBindings) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *endingBindings) Apply(e feed.Event) {
-	name := e.Key.Name
+	bindings := f.deps.APIs.Bindings
 	switch {
 	case e.Key.Resource == bind.BindingResource():
-		for other, b := range f.deps.APIs.Bindings.Of(e.Key.Cluster) { // it may take over their objects
+		for name, b := range bindings.Of(e.Key.Cluster) { // another one may take over its objects
 			if b.Deleting {
-				f.put(control.Key{Cluster: e.Key.Cluster, Name: other})
+				f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
 			}
 		}
-		return
 	case e.Key.Root == keys.Custom && e.Key.Identity != "" && e.Deleted() && f.deps.Store.Feed().Ledger().Objects(e.Key.Cluster, e.Key.Resource) == 0:
-		name, _ = f.deps.APIs.Bindings.Owner(e.Key.Cluster, e.Key.GroupResource())
-	default:
-		return
-	}
-	if b := f.deps.APIs.Bindings.Get(e.Key.Cluster, name); b != nil && b.Deleting {
-		f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
+		if name, b := bindings.Owner(e.Key.Cluster, e.Key.GroupResource()); b != nil && b.Deleting {
+			f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
+		}
 	}
 }
 
