@@ -125,6 +125,9 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	if objects, bytes := s.Usage(r.Cluster); objects >= maxDefinitions || bytes >= maxDefinitionBytes {
 		return r.Forbid(fmt.Errorf("a workspace has at most %d APIResourceSchemas of 64 MiB together; delete some, or use another workspace", maxDefinitions))
 	}
+	if n.Spec.NameValidation == apisv1alpha1.NameIsPathSegment {
+		return r.Forbid(fmt.Errorf("spec.nameValidation must be %s: %s has no effect yet", apisv1alpha1.NameIsSubdomain, apisv1alpha1.NameIsPathSegment))
+	}
 	if isReserved(n.Spec.Group) {
 		return r.Forbid(fmt.Errorf("%s is a reserved group; choose another", n.Spec.Group))
 	}

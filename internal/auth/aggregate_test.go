@@ -137,7 +137,7 @@ func TestRoleThatIsAboutToBeMade(t *testing.T) {
 	}
 	sum.AggregationRule.ClusterRoleSelectors[0].MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: "Near"}}
 	if r, ok := z.ClusterRole(in("top"), "sum"); !ok || len(r.Rules) > 0 {
-		t.Errorf("of a rule that nobody can read: %v, %v", r, ok)
+		t.Errorf("role with an unreadable rule: %v, %v", r, ok)
 	}
 	if _, ok := z.ClusterRole(in("low"), "sum"); ok {
 		t.Error("it is in another cluster")

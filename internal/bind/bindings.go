@@ -142,8 +142,8 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 // Bound reports whether a cluster binds an export.
 func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(e) }
 
-// To returns the keys of the bindings to an export. Those whose export has never been found are
-// bindings to an export without a cluster.
+// To returns the keys of the bindings to an export. An export without a cluster stands for
+// exports that were never found.
 func (b *Bindings) To(e ExportName) []keys.Key {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// Abandoned returns the resources of a binding that nobody has once the binding is gone. The
-// others pass to a binding to an export of the same identity, with their objects.
+// Abandoned returns the resources of a binding that end with the binding. Other resources pass,
+// with their objects, to a binding to an export of the same identity.
 func (a *APIs) Abandoned(c cluster.Name, name string) []Bound {
 	b := a.Bindings.Get(c, name)
 	if b == nil {

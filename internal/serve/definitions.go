@@ -110,8 +110,8 @@ func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
-// serves reports whether the definition makes its cluster serve gr. Those of bound schemas
-// have other names, and serve nothing in their own cluster.
+// serves reports whether the definition makes its cluster serve gr. A definition of a bound
+// schema has another name, and serves nothing in its own cluster.
 func (r row) serves(gr schema.GroupResource) bool {
 	return r.content != nil && r.content.GroupResource() == gr && r.name == DefinitionName(gr)
 }

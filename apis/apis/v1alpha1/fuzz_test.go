@@ -151,7 +151,7 @@ func unique[T any](in []T, key func(T) string) []T {
 	})
 }
 
-// The keys of entries. Those of both versions are equal.
+// The functions below return the key of an entry, which is the same in both versions.
 
 func resourceKey(r v1alpha2.ResourceSchema) string { return r.Name + "." + r.Group }
 
