@@ -114,7 +114,9 @@ func TestEtcdAway(t *testing.T) {
 		t.Errorf("evidence is called fresh; outage %v", etcd.Outage(ctx))
 	}
 	members.Start()
-	reconnected(t, all[0])
+	for _, s := range all {
+		reconnected(t, s)
+	}
 	if err := configs[0].Create(in("c1"), cmRoot+"/ns/after", configMap("ns", "after", ""), nil, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func TestHistoryGoes(t *testing.T) {
 	if sweep(); generationOf(cm) == first {
 		t.Fatal("a cache of what is gone was kept")
 	}
-	for e := range w.ResultChan() {
+	for e, more := received(t, w); more; e, more = received(t, w) {
 		t.Errorf("got %v", e)
 	}
 	after := &corev1.ConfigMapList{}
@@ -94,7 +94,7 @@ func TestHistoryGoes(t *testing.T) {
 	if err := cm.Create(in("c1"), cmRoot+"/ns/new", configMap("ns", "new", ""), &corev1.ConfigMap{}, 0); err != nil {
 		t.Fatal(err)
 	}
-	e := <-again.ResultChan()
+	e := next(t, again)
 	if o, err := meta.Accessor(e.Object); e.Type != watch.Added || err != nil || o.GetName() != "new" {
 		t.Errorf("got %v", e)
 	}
@@ -213,7 +213,7 @@ func TestRenewUnderLoad(t *testing.T) {
 		if watches++; watches == 2 {
 			interrupted()
 		}
-		for e := range w.ResultChan() {
+		for e, more := received(t, w); more; e, more = received(t, w) {
 			o, err := meta.Accessor(e.Object)
 			if err != nil {
 				t.Fatalf("got %v", e)

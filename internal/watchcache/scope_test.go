@@ -3,8 +3,10 @@ package watchcache
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // doors is a follower with the set of clusters that have an object called door.
@@ -212,21 +215,22 @@ func (r *scopeReader) watch(ctx context.Context, rev string, finish <-chan struc
 		return "", false, err
 	}
 	defer watching.Stop()
-	for n := 1 + rand.IntN(20); ; n-- {
+	for n := 1 + rand.IntN(20); n > 0; n-- {
+		if finish == nil && r.has["c1/last"] && r.has["c1/door"] {
+			return "", true, nil
+		}
+		var e watch.Event
 		select {
 		case <-finish:
-			n = 1000
-			if r.has["c1/last"] && r.has["c1/door"] {
-				return "", true, nil
+			finish, n = nil, math.MaxInt
+			continue
+		case <-time.After(storetest.Patience):
+			return "", false, fmt.Errorf("the watch sends no more to a reader that has %v", r.has)
+		case event, ok := <-watching.ResultChan():
+			if !ok {
+				return rev, false, nil
 			}
-		default:
-		}
-		if n <= 0 {
-			return rev, false, nil
-		}
-		e, ok := <-watching.ResultChan()
-		if !ok {
-			return rev, false, nil
+			e = event
 		}
 		if e.Type == watch.Error {
 			if err := apierrors.FromObject(e.Object); !apierrors.IsResourceExpired(err) {
@@ -243,4 +247,5 @@ func (r *scopeReader) watch(ctx context.Context, rev string, finish <-chan struc
 			r.has[id] = true
 		}
 	}
+	return rev, false, nil
 }

@@ -74,17 +74,24 @@ func names(t testing.TB, list runtime.Object) []string {
 
 func next(t testing.TB, w watch.Interface) watch.Event {
 	t.Helper()
+	e, ok := received(t, w)
+	if !ok {
+		t.Fatal("the watch ended")
+	}
+	return e
+}
+
+// received returns the next event of a watch. It is false when the watch has ended.
+func received(t testing.TB, w watch.Interface) (watch.Event, bool) {
+	t.Helper()
 	select {
 	case e, ok := <-w.ResultChan():
-		if !ok {
-			t.Fatal("the watch ended")
-		}
 		e.Object = bare(e.Object)
-		return e
+		return e, ok
 	case <-time.After(storetest.Patience):
 		t.Fatal("no event")
 	}
-	return watch.Event{}
+	return watch.Event{}, false
 }
 
 func named(e watch.Event) string {
@@ -244,7 +251,7 @@ func TestUndecodable(t *testing.T) {
 		if status, ok := e.Object.(*metav1.Status); !ok || !strings.Contains(status.Message, "ns/x") {
 			t.Errorf("watch of the object: %v", e)
 		}
-		if _, more := <-watches[2].ResultChan(); more {
+		if _, more := received(t, watches[2]); more {
 			t.Error("the watch goes on after an error")
 		}
 		w.badObject(t, at)

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
@@ -79,16 +78,12 @@ func TestLoadOfLists(t *testing.T) {
 	}
 	defer changes.Stop()
 	for range 5 {
-		if e := <-changes.ResultChan(); e.Type != watch.Added {
+		if e := next(t, changes); e.Type != watch.Added {
 			t.Errorf("the watch begins with %v", e)
 		}
 	}
 	w.put(space{cluster: "c1"}, object{"ns", "late"}, "")
-	select {
-	case <-changes.ResultChan(): // the watch has begun
-	case <-time.After(time.Minute):
-		t.Fatal("no change")
-	}
+	next(t, changes) // the watch has begun
 	if held := fair.Held(counted); held != 0 {
 		t.Errorf("a watch that has begun holds %d bytes", held)
 	}
