@@ -33,6 +33,10 @@ type Sharing struct {
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
 	// It is false if there is none.
 	MayBind func(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error)
+	// MayDo decides which claims a user may accept.
+	MayDo MayDo
+	// BuiltIn reports whether every cluster has a resource without an APIBinding or definition.
+	BuiltIn func(schema.GroupResource) bool
 }
 
 // Rules returns the rules, one for each kind.
@@ -173,13 +177,7 @@ func (s Sharing) export(_ context.Context, r Request) error {
 			return r.Forbid(fmt.Errorf("spec.resources[%d].storage.virtual must be unset: resources behind a virtual workspace are not served yet", i))
 		}
 	}
-	switch {
-	case len(e.Spec.PermissionClaims) > 0:
-		return r.Forbid(errors.New("spec.permissionClaims must be empty: claims have no effect yet"))
-	case e.Spec.MaximalPermissionPolicy != nil:
-		return r.Forbid(errors.New("spec.maximalPermissionPolicy must be unset: it has no effect yet"))
-	}
-	return nil
+	return s.asks(r, e.Spec.PermissionClaims)
 }
 
 func (s Sharing) binding(ctx context.Context, r Request) error {
@@ -187,11 +185,15 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 	if err != nil || b == nil {
 		return err
 	}
-	if _, err := convertible[apisv1alpha1.APIBinding](r); err != nil {
+	old, err := convertible[apisv1alpha1.APIBinding](r)
+	if err != nil {
 		return err
 	}
-	if len(b.Spec.PermissionClaims) > 0 {
-		return r.Forbid(errors.New("spec.permissionClaims must be empty: claims have no effect yet"))
+	if old != nil {
+		b = old.ToV1alpha2()
+	}
+	if err := s.answers(ctx, r, b.Spec.PermissionClaims); err != nil {
+		return err
 	}
 	if b.Spec.Reference.Export == nil {
 		return r.Forbid(errors.New("spec.reference.export must be set"))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -51,6 +52,10 @@ type Authorization struct {
 	// Cluster, if set, returns the groups, phase and parent that authorization in a cluster
 	// depends on, and whether the cluster is known. It must answer from memory.
 	Cluster func(c cluster.Name) (Cluster, bool)
+
+	// Limited, if set, returns the cluster whose RBAC limits what the users of cluster c may
+	// do with a resource of c, and whether there is one.
+	Limited func(c cluster.Name, gr schema.GroupResource) (cluster.Name, bool)
 
 	// Fresh, if set, is called before a request is refused on stored data.
 	Fresh Fresh
@@ -178,7 +183,9 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 			v.err = all.err
 		}
 		v.closed = v.closed || all.closed
-		if all = v; v.decision != authorizer.DecisionNoOpinion {
+		if all = v; v.decision == authorizer.DecisionAllow {
+			return z.limit(ctx, a, all)
+		} else if v.decision != authorizer.DecisionNoOpinion {
 			return all
 		}
 	}

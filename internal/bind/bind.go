@@ -44,7 +44,7 @@ type APIs struct {
 // complete when they return.
 func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
 	a := &APIs{
-		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}

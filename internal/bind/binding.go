@@ -116,8 +116,7 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 		s.set(apisv1alpha2.BindingUpToDate)
 		s.set(apisv1alpha2.InitialBindingCompleted)
 	}
-	s.set(apisv1alpha2.PermissionClaimsValid)
-	s.set(apisv1alpha2.PermissionClaimsApplied)
+	s.claims(export)
 	return s.finish(before), nil
 }
 

@@ -35,6 +35,10 @@ type Binding struct {
 	Export ExportName
 	// Bound has the resources that the cluster has through the binding.
 	Bound []Bound
+	// Claims are what the binding grants to the provider.
+	Claims []Claim
+	// Complete is true once the binding was bound.
+	Complete bool
 	// Deleting is true while the binding is being deleted.
 	Deleting bool
 }
@@ -52,8 +56,8 @@ func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupReso
 // Bindings are the bindings of all clusters, a [serve.Source]. It follows the change feed. A
 // binding takes a name and a pointer to data that equal bindings share.
 type Bindings struct {
-	// Members are the clusters that bind each export.
-	Members *feed.Members[ExportName]
+	// Members are the clusters in which the view of each export reads.
+	Members *feed.Members[Reading]
 
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -88,7 +92,7 @@ type sharedBinding struct {
 
 func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r,
+		Members: feed.NewMembers[Reading](f.Revision), definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
 		exports: map[ExportName]map[bindingName]struct{}{},
 	}
@@ -140,7 +144,30 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 }
 
 // Bound reports whether a cluster binds an export.
-func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(e) }
+func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(Reading{Export: e}) }
+
+// Binds reports whether a cluster binds an export.
+func (b *Bindings) Binds(c cluster.Name, e ExportName) bool {
+	return b.Members.Has(c, Reading{Export: e})
+}
+
+// Granted returns the claim that grants a verb on a resource of a cluster to the provider of an
+// export.
+func (b *Bindings) Granted(c cluster.Name, e ExportName, of Claimed, verb string) (Claim, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, r := range b.clusters[c] {
+		if r.Export != e || !r.Complete {
+			continue
+		}
+		for _, claim := range r.Claims {
+			if claim.Claimed == of && claim.Allows(verb) {
+				return claim, true
+			}
+		}
+	}
+	return Claim{}, false
+}
 
 // To returns the keys of the bindings to an export. An export without a cluster stands for
 // exports that were never found.
@@ -266,10 +293,10 @@ func (b *Bindings) Done() {
 			b.release(r.sharedBinding)
 		}
 	}
-	members := map[cluster.Name][]ExportName{}
+	members := map[cluster.Name][]feed.In[Reading]{}
 	clear(b.exports)
 	for c, rows := range b.clusters {
-		members[c] = exportsOf(rows)
+		members[c] = readingsOf(rows)
 		for _, r := range rows {
 			b.index(bindingName{c, r.name}, r.Export, true)
 		}
@@ -280,13 +307,11 @@ func (b *Bindings) Done() {
 	b.resolver.Rebuilt()
 }
 
-// exportsOf returns the exports that rows bind.
-func exportsOf(rows []bindingRow) []ExportName {
-	var all []ExportName
+// readingsOf returns what the views of exports read through rows.
+func readingsOf(rows []bindingRow) []feed.In[Reading] {
+	var all []feed.In[Reading]
 	for _, r := range rows {
-		if len(r.Bound) > 0 && !slices.Contains(all, r.Export) {
-			all = append(all, r.Export)
-		}
+		all = r.readings(all)
 	}
 	return all
 }
@@ -320,10 +345,10 @@ func (b *Bindings) Apply(e feed.Event) {
 	}
 }
 
-// put stores a binding, or removes it if now is nil. It returns what was stored before and the
-// exports that the cluster binds now, and whether the rows are in use, rather than a part of a
+// put stores a binding, or removes it if now is nil. It returns what was stored before, what the
+// views of exports read in the cluster now, and whether the rows are in use, rather than a part of a
 // rebuild.
-func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []ExportName, used bool) {
+func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []feed.In[Reading], used bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last = max(b.last, e.Revision)
@@ -355,7 +380,7 @@ func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []E
 	if used && now != nil {
 		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now.Export, true)
 	}
-	return before, exportsOf(rows), used
+	return before, readingsOf(rows), used
 }
 
 func searchBinding(rows []bindingRow, name string) (int, bool) {
@@ -395,17 +420,20 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
 		} `json:"metadata"`
 		Spec struct {
-			Reference apisv1alpha2.BindingReference `json:"reference"`
+			Reference apisv1alpha2.BindingReference            `json:"reference"`
+			Claims    []apisv1alpha2.AcceptablePermissionClaim `json:"permissionClaims"`
 		} `json:"spec"`
 		Status struct {
-			Cluster string                       `json:"apiExportClusterName"`
-			Bound   []apisv1alpha2.BoundResource `json:"boundResources"`
+			Cluster string                         `json:"apiExportClusterName"`
+			Bound   []apisv1alpha2.BoundResource   `json:"boundResources"`
+			Phase   apisv1alpha2.BindingPhase      `json:"phase"`
+			Asked   []apisv1alpha2.PermissionClaim `json:"exportPermissionClaims"`
 		} `json:"status"`
 	}
 	if err := e.Unmarshal(context.Background(), &in); err != nil {
 		return nil, err
 	}
-	out := &Binding{Deleting: in.Metadata.DeletionTimestamp != nil}
+	out := &Binding{Deleting: in.Metadata.DeletionTimestamp != nil, Complete: in.Status.Phase == apisv1alpha2.PhaseBound, Claims: claimsOf(in.Spec.Claims, in.Status.Asked)}
 	if ref := in.Spec.Reference.Export; ref != nil {
 		out.Path, out.Name = ref.Path, ref.Name
 		out.Export = ExportName{cluster.Name(in.Status.Cluster), ref.Name}

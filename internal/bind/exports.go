@@ -36,7 +36,10 @@ type Export struct {
 	// Secret is the namespace and name of the secret of the identity.
 	Secret    types.NamespacedName
 	Resources []Exported
-	Deleting  bool
+	Claims    []apisv1alpha2.PermissionClaim
+	// Limited tells that RBAC in the cluster of the export limits what its consumers may do.
+	Limited  bool
+	Deleting bool
 }
 
 // An Exported is a resource of an export.
@@ -47,7 +50,10 @@ type Exported struct {
 }
 
 func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
-	out := &Export{Name: e.Name, Identity: e.Status.IdentityHash, Deleting: e.DeletionTimestamp != nil}
+	out := &Export{
+		Name: e.Name, Identity: e.Status.IdentityHash, Claims: e.Spec.PermissionClaims, Deleting: e.DeletionTimestamp != nil,
+		Limited: e.Spec.MaximalPermissionPolicy != nil && e.Spec.MaximalPermissionPolicy.Local != nil,
+	}
 	if i := e.Spec.Identity; i != nil && i.SecretRef != nil {
 		out.Secret = types.NamespacedName{Namespace: i.SecretRef.Namespace, Name: i.SecretRef.Name}
 	}
@@ -55,6 +61,14 @@ func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 		out.Resources = append(out.Resources, Exported{schema.GroupResource{Group: r.Group, Resource: r.Name}, r.Schema})
 	}
 	return out, nil
+}
+
+// identityOf indexes exports by identity.
+func identityOf(e *Export) []string {
+	if e.Identity == "" {
+		return nil
+	}
+	return []string{e.Identity}
 }
 
 // With returns the exports of a cluster that have a schema.

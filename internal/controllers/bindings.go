@@ -68,7 +68,7 @@ func (f *bindingCauses) Apply(e feed.Event) {
 // need may be free now.
 func (f *bindingCauses) unsettled(k keys.Key) {
 	for name, b := range f.apis.Bindings.Of(k.Cluster) {
-		if len(b.Bound) == 0 {
+		if !b.Complete {
 			f.put(control.Key{Cluster: k.Cluster, Name: name})
 		}
 	}

@@ -50,7 +50,7 @@ func (f *sliceCauses) Apply(e feed.Event) {
 	case bind.ExportResource():
 		f.of(e.Key.Name)
 	case bind.BindingResource():
-		if b := f.apis.Bindings.Get(e.Key.Cluster, e.Key.Name); b != nil && len(b.Bound) > 0 {
+		if b := f.apis.Bindings.Get(e.Key.Cluster, e.Key.Name); b != nil && b.Complete {
 			f.note(b.Export)
 		} else {
 			for export := range f.bound { // the binding had one of them

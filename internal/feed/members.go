@@ -21,8 +21,15 @@ type Members[G comparable] struct {
 	last   int64 // revision of the last change
 }
 
+// An In says that a cluster is in a group, with the objects that a selector of labels selects.
+// An empty selector selects all. A cluster is in a group at most once.
+type In[G comparable] struct {
+	Group    G
+	Selector string
+}
+
 type membership[G comparable] struct {
-	group G
+	In[G]
 	since int64 // revision
 }
 
@@ -38,34 +45,36 @@ func NewMembers[G comparable](applied func() int64) *Members[G] {
 }
 
 // Put sets the groups of a cluster, as of a revision.
-func (m *Members[G]) Put(c cluster.Name, groups []G, rev int64) {
+func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
 	before := m.in[c]
 	var after []membership[G]
-	for _, g := range groups {
-		i := slices.IndexFunc(before, func(b membership[G]) bool { return b.group == g })
-		if i >= 0 {
+	for _, in := range groups {
+		i := slices.IndexFunc(before, func(b membership[G]) bool { return b.Group == in.Group })
+		if i >= 0 && before[i].In == in {
 			after = append(after, before[i])
 			continue
 		}
-		after = append(after, membership[G]{g, rev})
-		m.counts[g]++
-		if s := m.sets[g]; s != nil {
-			s.Put(c, true, rev)
+		after = append(after, membership[G]{in, rev})
+		if i < 0 {
+			m.counts[in.Group]++
+		}
+		if s := m.sets[in.Group]; s != nil {
+			s.put(c, true, NewPart(in.Selector), rev)
 		}
 	}
 	for _, b := range before {
-		if slices.Contains(groups, b.group) {
+		if slices.ContainsFunc(groups, func(in In[G]) bool { return in.Group == b.Group }) {
 			continue
 		}
-		if m.counts[b.group]--; m.counts[b.group] == 0 {
-			delete(m.counts, b.group)
+		if m.counts[b.Group]--; m.counts[b.Group] == 0 {
+			delete(m.counts, b.Group)
 		}
-		if s := m.sets[b.group]; s != nil {
-			s.Put(c, false, rev)
-			m.drop(b.group)
+		if s := m.sets[b.Group]; s != nil {
+			s.put(c, false, Part{}, rev)
+			m.drop(b.Group)
 		}
 	}
 	if m.in[c] = after; len(after) == 0 {
@@ -74,30 +83,30 @@ func (m *Members[G]) Put(c cluster.Name, groups []G, rev int64) {
 }
 
 // Replace sets the groups of all clusters, as of a revision.
-func (m *Members[G]) Replace(all map[cluster.Name][]G, rev int64) {
+func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
 	m.in = make(map[cluster.Name][]membership[G], len(all))
 	clear(m.counts)
 	for c, groups := range all {
-		for _, g := range groups {
-			m.counts[g]++
-			m.in[c] = append(m.in[c], membership[G]{g, m.last})
+		for _, in := range groups {
+			m.counts[in.Group]++
+			m.in[c] = append(m.in[c], membership[G]{in, m.last})
 		}
 	}
 	for g, s := range m.sets {
-		s.Replace(m.of(g), m.last)
+		s.replace(m.of(g), m.last)
 	}
 }
 
 // of returns the clusters in a group. The caller holds mu.
-func (m *Members[G]) of(g G) map[cluster.Name]int64 {
-	all := map[cluster.Name]int64{}
+func (m *Members[G]) of(g G) map[cluster.Name]entrance {
+	all := map[cluster.Name]entrance{}
 	for c, in := range m.in {
 		for _, one := range in {
-			if one.group == g {
-				all[c] = one.since
+			if one.Group == g {
+				all[c] = entrance{one.since, NewPart(one.Selector)}
 			}
 		}
 	}
@@ -106,9 +115,20 @@ func (m *Members[G]) of(g G) map[cluster.Name]int64 {
 
 // Has reports whether a cluster is in a group.
 func (m *Members[G]) Has(c cluster.Name, g G) bool {
+	_, is := m.Get(c, g)
+	return is
+}
+
+// Get returns the selector of the objects with which a cluster is in a group, and whether it is.
+func (m *Members[G]) Get(c cluster.Name, g G) (selector string, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.ContainsFunc(m.in[c], func(one membership[G]) bool { return one.group == g })
+	for _, one := range m.in[c] {
+		if one.Group == g {
+			return one.Selector, true
+		}
+	}
+	return "", false
 }
 
 // Any reports whether a group has members.
@@ -126,7 +146,7 @@ func (m *Members[G]) Use(g G) (s *Set, done func()) {
 	shared := m.sets[g]
 	if shared == nil {
 		shared = &sharedSet{Set: NewSet(0)}
-		shared.Replace(m.of(g), max(m.applied(), m.last))
+		shared.replace(m.of(g), max(m.applied(), m.last))
 		m.sets[g] = shared
 	}
 	shared.uses++

@@ -4,61 +4,127 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/klog/v2"
+
 	"github.com/unforked/kcp/internal/cluster"
 )
 
 // setHistory is the maximum of changes of a set that are kept for watches to come.
 const setHistory = 1000
 
-// A Set is a set of clusters that a follower maintains. Clusters enter and leave it at
-// revisions, and it knows its latest changes. So a reader can combine it with objects of
-// the same revision, and continue from there. Methods may be called concurrently.
-type Set struct {
-	mu      sync.Mutex
-	entered map[cluster.Name]int64 // the members, with the revision at which they entered
-	changes []SetChange            // the latest, in the order of revisions
-	floor   int64                  // changes has all that are after it
-	broken  int                    // how often changes has lost its order
-	changed chan struct{}          // closed and replaced after a change
+// A Part selects some objects of a cluster. The zero value selects all.
+type Part struct {
+	text     string
+	selector labels.Selector // nil for all
 }
 
-// A SetChange is a cluster that enters or leaves a [Set].
+// NewPart returns the objects whose labels match a selector in the syntax of queries. An empty
+// text selects all, and an invalid one none.
+func NewPart(text string) Part {
+	if text == "" {
+		return Part{}
+	}
+	s, err := labels.Parse(text)
+	if err != nil {
+		klog.Background().Error(err, "Selector selects nothing", "selector", text)
+		s = labels.Nothing()
+	}
+	return Part{text, s}
+}
+
+// Has reports whether an object with some labels is in the part.
+func (p Part) Has(of labels.Set) bool { return p.selector == nil || p.selector.Matches(of) }
+
+// String returns the selector, empty for all objects.
+func (p Part) String() string { return p.text }
+
+// Requirements returns the requirements of the selector.
+func (p Part) Requirements() labels.Requirements {
+	if p.selector == nil {
+		return nil
+	}
+	all, selectable := p.selector.Requirements()
+	if !selectable {
+		never, _ := labels.NewRequirement("kcp.io/none", selection.In, []string{"none"}) // always valid
+		return labels.Requirements{*never}
+	}
+	return all
+}
+
+// Equal reports whether two parts have the same selector.
+func (p Part) Equal(other Part) bool { return p.text == other.text }
+
+// A Set is a set of clusters that a follower maintains, each with a part of its objects.
+// Clusters enter and leave it at revisions, and it knows its latest changes. So a reader can
+// combine it with objects of the same revision, and continue from there. Methods may be called
+// concurrently.
+type Set struct {
+	mu      sync.Mutex
+	entered map[cluster.Name]entrance // the members
+	changes []SetChange               // the latest, in the order of revisions
+	floor   int64                     // changes has all that are after it
+	broken  int                       // how often changes has lost its order
+	changed chan struct{}             // closed and replaced after a change
+}
+
+// An entrance is a member of a set, with the revision at which it entered.
+type entrance struct {
+	since int64
+	part  Part
+}
+
+// A SetChange is a cluster that enters or leaves a [Set] with a part of its objects.
 type SetChange struct {
 	Cluster  cluster.Name
 	Revision int64
 	Enters   bool
+	Part     Part
 }
 
 // NewSet returns an empty set as of a revision.
 func NewSet(rev int64) *Set {
-	return &Set{entered: map[cluster.Name]int64{}, floor: rev, changed: make(chan struct{})}
+	return &Set{entered: map[cluster.Name]entrance{}, floor: rev, changed: make(chan struct{})}
 }
 
-// Put makes cluster c a member, or removes it, as of a revision. A revision before that of
-// an earlier change, which the feed may deliver late, ends all cursors.
-func (s *Set) Put(c cluster.Name, member bool, rev int64) {
+// Put makes cluster c a member with all of its objects, or removes it, as of a revision.
+func (s *Set) Put(c cluster.Name, member bool, rev int64) { s.put(c, member, Part{}, rev) }
+
+// put makes a part of cluster c a member, or removes c, as of a revision. A cluster whose part
+// changes leaves and enters. A revision before that of an earlier change, which the feed may
+// deliver late, ends all cursors.
+func (s *Set) put(c cluster.Name, member bool, p Part, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, is := s.entered[c]; is == member {
+	before, was := s.entered[c]
+	if was == member && before.part.Equal(p) || !was && !member {
 		return
 	}
-	if member {
-		s.entered[c] = rev
-	} else {
+	if was {
 		delete(s.entered, c)
+		s.change(SetChange{c, rev, false, before.part})
 	}
-	if newest := s.newest(); rev < newest {
-		s.changes, s.floor = nil, newest
-		s.broken++
-	} else {
-		s.changes = append(s.changes, SetChange{c, rev, member})
-	}
-	if drop := len(s.changes) - setHistory; drop > 0 {
-		s.floor = s.changes[drop-1].Revision
-		s.changes = slices.Clone(s.changes[drop:])
+	if member {
+		s.entered[c] = entrance{rev, p}
+		s.change(SetChange{c, rev, true, p})
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// change records a change. The caller holds mu.
+func (s *Set) change(c SetChange) {
+	if newest := s.newest(); c.Revision < newest {
+		s.changes, s.floor = nil, newest
+		s.broken++
+	} else {
+		s.changes = append(s.changes, c)
+	}
+	if drop := len(s.changes) - setHistory; drop > 0 {
+		s.floor = s.changes[drop-1].Revision
+		s.changes = slices.Clone(s.changes[s.after(s.floor):])
+	}
 }
 
 // Newest returns the revision of the latest change, or as of which the set began.
@@ -76,8 +142,18 @@ func (s *Set) newest() int64 {
 	return s.floor
 }
 
-// Replace replaces all members, as of a revision, and ends all cursors.
+// Replace replaces all members, as of a revision, by clusters with the revisions at which they
+// entered. It ends all cursors.
 func (s *Set) Replace(members map[cluster.Name]int64, rev int64) {
+	all := make(map[cluster.Name]entrance, len(members))
+	for c, since := range members {
+		all[c] = entrance{since: since}
+	}
+	s.replace(all, rev)
+}
+
+// replace replaces all members, as of a revision, and ends all cursors.
+func (s *Set) replace(members map[cluster.Name]entrance, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entered, s.changes, s.floor = members, nil, max(rev, s.newest())
@@ -93,19 +169,50 @@ func (s *Set) Len() int {
 	return len(s.entered)
 }
 
-// Has reports whether cluster c was a member at a revision, which the feed must have
-// reached. For revisions before the changes that the set knows, it reports whether c has
-// been a member since.
-func (s *Set) Has(c cluster.Name, at int64) bool {
+// At returns the part of cluster c that was a member at a revision, which the feed must have
+// reached, and whether there was one. For revisions before the changes that the set knows, it
+// returns what has been a member since.
+func (s *Set) At(c cluster.Name, rev int64) (Part, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, change := range s.changes[s.after(at):] {
+	for _, change := range s.changes[s.after(rev):] {
 		if change.Cluster == c {
-			return !change.Enters
+			return change.Part, !change.Enters
 		}
 	}
-	entered, is := s.entered[c]
-	return is && entered <= at
+	e, is := s.entered[c]
+	return e.part, is && e.since <= rev
+}
+
+// Has reports whether cluster c was a member at a revision, see [Set.At].
+func (s *Set) Has(c cluster.Name, rev int64) bool {
+	_, is := s.At(c, rev)
+	return is
+}
+
+// Members returns the members at a revision, which the feed must have reached, sorted by name.
+// It reports false if the set does not know them any more.
+func (s *Set) Members(rev int64) ([]cluster.Name, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rev < s.floor {
+		return nil, false
+	}
+	all := make(map[cluster.Name]bool, len(s.entered))
+	for c := range s.entered {
+		all[c] = true
+	}
+	for _, change := range slices.Backward(s.changes[s.after(rev):]) {
+		all[change.Cluster] = !change.Enters
+	}
+	names := make([]cluster.Name, 0, len(all))
+	for c, is := range all {
+		if is {
+			names = append(names, c)
+		}
+	}
+	slices.Sort(names)
+	return names, true
 }
 
 // after returns the index of the first change after a revision. The caller holds mu.

@@ -85,7 +85,7 @@ func Steps(ctx context.Context, steps []auth.Step) {
 		return
 	}
 	// Tools that read audit events of kcp expect all of these.
-	for _, name := range []string{auth.StepRequiredGroups, auth.StepContent, "03-systemcrd", "04-maxpermissionpolicy", auth.StepBootstrap} {
+	for _, name := range []string{auth.StepRequiredGroups, auth.StepContent, "03-systemcrd", auth.StepMaximal, auth.StepBootstrap} {
 		if !said[name] {
 			say(auth.Step{Name: name, Decision: authorizer.DecisionNoOpinion, Reason: "nothing says otherwise"})
 		}

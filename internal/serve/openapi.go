@@ -181,6 +181,21 @@ func (doc *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // buildDocument returns the document of a part, including the native kinds of its group
 // and version.
 func (d *Discovery) buildDocument(p part) (*document, error) {
+	merged, err := d.spec(p)
+	if err != nil {
+		return nil, err
+	}
+	service := handler3.NewOpenAPIService()
+	service.UpdateGroupVersion(at(p.gv), merged)
+	hashes, err := hashesOf(service)
+	if err != nil {
+		return nil, fmt.Errorf("encode OpenAPI of %s: %w", p.gv, err)
+	}
+	return &document{service: service, hash: hashes["/"+at(p.gv)]}, nil
+}
+
+// spec returns the OpenAPI of a part, including the native kinds of its group and version.
+func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 	var specs []*spec3.OpenAPI
 	var native spec3.OpenAPI
 	if p.shared {
@@ -212,13 +227,7 @@ func (d *Discovery) buildDocument(p part) (*document, error) {
 		whole.Paths, whole.Components = merged.Paths, &components
 		merged = &whole
 	}
-	service := handler3.NewOpenAPIService()
-	service.UpdateGroupVersion(at(p.gv), merged)
-	hashes, err := hashesOf(service)
-	if err != nil {
-		return nil, fmt.Errorf("encode OpenAPI of %s: %w", p.gv, err)
-	}
-	return &document{service: service, hash: hashes["/"+at(p.gv)]}, nil
+	return merged, nil
 }
 
 func openAPIOptions(v2 bool) builder.Options {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/watchcache"
 )
@@ -72,7 +73,7 @@ func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1
 func (h *plainReader) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	var parts *plainParts
-	if ok && h.reads(req, info) {
+	if ok && h.reads(req, info) && !store.HasPart(req.Context()) { // labels are in decoded objects
 		parts = h.parts()
 	}
 	if parts == nil || !parts.wanted(req) {

@@ -2,13 +2,16 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
@@ -18,30 +21,43 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Verbs are the verbs of a view. The keys are "resource" or "resource/subresource".
-type Verbs map[string]metav1.Verbs
+// Verbs are the verbs of a view, by resource or, as in "widgets/status", by subresource.
+type Verbs map[schema.GroupResource]metav1.Verbs
 
 // Viewed returns a handler for the discovery and OpenAPI of a view that serves the resources
-// of a shape, with the verbs in can.
-func (d *Discovery) Viewed(s *Shape, can Verbs) (http.Handler, error) {
+// of a shape, and native resources, with the verbs in can.
+func (d *Discovery) Viewed(ctx context.Context, s *Shape, can Verbs) (http.Handler, error) {
 	pages := map[string]http.Handler{}
 	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
-	byVersion := contentsByVersion(s, nil)
+	byVersion, err := d.contents(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.viewedNatives(ctx, can)
+	if err != nil {
+		return nil, err
+	}
+	documents := map[schema.GroupVersion]part{}
+	for gv := range all {
+		documents[gv] = part{gv: gv, shared: true}
+	}
 	for gv, contents := range byVersion {
-		all, err := resourcesOf(gv, contents)
+		documents[gv] = part{gv: gv, contents: contents, shared: documents[gv].shared}
+		customs, err := resourcesOf(gv, contents)
 		if err != nil {
 			return nil, err
 		}
-		all = can.restrict(all)
+		all[gv] = all[gv].and(can.restrict(gv.Group, customs))
+	}
+	for gv, of := range all {
 		if gv.Group == "" {
-			core[gv] = all
+			core[gv] = of
 		} else {
-			others[gv] = all
+			others[gv] = of
 		}
-		lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return all.listed })
+		lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return of.listed })
 		pages[at(gv)] = getOnly(discovery.NewAPIVersionHandler(d.base.Serializer, gv, lister))
 	}
-	var err error
 	if pages["api"], err = d.newRoot(mergeGroups(nil, core), legacyVersions(core)); err != nil {
 		return nil, err
 	}
@@ -51,7 +67,7 @@ func (d *Discovery) Viewed(s *Shape, can Verbs) (http.Handler, error) {
 	if pages["apis"], err = d.newRoot(groups, older); err != nil {
 		return nil, err
 	}
-	if err := viewedOpenAPI(pages, byVersion, can); err != nil {
+	if err := d.viewedOpenAPI(pages, documents, can); err != nil {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -68,18 +84,29 @@ func (d *Discovery) Viewed(s *Shape, can Verbs) (http.Handler, error) {
 	}), nil
 }
 
-// ViewedOnce is [Discovery.Viewed] with all verbs, but those in less for some resources. Views
-// of equal resources share the result.
-func (d *Discovery) ViewedOnce(ctx context.Context, s *Shape, less Verbs) (http.Handler, error) {
-	return d.views.get(ctx, s.Key, func() (http.Handler, error) {
+// ViewedOnce is [Discovery.Viewed] for a view of all resources of a shape with all verbs. A
+// resource in only has just these verbs, "*" for all; native resources must be in it. Views of
+// equal resources share the result.
+func (d *Discovery) ViewedOnce(ctx context.Context, s *Shape, only map[schema.GroupResource][]string) (http.Handler, error) {
+	sum := sha256.New()
+	sum.Write(s.Key[:])
+	for _, gr := range slices.SortedFunc(maps.Keys(only), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
+		fmt.Fprintf(sum, "%s %q\n", gr, only[gr])
+	}
+	var key Hash
+	sum.Sum(key[:0])
+	ctx = context.WithoutCancel(ctx) // other requests may wait for the result after this client has gone
+	return d.views.get(ctx, key, func() (http.Handler, error) {
 		can := Verbs{}
+		for gr, some := range only {
+			can.add(gr, some)
+		}
 		for _, served := range s.All() {
-			name := served.Content.GroupResource().Resource
-			if can[name] = less[name]; can[name] == nil {
-				can[name], can[name+"/status"], can[name+"/scale"] = verbs(served.Content.Definition), subresourceVerbs(), subresourceVerbs()
+			if gr := served.Content.GroupResource(); only[gr] == nil {
+				can.add(gr, []string{rbacv1.VerbAll})
 			}
 		}
-		return d.Viewed(s, can)
+		return d.Viewed(ctx, s, can)
 	})
 }
 
@@ -96,51 +123,101 @@ func legacyVersions(core map[schema.GroupVersion]resources) http.Handler {
 	})
 }
 
-// restrict returns the resources that have verbs in v, with these verbs.
-func (v Verbs) restrict(all resources) resources {
+// add allows verbs of a resource, of its status and of its scale.
+func (v Verbs) add(gr schema.GroupResource, some []string) {
+	for _, sub := range []string{"", "/status", "/scale"} {
+		v[schema.GroupResource{Group: gr.Group, Resource: gr.Resource + sub}] = some
+	}
+}
+
+// of returns those of some verbs that a resource has in the view.
+func (v Verbs) of(group, resource string, some metav1.Verbs) metav1.Verbs {
+	can := v[schema.GroupResource{Group: group, Resource: resource}]
+	if slices.Contains(can, rbacv1.VerbAll) {
+		return some
+	}
+	return slices.DeleteFunc(slices.Clone(some), func(verb string) bool { return !slices.Contains(can, verb) })
+}
+
+// restrict returns the resources of a group that have verbs in v, with these verbs.
+func (v Verbs) restrict(group string, all resources) resources {
 	var out resources
 	for _, r := range all.listed {
-		if r.Verbs = v[r.Name]; len(r.Verbs) > 0 {
+		if r.Verbs = v.of(group, r.Name, r.Verbs); len(r.Verbs) > 0 {
 			out.listed = append(out.listed, r)
 		}
 	}
 	for _, r := range all.aggregated {
-		r.Verbs = v[r.Resource]
-		subresources := slices.Clone(r.Subresources)
-		for i := range subresources {
-			subresources[i].Verbs = v[r.Resource+"/"+subresources[i].Subresource]
+		if r.Verbs = v.of(group, r.Resource, r.Verbs); len(r.Verbs) > 0 {
+			r.Subresources = slices.Clone(r.Subresources)
+			for i := range r.Subresources {
+				r.Subresources[i].Verbs = v.of(group, r.Resource+"/"+r.Subresources[i].Subresource, r.Subresources[i].Verbs)
+			}
+			r.Subresources = slices.DeleteFunc(r.Subresources, func(s apidiscoveryv2.APISubresourceDiscovery) bool { return len(s.Verbs) == 0 })
+			out.aggregated = append(out.aggregated, r)
 		}
-		r.Subresources = slices.DeleteFunc(subresources, func(s apidiscoveryv2.APISubresourceDiscovery) bool { return len(s.Verbs) == 0 })
-		out.aggregated = append(out.aggregated, r)
 	}
 	return out
 }
 
-// viewedOpenAPI adds the OpenAPI v3 handlers of contents to pages.
-func viewedOpenAPI(pages map[string]http.Handler, byVersion map[schema.GroupVersion][]*Content, can Verbs) error {
-	service := handler3.NewOpenAPIService()
-	for gv, contents := range byVersion {
-		var docs []*spec3.OpenAPI
-		for _, c := range contents {
-			whole, err := c.Whole()
-			if err != nil {
-				return err
-			}
-			doc, err := builder.BuildOpenAPIV3(whole, gv.Version, openAPIOptions(false))
-			if err != nil {
-				return err
-			}
-			can.trim(doc.Paths)
-			docs = append(docs, doc)
+// and returns the resources of both.
+func (r resources) and(other resources) resources {
+	return resources{slices.Concat(r.listed, other.listed), slices.Concat(r.aggregated, other.aggregated)}
+}
+
+// viewedNatives returns the native resources of a view.
+func (d *Discovery) viewedNatives(ctx context.Context, can Verbs) (map[schema.GroupVersion]resources, error) {
+	all := map[schema.GroupVersion]resources{}
+	for _, root := range []string{"api", "apis"} {
+		groups, err := d.nativeGroups(ctx, root)
+		if err != nil {
+			return nil, err
 		}
-		merged, err := builder.MergeSpecsV3(docs...)
+		for _, g := range groups {
+			for _, version := range g.Versions {
+				gv := schema.GroupVersion{Group: g.Name, Version: version.Version}
+				if some := can.restrict(g.Name, listed(version.Resources)); len(some.listed) > 0 {
+					all[gv] = some
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// listed returns resources in both forms of discovery.
+func listed(all []apidiscoveryv2.APIResourceDiscovery) resources {
+	out := resources{aggregated: all}
+	for _, r := range all {
+		namespaced := r.Scope == apidiscoveryv2.ScopeNamespace
+		one := metav1.APIResource{
+			Name: r.Resource, SingularName: r.SingularResource, Namespaced: namespaced, Verbs: r.Verbs, ShortNames: r.ShortNames, Categories: r.Categories,
+		}
+		if r.ResponseKind != nil {
+			one.Kind = r.ResponseKind.Kind
+		}
+		out.listed = append(out.listed, one)
+		for _, sub := range r.Subresources {
+			one := metav1.APIResource{Name: r.Resource + "/" + sub.Subresource, Namespaced: namespaced, Verbs: sub.Verbs}
+			if sub.ResponseKind != nil {
+				one.Kind = sub.ResponseKind.Kind
+			}
+			out.listed = append(out.listed, one)
+		}
+	}
+	return out
+}
+
+// viewedOpenAPI adds the OpenAPI v3 handlers of groups and versions to pages.
+func (d *Discovery) viewedOpenAPI(pages map[string]http.Handler, all map[schema.GroupVersion]part, can Verbs) error {
+	service := handler3.NewOpenAPIService()
+	for gv, p := range all {
+		doc, err := d.spec(p)
 		if err != nil {
 			return err
 		}
-		if gv.Group == "" {
-			merged.Paths.Paths = withoutEmptyGroup(merged.Paths.Paths)
-		}
-		service.UpdateGroupVersion(at(gv), merged)
+		can.trim(gv.Group, doc.Paths)
+		service.UpdateGroupVersion(at(gv), doc)
 	}
 	hashes, err := hashesOf(service)
 	if err != nil {
@@ -149,20 +226,18 @@ func viewedOpenAPI(pages map[string]http.Handler, byVersion map[schema.GroupVers
 	if pages["openapi/v3"], err = newOpenAPIV3Root(hashes); err != nil {
 		return err
 	}
-	for gv := range byVersion {
+	for gv := range all {
 		pages["openapi/v3/"+at(gv)] = &document{service: service, hash: hashes["/"+at(gv)]}
 	}
 	return nil
 }
 
-// trim removes the operations whose verbs are not in v.
-func (v Verbs) trim(paths *spec3.Paths) {
+// trim removes the operations of a group whose verbs are not in v.
+func (v Verbs) trim(group string, paths *spec3.Paths) {
 	for path, item := range paths.Paths {
 		before, after, named := strings.Cut(path, "/{name}")
 		resource := before[strings.LastIndexByte(before, '/')+1:] + after
-		can := func(verbs ...string) bool {
-			return slices.ContainsFunc(verbs, func(verb string) bool { return slices.Contains(v[resource], verb) })
-		}
+		can := func(verbs ...string) bool { return len(v.of(group, resource, verbs)) > 0 }
 		if named && !can("get") || !named && !can("list") {
 			item.Get = nil
 		}

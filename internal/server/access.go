@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
@@ -117,7 +118,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 		return err
 	}
 	s.authn.Request = authnunion.New(authenticator.RequestFunc(inprocess.Authenticate), s.authn.Request)
-	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Fresh: fresh, Current: current, OfUsers: reach.Paths(), AuthorizationOptions: access.Authorization}
+	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Limited: s.limited, Fresh: fresh, Current: current, OfUsers: reach.Paths(), AuthorizationOptions: access.Authorization}
 	if s.config.Audit.PolicyFile != "" {
 		authorization.Record = record.Steps
 	}
@@ -129,6 +130,17 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 func (s *Server) known(c cluster.Name) (auth.Cluster, bool) {
 	root, ok := s.tree.Cluster(c)
 	return auth.Cluster{Phase: root.Phase, RequiredGroups: root.RequiredGroups, Parent: root.Parent}, ok
+}
+
+// limited returns the cluster of the export that limits what its consumers may do with a
+// resource of cluster c. Without the export there is no limit.
+func (s *Server) limited(c cluster.Name, gr schema.GroupResource) (cluster.Name, bool) {
+	_, b := s.apis.Bindings.Owner(c, gr)
+	if b == nil {
+		return "", false
+	}
+	e, ok := s.apis.Exports.Get(b.Export.Cluster, "", b.Export.Name)
+	return b.Export.Cluster, ok && e.Limited
 }
 
 func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +63,7 @@ func (s *Server) admission() admit.Rules {
 		},
 	}
 	sharing := admit.Sharing{
-		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind,
+		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
 	}
 	return append(admit.Rules{
 		admit.Cluster(),
@@ -127,6 +128,29 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 	}
 	_, found := s.apis.Exports.Get(export.Cluster, "", export.Name)
 	return found, nil
+}
+
+// mayDo reports whether a user may do a verb with all objects of a resource in a cluster.
+func (s *Server) mayDo(ctx context.Context, u user.Info, c cluster.Name, verb string, gr schema.GroupResource) (bool, error) {
+	decision, _, err := s.authorizers().Authorize(cluster.With(ctx, c), authorizer.AttributesRecord{
+		User: u, Verb: verb, APIGroup: gr.Group, APIVersion: "*", Resource: gr.Resource, ResourceRequest: true,
+	})
+	return decision == authorizer.DecisionAllow, err
+}
+
+// reviews are the resources that a claim may ask for although nothing is stored.
+func reviews() []schema.GroupResource {
+	return []schema.GroupResource{
+		{Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"},
+		{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"},
+	}
+}
+
+// builtIn reports whether every cluster has a resource without an APIBinding or definition.
+func (s *Server) builtIn(gr schema.GroupResource) bool {
+	return gr.Group == apisv1alpha2.GroupVersion.Group || gr == tenancy.LogicalClusters().GroupResource() || slices.Contains(reviews(), gr) ||
+		slices.ContainsFunc(s.natives.Kinds, func(k serve.Kind) bool { return k.Group == gr.Group && k.Plural == gr.Resource })
 }
 
 // authorizers returns the built-in authorizer followed by the configured ones.

@@ -2,14 +2,15 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -35,9 +36,14 @@ func (s *Server) newViews() (*view.Views, error) {
 	})
 	s.exports = view.NewExports(view.ExportsConfig{
 		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
-		Discovery: func(ctx context.Context, shape *serve.Shape) (http.Handler, error) {
+		Limit: func(ctx context.Context, at cluster.Name, a authorizer.Attributes) (bool, error) {
+			return s.authz.Limits(ctx, at, a)
+		},
+		Discovery: func(ctx context.Context, shape *serve.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error) {
 			bindings, _ := s.given.Of(cluster.Root).Find(bind.BindingResource().GroupResource())
-			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), serve.Verbs{"apibindings": {"get", "list", "watch"}})
+			only := map[schema.GroupResource][]string{bind.BindingResource().GroupResource(): {"get", "list", "watch"}}
+			maps.Copy(only, claimed)
+			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), only)
 		},
 	})
 	own := append(s.lifecycles.Views(), s.exports)
@@ -64,12 +70,13 @@ func (s *Server) withViews(inside, others http.Handler) http.Handler {
 
 // viewedClusters serves the discovery of requests to all clusters of a view.
 func (s *Server) viewedClusters() http.Handler {
+	clusters := tenancy.LogicalClusters().GroupResource()
+	status := schema.GroupResource{Group: clusters.Group, Resource: clusters.Resource + "/status"}
 	page := sync.OnceValues(func() (http.Handler, error) {
-		shape := s.given.Of(cluster.Root)
-		served, _ := shape.Find(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"})
-		return s.discovery.Viewed(serve.NewShape(served), serve.Verbs{
-			"logicalclusters":        metav1.Verbs{"get", "list", "watch"},
-			"logicalclusters/status": metav1.Verbs{"get", "patch", "update"},
+		served, _ := s.given.Of(cluster.Root).Find(clusters)
+		return s.discovery.Viewed(context.Background(), serve.NewShape(served), serve.Verbs{
+			clusters: {"get", "list", "watch"},
+			status:   {"get", "patch", "update"},
 		})
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

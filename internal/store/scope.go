@@ -14,17 +14,26 @@ import (
 
 type scopeKey struct{}
 
-// WithScope returns a context in which lists and watches of custom resources in all clusters
-// are limited to the clusters of a set. A watch delivers the objects of a cluster that enters
-// the set as added, and those of a cluster that leaves it as deleted. Lists are complete: they
-// ignore a limit, because the tokens and counts of pages would tell of other clusters.
-func WithScope(ctx context.Context, s *feed.Set) context.Context {
-	return context.WithValue(ctx, scopeKey{}, s)
+// A Scope is the clusters that a list or watch in all clusters reads, each with a part of its
+// objects. A watch delivers the objects of a cluster that enters the set as added, and those of
+// a cluster that leaves it as deleted. Lists are complete: they ignore a limit, because the
+// tokens and counts of pages would tell of other clusters.
+type Scope struct {
+	*feed.Set
+	// Sparse tells that clusters outside of the set may have most of the objects. A list then
+	// reads one member after the other.
+	Sparse bool
+}
+
+// WithScope returns a context in which lists and watches in all clusters have a scope. If it is
+// not sparse, only those of custom resources may use the context.
+func WithScope(ctx context.Context, s Scope) context.Context {
+	return context.WithValue(ctx, scopeKey{}, &s)
 }
 
 // ScopeOf returns the scope of a request to all clusters, nil if it has none.
-func ScopeOf(ctx context.Context) *feed.Set {
-	s, _ := ctx.Value(scopeKey{}).(*feed.Set)
+func ScopeOf(ctx context.Context) *Scope {
+	s, _ := ctx.Value(scopeKey{}).(*Scope)
 	if s == nil || !cluster.IsAll(ctx) {
 		return nil
 	}
@@ -32,9 +41,9 @@ func ScopeOf(ctx context.Context) *feed.Set {
 }
 
 // unpaged removes the paging from the options of a request within a scope.
-func (s *Storage) unpaged(o storage.ListOptions) (storage.ListOptions, error) {
+func (s *Storage) unpaged(scope *Scope, o storage.ListOptions) (storage.ListOptions, error) {
 	switch {
-	case s.of.Resource.Root != keys.Custom:
+	case s.of.Resource.Root != keys.Custom && !scope.Sparse:
 		return o, apierrors.NewInternalError(fmt.Errorf("%s in a set of clusters: only custom resources can be listed so", s.of.Resource.Resource))
 	case o.Predicate.Continue != "":
 		return o, apierrors.NewBadRequest("lists of this view have a single page: leave out the parameter continue")

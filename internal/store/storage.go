@@ -99,6 +99,9 @@ func (s *Storage) Create(ctx context.Context, key string, obj, out runtime.Objec
 	}
 	values.SetCluster(accessor, c)
 	s.store.complete(s.resource(ctx), obj)
+	if err := s.part(ctx).takes(obj); err != nil {
+		return err
+	}
 	if hook := s.store.hook(s.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
 	}
@@ -144,6 +147,9 @@ func (s *Storage) Delete(ctx context.Context, key string, out runtime.Object, p 
 	if err != nil {
 		return err
 	}
+	if v = s.deletesPart(ctx, key, v); s.part(ctx) != nil {
+		o.IgnoreStoreReadError = false // its labels decide
+	}
 	if !s.store.standIns.Load() || o.IgnoreStoreReadError {
 		return s.Interface.Delete(ctx, k, out, p, v, cached, o)
 	}
@@ -165,6 +171,12 @@ func (s *Storage) Get(ctx context.Context, key string, o storage.GetOptions, out
 	if err := s.Interface.Get(ctx, k, o, out); err != nil {
 		return err
 	}
+	if !s.part(ctx).has(out) {
+		if !o.IgnoreNotFound {
+			return storage.NewKeyNotFoundError(key, 0)
+		}
+		return runtime.SetZeroValue(out)
+	}
 	return s.checkDecoded(out)
 }
 
@@ -174,6 +186,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 	if err != nil {
 		return err
 	}
+	update = s.withinPart(ctx, key, update)
 	stamping := func(in runtime.Object, r storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		if err := s.checkDecoded(in); err != nil {
 			return nil, nil, err
@@ -203,7 +216,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 
 // GetList implements [storage.Interface].
 func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	k, o, err := s.many(ctx, key, o)
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
 	if err != nil {
 		return err
 	}
@@ -246,7 +259,7 @@ func (s *Storage) withoutStandIns(list runtime.Object) error {
 
 // Watch implements [storage.Interface].
 func (s *Storage) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	k, o, err := s.many(ctx, key, o)
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
 	if err != nil {
 		return nil, err
 	}
@@ -296,8 +309,8 @@ func (s *Storage) many(ctx context.Context, key string, o storage.ListOptions) (
 		o.Predicate.Field = AndField(o.Predicate.Field, "metadata.name", name)
 	}
 	o.Recursive = true
-	if ScopeOf(ctx) != nil {
-		if o, err = s.unpaged(o); err != nil {
+	if scope := ScopeOf(ctx); scope != nil {
+		if o, err = s.unpaged(scope, o); err != nil {
 			return "", o, err
 		}
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
 )
 
 // ExportsConfig holds the dependencies of [Exports]. All fields are required.
@@ -32,8 +32,12 @@ type ExportsConfig struct {
 	Guard authorizer.Authorizer
 	// APIs returns the exports and bindings.
 	APIs func() *bind.APIs
-	// Discovery describes the resources of a view.
-	Discovery func(context.Context, *serve.Shape) (http.Handler, error)
+	// Discovery describes the resources of a view: those of a shape, and claimed ones with the
+	// verbs that are claimed.
+	Discovery func(ctx context.Context, of *serve.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error)
+	// Limit reports whether RBAC in the cluster of an export lets a user make a request for its
+	// resources.
+	Limit func(ctx context.Context, export cluster.Name, a authorizer.Attributes) (bool, error)
 }
 
 // Exports are the views of providers. The view of an export has the objects of its resources
@@ -103,7 +107,7 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
 	}
-	p, err := v.plan(req, r, &viewing{name, info, u, shape})
+	p, err := v.plan(req, r, &viewing{name, export, info, u, shape})
 	if err == nil {
 		p.Reason = "the user may " + info.Verb + " the content of APIExport " + r.ID
 	}
@@ -112,7 +116,8 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 
 // A viewing is a request for the view of an export by an authorized user.
 type viewing struct {
-	export bind.ExportName
+	name   bind.ExportName
+	export *bind.Export
 	info   *request.RequestInfo
 	user   user.Info
 	shape  *serve.Shape
@@ -123,14 +128,19 @@ var apiBindings = schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, R
 func (v *Exports) plan(req *http.Request, r *Request, of *viewing) (*Plan, error) {
 	gr := schema.GroupResource{Group: of.info.APIGroup, Resource: of.info.Resource}
 	served, exported := of.shape.Find(gr)
+	claimed, asked := of.export.Asks(gr)
 	switch {
 	case !of.info.IsResourceRequest && describes(of.info.Path):
-		page, err := v.config.Discovery(req.Context(), of.shape)
+		page, err := v.describe(req.Context(), of)
 		return &Plan{User: of.user, Page: page}, err
 	case !of.info.IsResourceRequest:
 		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
-	case !exported && gr != apiBindings:
-		return nil, notFound(fmt.Sprintf("the export has no resource %s", gr))
+	case !exported && !asked && gr != apiBindings:
+		return nil, notFound(fmt.Sprintf("the export neither has the resource %s nor claims it", gr))
+	case !exported && asked && r.Cluster == cluster.All:
+		return v.claimedEverywhere(req, of, gr, claimed)
+	case !exported && asked:
+		return v.claimedInCluster(req, r, of, gr, claimed)
 	case r.Cluster == cluster.All:
 		return v.everywhere(req, of, gr, serve.Found{Served: served})
 	}
@@ -142,14 +152,22 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 	if err := onlyReads(req, of.info, gr); err != nil {
 		return nil, err
 	}
-	p := &Plan{User: of.user, Scope: func() (*feed.Set, func()) { return v.config.APIs().Bindings.Members.Use(of.export) }}
+	p := &Plan{User: of.user, Scope: v.scope(bind.Reading{Export: of.name}, false)}
 	if gr == apiBindings {
 		var err error
-		p.Query, err = ownBindings(req.URL.Query(), of.export)
+		p.Query, err = ownBindings(req.URL.Query(), of.name)
 		return p, err
 	}
 	p.Context = with(func(ctx context.Context) context.Context { return serve.WithViewed(ctx, f) })
 	return p, nil
+}
+
+// scope returns the scope of a list or watch.
+func (v *Exports) scope(r bind.Reading, sparse bool) func() (store.Scope, func()) {
+	return func() (store.Scope, func()) {
+		set, done := v.config.APIs().Bindings.Members.Use(r)
+		return store.Scope{Set: set, Sparse: sparse}, done
+	}
 }
 
 // ownBindings adds the selector of the bindings of an export to a query.
@@ -163,40 +181,52 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	member := func(context.Context) bool { return v.config.APIs().Bindings.Members.Has(r.Cluster, of.export) }
+	member := func(context.Context) bool { return v.config.APIs().Bindings.Binds(r.Cluster, of.name) }
 	if !member(req.Context()) {
 		return nil, &Refusal{attributes, auth.Denied}
 	}
 	verbs := []string{rbacv1.VerbAll}
-	p := &Plan{}
+	var query url.Values
 	if gr == apiBindings {
 		verbs = []string{"get", "list", "watch"}
 		b := v.config.APIs().Bindings.Get(r.Cluster, of.info.Name)
-		if of.info.Verb == "get" && (b == nil || b.Export != of.export) {
+		if of.info.Verb == "get" && (b == nil || b.Export != of.name) {
 			return nil, apierrors.NewNotFound(gr, of.info.Name)
 		}
 		if of.info.Verb != "get" {
-			p.Query, err = ownBindings(req.URL.Query(), of.export)
+			query, err = ownBindings(req.URL.Query(), of.name)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	grant := &auth.Grant{Cluster: r.Cluster, Group: auth.ProviderGroupPrefix + string(of.export.Cluster) + ":" + of.export.Name, Rules: []rbacv1.PolicyRule{
-		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
-		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
-	}}
+	grant := of.grant(r.Cluster, gr, verbs)
 	if !grant.Allows(attributes) {
 		return nil, &Refusal{attributes, "the view of an export only reads " + gr.String()}
 	}
+	p := v.granted(r, of, grant, member)
+	p.Query = query
+	return p, nil
+}
+
+// grant returns the rights that a request has in a cluster.
+func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string) *auth.Grant {
+	return &auth.Grant{Cluster: c, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
+		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
+		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
+	}}
+}
+
+// granted plans a request in a cluster with a grant. A watch ends when member, called after every
+// change of the cluster's bindings, is false.
+func (v *Exports) granted(r *Request, of *viewing, grant *auth.Grant, member func(context.Context) bool) *Plan {
 	who := auth.SeenFrom(r.Cluster, of.user)
-	p.User = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
-	p.Context = func(ctx context.Context) (context.Context, func()) {
+	u := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
+	return &Plan{User: u, Context: func(ctx context.Context) (context.Context, func()) {
 		ctx = auth.WithGrant(ctx, grant)
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}
 		return v.lasting.until(ctx, r.Cluster, member)
-	}
-	return p, nil
+	}}
 }

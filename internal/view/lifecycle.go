@@ -27,6 +27,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
@@ -164,7 +165,10 @@ func (l *lifecycle) everywhere(req *http.Request, r *Request, info *request.Requ
 	if err := onlyReads(req, info, logicalClusters); err != nil {
 		return nil, err
 	}
-	return &Plan{User: u, Scope: func() (*feed.Set, func()) { return l.members.Use(group{l.phase, r.ID}) }}, nil
+	return &Plan{User: u, Scope: func() (store.Scope, func()) {
+		set, done := l.members.Use(group{l.phase, r.ID})
+		return store.Scope{Set: set}, done
+	}}, nil
 }
 
 // onlyReads refuses a request to all clusters of a view that neither lists nor watches.

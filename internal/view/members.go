@@ -34,7 +34,7 @@ func newMembers(f *feed.Feed, t *tenancy.Tree) *members {
 }
 
 // groupsOf returns the groups that a cluster is in.
-func (m *members) groupsOf(c cluster.Name) []group {
+func (m *members) groupsOf(c cluster.Name) []feed.In[group] {
 	root, ok := m.root(c)
 	if !ok {
 		return nil
@@ -46,9 +46,9 @@ func (m *members) groupsOf(c cluster.Name) []group {
 	case core.PhaseTerminating:
 		ids = texts(root.Terminators)
 	}
-	all := make([]group, len(ids))
+	all := make([]feed.In[group], len(ids))
 	for i, id := range ids {
-		all[i] = group{root.Phase, id}
+		all[i].Group = group{root.Phase, id}
 	}
 	return all
 }
@@ -79,7 +79,7 @@ func (m *members) Apply(e feed.Event) {
 func (m *members) Done() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[cluster.Name][]group{}
+	all := map[cluster.Name][]feed.In[group]{}
 	for c := range m.building {
 		if groups := m.groupsOf(c); len(groups) > 0 {
 			all[c] = groups

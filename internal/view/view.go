@@ -23,7 +23,6 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -67,7 +66,7 @@ type Plan struct {
 	Reason string
 	// Scope returns the set of clusters of a list or watch in all clusters. Clusters may
 	// enter and leave it while a watch is open. Nil is for all clusters.
-	Scope func() (set *feed.Set, done func())
+	Scope func() (scope store.Scope, done func())
 	// Query is the query, if it differs from the client's.
 	Query url.Values
 	// Page answers the request, instead of the server.
@@ -225,8 +224,8 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 			defer func() { serve.WhenServed(ctx, done) }()
 		}
 		if p.Scope != nil {
-			set, done := p.Scope()
-			ctx = store.WithScope(ctx, set)
+			scope, done := p.Scope()
+			ctx = store.WithScope(ctx, scope)
 			defer func() { serve.WhenServed(ctx, done) }()
 		}
 		inside := req.WithContext(ctx)

@@ -83,6 +83,32 @@ func (c *custom) reader(ctx context.Context) storage.Interface {
 
 func (c *custom) ReadinessCheck() error { return nil }
 
+func (c *custom) of() *Caches { return c.caches }
+
+func (c *custom) transformer() values.Transformer {
+	return c.caches.store.Values().Transformer(c.cfg.GroupResource)
+}
+
+func (c *custom) past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+	return c.cold.GetList(ctx, key, o, into)
+}
+
+func (c *custom) raw(framed []byte) (raw, error) { return rawOf(framed, c.caches.store.Stamps()) }
+
+// selects reports whether a predicate selects an object.
+func (c *custom) selects(r *raw, p storage.SelectionPredicate) (bool, error) {
+	if cachedFields(p.Field) {
+		p.GetAttrs = rawAttrs
+		return p.Matches(r)
+	}
+	o, err := c.decode(r)
+	if err != nil {
+		return false, err
+	}
+	p.GetAttrs = c.attrs
+	return p.Matches(o)
+}
+
 // cachedFields reports whether a raw has all fields of a selector.
 func cachedFields(s fields.Selector) bool {
 	if s == nil {
@@ -101,7 +127,7 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	if into, ok := list.(*EncodedList); ok {
 		return c.encodedList(ctx, key, o, into)
 	}
-	if !cachedFields(o.Predicate.Field) {
+	if scope := store.ScopeOf(ctx); !cachedFields(o.Predicate.Field) && (scope == nil || !scope.Sparse) {
 		// All objects are decoded: the selector may choose any.
 		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.resource(ctx), o)); err != nil {
 			return err

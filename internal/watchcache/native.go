@@ -32,12 +32,16 @@ func (g *Getter) nativeStorage(r keys.Resource, codec values.Codec) generic.Stor
 		if err != nil {
 			return nil, nil, err
 		}
+		fedBy, err := c.nativeFeed(r, strict, attrs)
+		if err != nil {
+			return nil, nil, err
+		}
 		if g.uncached[cfg.GroupResource] {
 			lenient, err := c.store.Lenient(c.direct, fed)
-			u := &uncached{Interface: direct, lenient: lenient, caches: c, resource: r}
+			u := &uncached{Interface: direct, lenient: lenient, caches: c, resource: r, feed: fedBy}
 			return c.store.Storage(store.Registry{Resource: r, Root: root}, u), direct.Close, err
 		}
-		n := &nativeCache{Interface: direct, caches: c, resource: r, attrs: tenantAttrs(attrs)}
+		n := &nativeCache{Interface: direct, caches: c, resource: r, attrs: tenantAttrs(attrs), feed: fedBy}
 		n.begin = func(from int64) (*generation, error) {
 			made, err := c.newCached(cacheOptions{Objects: fed, codec: codec.Codec, attrs: n.attrs, misses: direct, from: from})
 			if err != nil {
@@ -61,6 +65,7 @@ type uncached struct {
 	lenient  storage.Interface // for requests to all clusters: never fails on a value
 	caches   *Caches
 	resource keys.Resource
+	feed     *nativeFeed // for sparse scopes
 }
 
 // reader returns the storage for lists and watches.
@@ -73,11 +78,17 @@ func (u *uncached) reader(ctx context.Context) storage.Interface {
 
 // GetList implements [storage.Interface].
 func (u *uncached) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if scope := store.ScopeOf(ctx); scope != nil {
+		return u.feed.list(ctx, scope, o, list)
+	}
 	return u.reader(ctx).GetList(ctx, key, o, list)
 }
 
 // Watch implements [storage.Interface].
 func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if store.ScopeOf(ctx) != nil {
+		return watchFeed(ctx, u.feed, key, o)
+	}
 	if err := u.caches.final.refuse(); err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ type nativeCache struct {
 	caches            *Caches
 	resource          keys.Resource
 	attrs             storage.AttrFunc
+	feed              *nativeFeed // for sparse scopes
 	// begin starts a cache as of a revision, or as of now if that is 0, and replays the
 	// later changes.
 	begin func(from int64) (*generation, error)
@@ -101,6 +102,9 @@ func (n *nativeCache) Get(ctx context.Context, key string, o storage.GetOptions,
 }
 
 func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if scope := store.ScopeOf(ctx); scope != nil {
+		return n.feed.list(ctx, scope, o, list)
+	}
 	g := n.use()
 	defer g.users.Done()
 	if err := g.ready(ctx); err != nil {
@@ -110,6 +114,9 @@ func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOpt
 }
 
 func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if store.ScopeOf(ctx) != nil {
+		return watchFeed(ctx, n.feed, key, o)
+	}
 	if err := n.caches.final.refuse(); err != nil {
 		return nil, err
 	}

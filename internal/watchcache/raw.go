@@ -25,6 +25,7 @@ type raw struct {
 	metav1.ObjectMeta
 	framed []byte // never changed
 	shared *shared
+	object runtime.Object // of a native kind, decoded; shared
 }
 
 // DeepCopyObject implements [runtime.Object].

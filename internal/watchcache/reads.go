@@ -30,19 +30,19 @@ type read struct {
 }
 
 // after returns the object after the event.
-func (r *reads) after(w *customWatch, e feed.Event) (*raw, error) {
+func (r *reads) after(w *feedWatch, e feed.Event) (*raw, error) {
 	if r == nil {
-		return w.raw(e, e.Value)
+		return w.read(e, e.Value)
 	}
-	return r.now.get(func() (*raw, error) { return w.raw(e, e.Value) })
+	return r.now.get(func() (*raw, error) { return w.read(e, e.Value) })
 }
 
 // before returns the object before the event.
-func (r *reads) before(w *customWatch, e feed.Event) (*raw, error) {
+func (r *reads) before(w *feedWatch, e feed.Event) (*raw, error) {
 	if r == nil {
-		return w.raw(e, e.Previous)
+		return w.read(e, e.Previous)
 	}
-	return r.was.get(func() (*raw, error) { return w.raw(e, e.Previous) })
+	return r.was.get(func() (*raw, error) { return w.read(e, e.Previous) })
 }
 
 func (r *read) get(fresh func() (*raw, error)) (*raw, error) {

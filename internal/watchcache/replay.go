@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 )
 
@@ -25,22 +26,25 @@ const (
 )
 
 // replay delivers the existing objects, and subscribes to later changes.
-func (w *customWatch) replay() bool {
+func (w *feedWatch) replay() bool {
 	o := storage.ListOptions{ResourceVersion: w.options.ResourceVersion, Recursive: w.options.Recursive, Predicate: storage.Everything}
 	if w.cursor > 0 {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
 	w.cursor = 0
+	if w.scope != nil && w.scope.Sparse {
+		return w.replayMembers()
+	}
 	ctx, done := w.ctx, paged(w.ctx)
 	for {
 		var page rawList
 		done() // of the page before
 		o.Predicate.Limit = replayPage
-		if err := w.of.raws(ctx, w.key, o, &page); err != nil {
+		if err := w.raws(ctx, w.key, o, &page); err != nil {
 			return w.fail(err)
 		}
 		if w.cursor == 0 {
-			rev, err := w.of.caches.store.Epoch().Revision(page.ResourceVersion)
+			rev, err := w.of().store.Epoch().Revision(page.ResourceVersion)
 			if err != nil {
 				return w.fail(err)
 			}
@@ -50,7 +54,8 @@ func (w *customWatch) replay() bool {
 		}
 		for i := range page.Items {
 			r := &page.Items[i]
-			if ok, err := w.selects(r); err != nil {
+			p, _ := w.covers(cluster.Of(r), w.cursor)
+			if ok, err := w.selected(r, p); err != nil {
 				return w.fail(err)
 			} else if ok && !w.give(watch.Added, r) {
 				return false
@@ -62,6 +67,11 @@ func (w *customWatch) replay() bool {
 		}
 		o.ResourceVersion, o.ResourceVersionMatch, o.Predicate.Continue = "", "", page.Continue
 	}
+	return w.replayed()
+}
+
+// replayed delivers the bookmark after the existing objects, if the reader wants one.
+func (w *feedWatch) replayed() bool {
 	if w.options.SendInitialEvents == nil || !w.options.Predicate.AllowWatchBookmarks {
 		return true
 	}
@@ -77,8 +87,8 @@ func paged(ctx context.Context) func() {
 
 // catchUp delivers changes from the history of etcd, until it has those that the feed had
 // dropped from memory.
-func (w *customWatch) catchUp() bool {
-	c := w.of.caches
+func (w *feedWatch) catchUp() bool {
+	c := w.of()
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	options := []clientv3.OpOption{clientv3.WithRev(w.cursor + 1), clientv3.WithPrevKV(), clientv3.WithProgressNotify()}
@@ -103,7 +113,7 @@ func (w *customWatch) catchUp() bool {
 				w.cursor = w.missed
 				return true
 			}
-			slow, ok := w.past(e, cancel)
+			slow, ok := w.change(e, cancel)
 			if slow || !ok {
 				return ok
 			}
@@ -115,9 +125,9 @@ func (w *customWatch) catchUp() bool {
 	}
 }
 
-// past delivers a change from the history of etcd. slow reports that the reader was so slow
+// change delivers a change from the history of etcd. slow reports that the reader was so slow
 // that the watch of etcd was cancelled.
-func (w *customWatch) past(e *clientv3.Event, drop func()) (slow, ok bool) {
+func (w *feedWatch) change(e *clientv3.Event, drop func()) (slow, ok bool) {
 	if e.PrevKv == nil && !e.IsCreate() {
 		return false, w.fail(expired(w.cursor))
 	}
@@ -139,15 +149,15 @@ func expired(rev int64) error {
 var errStopped = errors.New("the reader has stopped")
 
 // pages calls each for the objects of a range as of a revision, until it returns false.
-func (w *customWatch) pages(key string, at int64, each func(*raw) (bool, error)) error {
+func pages(ctx context.Context, s source, key string, at int64, each func(*raw) (bool, error)) error {
 	o := storage.ListOptions{
-		ResourceVersion: w.of.caches.store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
+		ResourceVersion: s.of().store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
 	}
-	done := paged(w.ctx)
+	done := paged(ctx)
 	for {
 		var page rawList
 		o.Predicate.Limit = replayPage
-		if err := w.of.cold.GetList(w.ctx, key, o, &page); err != nil {
+		if err := s.past(ctx, key, o, &page); err != nil {
 			return err
 		}
 		for i := range page.Items {

@@ -29,13 +29,25 @@ func scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, 
 	return slices.DeleteFunc(items, func(item T) bool { return !scope.Has(of(&item), rev) }), nil
 }
 
-// has reports whether the watch covered a cluster at a revision that it has reached.
-func (w *customWatch) has(c cluster.Name, at int64) bool {
-	return w.scope == nil || w.scope.Has(c, at)
+// covers returns the part of a cluster's objects that the watch covered at a revision that it
+// has reached, and whether it covered the cluster.
+func (w *feedWatch) covers(c cluster.Name, at int64) (feed.Part, bool) {
+	if w.scope == nil {
+		return feed.Part{}, true
+	}
+	return w.scope.At(c, at)
+}
+
+// partAt returns the part of a cluster's objects that the watch covers at a revision. It
+// reports false if the watch did not cover the same part before.
+func (w *feedWatch) partAt(c cluster.Name, rev int64) (feed.Part, bool) {
+	now, is := w.covers(c, rev)
+	before, was := w.covers(c, rev-1)
+	return now, is && was && now.Equal(before)
 }
 
 // scopeAt begins to follow the scope after a revision.
-func (w *customWatch) scopeAt(rev int64) bool {
+func (w *feedWatch) scopeAt(rev int64) bool {
 	if w.scope == nil {
 		return true
 	}
@@ -47,7 +59,7 @@ func (w *customWatch) scopeAt(rev int64) bool {
 }
 
 // scopeChanged returns a channel that is closed when the scope changes, nil for none.
-func (w *customWatch) scopeChanged() <-chan struct{} {
+func (w *feedWatch) scopeChanged() <-chan struct{} {
 	if w.scope == nil {
 		return nil
 	}
@@ -55,7 +67,7 @@ func (w *customWatch) scopeChanged() <-chan struct{} {
 }
 
 // upToDate delivers the changes of objects and of the scope up to the applied revision.
-func (w *customWatch) upToDate() bool {
+func (w *feedWatch) upToDate() bool {
 	now := w.feed().Revision()
 	if w.scope != nil {
 		now = max(now, w.scope.Newest()) // a change of the scope is known before it is applied everywhere
@@ -72,7 +84,7 @@ func (w *customWatch) upToDate() bool {
 
 // rescope delivers the objects of the clusters that enter and leave the scope up to a
 // revision.
-func (w *customWatch) rescope(rev int64) bool {
+func (w *feedWatch) rescope(rev int64) bool {
 	if w.scope == nil {
 		return true
 	}
@@ -107,19 +119,19 @@ func (w *customWatch) rescope(rev int64) bool {
 // that leaves, as of the revision before. It returns those to deliver last. A reader that
 // stops in between resumes from the revision of its last event. It must get all others then,
 // so no event before the last one has the revision of the change.
-func (w *customWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
+func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 	kind, at := watch.Added, c.Revision
 	if !c.Enters {
 		kind, at = watch.Deleted, c.Revision-1
 	}
-	key := w.of.resource(w.ctx).Prefix() + "/" + string(c.Cluster) + "/"
-	err := w.pages(key, at, func(r *raw) (bool, error) {
-		if ok, err := w.selects(r); err != nil || !ok {
+	key := memberKey(w.ctx, w.source, c.Cluster)
+	err := pages(w.ctx, w.source, key, at, func(r *raw) (bool, error) {
+		if ok, err := w.selected(r, c.Part); err != nil || !ok {
 			return err == nil, err
 		}
 		if !c.Enters {
-			r.ResourceVersion = w.of.caches.store.ResourceVersion(at)
-		} else if r.ResourceVersion == w.of.caches.store.ResourceVersion(c.Revision) {
+			r.ResourceVersion = w.of().store.ResourceVersion(at)
+		} else if r.ResourceVersion == w.of().store.ResourceVersion(c.Revision) {
 			last = append(last, r)
 			return true, nil
 		}

@@ -61,7 +61,9 @@ func scopedWorld(t *testing.T) (*world, *doors) {
 	return w, d
 }
 
-func (d *doors) context() context.Context { return store.WithScope(in(cluster.All), d.Set) }
+func (d *doors) context() context.Context {
+	return store.WithScope(in(cluster.All), store.Scope{Set: d.Set})
+}
 
 func (w *world) erase(c cluster.Name, at object) error {
 	return w.apis[0].Delete(in(c), w.key(at), w.empty(), nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
@@ -210,7 +212,7 @@ func identify(o runtime.Object) string {
 func (r *scopeReader) watch(ctx context.Context, rev string, finish <-chan struct{}) (next string, ended bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watching, err := r.w.apis[0].Watch(store.WithScope(cluster.With(ctx, cluster.All), r.d.Set), r.w.root, everything(rev))
+	watching, err := r.w.apis[0].Watch(store.WithScope(cluster.With(ctx, cluster.All), store.Scope{Set: r.d.Set}), r.w.root, everything(rev))
 	if err != nil {
 		return "", false, err
 	}

@@ -288,6 +288,13 @@ func (c *customCaches) close() {
 // raws lists custom resources as stored values: from the cache of the resource, if there is
 // one, or from etcd.
 func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+	if scope := store.ScopeOf(ctx); scope != nil && scope.Sparse {
+		list, err := sparse(ctx, c, scope, o)
+		if err == nil {
+			*into = *list
+		}
+		return err
+	}
 	err := c.allRaws(ctx, key, o, into)
 	if err == nil {
 		into.Items, err = scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *raw) cluster.Name { return cluster.Of(r) })

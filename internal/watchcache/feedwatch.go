@@ -14,6 +14,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -21,17 +22,34 @@ import (
 // beforeDeadline is how long before its timeout a watch gets a last bookmark.
 const beforeDeadline = 2 * time.Second
 
-// A customWatch is a watch of custom resources, in one cluster or in all. It begins with a
-// list, or with the changes since a revision, and continues with a subscription to the
-// change feed. It does not depend on the watch cache of its resource.
-type customWatch struct {
-	of       *custom
+// A source is the objects of one kind that a [feedWatch] reads.
+type source interface {
+	of() *Caches
+	resource(context.Context) keys.Resource
+	transformer() values.Transformer
+	// raws reads a page of the newest objects in the scope of the request.
+	raws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error
+	// past reads a page of the objects as of a revision.
+	past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error
+	// raw returns the object of a framed value, which it keeps.
+	raw(framed []byte) (raw, error)
+	// selects reports whether a predicate selects an object.
+	selects(r *raw, p storage.SelectionPredicate) (bool, error)
+	// event decodes the object of an event. It reports false for an event to leave out.
+	event(e watch.Event, wildcard bool) (watch.Event, bool)
+}
+
+// A feedWatch is a watch of one kind in one cluster or in all. It begins with a list, or with
+// the changes since a revision, and continues with a subscription to the change feed. It does
+// not depend on the watch cache of its resource.
+type feedWatch struct {
+	source
 	ctx      context.Context // of the goroutine, ended by Stop
 	cancel   context.CancelFunc
 	key      string // of the object, or of a range if it ends with a slash
 	options  storage.ListOptions
 	wildcard bool
-	scope    *feed.Set // limits a watch of all clusters; nil for no limit
+	scope    *store.Scope // limits a watch of all clusters; nil for no limit
 	sub      *feed.Subscription
 	out      chan watch.Event
 
@@ -42,16 +60,22 @@ type customWatch struct {
 
 // Watch implements [storage.Interface].
 func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if err := c.caches.final.refuse(); err != nil {
+	return watchFeed(ctx, c, key, o)
+}
+
+// watchFeed begins a watch of a source.
+func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions) (watch.Interface, error) {
+	c := s.of()
+	if err := c.final.refuse(); err != nil {
 		return nil, err
 	}
-	rev, err := c.Versioner().ParseResourceVersion(o.ResourceVersion)
+	rev, err := c.store.Epoch().ParseResourceVersion(o.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	resource := c.resource(ctx)
+	resource := s.resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &customWatch{of: c, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))
@@ -63,9 +87,9 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	done := func() {}
 	if o.Predicate.AllowWatchBookmarks {
-		done = c.caches.final.expect()
+		done = c.final.expect()
 	}
-	c.caches.watches.Go(func() {
+	c.watches.Go(func() {
 		defer done()
 		w.run()
 	})
@@ -73,12 +97,12 @@ func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (
 }
 
 // Stop implements [watch.Interface].
-func (w *customWatch) Stop() { w.cancel() }
+func (w *feedWatch) Stop() { w.cancel() }
 
 // ResultChan implements [watch.Interface].
-func (w *customWatch) ResultChan() <-chan watch.Event { return w.out }
+func (w *feedWatch) ResultChan() <-chan watch.Event { return w.out }
 
-func (w *customWatch) run() {
+func (w *feedWatch) run() {
 	defer close(w.out)
 	defer w.cancel()
 	defer w.feed().Unsubscribe(w.sub)
@@ -98,26 +122,26 @@ func (w *customWatch) run() {
 	w.follow()
 }
 
-func (w *customWatch) feed() *feed.Feed { return w.of.caches.store.Feed() }
+func (w *feedWatch) feed() *feed.Feed { return w.of().store.Feed() }
 
-func (w *customWatch) beginsWithList() bool {
+func (w *feedWatch) beginsWithList() bool {
 	if w.options.SendInitialEvents == nil {
 		return w.cursor == 0
 	}
 	return *w.options.SendInitialEvents
 }
 
-func (w *customWatch) subscribe(after int64) bool {
+func (w *feedWatch) subscribe(after int64) bool {
 	var err error
 	w.missed, err = w.feed().Subscribe(w.ctx, w.sub, after)
 	return err == nil
 }
 
 // resume continues from the revision of the request, or from now if it has none.
-func (w *customWatch) resume() bool {
+func (w *feedWatch) resume() bool {
 	if w.cursor == 0 {
 		var err error
-		if w.cursor, err = w.of.caches.store.Newest(w.ctx); err != nil {
+		if w.cursor, err = w.of().store.Newest(w.ctx); err != nil {
 			return w.fail(err)
 		}
 	}
@@ -125,12 +149,12 @@ func (w *customWatch) resume() bool {
 }
 
 // follow delivers the changes of the subscription, as long as the reader keeps up.
-func (w *customWatch) follow() {
+func (w *feedWatch) follow() {
 	timer := time.NewTimer(w.untilBookmark())
 	defer timer.Stop()
 	var ending <-chan struct{}
 	if w.options.Predicate.AllowWatchBookmarks {
-		ending = w.of.caches.final.begun
+		ending = w.of().final.begun
 	}
 	for changed := w.scopeChanged(); w.upToDate(); changed = w.scopeChanged() {
 		select {
@@ -146,14 +170,14 @@ func (w *customWatch) follow() {
 			timer.Reset(w.untilBookmark())
 		case <-w.ctx.Done():
 			return
-		case <-w.of.caches.closing:
+		case <-w.of().closing:
 			return
 		}
 	}
 }
 
 // batch delivers the pending changes.
-func (w *customWatch) batch() bool {
+func (w *feedWatch) batch() bool {
 	for {
 		e, ok, ended := w.sub.Next()
 		switch {
@@ -169,11 +193,11 @@ func (w *customWatch) batch() bool {
 
 // untilBookmark returns the time until the next bookmark: the interval of upstream's
 // caches, or less shortly before the timeout of the watch.
-func (w *customWatch) untilBookmark() time.Duration {
+func (w *feedWatch) untilBookmark() time.Duration {
 	if !w.options.Predicate.AllowWatchBookmarks {
 		return math.MaxInt64
 	}
-	every := w.of.caches.limits.bookmark
+	every := w.of().limits.bookmark
 	if deadline, ok := w.ctx.Deadline(); ok {
 		if left := time.Until(deadline) - beforeDeadline; left > 0 {
 			return min(every, left)
@@ -183,31 +207,32 @@ func (w *customWatch) untilBookmark() time.Duration {
 }
 
 // progress delivers a bookmark.
-func (w *customWatch) progress() bool {
+func (w *feedWatch) progress() bool {
 	return w.upToDate() && w.bookmark(w.cursor, nil)
 }
 
 // end delivers the final bookmark.
-func (w *customWatch) end() {
-	c := w.of.caches
+func (w *feedWatch) end() {
+	c := w.of()
 	if c.store.Feed().WaitFor(w.ctx, c.final.rev.Load()) == nil {
 		w.progress()
 	}
 }
 
-func (w *customWatch) bookmark(rev int64, annotations map[string]string) bool {
+func (w *feedWatch) bookmark(rev int64, annotations map[string]string) bool {
 	r := &raw{}
-	r.ResourceVersion, r.Annotations = w.of.caches.store.ResourceVersion(rev), annotations
+	r.ResourceVersion, r.Annotations = w.of().store.ResourceVersion(rev), annotations
 	return w.give(watch.Bookmark, r)
 }
 
 // deliver delivers a change as the event that it is for the selection of the reader.
-func (w *customWatch) deliver(e feed.Event) bool {
+func (w *feedWatch) deliver(e feed.Event) bool {
 	if !w.rescope(e.Revision) {
 		return false
 	}
 	w.cursor = e.Revision
-	if !w.has(e.Key.Cluster, e.Revision) || !w.has(e.Key.Cluster, e.Revision-1) {
+	p, stays := w.partAt(e.Key.Cluster, e.Revision)
+	if !stays {
 		return true // the cluster is outside, or the reader got its objects with it
 	}
 	var now, was *raw
@@ -215,15 +240,15 @@ func (w *customWatch) deliver(e feed.Event) bool {
 	has, had := false, e.Previous != nil
 	if e.Value != nil {
 		if now, err = readsOf(e).after(w, e); err == nil {
-			has, err = w.selects(now)
+			has, err = w.selected(now, p)
 		}
 		if err != nil {
 			return w.fail(err)
 		}
 	}
-	if had && (now == nil || !w.options.Predicate.Empty()) {
+	if had && (now == nil || p.String() != "" || !w.options.Predicate.Empty()) {
 		if was, err = readsOf(e).before(w, e); err == nil {
-			had, err = w.selects(was)
+			had, err = w.selected(was, p)
 		}
 		had = had && err == nil // an object that cannot be read was not delivered before
 	}
@@ -239,15 +264,14 @@ func (w *customWatch) deliver(e feed.Event) bool {
 	}
 }
 
-// raw returns the object of an event with one of its values.
-func (w *customWatch) raw(e feed.Event, value []byte) (*raw, error) {
-	s := w.of.caches.store
-	t := s.Values().Transformer(w.of.cfg.GroupResource).Lenient()
-	framed, _, err := t.TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
+// read returns the object of an event with one of its values.
+func (w *feedWatch) read(e feed.Event, value []byte) (*raw, error) {
+	s := w.of().store
+	framed, _, err := w.transformer().Lenient().TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
 	if err != nil {
 		return nil, err
 	}
-	r, err := rawOf(framed, s.Stamps())
+	r, err := w.raw(framed)
 	if err != nil {
 		return nil, err
 	}
@@ -255,35 +279,29 @@ func (w *customWatch) raw(e feed.Event, value []byte) (*raw, error) {
 	return &r, nil
 }
 
-// selects reports whether the watch selects an object.
-func (w *customWatch) selects(r *raw) (bool, error) {
-	p := w.options.Predicate
-	switch {
-	case p.Empty():
+// selected reports whether the watch selects an object of a cluster of which it covers a part.
+func (w *feedWatch) selected(r *raw, p feed.Part) (bool, error) {
+	if !p.Has(r.Labels) {
+		return false, nil
+	}
+	if w.options.Predicate.Empty() {
 		return true, nil
-	case cachedFields(p.Field):
-		p.GetAttrs = rawAttrs
-		return p.Matches(r)
 	}
-	o, err := w.of.decode(r)
-	if err != nil {
-		if w.wildcard {
-			return false, nil // one tenant's bad value must not end the watch
-		}
-		return false, err
+	ok, err := w.selects(r, w.options.Predicate)
+	if err != nil && w.wildcard {
+		return false, nil // one tenant's bad value must not end the watch
 	}
-	p.GetAttrs = w.of.attrs
-	return p.Matches(o)
+	return ok, err
 }
 
-// give delivers an event of this schema.
-func (w *customWatch) give(t watch.EventType, r *raw) bool {
-	e, ok := w.of.event(watch.Event{Type: t, Object: r}, w.wildcard)
+// give delivers an event.
+func (w *feedWatch) give(t watch.EventType, r *raw) bool {
+	e, ok := w.event(watch.Event{Type: t, Object: r}, w.wildcard)
 	return !ok || w.send(e)
 }
 
 // fail ends the watch with an error.
-func (w *customWatch) fail(err error) bool {
+func (w *feedWatch) fail(err error) bool {
 	if w.ctx.Err() != nil {
 		return false
 	}
@@ -296,12 +314,12 @@ func (w *customWatch) fail(err error) bool {
 }
 
 // send delivers an event, and reports whether another may follow.
-func (w *customWatch) send(e watch.Event) bool {
+func (w *feedWatch) send(e watch.Event) bool {
 	select {
 	case w.out <- e:
 		return e.Type != watch.Error
 	case <-w.ctx.Done():
-	case <-w.of.caches.closing:
+	case <-w.of().closing:
 	}
 	return false
 }

@@ -1,0 +1,127 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// claimedEverywhere plans a list or watch of a claimed resource in all clusters that accept the
+// claim.
+func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.GroupResource, c bind.Claimed) (*Plan, error) {
+	if err := onlyReads(req, of.info, gr); err != nil {
+		return nil, err
+	}
+	attributes, err := filters.GetAuthorizerAttributes(req.Context())
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	p := &Plan{User: of.user, Scope: v.scope(c.Reading(of.name, of.info.Verb), true)}
+	if c.Identity == "" {
+		return p, nil
+	}
+	name, owner, err := v.owner(req.Context(), attributes, c)
+	if err != nil {
+		return nil, err
+	}
+	shape, err := v.config.APIs().Shape(req.Context(), name, owner)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the claimed resource cannot be served: %v", err))
+	}
+	served, ok := shape.Find(gr)
+	if !ok {
+		return nil, notFound("no export has the claimed resource " + c.String())
+	}
+	p.Context = with(func(ctx context.Context) context.Context {
+		return serve.WithViewed(ctx, serve.Found{Served: served})
+	})
+	return p, nil
+}
+
+// claimedInCluster plans a request for a claimed resource in one cluster that accepts the claim.
+func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, gr schema.GroupResource, c bind.Claimed) (*Plan, error) {
+	attributes, err := filters.GetAuthorizerAttributes(req.Context())
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	apis := v.config.APIs()
+	claim, ok := apis.Bindings.Granted(r.Cluster, of.name, c, of.info.Verb)
+	if !ok {
+		return nil, &Refusal{attributes, "permission claim not accepted"}
+	}
+	if c.Identity != "" {
+		if _, _, err := v.owner(req.Context(), attributes, c); err != nil {
+			return nil, err
+		}
+		if !apis.Has(r.Cluster, c) {
+			return nil, notFound(fmt.Sprintf("the logical cluster has no resource %s", c))
+		}
+	}
+	p := v.granted(r, of, of.grant(r.Cluster, gr, claim.Verbs), func(context.Context) bool {
+		now, ok := apis.Bindings.Granted(r.Cluster, of.name, c, of.info.Verb)
+		return ok && now.Selector == claim.Selector
+	})
+	if claim.Selector != "" {
+		enter := p.Context
+		p.Context = func(ctx context.Context) (context.Context, func()) {
+			return enter(store.WithPart(ctx, c.GroupResource, feed.NewPart(claim.Selector)))
+		}
+	}
+	return p, nil
+}
+
+// owner returns the export that a claimed resource comes from. It refuses a request that the
+// cluster of that export does not let its consumers make.
+func (v *Exports) owner(ctx context.Context, a authorizer.Attributes, c bind.Claimed) (bind.ExportName, *bind.Export, error) {
+	name, e := v.config.APIs().Owner(c)
+	if e == nil {
+		return name, nil, notFound("no export has the claimed resource " + c.String())
+	}
+	if !e.Limited {
+		return name, e, nil
+	}
+	switch ok, err := v.config.Limit(ctx, name.Cluster, a); {
+	case err != nil:
+		return name, nil, apierrors.NewInternalError(err)
+	case !ok:
+		return name, nil, &Refusal{a, "access denied by the maximal permission policy of the export of " + c.GroupResource.String()}
+	}
+	return name, e, nil
+}
+
+// describe returns the discovery of a view.
+func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, error) {
+	shape, claimed := of.shape.All(), map[schema.GroupResource][]string{}
+	for _, c := range of.export.Claims {
+		asked, _ := of.export.Asks(schema.GroupResource{Group: c.Group, Resource: c.Resource})
+		if _, own := of.shape.Find(asked.GroupResource); own {
+			continue
+		}
+		if asked.Identity == "" {
+			claimed[asked.GroupResource] = c.Verbs
+			continue
+		}
+		name, e := v.config.APIs().Owner(asked)
+		if e == nil {
+			continue // nobody can use the claim now
+		}
+		others, err := v.config.APIs().Shape(ctx, name, e)
+		if err != nil {
+			continue //nolint:nilerr // the resource cannot be served
+		}
+		if s, ok := others.Find(asked.GroupResource); ok {
+			shape, claimed[asked.GroupResource] = append(shape[:len(shape):len(shape)], s), c.Verbs
+		}
+	}
+	return v.config.Discovery(ctx, serve.NewShape(shape...), claimed)
+}

@@ -1,0 +1,94 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// memberKey returns the range of the objects of a cluster.
+func memberKey(ctx context.Context, s source, c cluster.Name) string {
+	return s.resource(ctx).Prefix() + "/" + string(c) + "/"
+}
+
+// snapshot returns the revision as of which a list in a sparse scope reads.
+func snapshot(ctx context.Context, s *store.Store, o storage.ListOptions) (int64, error) {
+	if o.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
+		return s.Epoch().Revision(o.ResourceVersion)
+	}
+	return s.Newest(ctx)
+}
+
+// members calls each for the objects of all members of a sparse scope as of a revision, until it
+// returns false. The range of the resource would have those of all clusters.
+func members(ctx context.Context, s source, scope *store.Scope, rev int64, each func(*raw) (bool, error)) error {
+	if err := s.of().store.Feed().Await(ctx, rev); err != nil {
+		return err
+	}
+	all, ok := scope.Members(rev)
+	if !ok {
+		return expired(rev)
+	}
+	for _, c := range all {
+		p, _ := scope.At(c, rev)
+		err := pages(ctx, s, memberKey(ctx, s, c), rev, func(r *raw) (bool, error) {
+			if !p.Has(r.Labels) {
+				return true, nil
+			}
+			return each(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sparse returns the objects that a list in a sparse scope selects, and their revision.
+func sparse(ctx context.Context, s source, scope *store.Scope, o storage.ListOptions) (*rawList, error) {
+	rev, err := snapshot(ctx, s.of().store, o)
+	if err != nil {
+		return nil, err
+	}
+	list := &rawList{}
+	list.ResourceVersion = s.of().store.ResourceVersion(rev)
+	err = members(ctx, s, scope, rev, func(r *raw) (bool, error) {
+		if ok, err := s.selects(r, o.Predicate); err != nil || !ok {
+			return true, nil //nolint:nilerr // one tenant's bad value must not fail the list
+		}
+		list.Items = append(list.Items, *r)
+		return true, fair.Grow(ctx, int64(len(r.framed)))
+	})
+	return list, err
+}
+
+// replayMembers is [feedWatch.replay] in a sparse scope.
+func (w *feedWatch) replayMembers() bool {
+	rev, err := w.of().store.Newest(w.ctx)
+	if err != nil {
+		return w.fail(err)
+	}
+	if w.cursor = rev; !w.subscribe(rev) || !w.scopeAt(rev) {
+		return false
+	}
+	err = members(w.ctx, w.source, w.scope, rev, func(r *raw) (bool, error) {
+		if ok, err := w.selects(r, w.options.Predicate); err != nil || !ok {
+			return true, nil //nolint:nilerr // one tenant's bad value must not end the watch
+		}
+		return w.give(watch.Added, r), nil
+	})
+	switch {
+	case errors.Is(err, errStopped):
+		return false
+	case err != nil:
+		return w.fail(err)
+	}
+	return w.replayed()
+}
