@@ -21,8 +21,8 @@ const (
 	MaxPending = 1000
 )
 
-// A broadcaster passes changes of custom resources to subscriptions. A change costs the
-// subscriptions to its resource in its cluster only.
+// A broadcaster passes changes to subscriptions. A change costs the subscriptions to its resource
+// in its cluster only.
 type broadcaster struct {
 	applied func() int64 // the applied revision of the feed
 	shared  func() any   // see [Feed.Share]; nil for none
@@ -74,7 +74,7 @@ func (b *broadcaster) begin(rev int64) {
 
 // apply passes on a change.
 func (b *broadcaster) apply(e Event) {
-	if e.Key.Root != keys.Custom {
+	if e.Key.Root != keys.Custom && e.Key.Root != keys.Native {
 		return
 	}
 	b.mu.Lock()
@@ -91,13 +91,19 @@ func (b *broadcaster) apply(e Event) {
 	if b.shared != nil {
 		e.Shared = b.shared()
 	}
-	b.remember(e)
+	if remembered(e.Key.Resource) {
+		b.remember(e)
+	}
 	for _, c := range [...]cluster.Name{e.Key.Cluster, cluster.All} {
 		for s := range b.watching[scope{e.Key.Resource, c}] {
 			s.add(e)
 		}
 	}
 }
+
+// remembered reports whether the history in memory has the changes of a resource. Native
+// resources have watch caches for nearly all of their watches.
+func remembered(r keys.Resource) bool { return r.Root == keys.Custom }
 
 // remember adds a change to the history, and drops the oldest ones beyond the limits.
 func (b *broadcaster) remember(e Event) {
@@ -161,7 +167,7 @@ func (b *broadcaster) subscribe(ctx context.Context, s *Subscription, after int6
 	now := max(b.seen, b.applied())
 	switch {
 	case after >= now:
-	case after >= b.floor:
+	case after >= b.floor && remembered(s.scope.Resource):
 		i, _ := slices.BinarySearchFunc(b.recent, after+1, func(e Event, rev int64) int { return int(e.Revision - rev) })
 		for _, e := range b.recent[i:] {
 			if s.wants(e.Key) {

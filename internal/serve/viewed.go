@@ -84,9 +84,14 @@ func (d *Discovery) Viewed(ctx context.Context, s *Shape, can Verbs) (http.Handl
 	}), nil
 }
 
+// WithSubresources returns a resource and the subresources that objects of a view may have.
+func WithSubresources(gr schema.GroupResource) []schema.GroupResource {
+	return []schema.GroupResource{gr, {Group: gr.Group, Resource: gr.Resource + "/status"}, {Group: gr.Group, Resource: gr.Resource + "/scale"}}
+}
+
 // ViewedOnce is [Discovery.Viewed] for a view of all resources of a shape with all verbs. A
-// resource in only has just these verbs, "*" for all; native resources must be in it. Views of
-// equal resources share the result.
+// resource in only has just these verbs, "*" for all, and the subresources that are in only;
+// native resources must be in it. Views of equal resources share the result.
 func (d *Discovery) ViewedOnce(ctx context.Context, s *Shape, only map[schema.GroupResource][]string) (http.Handler, error) {
 	sum := sha256.New()
 	sum.Write(s.Key[:])
@@ -99,11 +104,13 @@ func (d *Discovery) ViewedOnce(ctx context.Context, s *Shape, only map[schema.Gr
 	return d.views.get(ctx, key, func() (http.Handler, error) {
 		can := Verbs{}
 		for gr, some := range only {
-			can.add(gr, some)
+			can[gr] = some
 		}
 		for _, served := range s.All() {
 			if gr := served.Content.GroupResource(); only[gr] == nil {
-				can.add(gr, []string{rbacv1.VerbAll})
+				for _, of := range WithSubresources(gr) {
+					can[of] = metav1.Verbs{rbacv1.VerbAll}
+				}
 			}
 		}
 		return d.Viewed(ctx, s, can)
@@ -121,13 +128,6 @@ func legacyVersions(core map[schema.GroupVersion]resources) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(text) // an error means that the client has disconnected
 	})
-}
-
-// add allows verbs of a resource, of its status and of its scale.
-func (v Verbs) add(gr schema.GroupResource, some []string) {
-	for _, sub := range []string{"", "/status", "/scale"} {
-		v[schema.GroupResource{Group: gr.Group, Resource: gr.Resource + sub}] = some
-	}
 }
 
 // of returns those of some verbs that a resource has in the view.

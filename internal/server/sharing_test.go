@@ -305,8 +305,6 @@ func TestMalformedSharingIsRefused(t *testing.T) {
 	_ = unstructured.SetNestedField(anyName.Object, "PathSegmentName", "spec", "nameValidation")
 	foreign := widgetExport("foreign", "v1")
 	_ = unstructured.SetNestedSlice(foreign.Object, []any{map[string]any{"name": "gadgets", "group": "example.com", "schema": "v1.widgets.example.com"}}, "spec", "resources")
-	claiming := widgetExport("claiming", "v1")
-	_ = unstructured.SetNestedSlice(claiming.Object, []any{map[string]any{"resource": "secrets", "verbs": []any{"get"}}}, "spec", "permissionClaims")
 	for name, c := range map[string]struct {
 		r    schema.GroupVersionResource
 		o    *unstructured.Unstructured
@@ -316,7 +314,6 @@ func TestMalformedSharingIsRefused(t *testing.T) {
 		"schema":    {apiSchemas, unstructuredSchema, "must not be empty"},
 		"any name":  {apiSchemas, anyName, "PathSegmentName has no effect yet"},
 		"resource":  {apiExports, foreign, "must end in .gadgets.example.com"},
-		"claims":    {apiExports, claiming, "claims have no effect yet"},
 		"reference": {apiBindings, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: x}, spec: {reference: {}}}`), "reference"},
 	} {
 		if _, err := p.any.Resource(c.r).Create(t.Context(), c.o, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -108,7 +108,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 			continue
 		}
 		if asked.Identity == "" {
-			claimed[asked.GroupResource] = c.Verbs
+			add(claimed, asked.GroupResource, c.Verbs)
 			continue
 		}
 		name, e := v.config.APIs().Owner(asked)
@@ -120,8 +120,16 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 			continue //nolint:nilerr // the resource cannot be served
 		}
 		if s, ok := others.Find(asked.GroupResource); ok {
-			shape, claimed[asked.GroupResource] = append(shape[:len(shape):len(shape)], s), c.Verbs
+			shape = append(shape[:len(shape):len(shape)], s)
+			add(claimed, asked.GroupResource, c.Verbs)
 		}
 	}
 	return v.config.Discovery(ctx, serve.NewShape(shape...), claimed)
+}
+
+// add adds the verbs of a claimed resource and its subresources.
+func add(claimed map[schema.GroupResource][]string, gr schema.GroupResource, verbs []string) {
+	for _, of := range serve.WithSubresources(gr) {
+		claimed[of] = verbs
+	}
 }
