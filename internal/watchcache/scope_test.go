@@ -25,6 +25,7 @@ type doors struct {
 	*feed.Set
 	building map[cluster.Name]int64
 	last     int64
+	sparse   bool
 }
 
 func (d *doors) Reset() { d.building = map[cluster.Name]int64{} }
@@ -49,9 +50,25 @@ func (d *doors) Apply(e feed.Event) {
 	}
 }
 
+// inScopes runs a test in worlds whose clusters enter and leave a scope.
+func inScopes(t *testing.T, test func(*testing.T, *world, *doors)) {
+	for name, c := range map[string]struct {
+		flavour
+		sparse bool
+	}{
+		"custom resources": {customs(), false}, "some custom resources": {customs(), true}, "native resources": {natives(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, d := scopedWorld(t, c.flavour)
+			d.sparse = c.sparse
+			test(t, w, d)
+		})
+	}
+}
+
 // scopedWorld returns a world whose clusters enter and leave a scope.
-func scopedWorld(t *testing.T) (*world, *doors) {
-	w := &world{TB: t, flavour: customs(), dir: t.TempDir()}
+func scopedWorld(t *testing.T, of flavour) (*world, *doors) {
+	w := &world{TB: t, flavour: of, dir: t.TempDir()}
 	s := serve(t, here(store.Options{Dir: w.dir, Version: "1.36", NoSync: true}))
 	t.Cleanup(s.Close)
 	d := &doors{Set: feed.NewSet(0)}
@@ -62,7 +79,7 @@ func scopedWorld(t *testing.T) (*world, *doors) {
 }
 
 func (d *doors) context() context.Context {
-	return store.WithScope(in(cluster.All), store.Scope{Set: d.Set})
+	return store.WithScope(in(cluster.All), store.Scope{Set: d.Set, Sparse: d.sparse})
 }
 
 func (w *world) erase(c cluster.Name, at object) error {
@@ -71,8 +88,9 @@ func (w *world) erase(c cluster.Name, at object) error {
 
 // A watch within a scope delivers the objects of a cluster that enters as added, and those of one
 // that leaves as deleted. In between it delivers only changes in members.
-func TestClustersEnterAndLeaveAWatch(t *testing.T) {
-	w, d := scopedWorld(t)
+func TestClustersEnterAndLeaveAWatch(t *testing.T) { inScopes(t, clustersEnterAndLeave) }
+
+func clustersEnterAndLeave(t *testing.T, w *world, d *doors) {
 	create(t, w.store, "c1", "c2")
 	w.put(space{cluster: "c1"}, object{"ns", "a"}, "")
 	w.put(space{cluster: "c2"}, object{"ns", "a"}, "")
@@ -127,8 +145,9 @@ func TestClustersEnterAndLeaveAWatch(t *testing.T) {
 }
 
 // A reader that lists, watches, and resumes anywhere has the objects of the members in the end.
-func TestReadersOfAScope(t *testing.T) {
-	w, d := scopedWorld(t)
+func TestReadersOfAScope(t *testing.T) { inScopes(t, readersOfAScope) }
+
+func readersOfAScope(t *testing.T, w *world, d *doors) {
 	clusters := []cluster.Name{"c1", "c2", "c3"}
 	create(t, w.store, clusters...)
 	finish := make(chan struct{})
@@ -212,7 +231,7 @@ func identify(o runtime.Object) string {
 func (r *scopeReader) watch(ctx context.Context, rev string, finish <-chan struct{}) (next string, ended bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watching, err := r.w.apis[0].Watch(store.WithScope(cluster.With(ctx, cluster.All), store.Scope{Set: r.d.Set}), r.w.root, everything(rev))
+	watching, err := r.w.apis[0].Watch(store.WithScope(cluster.With(ctx, cluster.All), store.Scope{Set: r.d.Set, Sparse: r.d.sparse}), r.w.root, everything(rev))
 	if err != nil {
 		return "", false, err
 	}
