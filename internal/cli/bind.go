@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +43,7 @@ type bindExport struct {
 	export  string
 	name    string
 	timeout time.Duration
+	claims  claimAnswers
 }
 
 func (a *app) bindExportCommand() *cobra.Command {
@@ -55,12 +55,17 @@ func (a *app) bindExportCommand() *cobra.Command {
 
 PATH is the path of the workspace with the export. Without it, the export is in the current workspace. If there is an APIBinding to the export already, the command only waits until it is bound.
 
-You need the permission to create APIBindings here, and the verb "bind" on the export in its own workspace.`,
+The provider of the export may ask for access to other resources of the workspace, by permission claims. The command says in plain words what each claim allows. Without an answer in a flag the provider gets no access; kubectl kcp claims answers later.
+
+You need the permission to create APIBindings here, and the verb "bind" on the export in its own workspace. To accept a claim, you need the claimed rights yourself.`,
 		Example: `  # Use the API that the export widgets of the workspace root:provider has
   kubectl kcp bind apiexport root:provider:widgets
 
   # Choose the name of the APIBinding, and wait for a minute
   kubectl kcp bind apiexport root:provider:widgets --name tools --timeout 1m
+
+  # Let the provider use ConfigMaps with a label, and no Secrets
+  kubectl kcp bind apiexport root:provider:widgets --accept-permission-claim configmaps.core --selector app=web --reject-permission-claim secrets.core
 
   # Bind in another workspace than the current one
   kubectl kcp bind apiexport root:provider:widgets -w :root:team`,
@@ -69,29 +74,52 @@ You need the permission to create APIBindings here, and the verb "bind" on the e
 	}
 	cmd.Flags().StringVar(&b.name, "name", "", "Name of the APIBinding. (default the name of the export)")
 	cmd.Flags().DurationVar(&b.timeout, "timeout", boundWithin, "Timeout for the APIBinding to be bound.")
-	claims := claimFlags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if given := slices.DeleteFunc(claims, func(flag string) bool { return !cmd.Flags().Changed(flag) }); len(given) > 0 {
-			return fmt.Errorf("--%s is not supported: permission claims have no effect yet; omit the flag", given[0])
-		}
-		return a.bindExport(cmd.Context(), args[0], b)
-	}
+	b.claims.flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.bindExport(cmd.Context(), args[0], b) }
 	return cmd
 }
 
-// claimFlags adds the flags about permission claims, which are refused, and returns their names.
-func claimFlags(cmd *cobra.Command) []string {
-	var names []string
-	for _, verb := range []string{"accept", "reject"} {
-		one, all := verb+"-permission-claim", verb+"-all-permission-claims"
-		cmd.Flags().StringArray(one, nil, "Not supported.")
-		cmd.Flags().Bool(all, false, "Not supported.")
-		names = append(names, one, all)
+// claimAnswers are the answers to permission claims in flags.
+type claimAnswers struct {
+	accept, reject       []string // names, as in "secrets.core"
+	acceptAll, rejectAll bool
+	selector             string
+}
+
+func (c *claimAnswers) flags(cmd *cobra.Command) {
+	for _, f := range []struct {
+		verb string
+		some *[]string
+		all  *bool
+	}{{"accept", &c.accept, &c.acceptAll}, {"reject", &c.reject, &c.rejectAll}} {
+		one, all := f.verb+"-permission-claim", f.verb+"-all-permission-claims"
+		cmd.Flags().StringArrayVar(f.some, one, nil, "Claimed resource to "+f.verb+", as in secrets.core. The flag may be repeated.")
+		cmd.Flags().BoolVar(f.all, all, false, sentence(f.verb)+" all permission claims.")
+		cmd.MarkFlagsMutuallyExclusive(one, all)
 	}
-	for _, name := range names {
-		_ = cmd.Flags().MarkHidden(name) // the flag exists
+	cmd.Flags().StringVarP(&c.selector, "selector", "l", "", "Labels of the objects that accepted claims give access to, as in app=web. (default those that the provider suggests, or all)")
+	cmd.MarkFlagsMutuallyExclusive("accept-all-permission-claims", "reject-all-permission-claims")
+}
+
+// answers returns what the flags say, in the order in which it applies.
+func (c claimAnswers) answers() []claimAnswer {
+	accept, reject := claimAnswer{state: apis.ClaimAccepted, selector: c.selector}, claimAnswer{state: apis.ClaimRejected}
+	var all []claimAnswer
+	if c.acceptAll {
+		all = append(all, accept)
 	}
-	return names
+	if c.rejectAll {
+		all = append(all, reject)
+	}
+	if len(c.accept) > 0 {
+		accept.resources = c.accept
+		all = append(all, accept)
+	}
+	if len(c.reject) > 0 {
+		reject.resources = c.reject
+		all = append(all, reject)
+	}
+	return all
 }
 
 func (a *app) bindExport(ctx context.Context, ref string, b bindExport) error {
@@ -122,9 +150,15 @@ func (a *app) bindExport(ctx context.Context, ref string, b bindExport) error {
 	if made, err = a.awaitBound(ctx, bindings, made, b.timeout); err != nil {
 		return err
 	}
+	for _, with := range b.claims.answers() {
+		if made, err = with.write(ctx, bindings, b.name); err != nil {
+			return fmt.Errorf("APIBinding %q is bound, but its permission claims are not answered: %w", b.name, err)
+		}
+	}
 	for _, why := range lacks(made) {
 		a.print.note("%s", why)
 	}
+	a.consented(made)
 	a.print.say("APIBinding %q is bound. Workspace '%s' has %s.", b.name, here, strings.Join(boundResources(made), ", "))
 	return nil
 }
@@ -234,6 +268,8 @@ func remedy(b *apis.APIBinding, reason string) string {
 		return "\nWhat to do: see kubectl describe apiexport " + b.Spec.Reference.Export.Name + " in its workspace; the provider must create the secret of its identity"
 	case apis.NamingConflicts:
 		return "\nWhat to do: delete the APIBinding or CustomResourceDefinition that has the name, or this APIBinding: kubectl delete apibinding " + b.Name
+	case apis.InvalidPermissionClaims, apis.PermissionClaimsMismatch:
+		return "\nWhat to do: kubectl kcp claims get apibinding " + b.Name
 	case apis.APIResourceSchemaInvalid:
 		return "\nWhat to do: the provider must create the APIResourceSchema, or change spec.resources of the APIExport"
 	}

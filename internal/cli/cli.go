@@ -108,16 +108,8 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.definitionsCommand(), claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
+	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.definitionsCommand(), a.claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
 	return a.program(cmd)
-}
-
-// claimsCommand returns a command of the existing kcp that only reports that it is not
-// supported. It accepts any flags.
-func claimsCommand() *cobra.Command {
-	return &cobra.Command{Use: "claims", Hidden: true, DisableFlagParsing: true, RunE: func(cmd *cobra.Command, _ []string) error {
-		return fmt.Errorf("%q is not supported: permission claims have no effect yet", cmd.CommandPath())
-	}}
 }
 
 // readyWithin is the timeout for a new workspace to become ready.

@@ -27,21 +27,18 @@ func TestCalledAs(t *testing.T) {
 
 func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
-		"kubectl-ws crate b":                 "error: there is no command \"kubectl ws crate\"; did you mean \"kubectl ws create\"?\nSee 'kubectl ws --help' for usage\n",
-		"kubectl-ws --nope":                  "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage\n",
-		"kubectl-ws create":                  "error: usage: kubectl ws create NAME [flags]; got 0 arguments\nSee 'kubectl ws create --help' for usage\n",
-		"kubectl-ws current a":               "error: usage: kubectl ws current [flags]; got 1 argument\nSee 'kubectl ws current --help' for usage\n",
-		"kubectl-ws explain a b":             "error: usage: kubectl ws explain [WORKSPACE [VERB RESOURCE]] [flags]; got 2 arguments\nSee 'kubectl ws explain --help' for usage\n",
-		"kubectl-ws tree --nope":             "error: unknown flag: --nope\nSee 'kubectl ws tree --help' for usage\n",
-		"kubectl-kcp nope":                   "error: there is no command \"kubectl kcp nope\"\nSee 'kubectl kcp --help' for usage\n",
-		"kubectl-kcp bind apiexport":         "error: usage: kubectl kcp bind apiexport [PATH:]EXPORT [flags]; got 0 arguments\nSee 'kubectl kcp bind apiexport --help' for usage\n",
-		"kubectl-kcp bind apiexports root:a": "error: there is no command \"kubectl kcp bind apiexports\"; did you mean \"kubectl kcp bind apiexport\"?\nSee 'kubectl kcp bind --help' for usage\n",
-		"kubectl-kcp bind apiexport root:a --accept-permission-claim secrets.core": "error: --accept-permission-claim is not supported: permission claims have no effect yet; omit the flag\n",
-		"kubectl-kcp bind apiexport root:a --reject-all-permission-claims":         "error: --reject-all-permission-claims is not supported: permission claims have no effect yet; omit the flag\n",
-		"kubectl-kcp claims get apibinding":                                        "error: \"kubectl kcp claims\" is not supported: permission claims have no effect yet\n",
-		"kubectl-kcp crd snapshot --prefix v1":                                     "error: the file is missing; add -f FILE, or -f - for standard input\n",
-		"kubectl-kcp crd snapshot -f -":                                            "error: the prefix is missing; add --prefix PREFIX, such as v1, for the names of the APIResourceSchemas\n",
-		"kubectl-kcp crd snapshot -f - --prefix v1":                                "error: cannot read standard input: it has no CustomResourceDefinition\n",
+		"kubectl-ws crate b":                        "error: there is no command \"kubectl ws crate\"; did you mean \"kubectl ws create\"?\nSee 'kubectl ws --help' for usage\n",
+		"kubectl-ws --nope":                         "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage\n",
+		"kubectl-ws create":                         "error: usage: kubectl ws create NAME [flags]; got 0 arguments\nSee 'kubectl ws create --help' for usage\n",
+		"kubectl-ws current a":                      "error: usage: kubectl ws current [flags]; got 1 argument\nSee 'kubectl ws current --help' for usage\n",
+		"kubectl-ws explain a b":                    "error: usage: kubectl ws explain [WORKSPACE [VERB RESOURCE]] [flags]; got 2 arguments\nSee 'kubectl ws explain --help' for usage\n",
+		"kubectl-ws tree --nope":                    "error: unknown flag: --nope\nSee 'kubectl ws tree --help' for usage\n",
+		"kubectl-kcp nope":                          "error: there is no command \"kubectl kcp nope\"\nSee 'kubectl kcp --help' for usage\n",
+		"kubectl-kcp bind apiexport":                "error: usage: kubectl kcp bind apiexport [PATH:]EXPORT [flags]; got 0 arguments\nSee 'kubectl kcp bind apiexport --help' for usage\n",
+		"kubectl-kcp bind apiexports root:a":        "error: there is no command \"kubectl kcp bind apiexports\"; did you mean \"kubectl kcp bind apiexport\"?\nSee 'kubectl kcp bind --help' for usage\n",
+		"kubectl-kcp crd snapshot --prefix v1":      "error: the file is missing; add -f FILE, or -f - for standard input\n",
+		"kubectl-kcp crd snapshot -f -":             "error: the prefix is missing; add --prefix PREFIX, such as v1, for the names of the APIResourceSchemas\n",
+		"kubectl-kcp crd snapshot -f - --prefix v1": "error: cannot read standard input: it has no CustomResourceDefinition\n",
 	} {
 		if got := call(t, "", strings.Fields(line)...); got != (result{err: want, code: 1}) {
 			t.Errorf("%s: got %+v, want %q", line, got, want)
