@@ -155,6 +155,21 @@ func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Sh
 	return serve.NewShape(all...), nil
 }
 
+// Generation identifies how an export serves one of its resources. It is empty if the export has
+// no such resource.
+func (a *APIs) Generation(of ExportName, gr schema.GroupResource) string {
+	e, ok := a.Exports.Get(of.Cluster, "", of.Name)
+	if !ok {
+		return ""
+	}
+	for _, r := range e.Resources {
+		if r.GroupResource == gr {
+			return e.Identity + " " + a.schemas.get(of.Cluster, r.Schema)
+		}
+	}
+	return ""
+}
+
 // define returns a schema of an export. It makes the definition that serves the bindings to
 // the schema, unless it exists.
 func (a *APIs) define(ctx context.Context, c cluster.Name, r Exported) (*apisv1alpha1.APIResourceSchema, error) {

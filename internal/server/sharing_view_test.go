@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
@@ -99,6 +100,29 @@ func TestAProviderSeesAllConsumers(t *testing.T) {
 	b.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
 	b.create(sharedWidgets, newWidget("new"))
 	expect(watch.Added, b, "new")
+}
+
+// TestAWatchOfAllConsumersEndsWithItsSchema shows that the watch of a provider ends when the
+// export gets another schema, so that the next one has the objects as that schema has them.
+func TestAWatchOfAllConsumersEndsWithItsSchema(t *testing.T) {
+	t.Parallel()
+	p := exporter(t)
+	p.provides("pat")
+	w := must(p.view("pat").widgets("*").Watch(t.Context(), metav1.ListOptions{}))(t)
+	defer w.Stop()
+	p.create(apiSchemas, widgetSchema("v2", "shape"))
+	must(p.any.Resource(apiExports).Patch(t.Context(), "widgets", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}))(t)
+	consumer := newTenant(t)
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	consumer.create(sharedWidgets, newWidget("w"))
+	if e := next(t, w); e.Type != watch.Added {
+		t.Fatalf("another change of the export: %v", e)
+	}
+	must(p.any.Resource(apiExports).Patch(t.Context(), "widgets", types.MergePatchType,
+		[]byte(`{"spec":{"resources":[{"name":"widgets","group":"example.com","schema":"v2.widgets.example.com"}]}}`), metav1.PatchOptions{}))(t)
+	for open := true; open; {
+		_, open = <-w.ResultChan()
+	}
 }
 
 // TestAnExportIsDiscovered shows discovery and bindings in the view of an export.

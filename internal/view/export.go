@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -52,8 +53,11 @@ func NewExports(c ExportsConfig) *Exports {
 	return &Exports{config: c, lasting: newLasting()}
 }
 
-// Follow makes the views follow the bindings. Call it before the change feed starts.
-func (v *Exports) Follow(b *bind.Bindings) { b.OnChange(v.lasting.changed) }
+// Follow makes the views follow the exports and bindings. Call it before the change feed starts.
+func (v *Exports) Follow(a *bind.APIs) {
+	a.Bindings.OnChange(v.lasting.changed)
+	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+}
 
 // Name implements [View].
 func (v *Exports) Name() string { return "apiexport" }
@@ -158,7 +162,16 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
 		return p, err
 	}
-	p.Context = with(func(ctx context.Context) context.Context { return serve.WithViewed(ctx, f) })
+	apis := v.config.APIs()
+	begun := apis.Generation(of.name, gr)
+	p.Context = func(ctx context.Context) (context.Context, func()) {
+		ctx = serve.WithViewed(ctx, f)
+		if of.info.Verb != "watch" {
+			return ctx, func() {}
+		}
+		// The client watches again, and gets the objects as a new schema has them.
+		return v.lasting.until(ctx, of.name.Cluster, func(context.Context) bool { return apis.Generation(of.name, gr) == begun })
+	}
 	return p, nil
 }
 
