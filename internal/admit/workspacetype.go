@@ -34,8 +34,6 @@ type WorkspaceTypes struct {
 	// PathOf returns the canonical path of a cluster, and Root its row in the tree.
 	PathOf func(cluster.Name) cluster.Path
 	Root   func(cluster.Name) tenancy.Root
-	// Shard hosts new workspaces.
-	Shard tenancy.Shard
 	// MayUse reports whether a user may create workspaces of a type.
 	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
 }

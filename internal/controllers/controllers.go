@@ -40,6 +40,7 @@ type Deps struct {
 // the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
 	return []control.Loop{
+		Scheduling(d),
 		Completion(d),
 		Addresses(d),
 		WorkspaceTypes(d),

@@ -46,7 +46,7 @@ func (s *Server) admission() admit.Rules {
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
-		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, Shard: s.config.Shard,
+		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse,
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
@@ -68,6 +68,7 @@ func (s *Server) admission() admit.Rules {
 		admit.Cluster(),
 		types.Rule(),
 		admit.Workspaces(types),
+		admit.Shards(s.config.Shard),
 		admit.LogicalClusters(),
 		admit.ForceDelete(),
 		admit.WorkspaceAuthentications(),

@@ -37,6 +37,9 @@ type birth struct {
 	rootCA  string
 	// template is that of the type of the workspace, nil if it has none.
 	template *Template
+	// host is the shard of the cluster. at is the revision of an existing Workspace.
+	host Host
+	at   int64
 }
 
 func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {

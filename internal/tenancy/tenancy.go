@@ -11,6 +11,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -26,6 +27,9 @@ type Workspaces struct {
 	Types        *Types
 	// Shard hosts the clusters that are created.
 	Shard Shard
+	// ShardResource is the resource of Shards, and Shards has those of the root workspace.
+	ShardResource keys.Resource
+	Shards        *feed.Table[Host]
 	// BaseURL is the URL of the server for clients, without a path.
 	BaseURL string
 	// RootCA has the certificates, in PEM, with which clients in a workspace verify the

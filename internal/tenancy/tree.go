@@ -85,7 +85,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				}
 			}
 			return child, nil
-		}),
+		}).IndexBy(Child.waiting),
 		clusters: feed.NewCustomTable(s.Feed(), LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
