@@ -35,6 +35,8 @@ type Binding struct {
 	Export ExportName
 	// Bound has the resources that the cluster has through the binding.
 	Bound []Bound
+	// Whole is true if the binding is Ready, and has its label and finalizer.
+	Whole bool
 	// Deleting is true while the binding is being deleted.
 	Deleting bool
 }
@@ -392,7 +394,9 @@ func (b *Bindings) release(s *sharedBinding) {
 func decodeBinding(e feed.Event) (*Binding, error) {
 	var in struct {
 		Metadata struct {
-			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+			Labels            map[string]string `json:"labels"`
+			Finalizers        []string          `json:"finalizers"`
 		} `json:"metadata"`
 		Spec struct {
 			Reference apisv1alpha2.BindingReference `json:"reference"`
@@ -400,6 +404,11 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 		Status struct {
 			Cluster string                       `json:"apiExportClusterName"`
 			Bound   []apisv1alpha2.BoundResource `json:"boundResources"`
+
+			Conditions []struct {
+				Type   string `json:"type"`
+				Status string `json:"status"`
+			} `json:"conditions"`
 		} `json:"status"`
 	}
 	if err := e.Unmarshal(context.Background(), &in); err != nil {
@@ -409,7 +418,13 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	if ref := in.Spec.Reference.Export; ref != nil {
 		out.Path, out.Name = ref.Path, ref.Name
 		out.Export = ExportName{cluster.Name(in.Status.Cluster), ref.Name}
+		out.Whole = in.Metadata.Labels[apisv1alpha2.ExportLabel] == apisv1alpha2.ExportLabelValue(in.Status.Cluster, ref.Name) &&
+			slices.Contains(in.Metadata.Finalizers, apisv1alpha2.BindingFinalizer)
 	}
+	for _, c := range in.Status.Conditions { // Ready sums up the others, but for warnings
+		out.Whole = out.Whole && c.Status == string(metav1.ConditionTrue)
+	}
+	out.Whole = out.Whole && len(in.Status.Conditions) > 0
 	for _, r := range in.Status.Bound {
 		out.Bound = append(out.Bound, Bound{
 			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},

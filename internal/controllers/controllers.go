@@ -60,5 +60,6 @@ func All(d Deps) []control.Loop {
 		BindingDeletion(d),
 		EndpointSlices(d),
 		BoundDefinitions(d),
+		DefaultBindings(d),
 	}
 }

@@ -13,17 +13,18 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Given holds the custom resources that the server defines in every cluster.
+// Given holds the custom resources that the server defines in every cluster. The kinds of
+// built-in exports are in clusters that bind these; requests to all clusters have them, too.
 type Given struct {
 	workspace *serve.Shape // of all clusters but the server's own
-	root      *serve.Shape // of the root workspace and of requests to all clusters
+	all       *serve.Shape // of requests to all clusters
 	system    *serve.Shape // of the server's own clusters
 }
 
-// NewGiven returns the shapes of the server's own kinds and of further kinds. The tenancy
-// kinds are stored under one identity, and Shards under another.
-func NewGiven(identity, ofShards string, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
-	var every, workspaces, root []serve.Served
+// NewGiven returns the shapes of the server's own kinds and of further kinds. The kinds of
+// built-in exports are stored under the identities of these, by name.
+func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
+	var every, workspaces, all []serve.Served
 	for _, name := range crds.Names() {
 		text, err := crds.YAML(name)
 		if err != nil {
@@ -40,12 +41,11 @@ func NewGiven(identity, ofShards string, further []*apiextensionsv1.CustomResour
 		if err != nil {
 			return nil, err
 		}
-		if crd.Name == tenancy.ShardExport {
-			root = append(root, serve.Served{Content: content, Identity: ofShards})
-		} else if crd.Spec.Group == "core.kcp.io" || crd.Spec.Group == "apis.kcp.io" {
+		switch of, exported := tenancy.BuiltInOf(name); {
+		case exported:
+			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
+		default:
 			every = append(every, serve.Served{Content: content})
-		} else {
-			workspaces = append(workspaces, serve.Served{Content: content, Identity: identity})
 		}
 	}
 	for _, crd := range further {
@@ -56,7 +56,7 @@ func NewGiven(identity, ofShards string, further []*apiextensionsv1.CustomResour
 		workspaces = append(workspaces, serve.Served{Content: content})
 	}
 	workspaces = append(workspaces, every...)
-	return &Given{serve.NewShape(workspaces...), serve.NewShape(slices.Concat(workspaces, root)...), serve.NewShape(every...)}, nil
+	return &Given{serve.NewShape(workspaces...), serve.NewShape(slices.Concat(workspaces, all)...), serve.NewShape(every...)}, nil
 }
 
 // Of returns the shape of the kinds that the server defines in cluster c.
@@ -64,8 +64,8 @@ func (g *Given) Of(c cluster.Name) *serve.Shape {
 	switch {
 	case c == "" || c.System():
 		return g.system
-	case c == cluster.Root || c == cluster.All:
-		return g.root
+	case c == cluster.All:
+		return g.all
 	default:
 		return g.workspace
 	}

@@ -148,7 +148,7 @@ func TestTypesThatCannotBe(t *testing.T) {
 		"children without a path": {"a", `{limitAllowedChildren: {types: [{name: b}]}}`, "spec.limitAllowedChildren.types[0].path must be set"},
 		"parents without a path":  {"a", `{limitAllowedParents: {types: [{name: b, path: root}, {name: b}]}}`, "spec.limitAllowedParents.types[1].path must be set"},
 		"default without a path":  {"a", `{defaultChildWorkspaceType: {name: b}}`, "spec.defaultChildWorkspaceType.path must be set"},
-		"bindings":                {"a", `{defaultAPIBindings: [{export: e, path: root}]}`, "new workspaces do not get bindings yet"},
+		"bindings":                {"a", `{defaultAPIBindings: [{export: e, path: root}]}`, "no permission to bind to export root:e"},
 		"a label that is none":    {"a", `{additionalWorkspaceLabels: {"a b": c}}`, "additionalWorkspaceLabels"},
 		"an initializer a":        {"a", `{initializer: true}`, "has at least 2 characters"},
 		"a label of the system":   {"a", `{additionalWorkspaceLabels: {tenancy.kcp.io/phase: Ready}}`, "repeats the phase"},

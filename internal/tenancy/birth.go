@@ -77,8 +77,12 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 			return nil, apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // the type was deleted after admission
 		}
 	}
+	if _, known := w.Tree.Cluster(parent); !known {
+		w.Tree.fresh(ctx) // another process may have created it just now
+	}
 	for range names {
 		b.cluster = cluster.NewName()
+		w.defaults(ctx, &b, w.Tree.PathOf(parent).Join(ws.Name))
 		y, err := w.conceive(ctx, b, parent, ws, creator)
 		if errors.Is(err, store.ErrChanged) {
 			continue
@@ -86,6 +90,7 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 		if err != nil {
 			return nil, err
 		}
+		b.partial = w.bindBetween(context.WithoutCancel(ctx), b) != nil // a loop makes them
 		// Complete the workspace even if the client disconnects.
 		done, err := w.complete(context.WithoutCancel(ctx), b, y)
 		if err == nil && done == nil {
@@ -101,9 +106,6 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 
 // conceive makes the first transaction of a workspace.
 func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
-	if _, known := w.Tree.Cluster(parent); !known {
-		w.Tree.fresh(ctx) // another process may have created it just now
-	}
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
@@ -116,7 +118,7 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		setLabel(&child.ObjectMeta, tenancyapi.RegionLabel, b.host.Region)
 	}
 	setAnnotation(&child.ObjectMeta, tenancyapi.ChosenClusterAnnotation, string(b.cluster))
-	if b.template == nil || len(b.template.Initializers) == 0 {
+	if len(b.initializers()) == 0 {
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
 	setPhase(child, core.PhaseScheduling, b.now)
@@ -136,7 +138,7 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 			writes = append(writes, admin)
 		}
 	}
-	rev, err := w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
+	rev, err := w.Store.Commit(ctx, append(writes, b.first()...), store.Fence{Cluster: b.cluster, State: store.Active})
 	return &young{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
 }
 
@@ -157,8 +159,9 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 	l.Annotations = map[string]string{core.PathAnnotation: string(path), core.ShardAnnotation: string(w.Shard)}
 	if t := b.template; t != nil {
 		l.Annotations[tenancyapi.TypeAnnotation] = t.String()
-		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
+		l.Spec.Terminators = t.Terminators
 	}
+	l.Spec.Initializers = b.initializers()
 	if groups, ok := ws.Annotations[core.RequiredGroupsAnnotation]; ok {
 		l.Annotations[core.RequiredGroupsAnnotation] = groups
 	}

@@ -167,14 +167,21 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l.Spec.DirectlyDeletable = true
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
+	w.defaults(ctx, &b, cluster.Path(c))
+	if b.bound(w) && len(b.bindings) < 2 { // else a loop says so
+		boundDefaults(l, b.now)
+	}
 	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
-	writes := append(b.namespace(metav1.NamespaceDefault), b.write(LogicalClusters(), stored))
+	writes := slices.Concat(b.namespace(metav1.NamespaceDefault), []store.Write{b.write(LogicalClusters(), stored)}, b.first())
 	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
 	if errors.Is(err, store.ErrChanged) || storage.IsExist(err) {
 		return nil
+	}
+	for i := 1; err == nil && i < len(b.bindings); i++ {
+		_, err = w.Store.Commit(ctx, b.bindings[i:i+1])
 	}
 	return err
 }

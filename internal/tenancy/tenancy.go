@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// Workspaces creates and deletes workspaces. All fields are required.
+// Workspaces creates and deletes workspaces. All fields but Defaults are required.
 type Workspaces struct {
 	Store *store.Store
 	// Resource is the resource of Workspaces, with the identity of their export.
@@ -32,6 +32,8 @@ type Workspaces struct {
 	Shards        *feed.Table[Host]
 	// BaseURL is the URL of the server for clients, without a path.
 	BaseURL string
+	// Defaults makes the default bindings of clusters; nil for none.
+	Defaults Defaults
 	// RootCA has the certificates, in PEM, with which clients in a workspace verify the
 	// server.
 	RootCA string
