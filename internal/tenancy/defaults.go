@@ -172,6 +172,13 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 		about = core.APIBindingsInitialized
 	}
 	exports := t.exports(!first)
+	if first && w.Store.Feed().Ledger().Objects(c, w.Resource)+w.Store.Feed().Ledger().Objects(c, w.TypeResource) > 0 {
+		for _, ref := range everywhere() { // its kinds were served without a binding by an older server
+			if !slices.Contains(exports, ref) {
+				exports = append(exports, ref)
+			}
+		}
+	}
 	if len(exports) == 0 && !first {
 		return nil, nil
 	}
