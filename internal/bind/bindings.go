@@ -251,6 +251,27 @@ func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
+// FindIdentity returns a resource of an identity as most clusters serve it. It takes time
+// proportional to the number of distinct bindings.
+func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (serve.Served, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	uses := map[string]int{} // by UID of the schema
+	most := ""
+	for _, s := range b.shared {
+		for _, bound := range s.Bound {
+			if bound.GroupResource != gr || bound.Identity != identity || s.Deleting {
+				continue
+			}
+			if uses[bound.UID] += s.rows; uses[bound.UID] > uses[most] {
+				most = bound.UID
+			}
+		}
+	}
+	content, ok := b.definitions.Bound(most, false)
+	return serve.Served{Content: content, Identity: identity}, ok
+}
+
 // Reset implements [feed.Follower].
 func (b *Bindings) Reset() {
 	b.mu.Lock()

@@ -211,3 +211,64 @@ func TestDefaultBindingsAreMaintained(t *testing.T) {
 	kept.await(logicalClusters, "", "cluster", func(o *unstructured.Unstructured) bool { return conditionOf(o, "APIBindingsReconciled") == "True" })
 	once.only()
 }
+
+// TestResourcesByIdentity shows lists and watches of an exported resource in all clusters, by
+// the identity in the URL, and that only system:masters get them.
+func TestResourcesByIdentity(t *testing.T) {
+	t.Parallel()
+	provider, one, two, other := exporter(t), newTenant(t), newTenant(t), exporter(t)
+	for _, c := range []*tenant{one, two} {
+		c.create(apiBindings, bindingTo("widgets", provider.name, "widgets"))
+		c.create(sharedWidgets, newWidget("w"))
+	}
+	stranger := newTenant(t)
+	stranger.create(apiBindings, bindingTo("widgets", other.name, "widgets"))
+	stranger.create(sharedWidgets, newWidget("w"))
+	ctx := t.Context()
+	identity := text(must(provider.any.Resource(apiExports).Get(ctx, "widgets", metav1.GetOptions{}))(t), "status", "identityHash")
+	all, r := at(t, provider.server, cluster.All, server.System()), sharedWidgets
+	r.Resource += ":" + identity
+	var got []string
+	for _, o := range must(all.any.Resource(r).List(ctx, metav1.ListOptions{}))(t).Items {
+		got = append(got, o.GetAnnotations()["kcp.io/cluster"])
+	}
+	slices.Sort(got)
+	want := []string{string(one.name), string(two.name)}
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("widgets of the identity in %v, not %v", got, want)
+	}
+	w := must(all.any.Resource(r).Namespace("default").Watch(ctx, metav1.ListOptions{}))(t)
+	defer w.Stop()
+	seen := map[string]bool{}
+	for !seen[string(one.name)] || !seen[string(two.name)] {
+		seen[next(t, w).Object.(*unstructured.Unstructured).GetAnnotations()["kcp.io/cluster"]] = true
+	}
+	if seen[string(stranger.name)] {
+		t.Error("the watch has objects of another identity")
+	}
+	must(one.any.Resource(r).Namespace("default").Get(ctx, "w", metav1.GetOptions{}))(t)
+	if _, err := stranger.any.Resource(r).Namespace("default").Get(ctx, "w", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("an object of another identity in one cluster: %v", err)
+	}
+	configMaps, wrong, empty := core("configmaps"), sharedWidgets, sharedWidgets
+	configMaps.Resource, wrong.Resource, empty.Resource = "configmaps:"+identity, "widgets:x", "widgets:"
+	if _, err := all.any.Resource(configMaps).List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("config maps with an identity: %v", err)
+	}
+	if _, err := all.any.Resource(wrong).List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("an identity that is none: %v", err)
+	}
+	if _, err := all.any.Resource(sharedWidgets).List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("no identity: %v", err)
+	}
+	if _, err := all.any.Resource(empty).List(ctx, metav1.ListOptions{}); !apierrors.IsInternalError(err) {
+		t.Errorf("an empty identity: %v", err)
+	}
+	if err := all.any.Resource(r).Namespace("default").Delete(ctx, "w", metav1.DeleteOptions{}); !apierrors.IsMethodNotSupported(err) {
+		t.Errorf("a write in all clusters: %v", err)
+	}
+	one.allow("mallory")
+	if _, err := at(t, one.server, cluster.All, as("mallory")).any.Resource(r).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a tenant lists all clusters by identity: %v", err)
+	}
+}
