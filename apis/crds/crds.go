@@ -20,6 +20,7 @@ func Names() []string {
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
+		"shards.core.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io",
 		"workspaces.tenancy.kcp.io",
 		"workspacetypes.tenancy.kcp.io",

@@ -5,13 +5,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// validateLocation returns an error if a new workspace asks for another shard than the one
-// that this server is, which has the labels in shard.
-func validateLocation(u *unstructured.Unstructured, shard labels.Set) error {
+// maxSelector is the maximum number of requirements in the selector of a workspace.
+const maxSelector = 20
+
+// validateLocation returns an error if the selector of a workspace is malformed.
+func validateLocation(u *unstructured.Unstructured) error {
 	value, found, err := unstructured.NestedMap(u.Object, "spec", "location", "selector")
 	if err != nil || !found {
 		return nil //nolint:nilerr // it is refused when it is compared with the schema
@@ -20,12 +21,11 @@ func validateLocation(u *unstructured.Unstructured, shard labels.Set) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(value, &selector); err != nil {
 		return fmt.Errorf("spec.location.selector is not a label selector: %w", err)
 	}
-	wanted, err := metav1.LabelSelectorAsSelector(&selector)
-	if err != nil {
-		return fmt.Errorf("spec.location.selector is not a label selector: %w", err)
+	if n := len(selector.MatchLabels) + len(selector.MatchExpressions); n > maxSelector {
+		return fmt.Errorf("spec.location.selector has %d requirements, and the limit is %d", n, maxSelector)
 	}
-	if !wanted.Matches(shard) {
-		return fmt.Errorf("spec.location.selector %q matches no shard: this server has a single one, with the labels %s; leave the selector out", wanted, shard)
+	if _, err := metav1.LabelSelectorAsSelector(&selector); err != nil {
+		return fmt.Errorf("spec.location.selector is not a label selector: %w", err)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -30,6 +31,8 @@ type Sharing struct {
 	Usage func(cluster.Name) (objects, bytes int64)
 	// PathOf returns the canonical path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
+	// RootBinding reports whether a binding of the root workspace is to a built-in export.
+	RootBinding func(name string) bool
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
 	// It is false if there is none.
 	MayBind func(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error)
@@ -42,6 +45,7 @@ type Sharing struct {
 // Rules returns the rules, one for each kind.
 func (s Sharing) Rules() []Rule {
 	return []Rule{
+		{Name: "apis.kcp.io/BuiltIn", Validate: s.builtIn},
 		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
 		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
@@ -131,6 +135,9 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	}
 	if n.Spec.NameValidation == apisv1alpha1.NameIsPathSegment {
 		return r.Forbid(fmt.Errorf("spec.nameValidation must be %s: %s has no effect yet", apisv1alpha1.NameIsSubdomain, apisv1alpha1.NameIsPathSegment))
+	}
+	if gr := (schema.GroupResource{Group: n.Spec.Group, Resource: n.Spec.Names.Plural}); tenancy.IsKind(gr) {
+		return r.Forbid(fmt.Errorf("%s is a kind of the server; choose another group", gr))
 	}
 	if isReserved(n.Spec.Group) {
 		return r.Forbid(fmt.Errorf("%s is a reserved group; choose another", n.Spec.Group))

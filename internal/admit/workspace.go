@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -73,12 +72,17 @@ func Workspaces(types WorkspaceTypes) Rule {
 					return err
 				}
 			}
+			if u, ok := r.GetObject().(*unstructured.Unstructured); ok {
+				if err := validateLocation(u); err != nil {
+					return r.Forbid(err)
+				}
+			}
 			if r.Privileged() {
 				return nil
 			}
 			switch r.GetOperation() {
 			case admission.Create:
-				return validateNew(r, types.Shard.Labels())
+				return validateNew(r)
 			case admission.Update:
 				return validateChange(r)
 			default:
@@ -157,7 +161,7 @@ func setOwner(r Request, u *unstructured.Unstructured) error {
 	return nil
 }
 
-func validateNew(r Request, shard labels.Set) error {
+func validateNew(r Request) error {
 	u, ok := r.GetObject().(*unstructured.Unstructured)
 	if !ok {
 		return nil
@@ -175,9 +179,6 @@ func validateNew(r Request, shard labels.Set) error {
 		if value, _, _ := unstructured.NestedString(u.Object, "spec", field.name); value != "" {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
 		}
-	}
-	if err := validateLocation(u, shard); err != nil {
-		return r.Forbid(err)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
@@ -34,8 +35,8 @@ type WorkspaceTypes struct {
 	// PathOf returns the canonical path of a cluster, and Root its row in the tree.
 	PathOf func(cluster.Name) cluster.Path
 	Root   func(cluster.Name) tenancy.Root
-	// Shard hosts new workspaces.
-	Shard tenancy.Shard
+	// MayBind reports whether a user may bind the export that a reference in a cluster means.
+	MayBind func(context.Context, user.Info, cluster.Name, apisv1alpha2.ExportReference) (bool, error)
 	// MayUse reports whether a user may create workspaces of a type.
 	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
 }
@@ -256,7 +257,7 @@ func (w WorkspaceTypes) Rule() Rule {
 			o.SetAnnotations(annotations)
 			return nil
 		},
-		Validate: func(_ context.Context, r Request) error {
+		Validate: func(ctx context.Context, r Request) error {
 			if !r.Is(workspaceTypes) {
 				return nil
 			}
@@ -284,7 +285,10 @@ func (w WorkspaceTypes) Rule() Rule {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &t); err != nil {
 				return r.Forbid(fmt.Errorf("it is no workspace type: %w", err))
 			}
-			return validateType(r, t.Spec)
+			if err := validateType(r, t.Spec); err != nil {
+				return err
+			}
+			return w.validateBindings(ctx, r, t.Spec)
 		},
 	}
 }
@@ -328,14 +332,33 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if err := validateLabels(r, spec.AdditionalWorkspaceLabels); err != nil {
 		return err
 	}
-	for _, rejected := range []struct {
-		set       bool
-		name, why string
-	}{
-		{len(spec.DefaultAPIBindings) > 0, "defaultAPIBindings", "new workspaces do not get bindings yet; create an APIBinding in each"},
-	} {
-		if rejected.set {
-			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", rejected.name, rejected.why))
+	return nil
+}
+
+// validateBindings refuses default bindings to exports that the user may not bind. Those that
+// the type already has stay: other users than the one who added them may change the rest of it.
+func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec tenancyapi.WorkspaceTypeSpec) error {
+	if n := len(spec.DefaultAPIBindings); n > tenancy.MaxDefaultBindings {
+		return r.Forbid(fmt.Errorf("spec.defaultAPIBindings has %d elements, and the limit is %d", n, tenancy.MaxDefaultBindings))
+	}
+	var old tenancyapi.WorkspaceType
+	if u, ok := r.GetOldObject().(*unstructured.Unstructured); ok && u != nil {
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &old) // of a broken type, all are new
+	}
+	for _, ref := range spec.DefaultAPIBindings {
+		if r.Privileged() || slices.Contains(old.Spec.DefaultAPIBindings, ref) {
+			continue
+		}
+		ok, err := w.MayBind(ctx, r.GetUserInfo(), r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export})
+		if err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
+		}
+		if !ok {
+			path := ref.Path
+			if path == "" {
+				path = string(w.PathOf(r.Cluster))
+			}
+			return r.Forbid(fmt.Errorf("spec.defaultAPIBindings: no permission to bind to export %s:%s", path, ref.Export))
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
@@ -37,7 +38,9 @@ func request(c cluster.Name, resource, name string, old, now map[string]any) Req
 }
 
 func TestTypeRule(t *testing.T) {
-	rule := WorkspaceTypes{PathOf: func(c cluster.Name) cluster.Path { return cluster.Path("root:" + c) }}.Rule()
+	rule := WorkspaceTypes{PathOf: func(c cluster.Name) cluster.Path { return cluster.Path("root:" + c) }, MayBind: func(context.Context, user.Info, cluster.Name, apisv1alpha2.ExportReference) (bool, error) {
+		return false, nil
+	}}.Rule()
 	for name, say := range map[string]struct {
 		in        cluster.Name
 		typ, why  string
@@ -46,7 +49,7 @@ func TestTypeRule(t *testing.T) {
 		"anything":        {"c", "a", "", map[string]any{}, nil},
 		"root in root":    {"root", "root", "", map[string]any{}, nil},
 		"root in another": {"c", "root", "only be in the root workspace", map[string]any{}, nil},
-		"changed to what cannot be": {"c", "a", "new workspaces do not get bindings yet",
+		"a forbidden default binding": {"c", "a", "no permission to bind to export root:c:e",
 			map[string]any{"defaultAPIBindings": []any{map[string]any{"export": "e"}}}, map[string]any{}},
 		"a child without a path":       {"c", "a", "defaultChildWorkspaceType.path must be set", map[string]any{"defaultChildWorkspaceType": map[string]any{"name": "b"}}, nil},
 		"an initializer of one letter": {"c", "a", "at least 2 characters", map[string]any{"initializer": true}, nil},

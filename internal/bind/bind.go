@@ -9,13 +9,10 @@
 package bind
 
 import (
-	"context"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -33,6 +30,7 @@ type APIs struct {
 	Bindings *Bindings
 
 	schemas     *schemas
+	defaults    readyExports
 	store       *store.Store
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -48,6 +46,7 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}
+	w.Defaults = a
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))
 	return a
@@ -58,11 +57,6 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 func (a *APIs) OnUnused(f func(uid string)) {
 	a.Bindings.OnRelease(f)
 	a.schemas.deleted = f
-}
-
-// Bootstrap creates what the server needs to share APIs, unless it exists.
-func (a *APIs) Bootstrap(ctx context.Context) error {
-	return a.workspaces.MakeSystem(ctx, cluster.BoundDefinitions)
 }
 
 func resource(group, plural string) keys.Resource {

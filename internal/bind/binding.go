@@ -40,6 +40,9 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 // Reconcile brings the status of a binding up to date with its export, with the schemas of
 // the export, and with the names that are free in its cluster.
 func (a *APIs) Reconcile(ctx context.Context, c cluster.Name, name string) error {
+	if a.settled(a.Bindings.Get(c, name)) {
+		return nil // as most are: new workspaces have settled bindings
+	}
 	b := &apisv1alpha2.APIBinding{}
 	rev, err := a.store.ReadInto(ctx, BindingResource().Key(c, "", name), b)
 	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
@@ -112,12 +115,17 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	case err != nil:
 		return false, err
 	default:
-		st.BoundResources, st.Phase = bound, apisv1alpha2.PhaseBound
-		s.set(apisv1alpha2.BindingUpToDate)
-		s.set(apisv1alpha2.InitialBindingCompleted)
+		s.complete(bound)
 	}
 	s.claims(export)
 	return s.finish(before), nil
+}
+
+// complete records that the cluster has all resources of the export.
+func (s *settling) complete(bound []apisv1alpha2.BoundResource) {
+	s.binding.Status.BoundResources, s.binding.Status.Phase = bound, apisv1alpha2.PhaseBound
+	s.set(apisv1alpha2.BindingUpToDate)
+	s.set(apisv1alpha2.InitialBindingCompleted)
 }
 
 // export returns the export of the binding, nil if there is none.

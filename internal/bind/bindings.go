@@ -37,8 +37,12 @@ type Binding struct {
 	Bound []Bound
 	// Claims are what the binding grants to the provider.
 	Claims []Claim
+	// Answers is true if there are claims, or answers to claims.
+	Answers bool
 	// Complete is true once the binding was bound.
 	Complete bool
+	// Whole is true if the binding is Ready, and has its label and finalizer.
+	Whole bool
 	// Deleting is true while the binding is being deleted.
 	Deleting bool
 }
@@ -276,6 +280,27 @@ func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
+// FindIdentity returns a resource of an identity as most clusters serve it. It takes time
+// proportional to the number of distinct bindings.
+func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (serve.Served, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	uses := map[string]int{} // by UID of the schema
+	most := ""
+	for _, s := range b.shared {
+		for _, bound := range s.Bound {
+			if bound.GroupResource != gr || bound.Identity != identity || s.Deleting {
+				continue
+			}
+			if uses[bound.UID] += s.rows; uses[bound.UID] > uses[most] {
+				most = bound.UID
+			}
+		}
+	}
+	content, ok := b.definitions.Bound(most, false)
+	return serve.Served{Content: content, Identity: identity}, ok
+}
+
 // Reset implements [feed.Follower].
 func (b *Bindings) Reset() {
 	b.mu.Lock()
@@ -417,27 +442,42 @@ func (b *Bindings) release(s *sharedBinding) {
 func decodeBinding(e feed.Event) (*Binding, error) {
 	var in struct {
 		Metadata struct {
-			DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
+			Labels            map[string]string `json:"labels"`
+			Finalizers        []string          `json:"finalizers"`
 		} `json:"metadata"`
 		Spec struct {
 			Reference apisv1alpha2.BindingReference            `json:"reference"`
 			Claims    []apisv1alpha2.AcceptablePermissionClaim `json:"permissionClaims"`
 		} `json:"spec"`
 		Status struct {
-			Cluster string                         `json:"apiExportClusterName"`
-			Bound   []apisv1alpha2.BoundResource   `json:"boundResources"`
-			Phase   apisv1alpha2.BindingPhase      `json:"phase"`
-			Asked   []apisv1alpha2.PermissionClaim `json:"exportPermissionClaims"`
+			Cluster    string                         `json:"apiExportClusterName"`
+			Bound      []apisv1alpha2.BoundResource   `json:"boundResources"`
+			Phase      apisv1alpha2.BindingPhase      `json:"phase"`
+			Asked      []apisv1alpha2.PermissionClaim `json:"exportPermissionClaims"`
+			Conditions []struct {
+				Type   string `json:"type"`
+				Status string `json:"status"`
+			} `json:"conditions"`
 		} `json:"status"`
 	}
 	if err := e.Unmarshal(context.Background(), &in); err != nil {
 		return nil, err
 	}
-	out := &Binding{Deleting: in.Metadata.DeletionTimestamp != nil, Complete: in.Status.Phase == apisv1alpha2.PhaseBound, Claims: claimsOf(in.Spec.Claims, in.Status.Asked)}
+	out := &Binding{
+		Deleting: in.Metadata.DeletionTimestamp != nil, Complete: in.Status.Phase == apisv1alpha2.PhaseBound,
+		Claims: claimsOf(in.Spec.Claims, in.Status.Asked), Answers: len(in.Spec.Claims)+len(in.Status.Asked) > 0,
+	}
 	if ref := in.Spec.Reference.Export; ref != nil {
 		out.Path, out.Name = ref.Path, ref.Name
 		out.Export = ExportName{cluster.Name(in.Status.Cluster), ref.Name}
+		out.Whole = in.Metadata.Labels[apisv1alpha2.ExportLabel] == apisv1alpha2.ExportLabelValue(in.Status.Cluster, ref.Name) &&
+			slices.Contains(in.Metadata.Finalizers, apisv1alpha2.BindingFinalizer)
 	}
+	for _, c := range in.Status.Conditions { // Ready sums up the others, but for warnings
+		out.Whole = out.Whole && c.Status == string(metav1.ConditionTrue)
+	}
+	out.Whole = out.Whole && len(in.Status.Conditions) > 0
 	for _, r := range in.Status.Bound {
 		out.Bound = append(out.Bound, Bound{
 			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},

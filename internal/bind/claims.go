@@ -201,6 +201,18 @@ func (e *Export) selector(i int) apisv1alpha2.PermissionClaimSelector {
 	return apisv1alpha2.PermissionClaimSelector{MatchAll: true}
 }
 
+// accepted returns answers that accept all claims of the export as it suggests.
+func (e *Export) accepted() []apisv1alpha2.AcceptablePermissionClaim {
+	var all []apisv1alpha2.AcceptablePermissionClaim
+	for i, c := range e.Claims {
+		a := apisv1alpha2.AcceptablePermissionClaim{State: apisv1alpha2.ClaimAccepted}
+		a.PermissionClaim, a.Selector = *c.DeepCopy(), e.selector(i)
+		a.DefaultSelector = nil
+		all = append(all, a)
+	}
+	return all
+}
+
 // String names the resource for people.
 func (c Claimed) String() string {
 	if c.Identity == "" {

@@ -193,7 +193,7 @@ func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tena
 	said := ""
 	err := srv.follow(limited, path, w, func(now *tenancy.Workspace) (bool, error) {
 		w = now
-		if left := initializing(now); left != "" && left != said {
+		if left := pending(now); left != "" && left != said {
 			said = left
 			a.print.note("%s", left)
 		}
@@ -214,8 +214,11 @@ func (a *app) await(ctx context.Context, srv *server, path cluster.Path, w *tena
 	return w, err
 }
 
-// initializing returns a message about the initializers that w waits for, or nothing.
-func initializing(w *tenancy.Workspace) string {
+// pending returns a message about the shard or the initializers that w waits for, or nothing.
+func pending(w *tenancy.Workspace) string {
+	if c := w.Status.Conditions.Get(tenancy.WorkspaceScheduled); w.Status.Phase == core.PhaseScheduling && c != nil && c.Reason == tenancy.Unschedulable {
+		return "Waiting for a shard. " + c.Message
+	}
 	if w.Status.Phase != core.PhaseInitializing || len(w.Status.Initializers) == 0 {
 		return ""
 	}

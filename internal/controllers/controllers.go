@@ -40,6 +40,7 @@ type Deps struct {
 // the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
 	return []control.Loop{
+		Scheduling(d),
 		Completion(d),
 		Addresses(d),
 		WorkspaceTypes(d),
@@ -59,5 +60,6 @@ func All(d Deps) []control.Loop {
 		BindingDeletion(d),
 		EndpointSlices(d),
 		BoundDefinitions(d),
+		DefaultBindings(d),
 	}
 }

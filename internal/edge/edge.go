@@ -58,7 +58,7 @@ func WithCluster(next http.Handler, resolve Resolver, clusterless []string) http
 			return
 		}
 		if at == string(cluster.All) {
-			next.ServeHTTP(w, InCluster(req, cluster.All, path))
+			withIdentity(w, InCluster(req, cluster.All, path), next)
 			return
 		}
 		p, err := ParsePath(at)
@@ -74,7 +74,7 @@ func WithCluster(next http.Handler, resolve Resolver, clusterless []string) http
 		if _, direct := p.Name(); !direct && missing == "" {
 			req = req.WithContext(context.WithValue(req.Context(), pathKey{}, p))
 		}
-		next.ServeHTTP(w, InCluster(req, name, path))
+		withIdentity(w, InCluster(req, name, path), next)
 	})
 }
 

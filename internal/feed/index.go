@@ -7,6 +7,7 @@ import (
 	"github.com/google/btree"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 )
 
 // indexDegree is the width of the nodes of an index, as in etcd's own index.
@@ -65,6 +66,21 @@ func (t *Table[T]) By(value string, c cluster.Name) []T {
 		if i, ok := search(t.rows.of(c), e.object); ok {
 			all = append(all, t.rows.of(c)[i].value)
 		}
+		return true
+	})
+	return all
+}
+
+// KeysBy returns the keys of all rows that have a value in the index.
+func (t *Table[T]) KeysBy(value string) []keys.Key {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var all []keys.Key
+	t.index.entries.AscendGreaterOrEqual(indexEntry{value: value}, func(e indexEntry) bool {
+		if e.value != value {
+			return false
+		}
+		all = append(all, t.resource.Key(e.cluster, e.namespace, e.name))
 		return true
 	})
 	return all

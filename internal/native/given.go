@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -9,18 +10,21 @@ import (
 	"github.com/unforked/kcp/apis/crds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Given holds the custom resources that the server defines in every cluster.
+// Given holds the custom resources that the server defines in every cluster. The kinds of
+// built-in exports are in clusters that bind these; requests to all clusters have them, too.
 type Given struct {
 	workspace *serve.Shape // of all clusters but the server's own
+	all       *serve.Shape // of requests to all clusters
 	system    *serve.Shape // of the server's own clusters
 }
 
-// NewGiven returns the shapes of the server's own kinds and of further kinds. The tenancy
-// kinds are stored under the identity.
-func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
-	var every, workspaces []serve.Served
+// NewGiven returns the shapes of the server's own kinds and of further kinds. The kinds of
+// built-in exports are stored under the identities of these, by name.
+func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
+	var every, workspaces, all []serve.Served
 	for _, name := range crds.Names() {
 		text, err := crds.YAML(name)
 		if err != nil {
@@ -37,10 +41,11 @@ func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefiniti
 		if err != nil {
 			return nil, err
 		}
-		if crd.Spec.Group == "core.kcp.io" || crd.Spec.Group == "apis.kcp.io" {
+		switch of, exported := tenancy.BuiltInOf(name); {
+		case exported:
+			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
+		default:
 			every = append(every, serve.Served{Content: content})
-		} else {
-			workspaces = append(workspaces, serve.Served{Content: content, Identity: identity})
 		}
 	}
 	for _, crd := range further {
@@ -50,13 +55,18 @@ func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefiniti
 		}
 		workspaces = append(workspaces, serve.Served{Content: content})
 	}
-	return &Given{serve.NewShape(append(workspaces, every...)...), serve.NewShape(every...)}, nil
+	workspaces = append(workspaces, every...)
+	return &Given{serve.NewShape(workspaces...), serve.NewShape(slices.Concat(workspaces, all)...), serve.NewShape(every...)}, nil
 }
 
 // Of returns the shape of the kinds that the server defines in cluster c.
 func (g *Given) Of(c cluster.Name) *serve.Shape {
-	if c == "" || c.System() {
+	switch {
+	case c == "" || c.System():
 		return g.system
+	case c == cluster.All:
+		return g.all
+	default:
+		return g.workspace
 	}
-	return g.workspace
 }

@@ -86,6 +86,10 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 			return
 		}
+		if identity, ok := requestedIdentity(req.Context()); ok {
+			p.identified(w, req, info, identity)
+			return
+		}
 		gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 		if p.config.Native(gr) {
 			next.ServeHTTP(w, req)
@@ -110,9 +114,14 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 			}
 			return
 		}
-		req = req.WithContext(store.WithIdentity(req.Context(), found.Identity))
-		p.serve(w, p.conditional(req, info, found), found)
+		p.found(w, req, info, found)
 	})
+}
+
+// found serves a request for a resource.
+func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
+	req = req.WithContext(store.WithIdentity(req.Context(), f.Identity))
+	p.serve(w, p.conditional(req, info, f), f)
 }
 
 // conditional makes a write conditional on the evidence for its resource, so that the

@@ -29,10 +29,19 @@ func unserved(gr schema.GroupResource) error {
 	if slices.Contains(kubernetesGroups(), gr.Group) {
 		why = "workspaces run no containers, and this one serves no"
 	}
+	return notServed(gr, fmt.Sprintf("%s %s; "+
+		`"kubectl api-resources" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)`, why, gr))
+}
+
+// unservedIdentity returns the error for a resource with an identity that nobody binds.
+func unservedIdentity(gr schema.GroupResource, identity string) error {
+	return notServed(gr, fmt.Sprintf("no APIBinding has %s of the identity %.64q; status.identityHash of the APIExport has it", gr, identity))
+}
+
+func notServed(gr schema.GroupResource, why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-		Message: fmt.Sprintf("the server could not find the requested resource: %s %s; "+
-			`"kubectl api-resources" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)`, why, gr),
+		Message: "the server could not find the requested resource: " + why,
 		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Causes: []metav1.StatusCause{
 			{Type: metav1.CauseTypeUnexpectedServerResponse, Message: "404 page not found"},
 		}},

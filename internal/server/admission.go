@@ -40,14 +40,14 @@ func (s *Server) admission() admit.Rules {
 	definitions := admit.Definitions{
 		Served: func(c cluster.Name, gr schema.GroupResource) bool {
 			_, given := s.given.Of(c).Find(gr)
-			return given || s.isOwn(gr)
+			return given || tenancy.IsKind(gr) || s.isOwn(gr)
 		},
 		Usage: s.usage(serve.CustomResourceDefinitions()),
 	}
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
-		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, Shard: s.config.Shard,
+		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind,
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
@@ -64,11 +64,13 @@ func (s *Server) admission() admit.Rules {
 	}
 	sharing := admit.Sharing{
 		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
 	}
 	return append(admit.Rules{
 		admit.Cluster(),
 		types.Rule(),
 		admit.Workspaces(types),
+		admit.Shards(s.config.Shard),
 		admit.LogicalClusters(),
 		admit.ForceDelete(),
 		admit.WorkspaceAuthentications(),

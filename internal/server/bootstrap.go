@@ -17,11 +17,16 @@ import (
 // prepareTree reads the identity of the workspaces API, or creates it at the first start.
 // All parts that depend on the identity are built here.
 func (s *Server) prepareTree(ctx context.Context) error {
-	identity, err := tenancy.Identity(ctx, s.store, string(s.ca))
-	if err != nil {
-		return err
+	identities := map[string]string{}
+	for _, b := range tenancy.BuiltIns() {
+		var err error
+		if identities[b.Name], err = tenancy.Identity(ctx, s.store, string(s.ca), b.Name); err != nil {
+			return err
+		}
 	}
-	if s.given, err = native.NewGiven(identity, s.config.Kinds); err != nil {
+	identity := identities[tenancy.Export]
+	var err error
+	if s.given, err = native.NewGiven(identities, s.config.Kinds); err != nil {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
@@ -29,7 +34,9 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	types := tenancy.TypeResource(identity)
 	s.types = tenancy.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
 	s.store.SetTenant(s.tree.Tenant)
+	shards := tenancy.ShardResource(identities[tenancy.ShardExport])
 	s.workspaces = &tenancy.Workspaces{
+		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}

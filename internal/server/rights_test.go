@@ -46,6 +46,7 @@ func TestAnInitializerIsTheCreatorInOneWorkspaceAlone(t *testing.T) {
 	ws := workspace("w")
 	_ = unstructured.SetNestedStringMap(ws.Object, map[string]string{"name": "web", "path": string(evil.name)}, "spec", "type") // a map of strings cannot fail
 	ws = must(at(t, victim.server, victim.name, alice.info).any.Resource(workspaces).Create(ctx, ws, metav1.CreateOptions{}))(t)
+	victim.binding(ws)
 	w := at(t, victim.server, clusterOf(ws), alice.info)
 	v := evil.initializing(id, mallory.info)
 	kube := v.kube(w.name)

@@ -397,6 +397,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
 	}
+	if err := s.workspaces.Announce(ctx); err != nil {
+		return fmt.Errorf("announce this shard: %w", err)
+	}
 	if err := s.apis.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("prepare the sharing of APIs: %w", err)
 	}

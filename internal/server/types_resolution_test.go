@@ -17,9 +17,9 @@ func TestTypeIsFoundWhereItIsAskedFor(t *testing.T) {
 	top := newTenant(t)
 	top.defineType("shared", `{}`)
 	top.defineType("hidden", `{}`)
-	mid := top.inside(top.makeWorkspace(of("mid", "", "shared")))
+	mid := top.binding(top.makeWorkspace(of("mid", "", "shared")))
 	mid.defineType("hidden", `{additionalWorkspaceLabels: {from: mid}}`)
-	low := mid.inside(mid.makeWorkspace(of("low", "", "shared")))
+	low := mid.binding(mid.makeWorkspace(of("low", "", "shared")))
 
 	path := string(top.name) + ":mid"
 	for i, say := range []struct{ path, typ, want, label string }{
@@ -48,13 +48,13 @@ func TestTypeThatIsNotGiven(t *testing.T) {
 	here := string(top.name)
 	top.defineType("leaf", `{}`)
 	top.defineType("branch", `{defaultChildWorkspaceType: {name: leaf, path: `+here+`}}`)
-	branch := top.inside(top.makeWorkspace(of("branch", "", "branch")))
+	branch := top.binding(top.makeWorkspace(of("branch", "", "branch")))
 	leaf := branch.makeWorkspace(workspace("leaf"))
 	if got := text(leaf, "spec", "type", "path") + ":" + text(leaf, "spec", "type", "name"); got != here+":leaf" {
 		t.Errorf("a workspace that asks for no type is of %s", got)
 	}
 	// The default is not inherited: the type leaf has none.
-	if ws := branch.inside(leaf).makeWorkspace(workspace("below")); text(ws, "spec", "type", "name") != "universal" {
+	if ws := branch.binding(leaf).makeWorkspace(workspace("below")); text(ws, "spec", "type", "name") != "universal" {
 		t.Errorf("below the leaf is a %s", text(ws, "spec", "type", "name"))
 	}
 	// A missing type of the parent blocks creations until it exists again.
@@ -122,12 +122,12 @@ func TestWhichWorkspacesMayBeWhere(t *testing.T) {
 	c.defineType("member", `{limitAllowedParents: {types: [{name: group, path: `+here+`}]}}`)
 	c.defineType("chief", `{extend: {with: [{name: member}]}}`)
 	c.defineType("leaf", `{limitAllowedChildren: {none: true}}`)
-	group := c.inside(c.makeWorkspace(of("group", "", "group")))
+	group := c.binding(c.makeWorkspace(of("group", "", "group")))
 	group.makeWorkspace(of("m", "", "member"))
 	group.makeWorkspace(of("chief", "", "chief")) // it extends member
 	group.refuses(of("p", "", "plain"), fmt.Sprintf("only allows [%s:member] child workspaces, but child type %q only implements [%s:plain]", here, here+":plain", here))
 	c.refuses(of("m", "", "member"), "the parent has no type")
-	plain := c.inside(c.makeWorkspace(of("plain", "", "plain")))
+	plain := c.binding(c.makeWorkspace(of("plain", "", "plain")))
 	plain.refuses(of("chief", "", "chief"), fmt.Sprintf("only allows [%s:group] parent workspaces, but parent type %q only implements [%s:plain]", here, here+":plain", here))
-	c.inside(c.makeWorkspace(of("leaf", "", "leaf"))).refuses(workspace("x"), "cannot have any children")
+	c.binding(c.makeWorkspace(of("leaf", "", "leaf"))).refuses(workspace("x"), "cannot have any children")
 }

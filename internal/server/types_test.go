@@ -66,6 +66,15 @@ func (c *tenant) inside(ws *unstructured.Unstructured) *tenant {
 	return at(c.t, c.server, clusterOf(ws), server.System())
 }
 
+// binding returns the cluster of a workspace whose type does not extend universal, after it was
+// bound to the API of workspaces.
+func (c *tenant) binding(ws *unstructured.Unstructured) *tenant {
+	c.t.Helper()
+	in := c.inside(ws)
+	in.create(apiBindings, bindingTo("tenancy", cluster.Root, "tenancy.kcp.io"))
+	return in
+}
+
 func (c *tenant) own() *unstructured.Unstructured {
 	c.t.Helper()
 	return must(c.any.Resource(logicalClusters).Get(c.t.Context(), "cluster", metav1.GetOptions{}))(c.t)
@@ -148,7 +157,6 @@ func TestTypesThatCannotBe(t *testing.T) {
 		"children without a path": {"a", `{limitAllowedChildren: {types: [{name: b}]}}`, "spec.limitAllowedChildren.types[0].path must be set"},
 		"parents without a path":  {"a", `{limitAllowedParents: {types: [{name: b, path: root}, {name: b}]}}`, "spec.limitAllowedParents.types[1].path must be set"},
 		"default without a path":  {"a", `{defaultChildWorkspaceType: {name: b}}`, "spec.defaultChildWorkspaceType.path must be set"},
-		"bindings":                {"a", `{defaultAPIBindings: [{export: e, path: root}]}`, "new workspaces do not get bindings yet"},
 		"a label that is none":    {"a", `{additionalWorkspaceLabels: {"a b": c}}`, "additionalWorkspaceLabels"},
 		"an initializer a":        {"a", `{initializer: true}`, "has at least 2 characters"},
 		"a label of the system":   {"a", `{additionalWorkspaceLabels: {tenancy.kcp.io/phase: Ready}}`, "repeats the phase"},

@@ -36,6 +36,7 @@ func (s *Server) newViews() (*view.Views, error) {
 	})
 	s.exports = view.NewExports(view.ExportsConfig{
 		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Limit: func(ctx context.Context, at cluster.Name, a authorizer.Attributes) (bool, error) {
 			return s.authz.Limits(ctx, at, a)
 		},

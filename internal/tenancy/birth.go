@@ -57,41 +57,55 @@ func (w *Workspaces) Create(ctx context.Context, parent cluster.Name, obj *unstr
 	if ws.Spec.Mount != nil {
 		return w.createMounted(ctx, parent, ws, obj)
 	}
-	creator := creatorFrom(ctx)
+	host, fits := w.host(ws)
+	if !fits {
+		return w.createUnscheduled(ctx, parent, ws, obj)
+	}
 	b := w.birth("", metav1.Now())
+	b.host = host
+	done, err := w.place(ctx, b, parent, ws, creatorFrom(ctx))
+	if err == nil {
+		obj.Object = done.Object
+	}
+	return err
+}
+
+// place gives a Workspace its cluster on the shard of b, and returns the Workspace.
+func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (_ *unstructured.Unstructured, err error) {
 	if ws.Spec.Type != nil {
 		if b.template, err = w.Types.Template(ctx, parent, *ws.Spec.Type); err != nil {
-			return apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // the type was deleted after admission
+			return nil, apierrors.NewForbidden(w.Resource.GroupResource(), ws.Name, err) // the type was deleted after admission
 		}
+	}
+	if _, known := w.Tree.Cluster(parent); !known {
+		w.Tree.fresh(ctx) // another process may have created it just now
 	}
 	for range names {
 		b.cluster = cluster.NewName()
+		w.defaults(ctx, &b, w.Tree.PathOf(parent).Join(ws.Name))
 		y, err := w.conceive(ctx, b, parent, ws, creator)
 		if errors.Is(err, store.ErrChanged) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
+		b.partial = w.bindBetween(context.WithoutCancel(ctx), b) != nil // a loop makes them
 		// Complete the workspace even if the client disconnects.
 		done, err := w.complete(context.WithoutCancel(ctx), b, y)
 		if err == nil && done == nil {
-			return apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted during its creation"))
+			return nil, apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted during its creation"))
 		}
 		if err != nil {
-			return fmt.Errorf("workspace %s was created but is not ready: %w", ws.Name, err)
+			return nil, fmt.Errorf("workspace %s was created but is not ready: %w", ws.Name, err)
 		}
-		obj.Object = done.Object
-		return nil
+		return done, nil
 	}
-	return fmt.Errorf("no unused name for the cluster of workspace %s", ws.Name)
+	return nil, fmt.Errorf("no unused name for the cluster of workspace %s", ws.Name)
 }
 
 // conceive makes the first transaction of a workspace.
 func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
-	if _, known := w.Tree.Cluster(parent); !known {
-		w.Tree.fresh(ctx) // another process may have created it just now
-	}
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
@@ -100,8 +114,11 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		child.Finalizers = append(child.Finalizers, core.LogicalClusterFinalizer)
 	}
 	w.Shard.hosts(&child.ObjectMeta)
+	if b.host.Region != "" {
+		setLabel(&child.ObjectMeta, tenancyapi.RegionLabel, b.host.Region)
+	}
 	setAnnotation(&child.ObjectMeta, tenancyapi.ChosenClusterAnnotation, string(b.cluster))
-	if b.template == nil || len(b.template.Initializers) == 0 {
+	if len(b.initializers()) == 0 {
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
 	setPhase(child, core.PhaseScheduling, b.now)
@@ -115,13 +132,13 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		return nil, err
 	}
 	writes := append(b.namespace(metav1.NamespaceDefault),
-		store.Write{Resource: w.Resource, Cluster: parent, Object: stored}, b.write(LogicalClusters(), lc))
+		store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: b.at}, b.write(LogicalClusters(), lc))
 	if creator != nil && creator.GetName() != "" {
 		if admin := b.admin(w.NameElsewhere(parent, creator)); w.Store.Serves(admin.Resource) {
 			writes = append(writes, admin)
 		}
 	}
-	rev, err := w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
+	rev, err := w.Store.Commit(ctx, append(writes, b.first()...), store.Fence{Cluster: b.cluster, State: store.Active})
 	return &young{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
 }
 
@@ -142,8 +159,9 @@ func (w *Workspaces) logicalCluster(b birth, parent cluster.Name, path cluster.P
 	l.Annotations = map[string]string{core.PathAnnotation: string(path), core.ShardAnnotation: string(w.Shard)}
 	if t := b.template; t != nil {
 		l.Annotations[tenancyapi.TypeAnnotation] = t.String()
-		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
+		l.Spec.Terminators = t.Terminators
 	}
+	l.Spec.Initializers = b.initializers()
 	if groups, ok := ws.Annotations[core.RequiredGroupsAnnotation]; ok {
 		l.Annotations[core.RequiredGroupsAnnotation] = groups
 	}

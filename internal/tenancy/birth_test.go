@@ -48,13 +48,14 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	} {
 		s.Values().Register(keys.NativeResource(gr), values.Codec{Codec: codec})
 	}
-	identity, err := Identity(t.Context(), s, "certificates")
+	identity, err := Identity(t.Context(), s, "certificates", Export)
 	if err != nil {
 		t.Fatal(err)
 	}
 	resource := WorkspaceResource(identity)
 	types := TypeResource(identity)
 	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: "certificates", Shard: "east",
+		ShardResource: ShardResource(""), Shards: NewShards(s, ShardResource("")),
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
 	w.Types = NewTypes(s, types, w.Tree, url)
 	s.OnWrite(resource, DeriveWorkspace)
@@ -63,6 +64,9 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 		t.Fatal(err)
 	}
 	if err := w.Bootstrap(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Announce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return w

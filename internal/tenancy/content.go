@@ -37,6 +37,13 @@ type birth struct {
 	rootCA  string
 	// template is that of the type of the workspace, nil if it has none.
 	template *Template
+	// host is the shard of the cluster. at is the revision of an existing Workspace.
+	host Host
+	at   int64
+	// bindings are the writes of the default bindings. unbound is set if some cannot be bound
+	// yet, and partial if some are missing. made is set once these are known.
+	bindings               []store.Write
+	made, unbound, partial bool
 }
 
 func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {

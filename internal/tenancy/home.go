@@ -61,7 +61,7 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 				return nil, err
 			}
 			// Complete the home even if the client disconnects.
-			err = w.conceiveHome(context.WithoutCancel(ctx), b, name, u)
+			err = w.conceiveHome(context.WithoutCancel(ctx), &b, name, u)
 		case l.Spec.CreatedBy == nil || l.Spec.CreatedBy.Username != name:
 			return nil, ErrHomeless // the name of another user has the same hash
 		case l.DeletionTimestamp != nil:
@@ -81,7 +81,7 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 }
 
 // conceiveHome makes the first transaction of a home.
-func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u user.Info) error {
+func (w *Workspaces) conceiveHome(ctx context.Context, b *birth, name string, u user.Info) error {
 	owner, err := json.Marshal(core.UserInfo{Username: name})
 	if err != nil {
 		return err
@@ -98,8 +98,10 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	l.Spec.CreatedBy = &core.UserInfo{Username: name, UID: u.GetUID(), Groups: u.GetGroups()}
 	// Without the type, users get a home without initializers.
 	if t, err := w.Types.Template(ctx, cluster.Root, tenancyapi.WorkspaceTypeReference{Name: homeType, Path: string(cluster.Root)}); err == nil {
-		l.Spec.Initializers, l.Spec.Terminators = t.Initializers, t.Terminators
+		b.template, l.Spec.Terminators = t, t.Terminators
 	}
+	w.defaults(ctx, b, cluster.HomePath(name))
+	l.Spec.Initializers = b.initializers()
 	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
 	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
@@ -110,21 +112,29 @@ func (w *Workspaces) conceiveHome(ctx context.Context, b birth, name string, u u
 	if admin := b.admin(name); w.Store.Serves(admin.Resource) {
 		writes = append(writes, admin)
 	}
-	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: b.cluster, State: store.Active})
-	return err
+	if _, err = w.Store.Commit(ctx, append(writes, b.first()...), store.Fence{Cluster: b.cluster, State: store.Active}); err != nil {
+		b.made = false
+		return err
+	}
+	b.partial = w.bindBetween(ctx, *b) != nil // a loop makes them
+	return nil
 }
 
 // completeAlone makes the second transaction of a cluster without a Workspace. It does
 // nothing if the cluster is complete or being deleted.
 func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.LogicalCluster, rev int64) error {
-	if l.DeletionTimestamp != nil || !advance(l, nil, b.now) {
+	if l.DeletionTimestamp != nil {
+		return nil
+	}
+	defaulted := b.bound(w) && boundDefaults(l, b.now)
+	if !advance(l, nil, b.now) && !defaulted {
 		return nil
 	}
 	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
-	system, err := w.missing(ctx, b.namespace(metav1.NamespaceSystem))
+	system, err := w.missing(ctx, append(b.namespace(metav1.NamespaceSystem), b.last()...))
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,9 @@ func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, err
 func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
 	rev := y.workspaceAt
 	unfinished := y.unfinished()
+	if unfinished && b.bound(w) {
+		boundDefaults(y.cluster, b.now)
+	}
 	changed := y.cluster.DeletionTimestamp == nil && advance(y.cluster, y.workspace, b.now)
 	done, err := values.Unstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
@@ -222,10 +225,12 @@ func (w *Workspaces) write(ctx context.Context, b birth, y *young, unfinished bo
 	if !unfinished {
 		return w.Store.Commit(ctx, last)
 	}
+	last = append(last, b.last()...)
 	system := b.namespace(metav1.NamespaceSystem)
 	rev, err := w.Store.Commit(ctx, append(system, last...))
 	if storage.IsExist(err) {
-		if system, err = w.missing(ctx, system); err == nil {
+		if system, err = w.missing(ctx, append(system, b.last()...)); err == nil {
+			last = last[:len(last)-len(b.last())]
 			rev, err = w.Store.Commit(ctx, append(system, last...))
 		}
 	}

@@ -25,6 +25,8 @@ import (
 )
 
 const (
+	// ShardExport is the name of the export of Shards.
+	ShardExport = "shards.core.kcp.io"
 	// ExportsNamespace has the secrets of the identities of exports.
 	ExportsNamespace = "kcp-system"
 	// Export is the name of the export of Workspaces.
@@ -35,41 +37,41 @@ const (
 	bootstrapper = "system:kcp-bootstrapper"
 )
 
-// Identity returns the identity of the export of Workspaces: the SHA-256 of a secret in the
-// root workspace. The first start creates the secret.
-func Identity(ctx context.Context, s *store.Store, rootCA string) (string, error) {
+// Identity returns the identity of a built-in export: the SHA-256 of a secret in the root
+// workspace. The first start that has the export creates the secret.
+func Identity(ctx context.Context, s *store.Store, rootCA, export string) (string, error) {
 	if err := fence(ctx, s, cluster.Root); err != nil {
 		return "", err
 	}
-	secret, err := identitySecret(ctx, s)
+	secret, err := identitySecret(ctx, s, export)
 	if err != nil {
 		return "", err
 	}
 	if secret == nil {
-		if _, rev, err := s.Read(ctx, keys.Key{Resource: LogicalClusters(), Cluster: cluster.Root, Name: core.LogicalClusterName}); err != nil || rev != 0 {
-			return "", errors.Join(fmt.Errorf("secret %s/%s in the root workspace is missing: restore a backup of etcd, as the workspaces are stored under the hash of the secret", ExportsNamespace, Export), err)
+		if _, rev, err := s.Read(ctx, keys.Key{Resource: LogicalClusters(), Cluster: cluster.Root, Name: core.LogicalClusterName}); err != nil || rev != 0 && export == Export {
+			return "", errors.Join(fmt.Errorf("secret %s/%s in the root workspace is missing: restore a backup of etcd, as the workspaces are stored under the hash of the secret", ExportsNamespace, export), err)
 		}
 		b := birth{now: metav1.Now().Rfc3339Copy(), cluster: cluster.Root, rootCA: rootCA}
-		secret = &corev1.Secret{ObjectMeta: b.meta(ExportsNamespace, Export), Type: corev1.SecretTypeOpaque,
+		secret = &corev1.Secret{ObjectMeta: b.meta(ExportsNamespace, export), Type: corev1.SecretTypeOpaque,
 			Data: map[string][]byte{IdentityKey: []byte(rand.Text() + rand.Text())}}
 		err := ensure(ctx, s, append(b.namespace(ExportsNamespace), b.write(native("", "secrets"), secret))...)
 		if err != nil {
 			return "", err
 		}
-		if secret, err = identitySecret(ctx, s); err != nil {
+		if secret, err = identitySecret(ctx, s, export); err != nil {
 			return "", err
 		}
 	}
 	key := secret.Data[IdentityKey]
 	if len(key) == 0 {
-		return "", fmt.Errorf("secret %s/%s in the root workspace has no %q: restore it from a backup, as the workspaces are stored under its hash", ExportsNamespace, Export, IdentityKey)
+		return "", fmt.Errorf("secret %s/%s in the root workspace has no %q: restore it from a backup, as its objects are stored under its hash", ExportsNamespace, export, IdentityKey)
 	}
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:]), nil
 }
 
-func identitySecret(ctx context.Context, s *store.Store) (*corev1.Secret, error) {
-	o, _, err := s.Read(ctx, keys.Key{Resource: native("", "secrets"), Cluster: cluster.Root, Namespace: ExportsNamespace, Name: Export})
+func identitySecret(ctx context.Context, s *store.Store, export string) (*corev1.Secret, error) {
+	o, _, err := s.Read(ctx, keys.Key{Resource: native("", "secrets"), Cluster: cluster.Root, Namespace: ExportsNamespace, Name: export})
 	if err != nil || o == nil {
 		return nil, err
 	}
@@ -165,14 +167,21 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l.Spec.DirectlyDeletable = true
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
+	w.defaults(ctx, &b, cluster.Path(c))
+	if b.bound(w) && len(b.bindings) < 2 { // else a loop says so
+		boundDefaults(l, b.now)
+	}
 	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return err
 	}
-	writes := append(b.namespace(metav1.NamespaceDefault), b.write(LogicalClusters(), stored))
+	writes := slices.Concat(b.namespace(metav1.NamespaceDefault), []store.Write{b.write(LogicalClusters(), stored)}, b.first())
 	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
 	if errors.Is(err, store.ErrChanged) || storage.IsExist(err) {
 		return nil
+	}
+	for i := 1; err == nil && i < len(b.bindings); i++ {
+		_, err = w.Store.Commit(ctx, b.bindings[i:i+1])
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -17,9 +16,6 @@ type Shard string
 
 // RootShard hosts the root workspace.
 const RootShard Shard = "root"
-
-// Labels returns the labels by which workspaces select the shard.
-func (s Shard) Labels() labels.Set { return labels.Set{"name": string(s)} }
 
 // hash returns the first eight characters of the base36 form of the SHA-224 of the name.
 func (s Shard) hash() string {

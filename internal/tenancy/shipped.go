@@ -47,8 +47,13 @@ func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
 
 // use returns the writes that let all authenticated users use a type.
 func (b birth) use(name string) []store.Write {
-	meta := b.meta("", "system:kcp:"+name+"-workspacetype-use")
 	rule := rbacv1.PolicyRule{Verbs: []string{"use"}, APIGroups: []string{tenancyapi.GroupVersion.Group}, Resources: []string{"workspacetypes"}, ResourceNames: []string{name}}
+	return b.allow("system:kcp:"+name+"-workspacetype-use", rule)
+}
+
+// allow returns the writes of a role and its binding that give all authenticated users a right.
+func (b birth) allow(name string, rule rbacv1.PolicyRule) []store.Write {
+	meta := b.meta("", name)
 	return []store.Write{
 		b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}),
 		b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
@@ -88,7 +93,7 @@ func shippedTypes() []*tenancyapi.WorkspaceType {
 	}
 	universal := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: Universal}}
 	child := rooted(Universal)
-	universal.Spec.Initializer, universal.Spec.DefaultChildWorkspaceType = true, &child
+	universal.Spec.Initializer, universal.Spec.DefaultChildWorkspaceType, universal.Spec.DefaultAPIBindings = true, &child, everywhere()
 	return []*tenancyapi.WorkspaceType{
 		extending("root", "organization", noParent, nil),
 		extending("home", Universal, noParent, nil),

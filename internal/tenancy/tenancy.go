@@ -11,11 +11,12 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// Workspaces creates and deletes workspaces. All fields are required.
+// Workspaces creates and deletes workspaces. All fields but Defaults are required.
 type Workspaces struct {
 	Store *store.Store
 	// Resource is the resource of Workspaces, with the identity of their export.
@@ -26,8 +27,13 @@ type Workspaces struct {
 	Types        *Types
 	// Shard hosts the clusters that are created.
 	Shard Shard
+	// ShardResource is the resource of Shards, and Shards has those of the root workspace.
+	ShardResource keys.Resource
+	Shards        *feed.Table[Host]
 	// BaseURL is the URL of the server for clients, without a path.
 	BaseURL string
+	// Defaults makes the default bindings of clusters; nil for none.
+	Defaults Defaults
 	// RootCA has the certificates, in PEM, with which clients in a workspace verify the
 	// server.
 	RootCA string

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -50,6 +51,8 @@ type Root struct {
 	Whole bool
 	// Ending is true while the cluster is being deleted.
 	Ending bool
+	// Defaulted is true once the default bindings of the type were made.
+	Defaulted bool
 	// Phase is from the status. RequiredGroups is the annotation with the groups that
 	// users must have.
 	Phase          core.Phase
@@ -85,7 +88,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				}
 			}
 			return child, nil
-		}),
+		}).IndexBy(Child.waiting),
 		clusters: feed.NewCustomTable(s.Feed(), LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
 				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
@@ -93,6 +96,9 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
 				Inactive: isInactive(l.Metadata.Annotations),
+				Defaulted: slices.ContainsFunc(l.Status.Conditions, func(c conditionForm) bool {
+					return c.Type == string(core.APIBindingsInitialized) && c.Status == string(metav1.ConditionTrue)
+				}),
 				StaleURL: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
@@ -160,7 +166,12 @@ type (
 			URL          string             `json:"URL"`
 			Initializers []core.Initializer `json:"initializers"`
 			Terminators  []core.Terminator  `json:"terminators"`
+			Conditions   []conditionForm    `json:"conditions"`
 		} `json:"status"`
+	}
+	conditionForm struct {
+		Type   string `json:"type"`
+		Status string `json:"status"`
 	}
 )
 

@@ -122,6 +122,7 @@ type Template struct {
 	// server itself implements.
 	Initializers []core.Initializer
 	Terminators  []core.Terminator
+	defaults     []defaultExport
 }
 
 // String returns the path and name of the type.
@@ -230,6 +231,7 @@ func (t *Types) compile(aliases []Type, refs []tenancyapi.WorkspaceTypeReference
 		if a.Spec.Terminator && !a.own() {
 			tmpl.Terminators = append(tmpl.Terminators, core.Terminator(a.ID()))
 		}
+		tmpl.addDefaults(a, t.tree.PathOf(a.Cluster))
 	}
 	return tmpl
 }

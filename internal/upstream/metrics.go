@@ -29,7 +29,7 @@ func boundMetrics() {
 			"mutatingadmissionpolicybindings.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",
 			"namespaces", "resourcequotas", "rolebindings.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io", "secrets",
 			"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io",
-			"serviceaccounts", "subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io",
+			"serviceaccounts", "shards.core.kcp.io", "subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io",
 			"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",
 			"validatingwebhookconfigurations.admissionregistration.k8s.io", "workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io",
 		},

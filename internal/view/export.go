@@ -31,6 +31,9 @@ import (
 type ExportsConfig struct {
 	// Guard authorizes the use of a view.
 	Guard authorizer.Authorizer
+	// CatchUp waits until the exports and bindings are those that are stored now. A claim that
+	// was rejected must not be granted any more.
+	CatchUp func(context.Context) error
 	// APIs returns the exports and bindings.
 	APIs func() *bind.APIs
 	// Discovery describes the resources of a view: those of a shape, and claimed ones with the
@@ -101,6 +104,9 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	}
 	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&Refusal{guard, reason}, err)
+	}
+	if err := v.config.CatchUp(ctx); err != nil {
+		return nil, err
 	}
 	name := bind.ExportName{Cluster: r.Home, Name: r.ID}
 	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)

@@ -3,6 +3,7 @@ package v1alpha2
 import (
 	"crypto/sha256"
 	"math/big"
+	"strings"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 )
@@ -175,6 +176,15 @@ const (
 	// verbs or another selector than the claim. Its severity is Warning.
 	PermissionClaimsMismatch = "PermissionClaimsMismatch"
 )
+
+// DefaultBindingName returns the name of the default APIBinding in a logical cluster to an
+// APIExport at a path. It is unique among the default bindings of the logical cluster.
+func DefaultBindingName(cluster, path, export string) string {
+	sum := sha256.Sum224([]byte(cluster + "|" + path + "|" + export))
+	text := new(big.Int).SetBytes(sum[:]).Text(62)
+	const maxExport = 253 - 1 - 5 // of 253 characters
+	return export[:min(len(export), maxExport)] + "-" + strings.ToLower(text[:5])
+}
 
 // ExportLabelValue returns the value of [ExportLabel] for an APIExport in the logical
 // cluster with the given name.

@@ -1,0 +1,232 @@
+package bind
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/storage"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
+)
+
+var _ tenancy.Defaults = (*APIs)(nil)
+
+// maxReady limits the exports whose bound resources are kept.
+const maxReady = 256
+
+// A readyExport has what a binding of a new cluster to an export gets. It holds as long as the
+// export and its schemas do not change.
+type readyExport struct {
+	export *Export
+	bound  []apisv1alpha2.BoundResource
+}
+
+// ready keeps the results for exports that are default bindings, so that a new workspace reads
+// nothing.
+type readyExports struct {
+	mu   sync.Mutex
+	byOf map[ExportName]*readyExport
+}
+
+func (r *readyExports) get(name ExportName) *readyExport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byOf[name]
+}
+
+func (r *readyExports) put(name ExportName, e *readyExport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byOf == nil || len(r.byOf) >= maxReady {
+		r.byOf = map[ExportName]*readyExport{}
+	}
+	r.byOf[name] = e
+}
+
+// New implements [tenancy.Defaults]. It reads nothing from etcd, except after a change of an
+// export.
+func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tenancyapi.APIExportReference) ([]store.Write, bool) {
+	var writes []store.Write
+	groups := map[string]bool{}
+	for _, ref := range exports {
+		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+		if !ok {
+			return nil, false
+		}
+		ready := a.ready(name)
+		if ready == nil && a.prepare(ctx, name) == nil {
+			ready = a.ready(name)
+		}
+		if ready == nil {
+			return nil, false
+		}
+		own := map[string]bool{}
+		for _, b := range ready.bound {
+			own[b.Group] = true
+		}
+		for group := range own {
+			if groups[group] { // the names may conflict, which only the usual way finds
+				return nil, false
+			}
+			groups[group] = true
+		}
+		s := &settling{APIs: a, cluster: c, binding: newDefault(c, path, ref), at: metav1.Now().Rfc3339Copy()}
+		s.binding.Status.APIExportClusterName = string(name.Cluster)
+		s.set(apisv1alpha2.APIExportValid)
+		s.binding.Spec.PermissionClaims = ready.export.accepted()
+		s.complete(ready.bound)
+		s.claims(ready.export)
+		s.finish(s.binding.DeepCopy())
+		stored, err := values.Unstructured(s.binding, apisv1alpha2.GroupVersion.WithKind("APIBinding"))
+		if err != nil {
+			return nil, false
+		}
+		writes = append(writes, store.Write{Resource: BindingResource(), Cluster: c, Object: stored})
+	}
+	return writes, true
+}
+
+// newDefault returns a default binding of a cluster, without a status.
+func newDefault(c cluster.Name, path cluster.Path, ref tenancyapi.APIExportReference) *apisv1alpha2.APIBinding {
+	b := &apisv1alpha2.APIBinding{ObjectMeta: newMeta("", apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export))}
+	b.Generation = 1
+	b.Annotations = map[string]string{core.PathAnnotation: string(path)}
+	b.Spec.Reference.Export = &apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export}
+	return b
+}
+
+// ready returns what a binding of a new cluster to an export gets, nil if that cannot be said
+// from memory alone: the export is missing or new, or cannot be bound.
+func (a *APIs) ready(name ExportName) *readyExport {
+	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
+	if !ok || e.Deleting || e.Identity == "" {
+		return nil
+	}
+	r := a.defaults.get(name)
+	if r == nil || r.export != e || !a.current(name.Cluster, e, func(gr keys.Resource) string {
+		for _, b := range r.bound {
+			if b.Group == gr.Group && b.Resource == gr.Resource {
+				return b.Schema.UID
+			}
+		}
+		return ""
+	}) {
+		return nil
+	}
+	return r
+}
+
+// current reports whether all schemas of an export are those whose UID of returns, and their
+// definitions exist.
+func (a *APIs) current(c cluster.Name, e *Export, of func(keys.Resource) string) bool {
+	return !slices.ContainsFunc(e.Resources, func(r Exported) bool {
+		uid := a.schemas.get(c, r.Schema)
+		_, defined := a.definitions.Bound(uid, false)
+		return uid == "" || !defined || uid != of(keys.CustomResource(r.GroupResource, e.Identity))
+	})
+}
+
+// prepare computes what bindings of new clusters to an export get.
+func (a *APIs) prepare(ctx context.Context, name ExportName) error {
+	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
+	if !ok || e.Identity == "" {
+		return nil
+	}
+	fresh := cluster.NewName() // which has nothing that conflicts
+	s := &settling{APIs: a, cluster: fresh, binding: &apisv1alpha2.APIBinding{}, at: metav1.Now()}
+	bound, err := s.bound(ctx, name, e)
+	if err != nil {
+		return err
+	}
+	a.defaults.put(name, &readyExport{e, bound})
+	return nil
+}
+
+// settled reports, from memory alone, whether a binding is up to date with its export.
+func (a *APIs) settled(b *Binding) bool {
+	if b == nil || !b.Whole || b.Answers || b.Export.Cluster == "" {
+		return false
+	}
+	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
+	return ok && len(e.Claims) == 0 && !e.Deleting && e.Identity != "" && a.current(b.Export.Cluster, e, func(r keys.Resource) string {
+		for _, have := range b.Bound {
+			if have.Resource() == r {
+				return have.UID
+			}
+		}
+		return ""
+	})
+}
+
+// Bind implements [tenancy.Defaults]. A cluster that binds an export under another name needs no
+// other binding.
+func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancyapi.APIExportReference) ([]tenancy.Wait, error) {
+	var waits []tenancy.Wait
+	for _, ref := range exports {
+		wait, err := a.bindDefault(ctx, c, ref)
+		if err != nil {
+			return nil, err
+		}
+		if wait != nil {
+			waits = append(waits, *wait)
+		}
+	}
+	return waits, nil
+}
+
+func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancyapi.APIExportReference) (*tenancy.Wait, error) {
+	name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+	if ok {
+		_, ok = a.Exports.Get(name.Cluster, "", name.Name)
+	}
+	if !ok {
+		return &tenancy.Wait{Export: ref.Export, Missing: true, Message: fmt.Sprintf("there is no APIExport %s at %s", ref.Export, ref.Path)}, nil
+	}
+	if err := a.prepare(ctx, name); err != nil && ctx.Err() != nil {
+		return nil, err // other errors are those of the binding
+	}
+	for own, b := range a.Bindings.Of(c) {
+		switch {
+		case b.Export != name || b.Deleting:
+		case b.Complete:
+			return nil, nil
+		default:
+			return &tenancy.Wait{Export: ref.Export, Message: fmt.Sprintf("APIBinding %s is not bound; see its conditions", own)}, nil
+		}
+	}
+	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref)
+	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
+		b.Spec.PermissionClaims = e.accepted()
+	}
+	stored, rev, err := a.write(ctx, c, b, 0)
+	switch {
+	case storage.IsExist(err): // it is being deleted, or another process has just made it
+		if err := a.store.Feed().CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		if b := a.Bindings.Get(c, b.Name); b != nil && !b.Deleting && b.Complete {
+			return nil, nil
+		}
+		return &tenancy.Wait{Export: ref.Export, Message: fmt.Sprintf("APIBinding %s exists; it is used when its deletion is complete, or it is bound", b.Name)}, nil
+	case err != nil:
+		return nil, err
+	}
+	if err := a.store.Feed().Await(ctx, rev); err != nil {
+		return nil, err
+	}
+	now, err := values.Typed[apisv1alpha2.APIBinding](stored)
+	if err != nil || now.Status.Phase == apisv1alpha2.PhaseBound {
+		return nil, err
+	}
+	return &tenancy.Wait{Export: ref.Export, Message: fmt.Sprintf("APIBinding %s is not bound; see its conditions", b.Name)}, nil
+}

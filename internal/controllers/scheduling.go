@@ -1,0 +1,38 @@
+package controllers
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+// Scheduling places Workspaces that no shard could host when they were created. A change of a
+// Shard, or of the Workspace itself, wakes it.
+func Scheduling(d Deps) control.Loop {
+	tree := d.Workspaces.Tree
+	return control.Loop{
+		Name:    "workspace-scheduling",
+		On:      d.on(d.workspaces, d.shards),
+		Workers: 1,
+		Do: func(ctx context.Context, k control.Key) error {
+			if child, ok := tree.Child(k.Cluster, k.Name); !ok || !child.Unscheduled() {
+				return nil
+			}
+			return ignore(d.Workspaces.Schedule(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+	}
+}
+
+// shards wakes a loop with the keys of the Workspaces that wait for a shard, when a Shard
+// changes.
+func (d Deps) shards(wake func(control.Key)) (unsubscribe func()) {
+	return d.Workspaces.Shards.Subscribe(func(keys.Key) {
+		for _, k := range d.Workspaces.Tree.Unscheduled() {
+			wake(keyOf(k))
+		}
+	})
+}
