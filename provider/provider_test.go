@@ -1,0 +1,220 @@
+package provider_test
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
+
+	"github.com/unforked/kcp"
+	kcpclient "github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/kcptest"
+	"github.com/unforked/kcp/provider"
+)
+
+// exporter returns a new logical cluster with the export.
+func exporter(t testing.TB) *kcptest.Cluster {
+	c := kcptest.New(t)
+	c.Apply(widgetExport)
+	return c
+}
+
+// bound returns a new logical cluster that binds the export.
+func bound(t testing.TB, p *kcptest.Cluster) *kcptest.Cluster {
+	c := kcptest.New(t)
+	c.Apply(binding(p.Name))
+	return c
+}
+
+func unbind(t *testing.T, c *kcptest.Cluster) {
+	t.Helper()
+	if err := c.Dynamic.Resource(bindings).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.Wait(bindings, "", "widgets", func(o *unstructured.Unstructured) bool { return o == nil })
+}
+
+func finished(o *unstructured.Unstructured) bool {
+	if o == nil {
+		return false
+	}
+	phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
+	return phase == "Done"
+}
+
+// TestTenantsComeAndGo starts without a tenant, so without a URL.
+func TestTenantsComeAndGo(t *testing.T) {
+	t.Parallel()
+	p, r := exporter(t), newRecord()
+	running := run(t, p.Config, r, nil)
+
+	a := bound(t, p)
+	a.Apply(widget("w", "1"))
+	a.Wait(widgets, "default", "w", finished)
+	b := bound(t, p)
+	b.Apply(widget("w", "2") + "\n---\n" + widget("x", "1"))
+	b.Wait(widgets, "default", "x", finished)
+	r.awaitEngaged(t, a.Name, b.Name)
+
+	// Objects of the same name stay apart.
+	one, err := running.provider.Get(t.Context(), multicluster.ClusterName(b.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w Widget
+	if err := one.GetClient().Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "w"}, &w); err != nil || w.Spec.Size != 2 {
+		t.Errorf("it is %v, %v", w, err)
+	}
+	for _, c := range []struct {
+		options []client.ListOption
+		want    []string
+	}{
+		{nil, []string{"w", "x"}},
+		{[]client.ListOption{client.InNamespace("default")}, []string{"w", "x"}},
+		{[]client.ListOption{client.InNamespace("other")}, nil},
+		{[]client.ListOption{client.MatchingFields{"size": "1"}}, []string{"x"}},
+		{[]client.ListOption{client.MatchingFields{"size": "2"}, client.InNamespace("default")}, []string{"w"}},
+	} {
+		var list WidgetList
+		if err := one.GetClient().List(t.Context(), &list, c.options...); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range list.Items {
+			got = append(got, o.Name)
+		}
+		if !slices.Equal(sorted(got), c.want) {
+			t.Errorf("%v has %v, not %v", c.options, got, c.want)
+		}
+	}
+
+	left := r.cluster(a.Name)
+	unbind(t, a)
+	r.awaitEngaged(t, b.Name)
+	if _, err := running.provider.Get(t.Context(), multicluster.ClusterName(a.Name)); !errors.Is(err, multicluster.ErrClusterNotFound) {
+		t.Errorf("a tenant that left: %v", err)
+	}
+	if err := left.GetClient().Delete(t.Context(), &Widget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "w"}}); !errors.Is(err, provider.ErrDisengaged) {
+		t.Errorf("a late write: %v", err)
+	}
+
+	unbind(t, b) // the last: the URL is gone
+	r.awaitEngaged(t)
+	a.Apply(binding(p.Name))
+	a.Apply(widget("again", "1"))
+	a.Wait(widgets, "default", "again", finished)
+	if r.times(a.Name) != 2 || r.times(b.Name) != 1 {
+		t.Errorf("engaged %d and %d times", r.times(a.Name), r.times(b.Name))
+	}
+	r.check(t)
+}
+
+// TestADeletedExport shows that the tenants of a deleted export are disengaged, until it is
+// created again.
+func TestADeletedExport(t *testing.T) {
+	t.Parallel()
+	p, r := exporter(t), newRecord()
+	a := bound(t, p)
+	a.Apply(widget("w", "1"))
+	run(t, p.Config, r, nil)
+	a.Wait(widgets, "default", "w", finished)
+	if err := p.Dynamic.Resource(exports).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitEngaged(t)
+	p.Apply(widgetExport)
+	a.Apply(widget("x", "1"))
+	a.Wait(widgets, "default", "x", finished)
+	r.check(t)
+}
+
+// TestAnHostileTenant shows that neither an object that does not fit its Go type, nor one that
+// makes an index function panic, nor many objects hold up other tenants.
+func TestAnHostileTenant(t *testing.T) {
+	t.Parallel()
+	p, r := exporter(t), newRecord()
+	hostile, other := bound(t, p), bound(t, p)
+	hostile.Apply(widget("text", "large") + "\n---\n" + widget("negative", "-1"))
+	for i := range 300 {
+		hostile.Apply(widget("w"+strconv.Itoa(i), "1"))
+	}
+	run(t, p.Config, r, nil)
+	other.Apply(widget("w", "1"))
+	other.Wait(widgets, "default", "w", finished)
+	hostile.Wait(widgets, "default", "negative", finished)
+	hostile.Apply(widget("later", "{a: 1}"))
+	other.Apply(widget("later", "1"))
+	other.Wait(widgets, "default", "later", finished)
+
+	hostile.Apply(widget("text", "1")) // repaired
+	hostile.Wait(widgets, "default", "text", finished)
+	// A state that cannot be read does not make the object a deleted one.
+	hostile.Apply(widget("text", "large"))
+	other.Apply(widget("last", "1"))
+	other.Wait(widgets, "default", "last", finished)
+	var w Widget
+	if err := r.cluster(hostile.Name).GetClient().Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "text"}, &w); err != nil || w.Spec.Size != 1 {
+		t.Errorf("it is %v, %v", w, err)
+	}
+}
+
+// TestARestartOfTheServer shows that the tenants stay engaged while the server restarts, and
+// that changes after it arrive.
+func TestARestartOfTheServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := &kcptest.Universe{Server: &kcp.Server{Dir: dir, Listen: "127.0.0.1:0"}}
+	p, a := first.New(t), first.New(t)
+	p.Apply(widgetExport)
+	a.Apply(binding(p.Name))
+	a.Apply(widget("w", "1"))
+	cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecord()
+	run(t, kcpclient.Cluster(cfg, p.Name), r, nil)
+	a.Wait(widgets, "default", "w", finished)
+
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := &kcptest.Universe{Server: &kcp.Server{Dir: dir, Listen: strings.TrimPrefix(first.Server.URL(), "https://")}}
+	defer func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b := second.New(t)
+	b.Apply(binding(p.Name))
+	b.Apply(widget("late", "1"))
+	old, err := dynamic.NewForConfig(kcpclient.Cluster(cfg, a.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inOld := old.Resource(widgets).Namespace("default")
+	if _, err := inOld.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "x"},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.Wait(widgets, "default", "late", finished)
+	until(t, "x is finished", func() bool {
+		o, err := inOld.Get(t.Context(), "x", metav1.GetOptions{})
+		return err == nil && finished(o)
+	})
+	if r.times(a.Name) != 1 || r.times(b.Name) != 1 {
+		t.Errorf("engaged %d and %d times", r.times(a.Name), r.times(b.Name))
+	}
+	r.check(t)
+}
