@@ -12,6 +12,12 @@ import (
 // controller: memory, goroutines, and the time from the start of the manager until it is
 // engaged. Run it without the race detector: go test -run '^$' -bench Tenant -benchtime 1000x
 func BenchmarkTenant(b *testing.B) {
+	b.Run("one source", func(b *testing.B) { measure(b, false) })
+	b.Run("a source for each", func(b *testing.B) { measure(b, true) })
+}
+
+func measure(b *testing.B, eachTenant bool) {
+	b.Helper()
 	p, r := exporter(b), newRecord()
 	var tenants []*kcptest.Cluster
 	for range b.N {
@@ -20,7 +26,7 @@ func BenchmarkTenant(b *testing.B) {
 	memory, goroutines := held()
 	started := time.Now()
 	b.ResetTimer()
-	running := run(b, p.Config, r, nil)
+	running := runWith(b, p.Config, r, nil, eachTenant)
 	until(b, "all are engaged", func() bool { return len(r.of("")) == b.N })
 	b.StopTimer()
 	took := time.Since(started)

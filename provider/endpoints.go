@@ -103,7 +103,13 @@ func (p *Provider) join(ctx context.Context, url string) error {
 		}
 	}
 	p.views[url] = v
+	sources := slices.Clone(p.sources)
 	p.mu.Unlock()
+	for _, s := range sources {
+		if err := s.follow(v); err != nil {
+			return err
+		}
+	}
 	p.log.Info("following a view", "url", url)
 	v.bindings.everywhere(func(tenant string) { p.queue.Add(tenant) })
 	v.start(ctx)

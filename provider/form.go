@@ -19,6 +19,7 @@ const (
 	typed form = iota
 	untyped
 	onlyMetadata
+	onlyIdentity // what keys and tenants need of the metadata
 )
 
 // A kindKey identifies a cache.
@@ -51,7 +52,7 @@ func (k kindKey) maker(scheme *runtime.Scheme) (func() client.Object, error) {
 	switch k.form {
 	case untyped:
 		return func() client.Object { return &unstructured.Unstructured{} }, nil
-	case onlyMetadata:
+	case onlyMetadata, onlyIdentity:
 		return func() client.Object { return &metav1.PartialObjectMetadata{} }, nil
 	}
 	if _, err := scheme.New(k.GroupVersionKind); err != nil {

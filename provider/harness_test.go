@@ -196,6 +196,12 @@ func (l line) RoundTrip(req *http.Request) (*http.Response, error) {
 // run runs a provider with a controller that sets the phase of Widgets to Done.
 func run(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas) *process {
 	t.Helper()
+	return runWith(t, cfg, r, replicas, false)
+}
+
+// runWith is run. With eachTenant, multicluster-runtime has a source for each tenant.
+func runWith(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas, eachTenant bool) *process {
+	t.Helper()
 	p := &process{}
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return line{rt, p} })
@@ -224,7 +230,11 @@ func run(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas)
 		err = mgr.Add(observer{r, name})
 	}
 	if err == nil {
-		err = mcbuilder.ControllerManagedBy(mgr).For(&Widget{}).
+		build := mcbuilder.ControllerManagedBy(mgr).For(&Widget{})
+		if !eachTenant {
+			build = provider.For(mgr, &Widget{})
+		}
+		err = build.
 			WithOptions(mccontroller.Options{NewQueue: provider.NewQueue, SkipNameValidation: new(true)}).
 			Complete(finisher{mgr})
 	}

@@ -41,6 +41,7 @@ type kind struct {
 	deliver  sync.Mutex
 	handlers map[string][]*registration // by tenant
 	all      []func(tenant string)
+	wide     []*wide
 
 	mu        sync.Mutex
 	mapping   *meta.RESTMapping // nil until the first list
@@ -242,7 +243,7 @@ func (l *listThenWatch) ListWithContext(ctx context.Context, o metav1.ListOption
 	m, err := l.k.mapped()
 	switch {
 	case err != nil:
-	case l.k.key.form == onlyMetadata:
+	case l.k.key.form >= onlyMetadata:
 		list, err = l.k.view.metadata.Resource(m.Resource).List(ctx, o)
 	default:
 		list, err = l.k.view.objects.Resource(m.Resource).List(ctx, o)
@@ -259,7 +260,7 @@ func (l *listThenWatch) WatchWithContext(ctx context.Context, o metav1.ListOptio
 	switch {
 	case err != nil:
 		return nil, err
-	case l.k.key.form == onlyMetadata:
+	case l.k.key.form >= onlyMetadata:
 		return l.k.view.metadata.Resource(m.Resource).Watch(ctx, o)
 	}
 	return l.k.view.objects.Resource(m.Resource).Watch(ctx, o)

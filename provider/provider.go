@@ -5,7 +5,7 @@
 //
 //	p, err := provider.New(cfg, provider.Options{Export: "widgets"}) // cfg is for the workspace of the export
 //	mgr, err := mcmanager.New(cfg, p, manager.Options{})
-//	err = mcbuilder.ControllerManagedBy(mgr).For(&Widget{}).Complete(reconciler)
+//	err = provider.For(mgr, &Widget{}).Complete(reconciler)
 //	err = mgr.Start(ctx)
 //
 // There is one watch for each kind, and one cache that all tenants share. A tenant reads its
@@ -64,6 +64,7 @@ type Provider struct {
 	views   map[string]*view // by URL
 	tenants map[multicluster.ClusterName]*tenant
 	indexes []index
+	sources []*wide
 }
 
 var (
@@ -205,8 +206,13 @@ func (p *Provider) adjust(ctx context.Context, aware multicluster.Aware, name st
 	}
 	t := newTenant(ctx, p, want, share, name)
 	p.tenants[key] = t // before Engage: controllers get it right away
+	sources := slices.Clone(p.sources)
 	p.mu.Unlock()
-	if err := aware.Engage(t.ctx, key, t); err != nil {
+	err := aware.Engage(t.ctx, key, t)
+	for _, s := range sources {
+		err = errors.Join(err, s.engaged(t))
+	}
+	if err != nil {
 		t.cancel()
 		p.mu.Lock()
 		delete(p.tenants, key)

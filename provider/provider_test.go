@@ -52,11 +52,20 @@ func finished(o *unstructured.Unstructured) bool {
 	return phase == "Done"
 }
 
-// TestTenantsComeAndGo starts without a tenant, so without a URL.
+// TestTenantsComeAndGo starts without a tenant, so without a URL. It does so with one source of
+// events for all tenants, and with one for each.
 func TestTenantsComeAndGo(t *testing.T) {
-	t.Parallel()
+	for name, eachTenant := range map[string]bool{"one source": false, "a source for each": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			comeAndGo(t, eachTenant)
+		})
+	}
+}
+
+func comeAndGo(t *testing.T, eachTenant bool) {
 	p, r := exporter(t), newRecord()
-	running := run(t, p.Config, r, nil)
+	running := runWith(t, p.Config, r, nil, eachTenant)
 
 	a := bound(t, p)
 	a.Apply(widget("w", "1"))

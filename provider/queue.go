@@ -9,8 +9,7 @@ import (
 // many objects to reconcile delays others by one of them, not by all. It fits the field
 // NewQueue of the options of a controller:
 //
-//	mcbuilder.ControllerManagedBy(mgr).For(&Widget{}).
-//		WithOptions(mccontroller.Options{NewQueue: provider.NewQueue})
+//	provider.For(mgr, &Widget{}).WithOptions(mccontroller.Options{NewQueue: provider.NewQueue})
 //
 // A failed reconciliation is retried as the rate limiter says. The default of
 // controller-runtime delays each object for itself.

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // errNoTenant marks an object without the annotation that the server sets.
@@ -63,6 +66,13 @@ func (s *sink) put(o any) error {
 			r.call(func() { r.handler.OnAdd(next, first) }, next)
 		}
 	}
+	for _, w := range k.wide {
+		if replaces {
+			w.updated(k, old.(client.Object), next)
+		} else {
+			w.added(k, next)
+		}
+	}
 	if !replaces {
 		k.changed(tenantOf(next))
 	}
@@ -96,6 +106,9 @@ func (k *kind) drop(key string) {
 	c := old.(client.Object)
 	for _, r := range k.handlers[tenantOf(c)] {
 		r.call(func() { r.handler.OnDelete(old) }, c)
+	}
+	for _, w := range k.wide {
+		w.deleted(k, c)
 	}
 	k.changed(tenantOf(c))
 }
@@ -134,6 +147,12 @@ func same(a, b client.Object) bool {
 // decode returns an object in the form that the cache stores.
 func (k *kind) decode(o client.Object) (client.Object, error) {
 	u, ok := o.(*unstructured.Unstructured)
+	if k.key.form == onlyIdentity {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+			Annotations: map[string]string{cluster.Annotation: tenantOf(o)},
+		}}, nil
+	}
 	if !ok || k.key.form != typed {
 		o.GetObjectKind().SetGroupVersionKind(k.key.GroupVersionKind)
 		return o, nil

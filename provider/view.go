@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // A view is the view of the export at one URL, which is that of one shard. It has a cache for
@@ -46,7 +47,7 @@ func newView(p *Provider, url string) (*view, error) {
 	if v.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(v.config), p.http); err != nil {
 		return nil, err
 	}
-	v.bindings, err = v.kind(kindKey{apisv1alpha2.GroupVersion.WithKind("APIBinding"), onlyMetadata})
+	v.bindings, err = v.kind(kindKey{apisv1alpha2.GroupVersion.WithKind("APIBinding"), onlyIdentity})
 	return v, err
 }
 
@@ -116,4 +117,4 @@ func (v *view) index(key kindKey, i index) error {
 }
 
 // tenantOf returns the name of the logical cluster of an object.
-func tenantOf(o metav1.Object) string { return o.GetAnnotations()["kcp.io/cluster"] }
+func tenantOf(o metav1.Object) string { return string(cluster.Of(o)) }

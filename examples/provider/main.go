@@ -23,7 +23,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	mcbuilder "sigs.k8s.io/multicluster-runtime/pkg/builder"
 	mccontroller "sigs.k8s.io/multicluster-runtime/pkg/controller"
 	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
@@ -91,8 +90,7 @@ func renewal(c *x509.Certificate) time.Time {
 
 // setup adds the controller to a manager.
 func setup(mgr mcmanager.Manager, a *authority) error {
-	return mcbuilder.ControllerManagedBy(mgr).
-		For(&Certificate{}).
+	return provider.For(mgr, &Certificate{}).
 		WithOptions(mccontroller.Options{
 			NewQueue:                provider.NewQueue,
 			MaxConcurrentReconciles: 4,
