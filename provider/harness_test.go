@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	mcbuilder "sigs.k8s.io/multicluster-runtime/pkg/builder"
 	mccontroller "sigs.k8s.io/multicluster-runtime/pkg/controller"
 	mcmanager "sigs.k8s.io/multicluster-runtime/pkg/manager"
@@ -100,6 +101,9 @@ func newScheme() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, gv)
 	return s
 }
+
+// poison is a size that the controller does not expect.
+const poison = -7
 
 func widget(name, size string) string {
 	return fmt.Sprintf("{apiVersion: example.com/v1, kind: Widget, metadata: {name: %s}, spec: {size: %s}}", name, size)
@@ -232,7 +236,12 @@ func runWith(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Repli
 	if err == nil {
 		build := mcbuilder.ControllerManagedBy(mgr).For(&Widget{})
 		if !eachTenant {
-			build = provider.For(mgr, &Widget{})
+			build = provider.For(mgr, &Widget{}, predicate.NewPredicateFuncs(func(o client.Object) bool {
+				if w, _ := o.(*Widget); w.Spec.Size == poison {
+					panic("poisoned")
+				}
+				return true
+			}))
 		}
 		err = build.
 			WithOptions(mccontroller.Options{NewQueue: provider.NewQueue, SkipNameValidation: new(true)}).

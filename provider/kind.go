@@ -130,14 +130,19 @@ func (k *kind) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
-// wait returns when the cache is filled. It returns an error if the kind cannot be listed.
-func (k *kind) wait(ctx context.Context) error {
+// wait returns when the cache is filled. It returns an error if the kind cannot be listed, or
+// if the tenant is disengaged meanwhile.
+func (k *kind) wait(ctx context.Context, t *tenant) error {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	select {
 	case <-k.attempted:
+	case <-t.ctx.Done():
 	case <-ctx.Done():
 		return fmt.Errorf("the cache of %s is not filled yet: %w", k.key, ctx.Err())
+	}
+	if t.ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", t.name, ErrDisengaged)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -2,7 +2,9 @@ package provider_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
@@ -128,6 +131,82 @@ func comeAndGo(t *testing.T, eachTenant bool) {
 	r.check(t)
 }
 
+// TestNothingStaysOfTenants shows that tenants that have left leave no goroutines behind.
+func TestNothingStaysOfTenants(t *testing.T) {
+	p, r := exporter(t), newRecord()
+	run(t, p.Config, r, nil)
+	keeps := bound(t, p) // the view stays
+	r.awaitEngaged(t, keeps.Name)
+	cycle := func(count int) {
+		names := []string{keeps.Name}
+		var tenants []*kcptest.Cluster
+		for range count {
+			c := bound(t, p)
+			tenants, names = append(tenants, c), append(names, c.Name)
+		}
+		r.awaitEngaged(t, names...)
+		for _, c := range tenants {
+			unbind(t, c)
+		}
+		r.awaitEngaged(t, keeps.Name)
+	}
+	cycle(2)
+	before := runtime.NumGoroutine()
+	cycle(40)
+	until(t, "the goroutines of 40 tenants end", func() bool { return runtime.NumGoroutine() < before+20 })
+}
+
+// TestSeveralShards follows two URLs. Tenants of one shard come while the other is down.
+func TestSeveralShards(t *testing.T) {
+	t.Parallel()
+	shard := func() (*kcptest.Universe, *kcptest.Cluster) {
+		tokens := filepath.Join(t.TempDir(), "tokens.csv")
+		if err := os.WriteFile(tokens, []byte("ann-token,ann,1,system:masters\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		u := &kcptest.Universe{Server: &kcp.Server{Listen: "127.0.0.1:0", TokenFile: tokens}}
+		t.Cleanup(func() {
+			if err := u.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		c := u.New(t)
+		c.Apply(widgetExport)
+		return u, c
+	}
+	first, p := shard()
+	second, q := shard()
+	view := func(u *kcptest.Universe, c *kcptest.Cluster) string {
+		return u.Server.URL() + "/services/apiexport/" + c.Name + "/widgets"
+	}
+	tenant := func(u *kcptest.Universe, of *kcptest.Cluster) *kcptest.Cluster {
+		c := u.New(t)
+		c.Apply(binding(of.Name))
+		return c
+	}
+	a, b := tenant(first, p), tenant(second, q)
+	r := newRecord()
+	ann := &rest.Config{Host: first.Server.URL() + "/clusters/" + p.Name, BearerToken: "ann-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	running := run(t, ann, r, nil)
+	r.awaitEngaged(t, a.Name) // the slice has the first URL
+	running.provider.Follow(t.Context(), []string{view(first, p), view(second, q)})
+	r.awaitEngaged(t, a.Name, b.Name)
+	for _, c := range []*kcptest.Cluster{a, b} {
+		c.Apply(widget("w", "1"))
+		c.Wait(widgets, "default", "w", finished)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	late := tenant(first, p)
+	late.Apply(widget("w", "1"))
+	late.Wait(widgets, "default", "w", finished)
+	r.awaitEngaged(t, a.Name, b.Name, late.Name) // an outage is no reason to disengage
+	running.provider.Follow(t.Context(), []string{view(first, p)})
+	r.awaitEngaged(t, a.Name, late.Name)
+	r.check(t)
+}
+
 // TestADeletedExport shows that the tenants of a deleted export are disengaged, until it is
 // created again.
 func TestADeletedExport(t *testing.T) {
@@ -147,13 +226,13 @@ func TestADeletedExport(t *testing.T) {
 	r.check(t)
 }
 
-// TestAnHostileTenant shows that neither an object that does not fit its Go type, nor one that
-// makes an index function panic, nor many objects hold up other tenants.
-func TestAnHostileTenant(t *testing.T) {
+// TestHostileTenant shows that neither an object that does not fit its Go type, nor one that
+// makes an index function or a predicate panic, nor many objects hold up other tenants.
+func TestHostileTenant(t *testing.T) {
 	t.Parallel()
 	p, r := exporter(t), newRecord()
 	hostile, other := bound(t, p), bound(t, p)
-	hostile.Apply(widget("text", "large") + "\n---\n" + widget("negative", "-1"))
+	hostile.Apply(widget("text", "large") + "\n---\n" + widget("negative", "-1") + "\n---\n" + widget("poison", "-7"))
 	for i := range 300 {
 		hostile.Apply(widget("w"+strconv.Itoa(i), "1"))
 	}

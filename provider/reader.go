@@ -130,7 +130,7 @@ func (p *part) filled(ctx context.Context, o runtime.Object) (*kind, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k, k.wait(ctx)
+	return k, k.wait(ctx, (*tenant)(p))
 }
 
 func (p *part) cacheOf(o runtime.Object) (*kind, error) {

@@ -36,10 +36,6 @@ func (s *sink) put(o any) error {
 	if !ok {
 		return fmt.Errorf("a watch of %s sent a %T", k.key, o)
 	}
-	if tenantOf(c) == "" {
-		k.complain(errNoTenant, "object left out", c)
-		return nil
-	}
 	key, err := keyOf(c)
 	if err != nil {
 		return err
@@ -48,35 +44,43 @@ func (s *sink) put(o any) error {
 	if replaces && same(old.(client.Object), c) {
 		return nil // a new list mostly repeats the cache
 	}
-	next, err := k.decode(c)
-	if err != nil {
-		// The last state that could be read stays: a controller must not take the object
-		// for a deleted one.
-		k.complain(err, "object does not fit its Go type; the change is left out", c)
+	next := k.readable(c)
+	if next == nil {
+		if replaces && old.(client.Object).GetUID() != c.GetUID() {
+			k.drop(key) // that object is gone
+		}
 		return nil
 	}
 	k.deliver.Lock()
 	defer k.deliver.Unlock()
 	_ = k.objects.Update(next) // keyOf has succeeded
-	first := !closed(k.synced)
+	if replaces {
+		k.notify(old.(client.Object), next, false)
+	} else {
+		k.notify(nil, next, false)
+	}
+	return nil
+}
+
+// notify calls the handlers of a new or changed object. The caller holds deliver.
+func (k *kind) notify(old, next client.Object, first bool) {
 	for _, r := range k.handlers[tenantOf(next)] {
-		if replaces {
+		if old != nil {
 			r.call(func() { r.handler.OnUpdate(old, next) }, next)
 		} else {
 			r.call(func() { r.handler.OnAdd(next, first) }, next)
 		}
 	}
 	for _, w := range k.wide {
-		if replaces {
-			w.updated(k, old.(client.Object), next)
+		if old != nil {
+			w.updated(k, old, next)
 		} else {
 			w.added(k, next)
 		}
 	}
-	if !replaces {
+	if old == nil {
 		k.changed(tenantOf(next))
 	}
-	return nil
 }
 
 func (k *kind) changed(tenant string) {
@@ -113,10 +117,33 @@ func (k *kind) drop(key string) {
 	k.changed(tenantOf(c))
 }
 
+// first fills the cache. Handlers may read it: they are called when it is filled.
+func (k *kind) first(list []any) {
+	k.deliver.Lock()
+	defer k.deliver.Unlock()
+	var added []client.Object
+	for _, o := range list {
+		if c, ok := o.(client.Object); ok {
+			if next := k.readable(c); next != nil {
+				_ = k.objects.Update(next) // readable objects have keys
+				added = append(added, next)
+			}
+		}
+	}
+	k.attempt(nil)
+	for _, o := range added {
+		k.notify(nil, o, true)
+	}
+}
+
 // Replace implements cache.ReflectorStore. It changes one object at a time, so readers may see
 // it half done, but never wait for it.
 func (s *sink) Replace(list []any, _ string) error {
 	k := (*kind)(s)
+	if !closed(k.synced) {
+		k.first(list)
+		return nil
+	}
 	keep := make(map[string]bool, len(list))
 	for _, o := range list {
 		key, err := keyOf(o)
@@ -135,13 +162,27 @@ func (s *sink) Replace(list []any, _ string) error {
 			return err
 		}
 	}
-	k.attempt(nil)
 	return nil
 }
 
 // same reports whether a and b are the same object at the same resource version.
 func same(a, b client.Object) bool {
 	return a.GetResourceVersion() != "" && a.GetResourceVersion() == b.GetResourceVersion() && a.GetUID() == b.GetUID()
+}
+
+// readable returns an object in the form that the cache stores, nil if there is none. The last
+// state that could be read stays in the cache: a controller must not take the object for a
+// deleted one.
+func (k *kind) readable(o client.Object) client.Object {
+	err := errNoTenant
+	if tenantOf(o) != "" {
+		var next client.Object
+		if next, err = k.decode(o); err == nil {
+			return next
+		}
+	}
+	k.complain(err, "object does not fit its Go type; this state is left out", o)
+	return nil
 }
 
 // decode returns an object in the form that the cache stores.

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 )
 
-// ErrDisengaged is the error of requests to a tenant after it has been disengaged: it no longer
-// binds the export, or belongs to another replica now.
+// ErrDisengaged is the error of reads and writes of a tenant after it has been disengaged: it no
+// longer binds the export, or belongs to another replica now.
 var ErrDisengaged = errors.New("the tenant is disengaged")
 
 // A tenant is a logical cluster that binds the export. It has no goroutine and no cache. Its
