@@ -128,6 +128,11 @@ func comeAndGo(t *testing.T, eachTenant bool) {
 	if r.times(a.Name) != 2 || r.times(b.Name) != 1 {
 		t.Errorf("engaged %d and %d times", r.times(a.Name), r.times(b.Name))
 	}
+	running.stop()
+	a.Apply(widget("meanwhile", "1"))
+	runWith(t, p.Config, r, nil, eachTenant)
+	a.Wait(widgets, "default", "meanwhile", finished)
+	r.awaitEngaged(t, a.Name)
 	r.check(t)
 }
 
