@@ -2,16 +2,20 @@ package provider_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -180,7 +184,8 @@ func (o observer) Start(ctx context.Context) error {
 // A process is a running manager.
 type process struct {
 	provider *provider.Provider
-	cut      atomic.Bool // its requests fail
+	cut      atomic.Bool  // its requests fail
+	pages    atomic.Int64 // if not 0, larger pages are refused as too large
 	stop     func()
 }
 
@@ -194,19 +199,31 @@ func (l line) RoundTrip(req *http.Request) (*http.Response, error) {
 	if l.p.cut.Load() {
 		return nil, errors.New("the network is down")
 	}
+	if most := l.p.pages.Load(); most > 0 {
+		if limit, err := strconv.ParseInt(req.URL.Query().Get("limit"), 10, 64); err == nil && limit > most {
+			w := httptest.NewRecorder()
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			_ = json.NewEncoder(w).Encode(apierrors.NewRequestEntityTooLargeError("list in pages").Status())
+			return w.Result(), nil
+		}
+	}
 	return l.RoundTripper.RoundTrip(req)
 }
 
 // run runs a provider with a controller that sets the phase of Widgets to Done.
-func run(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas) *process {
+func run(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas, prepare ...func(*process)) *process {
 	t.Helper()
-	return runWith(t, cfg, r, replicas, false)
+	return runWith(t, cfg, r, replicas, false, prepare...)
 }
 
 // runWith is run. With eachTenant, multicluster-runtime has a source for each tenant.
-func runWith(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas, eachTenant bool) *process {
+func runWith(t testing.TB, cfg *rest.Config, r *record, replicas *provider.Replicas, eachTenant bool, prepare ...func(*process)) *process {
 	t.Helper()
 	p := &process{}
+	for _, f := range prepare {
+		f(p)
+	}
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return line{rt, p} })
 	s := newScheme()

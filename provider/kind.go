@@ -10,9 +10,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -231,52 +229,4 @@ func (k *kind) everywhere(f func(tenant string)) {
 	for _, t := range k.tenants() {
 		f(t)
 	}
-}
-
-// listThenWatch lists and watches the objects of all tenants. Objects are not decoded into Go
-// types here: an object that does not fit its type would fail the whole list.
-type listThenWatch struct {
-	ctx context.Context // for calls without one
-	k   *kind
-}
-
-// IsWatchListSemanticsUnSupported turns streaming lists off; the Reflector calls it. It would
-// collect the initial objects by namespace and name, so those of two tenants would collide.
-func (l *listThenWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (l *listThenWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
-	m, err := l.k.mapped()
-	switch {
-	case err != nil:
-	case l.k.key.form >= onlyMetadata:
-		list, err = l.k.view.metadata.Resource(m.Resource).List(ctx, o)
-	default:
-		list, err = l.k.view.objects.Resource(m.Resource).List(ctx, o)
-	}
-	if err != nil {
-		l.k.attempt(err)
-		return nil, err
-	}
-	return list, nil
-}
-
-func (l *listThenWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	m, err := l.k.mapped()
-	switch {
-	case err != nil:
-		return nil, err
-	case l.k.key.form >= onlyMetadata:
-		return l.k.view.metadata.Resource(m.Resource).Watch(ctx, o)
-	}
-	return l.k.view.objects.Resource(m.Resource).Watch(ctx, o)
-}
-
-// List implements cache.Lister.
-func (l *listThenWatch) List(o metav1.ListOptions) (runtime.Object, error) {
-	return l.ListWithContext(l.ctx, o)
-}
-
-// Watch implements cache.Watcher.
-func (l *listThenWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return l.WatchWithContext(l.ctx, o)
 }

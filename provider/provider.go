@@ -126,7 +126,7 @@ type index struct {
 }
 
 // IndexField implements multicluster.Provider. It adds an index to the shared cache of a kind,
-// now and for later tenants.
+// now and for later tenants. extract must not read the cache.
 func (p *Provider) IndexField(_ context.Context, object client.Object, field string, extract client.IndexerFunc) error {
 	i := index{object, field, extract}
 	key, err := kindOf(object, p.scheme)

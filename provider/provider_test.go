@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -238,16 +237,34 @@ func TestHostileTenant(t *testing.T) {
 	p, r := exporter(t), newRecord()
 	hostile, other := bound(t, p), bound(t, p)
 	hostile.Apply(widget("text", "large") + "\n---\n" + widget("negative", "-1") + "\n---\n" + widget("poison", "-7"))
-	for i := range 300 {
-		hostile.Apply(widget("w"+strconv.Itoa(i), "1"))
+	for range 520 { // more than a page
+		o := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"generateName": "w-"},
+		}}
+		if _, err := hostile.Dynamic.Resource(widgets).Namespace("default").Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	run(t, p.Config, r, nil)
+	running := run(t, p.Config, r, nil)
 	other.Apply(widget("w", "1"))
 	other.Wait(widgets, "default", "w", finished)
 	hostile.Wait(widgets, "default", "negative", finished)
 	hostile.Apply(widget("later", "{a: 1}"))
 	other.Apply(widget("later", "1"))
 	other.Wait(widgets, "default", "later", finished)
+
+	// The server refuses large pages of a new process.
+	running.stop()
+	r = newRecord()
+	again := run(t, p.Config, r, nil, func(p *process) { p.pages.Store(40) })
+	other.Apply(widget("pages", "1"))
+	other.Wait(widgets, "default", "pages", finished)
+	var list WidgetList
+	if c, err := again.provider.Get(t.Context(), multicluster.ClusterName(hostile.Name)); err != nil {
+		t.Error(err)
+	} else if err := c.GetClient().List(t.Context(), &list); err != nil || len(list.Items) != 522 {
+		t.Errorf("in the cache are %d objects, not 522; %v", len(list.Items), err)
+	}
 
 	hostile.Apply(widget("text", "1")) // repaired
 	hostile.Wait(widgets, "default", "text", finished)

@@ -125,7 +125,7 @@ func (s *shares) round(ctx context.Context) error {
 		return err
 	}
 	now := time.Now() // before the list: a replica that renews later is live
-	list, err := s.leases.List(ctx, metav1.ListOptions{LabelSelector: s.label(), ResourceVersion: ""})
+	list, err := s.leases.List(ctx, metav1.ListOptions{LabelSelector: exportLabel + "=" + s.label()})
 	if err != nil {
 		return err
 	}
@@ -188,13 +188,13 @@ func (s *shares) rename() {
 
 func suffix() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 
-func (s *shares) label() string { return exportLabel + "=" + strconv.FormatUint(hash(s.export), 16) }
+func (s *shares) label() string { return strconv.FormatUint(hash(s.export), 16) }
 
 // leaseOf returns a lease with a holder.
 func (s *shares) leaseOf(holder string) *coordinationv1.Lease {
 	seconds := int32((s.duration + time.Second - 1) / time.Second)
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{exportLabel: strconv.FormatUint(hash(s.export), 16)}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{exportLabel: s.label()}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: new(metav1.NowMicro())},
 	}
 }

@@ -48,7 +48,12 @@ func TestReplicas(t *testing.T) {
 	}
 
 	a.cut.Store(true)
-	lost := r.of("a")[0]
+	var lost string
+	until(t, "a serves a tenant", func() bool {
+		names := r.of("a")
+		lost = strings.Join(names[:min(len(names), 1)], "")
+		return lost != ""
+	})
 	client := r.cluster(lost).GetClient()
 	until(t, "b serves all tenants", func() bool { return len(r.of("b")) == len(names) })
 	if len(r.of("a")) > 0 {

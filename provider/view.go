@@ -67,9 +67,10 @@ func (v *view) run(k *kind) { v.running.Go(func() { k.run(v.ctx) }) }
 // stop ends all watches of the view, and returns when they have ended.
 func (v *view) stop() {
 	v.mu.Lock()
-	cancel := v.cancel
+	if v.cancel != nil {
+		v.cancel()
+	}
 	v.mu.Unlock()
-	cancel()
 	v.running.Wait()
 }
 
