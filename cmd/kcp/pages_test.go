@@ -29,12 +29,13 @@ import (
 //   - "kcp start" runs in the background, as in a second terminal, at a free port. It
 //     ends at the comment "# Press Ctrl-C …", before another "kcp start", and with the
 //     page.
+//   - "provider" is the program in examples/provider.
 //   - A section with programs that are not here is skipped; see foreign.
 func TestPages(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the pages show commands of bash")
 	}
-	bin := clientPrograms(t)
+	bin := clientPrograms(t) + string(os.PathListSeparator) + exampleProgram(t)
 	pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +52,17 @@ func TestPages(t *testing.T) {
 			r.read(bin, blocks)
 		})
 	}
+}
+
+// exampleProgram returns the folder of the program in examples/provider.
+func exampleProgram(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "../../examples/provider")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build examples/provider: %v\n%s", err, out)
+	}
+	return dir
 }
 
 // A pageBlock is a fenced block of a page.
