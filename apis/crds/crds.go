@@ -16,6 +16,7 @@ var files embed.FS
 func Names() []string {
 	return []string{
 		"apibindings.apis.kcp.io",
+		"apiconversions.apis.kcp.io",
 		"apiexportendpointslices.apis.kcp.io",
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",

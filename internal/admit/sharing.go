@@ -28,6 +28,10 @@ type Sharing struct {
 	Check func(context.Context, *apiextensionsv1.CustomResourceDefinition) field.ErrorList
 	// Usage returns how many APIResourceSchemas a cluster has, and their size in bytes.
 	Usage func(cluster.Name) (objects, bytes int64)
+	// ConversionUsage is Usage for APIConversions.
+	ConversionUsage func(cluster.Name) (objects, bytes int64)
+	// Schema returns an APIResourceSchema, nil if there is none.
+	Schema func(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error)
 	// PathOf returns the canonical path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
@@ -39,6 +43,7 @@ type Sharing struct {
 func (s Sharing) Rules() []Rule {
 	return []Rule{
 		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
+		{Name: "apis.kcp.io/APIConversion", Validate: s.conversion},
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
 		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},

@@ -33,6 +33,7 @@ type APIs struct {
 	Bindings *Bindings
 
 	schemas     *schemas
+	conversions *conversions
 	store       *store.Store
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -43,11 +44,14 @@ type APIs struct {
 // The bindings become a source of the resolver, and creations of exports and bindings are
 // complete when they return.
 func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
+	rules := newConversions(s.Feed()) // before the bindings, which use it
 	a := &APIs{
-		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
-		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
+		conversions: rules,
+		Exports:     feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}
+	s.Feed().Follow(conversionCauses{a.Bindings})
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))
 	return a
@@ -87,4 +91,9 @@ func SchemaResource() keys.Resource {
 // SliceResource returns the resource of APIExportEndpointSlices.
 func SliceResource() keys.Resource {
 	return resource(apisv1alpha1.GroupVersion.Group, "apiexportendpointslices")
+}
+
+// ConversionResource returns the resource of APIConversions.
+func ConversionResource() keys.Resource {
+	return resource(apisv1alpha1.GroupVersion.Group, "apiconversions")
 }

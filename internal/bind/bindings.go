@@ -42,8 +42,8 @@ type Binding struct {
 // A Bound is a resource that a cluster has through a binding.
 type Bound struct {
 	schema.GroupResource
-	// UID is the UID of the APIResourceSchema, and Identity that of the export.
-	UID, Identity string
+	// Schema is the name of the APIResourceSchema, UID its UID, and Identity that of the export.
+	Schema, UID, Identity string
 }
 
 // Resource returns where the objects of the resource are stored.
@@ -57,6 +57,7 @@ type Bindings struct {
 
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
+	conversions *conversions
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
@@ -86,9 +87,9 @@ type sharedBinding struct {
 	rows int
 }
 
-func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Bindings {
+func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conversions) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r,
+		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r, conversions: c,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
 		exports: map[ExportName]map[bindingName]struct{}{},
 	}
@@ -206,7 +207,31 @@ func owner(rows []bindingRow, gr schema.GroupResource) (*bindingRow, Bound) {
 	return nil, Bound{}
 }
 
-// Find implements [serve.Source]. The evidence is the binding.
+// using returns the clusters and resources that are served by a schema of a provider.
+func (b *Bindings) using(provider cluster.Name, name string) map[cluster.Name]schema.GroupResource {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	all := map[cluster.Name]schema.GroupResource{} // a cluster has a resource once
+	for e, bindings := range b.exports {
+		if e.Cluster != provider {
+			continue
+		}
+		for n := range bindings {
+			i, ok := searchBinding(b.clusters[n.cluster], n.name)
+			if !ok {
+				continue
+			}
+			for _, bound := range b.clusters[n.cluster][i].Bound {
+				if bound.Schema == name {
+					all[n.cluster] = bound.GroupResource
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Find implements [serve.Source]. The evidence is the binding, and the conversion of the schema.
 func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -218,8 +243,9 @@ func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, b
 	if !ok {
 		return serve.Found{}, false
 	}
-	on := BindingResource().Key(c, "", r.name)
-	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: []serve.Evidence{{Key: on, Revision: r.revision}}}, true
+	content, evidence := b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+	evidence = append(evidence, serve.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
+	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
 }
 
 // All implements [serve.Source].
@@ -230,6 +256,7 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 	for _, r := range b.clusters[c] {
 		for _, bound := range r.Bound {
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
+				content, _ = b.conversions.apply(r.Export.Cluster, bound.Schema, content)
 				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
 			}
 		}
@@ -413,6 +440,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	for _, r := range in.Status.Bound {
 		out.Bound = append(out.Bound, Bound{
 			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},
+			Schema:        unique.Make(r.Schema.Name).Value(),
 			UID:           unique.Make(r.Schema.UID).Value(), Identity: unique.Make(r.Schema.IdentityHash).Value(),
 		})
 	}

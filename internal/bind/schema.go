@@ -150,6 +150,7 @@ func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Sh
 				return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s cannot be served", r.Schema)}
 			}
 		}
+		content, _ = a.conversions.apply(name.Cluster, r.Schema, content)
 		all = append(all, serve.Served{Content: content, Identity: e.Identity})
 	}
 	return serve.NewShape(all...), nil

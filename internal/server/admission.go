@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
 
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
@@ -63,6 +64,7 @@ func (s *Server) admission() admit.Rules {
 	}
 	sharing := admit.Sharing{
 		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind,
+		ConversionUsage: s.usage(bind.ConversionResource()), Schema: s.schemaNamed,
 	}
 	return append(admit.Rules{
 		admit.Cluster(),
@@ -126,6 +128,16 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 		s.store.Feed().Fresh(ctx)
 	}
 	_, found := s.apis.Exports.Get(export.Cluster, "", export.Name)
+	return found, nil
+}
+
+// schemaNamed returns an APIResourceSchema, nil if there is none.
+func (s *Server) schemaNamed(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
+	found := &apisv1alpha1.APIResourceSchema{}
+	rev, err := s.store.ReadInto(ctx, bind.SchemaResource().Key(c, "", name), found)
+	if err != nil || rev == 0 {
+		return nil, err
+	}
 	return found, nil
 }
 

@@ -310,6 +310,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
 		Converters:        bind.Converters(),
+		ConversionTimeout: s.config.ConversionTimeout,
 		Dialer:            s.dialer, Lend: s.lend,
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)

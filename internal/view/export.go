@@ -23,6 +23,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 )
 
@@ -48,8 +49,12 @@ func NewExports(c ExportsConfig) *Exports {
 	return &Exports{config: c, lasting: newLasting()}
 }
 
-// Follow makes the views follow the bindings. Call it before the change feed starts.
-func (v *Exports) Follow(b *bind.Bindings) { b.OnChange(v.lasting.changed) }
+// Follow makes the views follow the exports and bindings. Call it before the change feed starts.
+func (v *Exports) Follow(a *bind.APIs) {
+	a.Bindings.OnChange(v.lasting.changed)
+	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+	a.OnConversion(v.lasting.changed)
+}
 
 // Name implements [View].
 func (v *Exports) Name() string { return "apiexport" }
@@ -148,8 +153,29 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 		p.Query, err = ownBindings(req.URL.Query(), of.export)
 		return p, err
 	}
-	p.Context = with(func(ctx context.Context) context.Context { return serve.WithViewed(ctx, f) })
+	p.Context = func(ctx context.Context) (context.Context, func()) {
+		ctx = serve.WithViewed(ctx, f)
+		if of.info.Verb != "watch" {
+			return ctx, func() {}
+		}
+		return v.lasting.until(ctx, of.export.Cluster, func(ctx context.Context) bool { return v.serves(ctx, of.export, gr, f.Served) })
+	}
 	return p, nil
+}
+
+// serves reports whether an export has a resource as it had when a watch began. If that cannot be
+// found out, the watch continues.
+func (v *Exports) serves(ctx context.Context, name bind.ExportName, gr schema.GroupResource, as serve.Served) bool {
+	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
+	if !ok {
+		return false
+	}
+	shape, err := v.config.APIs().Shape(ctx, name, export)
+	if err != nil {
+		return true
+	}
+	now, ok := shape.Find(gr)
+	return ok && now.Identity == as.Identity && now.Content.WatchHash == as.Content.WatchHash
 }
 
 // ownBindings adds the selector of the bindings of an export to a query.
