@@ -21,6 +21,8 @@ func Names() []string {
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
+		"partitions.topology.kcp.io",
+		"partitionsets.topology.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io",
 		"workspaces.tenancy.kcp.io",
 		"workspacetypes.tenancy.kcp.io",

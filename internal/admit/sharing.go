@@ -47,6 +47,7 @@ func (s Sharing) Rules() []Rule {
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
 		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},
+		{Name: "topology.kcp.io/Partition", Validate: partitions},
 	}
 }
 
@@ -212,9 +213,6 @@ func (s Sharing) slice(ctx context.Context, r Request) error {
 	n, err := wrote[apisv1alpha1.APIExportEndpointSlice](r, "apiexportendpointslices")
 	if err != nil || n == nil {
 		return err
-	}
-	if n.Spec.Partition != "" {
-		return r.Forbid(errors.New("spec.partition must be unset: partitions do not exist yet"))
 	}
 	if r.GetOperation() != admission.Create {
 		return nil

@@ -15,6 +15,7 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -29,6 +30,9 @@ type APIs struct {
 	Exports *feed.Table[*Export]
 	// Slices has the APIExportEndpointSlices of all clusters.
 	Slices *feed.Table[Slice]
+	// Partitions and PartitionSets are those of all clusters. Sets have only their name.
+	Partitions    *feed.Table[*Partition]
+	PartitionSets *feed.Table[struct{}]
 	// Bindings has the bindings of all clusters.
 	Bindings *Bindings
 
@@ -46,8 +50,10 @@ type APIs struct {
 func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
 	rules := newConversions(s.Feed()) // before the bindings, which use it
 	a := &APIs{
-		conversions: rules,
-		Exports:     feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Partitions:    feed.NewCustomTable(s.Feed(), PartitionResource(), partitionOf),
+		PartitionSets: feed.NewCustomTable(s.Feed(), PartitionSetResource(), func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
+		conversions:   rules,
+		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}

@@ -37,7 +37,7 @@ func NewGiven(identity string, further []*apiextensionsv1.CustomResourceDefiniti
 		if err != nil {
 			return nil, err
 		}
-		if crd.Spec.Group == "core.kcp.io" || crd.Spec.Group == "apis.kcp.io" {
+		if g := crd.Spec.Group; g == "core.kcp.io" || g == "apis.kcp.io" || g == "topology.kcp.io" {
 			every = append(every, serve.Served{Content: content})
 		} else {
 			workspaces = append(workspaces, serve.Served{Content: content, Identity: identity})
