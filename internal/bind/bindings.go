@@ -63,7 +63,7 @@ type Bindings struct {
 	clusters map[cluster.Name][]bindingRow // sorted by name
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
-	exports  map[ExportName]map[bindingName]struct{} // of the rows in use
+	exports  map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
 	changed  func(cluster.Name)
 	released func(uid string)
 	last     int64 // revision of the last change
@@ -91,7 +91,7 @@ func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conve
 	b := &Bindings{
 		Members: feed.NewMembers[ExportName](f.Revision), definitions: d, resolver: r, conversions: c,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
-		exports: map[ExportName]map[bindingName]struct{}{},
+		exports: map[cluster.Name]map[string]map[bindingName]struct{}{},
 	}
 	f.Follow(b)
 	r.Add(b)
@@ -149,7 +149,7 @@ func (b *Bindings) To(e ExportName) []keys.Key {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var all []keys.Key
-	for n := range b.exports[e] {
+	for n := range b.exports[e.Cluster][e.Name] {
 		all = append(all, BindingResource().Key(n.cluster, "", n.name))
 	}
 	return all
@@ -157,15 +157,23 @@ func (b *Bindings) To(e ExportName) []keys.Key {
 
 // index adds or removes a row in use in b.exports. The caller holds mu.
 func (b *Bindings) index(n bindingName, e ExportName, add bool) {
+	of := b.exports[e.Cluster]
 	if add {
-		if b.exports[e] == nil {
-			b.exports[e] = map[bindingName]struct{}{}
+		if of == nil {
+			of = map[string]map[bindingName]struct{}{}
+			b.exports[e.Cluster] = of
 		}
-		b.exports[e][n] = struct{}{}
+		if of[e.Name] == nil {
+			of[e.Name] = map[bindingName]struct{}{}
+		}
+		of[e.Name][n] = struct{}{}
 		return
 	}
-	if delete(b.exports[e], n); len(b.exports[e]) == 0 {
-		delete(b.exports, e)
+	if delete(of[e.Name], n); len(of[e.Name]) == 0 {
+		delete(of, e.Name)
+	}
+	if len(of) == 0 {
+		delete(b.exports, e.Cluster)
 	}
 }
 
@@ -212,10 +220,7 @@ func (b *Bindings) using(provider cluster.Name, name string) map[cluster.Name]sc
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	all := map[cluster.Name]schema.GroupResource{} // a cluster has a resource once
-	for e, bindings := range b.exports {
-		if e.Cluster != provider {
-			continue
-		}
+	for _, bindings := range b.exports[provider] {
 		for n := range bindings {
 			i, ok := searchBinding(b.clusters[n.cluster], n.name)
 			if !ok {

@@ -18,6 +18,7 @@ type schemas struct {
 	byUID    map[string]keys.Key
 	building map[keys.Key]string // during a rebuild, else nil
 	deleted  func(uid string)
+	changed  func(keys.Key) // of a schema that existed before
 }
 
 func newSchemas(f *feed.Feed) *schemas {
@@ -78,7 +79,11 @@ func (s *schemas) Apply(e feed.Event) {
 		s.building[e.Key] = uid
 		return
 	}
-	if before, ok := s.byKey[e.Key]; ok && before != uid {
+	before, ok := s.byKey[e.Key]
+	if ok && s.changed != nil {
+		s.changed(e.Key)
+	}
+	if ok && before != uid {
 		delete(s.byUID, before)
 		if s.deleted != nil {
 			s.deleted(before)

@@ -154,6 +154,7 @@ type Server struct {
 	issuers    *lookup.Issuers
 	lifecycles *view.Lifecycles
 	exports    *view.Exports
+	schemas    *view.Schemas
 	apis       *bind.APIs
 	views      *view.Views
 	discovery  *serve.Discovery

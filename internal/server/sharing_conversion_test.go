@@ -137,8 +137,12 @@ func TestRulesConvertObjects(t *testing.T) {
 	if got := nameOf(must(d.people(peopleV1).Get(t.Context(), "ada", metav1.GetOptions{}))(t)); got != "Ada+King||" {
 		t.Errorf("the consumer of another provider has %q", got)
 	}
+	last := must(c.people(peopleV1).Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"}))(t)
+	defer last.Stop()
 	if err := p.any.Resource(apiConversions).Delete(t.Context(), "v1.people.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	for range last.ResultChan() { // until it ends
 	}
 	if got := nameOf(must(c.people(peopleV1).Get(t.Context(), "ada", metav1.GetOptions{}))(t)); got != "||" {
 		t.Errorf("without an APIConversion: %q", got)

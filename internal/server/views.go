@@ -40,7 +40,14 @@ func (s *Server) newViews() (*view.Views, error) {
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), serve.Verbs{"apibindings": {"get", "list", "watch"}})
 		},
 	})
-	own := append(s.lifecycles.Views(), s.exports)
+	s.schemas = view.NewSchemas(view.ExportsConfig{
+		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Discovery: func(ctx context.Context, _ *serve.Shape) (http.Handler, error) {
+			schemas, _ := s.given.Of(cluster.Root).Find(bind.SchemaResource().GroupResource())
+			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), serve.Verbs{"apiresourceschemas": {"get", "list", "watch"}})
+		},
+	})
+	own := append(s.lifecycles.Views(), s.exports, s.schemas)
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
 

@@ -49,9 +49,13 @@ func NewExports(c ExportsConfig) *Exports {
 	return &Exports{config: c, lasting: newLasting()}
 }
 
-// Follow makes the views follow the exports and bindings. Call it before the change feed starts.
-func (v *Exports) Follow(a *bind.APIs) {
-	a.Bindings.OnChange(v.lasting.changed)
+// Follow makes the views follow the exports and bindings. They call also with
+// the cluster of every binding that changes. Call it before the change feed starts.
+func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
+	a.Bindings.OnChange(func(c cluster.Name) {
+		v.lasting.changed(c)
+		also(c)
+	})
 	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
 	a.OnConversion(v.lasting.changed)
 }
