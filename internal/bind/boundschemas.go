@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/values"
@@ -39,6 +40,16 @@ func (a *APIs) Schema(ctx context.Context, s BoundSchema) (*unstructured.Unstruc
 	values.SetCluster(o, s.Provider)
 	o.SetResourceVersion(a.store.ResourceVersion(rev))
 	return o, nil
+}
+
+// Export returns an APIExport as it is stored, nil if there is none.
+func (a *APIs) Export(ctx context.Context, name ExportName) (*apisv1alpha2.APIExport, error) {
+	e := &apisv1alpha2.APIExport{}
+	rev, err := a.store.ReadInto(ctx, ExportResource().Key(name.Cluster, "", name.Name), e)
+	if err != nil || rev == 0 {
+		return nil, err
+	}
+	return e, nil
 }
 
 // OnSchemas makes a call f with every cluster whose [Bindings.BoundSchemas] may have changed. f

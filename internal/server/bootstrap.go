@@ -41,7 +41,10 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.store.OnWrite(types, s.workspaces.DeriveType)
 	s.viewed()
-	(&reach.Questions{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces}).Install(s.generic.Handler.NonGoRestfulMux)
+	questions := &reach.Questions{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces, APIs: s.apis}
+	if err := questions.Install(s.generic.Handler.NonGoRestfulMux); err != nil {
+		return err
+	}
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),

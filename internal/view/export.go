@@ -108,9 +108,12 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if !ok {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apiexports"}, r.ID)
 	}
-	shape, err := v.config.APIs().Shape(ctx, name, export)
+	shape, lacks, err := v.config.APIs().Shape(ctx, name, export)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
+	}
+	if why, ok := lacks[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}]; ok && info.IsResourceRequest {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s.%s cannot be served: %s", info.Resource, info.APIGroup, why))
 	}
 	p, err := v.plan(req, r, &viewing{name, info, u, shape})
 	if err == nil {
@@ -174,7 +177,7 @@ func (v *Exports) serves(ctx context.Context, name bind.ExportName, gr schema.Gr
 	if !ok {
 		return false
 	}
-	shape, err := v.config.APIs().Shape(ctx, name, export)
+	shape, _, err := v.config.APIs().Shape(ctx, name, export)
 	if err != nil {
 		return true
 	}
