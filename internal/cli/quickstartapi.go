@@ -57,7 +57,7 @@ func (a *app) shareSample(ctx context.Context, srv *server, top cluster.Path, q 
 	}
 	a.print.say("Workspace '%s' exports widgets, and workspace '%s' has bound them.", provider, consumer)
 	a.print.say("To use them, run: kubectl ws :%s; kubectl explain widgets; kubectl get widgets", consumer)
-	a.print.say("To see the objects of all consumers, see the URL in: kubectl get apiexportendpointslice widgets -o yaml -w :%s", provider)
+	a.print.say("For the URL with the objects of all consumers, run: kubectl ws :%s; kubectl get apiexportendpointslice widgets -o yaml", provider)
 	return nil
 }
 

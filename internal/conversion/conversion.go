@@ -28,6 +28,9 @@ import (
 const (
 	// MaxRules is the maximum of rules and preserved fields of one APIConversion.
 	MaxRules = 256
+	// maxConversions is the maximum of conversions, and so limits the versions that each written
+	// object is converted to.
+	maxConversions = 32
 	// maxExpressions is the maximum length of all expressions of one APIConversion in bytes.
 	maxExpressions = 64 << 10
 	// maxBytes is the maximum size of the values that the rules set in one object: about that
@@ -73,6 +76,9 @@ func Compile(crd *apiextensionsv1.CustomResourceDefinition, spec *apisv1alpha1.A
 		if v.Storage {
 			c.storage = v.Name
 		}
+	}
+	if len(spec.Conversions) > maxConversions {
+		return nil, field.ErrorList{field.TooMany(at, len(spec.Conversions), maxConversions)}
 	}
 	n, length := 0, 0
 	for _, v := range spec.Conversions {
@@ -202,7 +208,10 @@ func (c *Conversion) Convert(ctx context.Context, o *unstructured.Unstructured, 
 	if slices.Contains(way, nil) {
 		return nil, fmt.Errorf("the APIConversion does not convert %s to %s; its owner must add these conversions", from, gv.Version)
 	}
-	out := runtime.DeepCopyJSON(o.Object)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the conversion takes too long: %w", err)
+	}
+	out := o.Object
 	b := &budget{cost: objectCost, bytes: maxBytes}
 	for _, s := range way {
 		if out, err = s.run(ctx, out, b); err != nil {

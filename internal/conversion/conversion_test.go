@@ -162,6 +162,14 @@ func TestForgedAnnotation(t *testing.T) {
 	}
 }
 
+func manyConversions() string {
+	var all []string
+	for i := range 33 {
+		all = append(all, fmt.Sprintf("{from: v1, to: v%d, rules: []}", i+2))
+	}
+	return strings.Join(all, ", ")
+}
+
 func TestMistakes(t *testing.T) {
 	both := func(rule string) string {
 		return `[{from: v1, to: v2, rules: [` + rule + `]}, {from: v2, to: v1, rules: []}]`
@@ -170,6 +178,7 @@ func TestMistakes(t *testing.T) {
 		`[{from: v1, to: v2, rules: []}]`:                                                                             "add a conversion from v2 to v1",
 		`[{from: v1, to: v9, rules: []}]`:                                                                             "no such version",
 		`[{from: v1, to: v1, rules: []}]`:                                                                             "another version",
+		`[` + manyConversions() + `]`:                                                                                 "must have at most 32 items",
 		both(`{field: spec.none, destination: spec.age}`):                                                             "version v1 has no such field",
 		both(`{field: spec.age, destination: spec.none}`):                                                             "version v2 has no such field",
 		both(`{field: metadata.name, destination: spec.color}`):                                                       "same in all versions",
