@@ -16,10 +16,13 @@ var files embed.FS
 func Names() []string {
 	return []string{
 		"apibindings.apis.kcp.io",
+		"apiconversions.apis.kcp.io",
 		"apiexportendpointslices.apis.kcp.io",
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",
+		"partitions.topology.kcp.io",
+		"partitionsets.topology.kcp.io",
 		"shards.core.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io",
 		"workspaces.tenancy.kcp.io",

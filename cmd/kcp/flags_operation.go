@@ -39,6 +39,7 @@ func (o *options) operation(f *pflag.FlagSet) {
 	f.StringVar(&op.Encryption.ConfigFile, "encryption-provider-config", "", "File with an EncryptionConfiguration: how to encrypt objects in etcd. It is valid for all workspaces.")
 	f.BoolVar(&op.Encryption.Reload, "encryption-provider-config-automatic-reload", false, "Reload --encryption-provider-config when it changes.")
 	f.DurationVar(&op.EventTTL, "event-ttl", op.EventTTL, "How long the server keeps events.")
+	f.DurationVar(&op.ConversionTimeout, "conversion-cel-transformation-timeout", op.ConversionTimeout, "Time that the rules of an APIConversion may take for one object or one list.")
 	f.IntVar(&op.TenantStoragePercent, "tenant-storage-percent", op.TenantStoragePercent, "Maximum part of the database for one tenant, in percent. A tenant is everything below one topmost workspace or one home.")
 	f.IntVar(&op.DeleteCollectionWorkers, "delete-collection-workers", op.DeleteCollectionWorkers, "Number of objects that a request to delete a collection deletes concurrently.")
 	f.StringVar(&op.ProfilerAddress, "profiler-address", "", "Address to serve profiles at without authentication, such as 127.0.0.1:6060.")

@@ -29,6 +29,10 @@ type Sharing struct {
 	Check func(context.Context, *apiextensionsv1.CustomResourceDefinition) field.ErrorList
 	// Usage returns how many APIResourceSchemas a cluster has, and their size in bytes.
 	Usage func(cluster.Name) (objects, bytes int64)
+	// ConversionUsage is Usage for APIConversions.
+	ConversionUsage func(cluster.Name) (objects, bytes int64)
+	// Schema returns an APIResourceSchema, nil if there is none.
+	Schema func(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error)
 	// PathOf returns the canonical path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
 	// RootBinding reports whether a binding of the root workspace is to a built-in export.
@@ -47,9 +51,11 @@ func (s Sharing) Rules() []Rule {
 	return []Rule{
 		{Name: "apis.kcp.io/BuiltIn", Validate: s.builtIn},
 		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
+		{Name: "apis.kcp.io/APIConversion", Validate: s.conversion},
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
 		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},
+		{Name: "topology.kcp.io/Partition", Validate: partitions},
 	}
 }
 
@@ -216,9 +222,6 @@ func (s Sharing) slice(ctx context.Context, r Request) error {
 	n, err := wrote[apisv1alpha1.APIExportEndpointSlice](r, "apiexportendpointslices")
 	if err != nil || n == nil {
 		return err
-	}
-	if n.Spec.Partition != "" {
-		return r.Forbid(errors.New("spec.partition must be unset: partitions do not exist yet"))
 	}
 	if r.GetOperation() != admission.Create {
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -26,11 +27,15 @@ type APIs struct {
 	Exports *feed.Table[*Export]
 	// Slices has the APIExportEndpointSlices of all clusters.
 	Slices *feed.Table[Slice]
+	// Partitions and PartitionSets are those of all clusters. Sets have only their name.
+	Partitions    *feed.Table[*Partition]
+	PartitionSets *feed.Table[struct{}]
 	// Bindings has the bindings of all clusters.
 	Bindings *Bindings
 
 	schemas     *schemas
 	defaults    readyExports
+	conversions *conversions
 	store       *store.Store
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -41,12 +46,17 @@ type APIs struct {
 // The bindings become a source of the resolver, and creations of exports and bindings are
 // complete when they return.
 func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
+	rules := newConversions(s.Feed()) // before the bindings, which use it
 	a := &APIs{
-		Exports: feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
-		Bindings: newBindings(s.Feed(), d, r), schemas: newSchemas(s.Feed()),
+		Partitions:    feed.NewCustomTable(s.Feed(), PartitionResource(), partitionOf),
+		PartitionSets: feed.NewCustomTable(s.Feed(), PartitionSetResource(), func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
+		conversions:   rules,
+		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}
 	w.Defaults = a
+	s.Feed().Follow(conversionCauses{a.Bindings})
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))
 	return a
@@ -81,4 +91,9 @@ func SchemaResource() keys.Resource {
 // SliceResource returns the resource of APIExportEndpointSlices.
 func SliceResource() keys.Resource {
 	return resource(apisv1alpha1.GroupVersion.Group, "apiexportendpointslices")
+}
+
+// ConversionResource returns the resource of APIConversions.
+func ConversionResource() keys.Resource {
+	return resource(apisv1alpha1.GroupVersion.Group, "apiconversions")
 }

@@ -50,8 +50,8 @@ type Binding struct {
 // A Bound is a resource that a cluster has through a binding.
 type Bound struct {
 	schema.GroupResource
-	// UID is the UID of the APIResourceSchema, and Identity that of the export.
-	UID, Identity string
+	// Schema is the name of the APIResourceSchema, UID its UID, and Identity that of the export.
+	Schema, UID, Identity string
 }
 
 // Resource returns where the objects of the resource are stored.
@@ -65,12 +65,13 @@ type Bindings struct {
 
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
+	conversions *conversions
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
-	exports  map[ExportName]map[bindingName]struct{} // of the rows in use
+	exports  map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
 	changed  func(cluster.Name)
 	released func(uid string)
 	last     int64 // revision of the last change
@@ -94,11 +95,11 @@ type sharedBinding struct {
 	rows int
 }
 
-func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver) *Bindings {
+func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conversions) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[Reading](f.Revision), definitions: d, resolver: r,
+		Members: feed.NewMembers[Reading](f.Revision), definitions: d, resolver: r, conversions: c,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
-		exports: map[ExportName]map[bindingName]struct{}{},
+		exports: map[cluster.Name]map[string]map[bindingName]struct{}{},
 	}
 	f.Follow(b)
 	r.Add(b)
@@ -173,32 +174,6 @@ func (b *Bindings) Granted(c cluster.Name, e ExportName, of Claimed, verb string
 	return Claim{}, false
 }
 
-// To returns the keys of the bindings to an export. An export without a cluster stands for
-// exports that were never found.
-func (b *Bindings) To(e ExportName) []keys.Key {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	var all []keys.Key
-	for n := range b.exports[e] {
-		all = append(all, BindingResource().Key(n.cluster, "", n.name))
-	}
-	return all
-}
-
-// index adds or removes a row in use in b.exports. The caller holds mu.
-func (b *Bindings) index(n bindingName, e ExportName, add bool) {
-	if add {
-		if b.exports[e] == nil {
-			b.exports[e] = map[bindingName]struct{}{}
-		}
-		b.exports[e][n] = struct{}{}
-		return
-	}
-	if delete(b.exports[e], n); len(b.exports[e]) == 0 {
-		delete(b.exports, e)
-	}
-}
-
 // Keys returns the keys of the bindings that are selected. It takes time proportional to the
 // number of all bindings.
 func (b *Bindings) Keys(selected func(*Binding) bool) []keys.Key {
@@ -237,7 +212,7 @@ func owner(rows []bindingRow, gr schema.GroupResource) (*bindingRow, Bound) {
 	return nil, Bound{}
 }
 
-// Find implements [serve.Source]. The evidence is the binding.
+// Find implements [serve.Source]. The evidence is the binding, and the conversion of the schema.
 func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -249,8 +224,9 @@ func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, b
 	if !ok {
 		return serve.Found{}, false
 	}
-	on := BindingResource().Key(c, "", r.name)
-	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: []serve.Evidence{{Key: on, Revision: r.revision}}}, true
+	content, evidence := b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+	evidence = append(evidence, serve.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
+	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
 }
 
 // All implements [serve.Source].
@@ -261,6 +237,7 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 	for _, r := range b.clusters[c] {
 		for _, bound := range r.Bound {
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
+				content, _ = b.conversions.apply(r.Export.Cluster, bound.Schema, content)
 				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
 			}
 		}
@@ -481,6 +458,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	for _, r := range in.Status.Bound {
 		out.Bound = append(out.Bound, Bound{
 			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},
+			Schema:        unique.Make(r.Schema.Name).Value(),
 			UID:           unique.Make(r.Schema.UID).Value(), Identity: unique.Make(r.Schema.IdentityHash).Value(),
 		})
 	}

@@ -229,7 +229,9 @@ func (a *APIs) slice(ctx context.Context, c cluster.Name, e *apisv1alpha2.APIExp
 	s := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: newMeta("", e.Name)}
 	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIExport", Name: e.Name, UID: e.UID}}
 	s.Spec.APIExport = apisv1alpha2.ExportReference{Path: e.Annotations[core.PathAnnotation], Name: e.Name}
-	s.Status.Conditions.Set(conditions.Condition{Type: apisv1alpha2.APIExportValid, Status: metav1.ConditionTrue})
+	for _, t := range []conditions.Type{apisv1alpha2.APIExportValid, apisv1alpha1.PartitionValid} {
+		s.Status.Conditions.Set(conditions.Condition{Type: t, Status: metav1.ConditionTrue})
+	}
 	made, err := values.Unstructured(s, apisv1alpha1.GroupVersion.WithKind("APIExportEndpointSlice"))
 	return []store.Write{{Resource: SliceResource(), Cluster: c, Object: made}}, err
 }

@@ -2,9 +2,11 @@ package bind
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -131,43 +133,59 @@ func (s *settling) conflict(gr schema.GroupResource, spec apisv1alpha1.APIResour
 		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)
 	}
 	if why := s.definitions.NameConflict(s.cluster, spec.Group, spec.Names); why != "" {
-		return fmt.Sprintf("%s: %s", gr, why)
+		return fmt.Sprintf("%s: %s%s", gr, why, s.holders(spec))
 	}
 	return ""
 }
 
-// Shape returns the resources of an export.
-func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Shape, error) {
-	var all []serve.Served
-	for _, r := range e.Resources {
-		content, found := a.definitions.Bound(a.schemas.get(name.Cluster, r.Schema), false)
-		if !found {
-			s, err := a.define(ctx, name.Cluster, r)
-			if err != nil {
-				return nil, err
-			}
-			if content, found = a.definitions.Bound(string(s.UID), false); !found {
-				return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s cannot be served", r.Schema)}
-			}
-		}
-		all = append(all, serve.Served{Content: content, Identity: e.Identity})
-	}
-	return serve.NewShape(all...), nil
-}
-
-// Generation identifies how an export serves one of its resources. It is empty if the export has
-// no such resource.
-func (a *APIs) Generation(of ExportName, gr schema.GroupResource) string {
-	e, ok := a.Exports.Get(of.Cluster, "", of.Name)
-	if !ok {
+// holders names the definitions of the cluster that have names of a schema, as the end of a
+// sentence.
+func (s *settling) holders(spec apisv1alpha1.APIResourceSchemaSpec) string {
+	all := s.definitions.Holders(s.cluster, spec.Group, spec.Names)
+	if len(all) == 0 {
 		return ""
 	}
+	return "; CustomResourceDefinition " + strings.Join(all, ", ") + " has them: delete it, or this APIBinding"
+}
+
+// Missing says why resources of an export have no schema that can be served.
+type Missing map[schema.GroupResource]string
+
+// Shape returns the resources of an export, and those that are missing.
+func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Shape, Missing, error) {
+	var all []serve.Served
+	lacks := Missing{}
 	for _, r := range e.Resources {
-		if r.GroupResource == gr {
-			return e.Identity + " " + a.schemas.get(of.Cluster, r.Schema)
+		content, err := a.content(ctx, name.Cluster, r)
+		var invalid *invalidSchemaError
+		switch {
+		case errors.As(err, &invalid):
+			lacks[r.GroupResource] = invalid.why
+			continue
+		case err != nil:
+			return nil, nil, err
 		}
+		content, _ = a.conversions.apply(name.Cluster, r.Schema, content)
+		all = append(all, serve.Served{Content: content, Identity: e.Identity})
 	}
-	return ""
+	return serve.NewShape(all...), lacks, nil
+}
+
+// content returns the content of a resource of an export. It makes the definition of its schema,
+// unless it exists.
+func (a *APIs) content(ctx context.Context, c cluster.Name, r Exported) (*serve.Content, error) {
+	if content, found := a.definitions.Bound(a.schemas.get(c, r.Schema), false); found {
+		return content, nil
+	}
+	s, err := a.define(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	content, found := a.definitions.Bound(string(s.UID), false)
+	if !found {
+		return nil, &invalidSchemaError{fmt.Sprintf("the APIResourceSchema %s cannot be served", r.Schema)}
+	}
+	return content, nil
 }
 
 // define returns a schema of an export. It makes the definition that serves the bindings to

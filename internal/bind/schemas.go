@@ -2,7 +2,9 @@ package bind
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"unique"
 
 	"k8s.io/klog/v2"
 
@@ -11,17 +13,23 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 )
 
-// schemas has the UID of each APIResourceSchema. It is a follower of the change feed.
+// schemas has the UID and the served versions of each APIResourceSchema. It is a follower of the change feed.
 type schemas struct {
 	mu       sync.RWMutex
-	byKey    map[keys.Key]string
+	byKey    map[keys.Key]schemaRow
 	byUID    map[string]keys.Key
-	building map[keys.Key]string // during a rebuild, else nil
+	building map[keys.Key]schemaRow // during a rebuild, else nil
 	deleted  func(uid string)
+	changed  func(keys.Key) // of a schema that existed before
+}
+
+type schemaRow struct {
+	uid      string
+	versions string // separated by commas; equal ones are shared
 }
 
 func newSchemas(f *feed.Feed) *schemas {
-	s := &schemas{byKey: map[keys.Key]string{}, byUID: map[string]keys.Key{}}
+	s := &schemas{byKey: map[keys.Key]schemaRow{}, byUID: map[string]keys.Key{}}
 	f.Follow(s)
 	return s
 }
@@ -30,7 +38,7 @@ func newSchemas(f *feed.Feed) *schemas {
 func (s *schemas) get(c cluster.Name, name string) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.byKey[SchemaResource().Key(c, "", name)]
+	return s.byKey[SchemaResource().Key(c, "", name)].uid
 }
 
 // has reports whether a schema with a UID exists.
@@ -45,7 +53,7 @@ func (s *schemas) has(uid string) bool {
 func (s *schemas) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.building = map[keys.Key]string{}
+	s.building = map[keys.Key]schemaRow{}
 }
 
 // Done implements [feed.Follower].
@@ -54,8 +62,8 @@ func (s *schemas) Done() {
 	defer s.mu.Unlock()
 	s.byKey, s.building = s.building, nil
 	clear(s.byUID)
-	for k, uid := range s.byKey {
-		s.byUID[uid] = k
+	for k, r := range s.byKey {
+		s.byUID[r.uid] = k
 	}
 }
 
@@ -64,29 +72,68 @@ func (s *schemas) Apply(e feed.Event) {
 	if e.Key.Resource != SchemaResource() {
 		return
 	}
-	uid := ""
+	var now schemaRow
 	if !e.Deleted() {
-		m, err := e.Metadata(context.Background())
-		if err != nil {
+		var err error
+		if now, err = schemaOf(e); err != nil {
 			klog.Background().Error(err, "Schema is ignored", "key", e.Key.String())
 		}
-		uid = string(m.UID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.building != nil {
-		s.building[e.Key] = uid
+		s.building[e.Key] = now
 		return
 	}
-	if before, ok := s.byKey[e.Key]; ok && before != uid {
-		delete(s.byUID, before)
+	before, ok := s.byKey[e.Key]
+	if ok && s.changed != nil {
+		s.changed(e.Key)
+	}
+	if ok && before.uid != now.uid {
+		delete(s.byUID, before.uid)
 		if s.deleted != nil {
-			s.deleted(before)
+			s.deleted(before.uid)
 		}
 	}
-	if uid == "" {
+	if now.uid == "" {
 		delete(s.byKey, e.Key)
 		return
 	}
-	s.byKey[e.Key], s.byUID[uid] = uid, e.Key
+	s.byKey[e.Key], s.byUID[now.uid] = now, e.Key
+}
+
+// schemaOf decodes what is needed of a schema.
+func schemaOf(e feed.Event) (schemaRow, error) {
+	var in struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+		Spec struct {
+			Versions []struct {
+				Name   string `json:"name"`
+				Served bool   `json:"served"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := e.Unmarshal(context.Background(), &in); err != nil {
+		return schemaRow{}, err
+	}
+	var served []string
+	for _, v := range in.Spec.Versions {
+		if v.Served {
+			served = append(served, v.Name)
+		}
+	}
+	return schemaRow{in.Metadata.UID, unique.Make(strings.Join(served, ",")).Value()}, nil
+}
+
+// Versions returns the served versions of a schema.
+func (a *APIs) Versions(c cluster.Name, schema string) []string {
+	a.schemas.mu.RLock()
+	defer a.schemas.mu.RUnlock()
+	all := a.schemas.byKey[SchemaResource().Key(c, "", schema)].versions
+	if all == "" {
+		return nil
+	}
+	return strings.Split(all, ",")
 }

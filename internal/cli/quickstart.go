@@ -30,13 +30,16 @@ func (a *app) quickstartCommand() *cobra.Command {
 	var q quickstart
 	cmd := &cobra.Command{
 		Use:   "quickstart",
-		Short: "Create a tree of sample workspaces",
-		Long:  "Create a tree of sample workspaces below the current one, or delete it again. The same seed results in the same tree.",
+		Short: "Create a tree of sample workspaces, or a sample of a shared API",
+		Long:  "Create a tree of sample workspaces below the current one, or delete it again. The same seed results in the same tree. With --scenario api-provider, create a workspace that exports an API and one that binds it.",
 		Example: `  # Create a tree with a config map in each workspace, and enter it
   kubectl kcp quickstart --with-samples --enter
 
   # Create a deeper tree with another name
   kubectl kcp quickstart --name-prefix deep --tree-depth 5 --tree-count 30
+
+  # Create a workspace that exports an API, and one that binds it
+  kubectl kcp quickstart --scenario api-provider --name-prefix apis --with-samples
 
   # Delete the tree
   kubectl kcp quickstart --cleanup`,
@@ -45,11 +48,11 @@ func (a *app) quickstartCommand() *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.quickstart(cmd.Context(), q) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.scenario, "scenario", "workspaces", "What to create: workspaces.")
+	flags.StringVar(&q.scenario, "scenario", "workspaces", "What to create: workspaces, or api-provider: a workspace that exports an API, and one that binds it.")
 	flags.StringVar(&q.prefix, "name-prefix", "quickstart", "Name of the workspace at the top of the tree, and prefix of the names below.")
 	flags.BoolVar(&q.cleanup, "cleanup", false, "Delete the tree.")
 	flags.BoolVar(&q.enter, "enter", false, "Enter the workspace at the top of the tree.")
-	flags.BoolVar(&q.samples, "with-samples", false, "Create a config map in each workspace.")
+	flags.BoolVar(&q.samples, "with-samples", false, "Create a config map in each workspace, or an object of the shared API.")
 	flags.DurationVar(&q.timeout, "timeout", readyWithin, "Timeout for the whole command.")
 	flags.IntVar(&q.depth, "tree-depth", 3, "Number of levels below the top.")
 	flags.IntVar(&q.count, "tree-count", 6, "Number of workspaces below the top.")
@@ -59,10 +62,8 @@ func (a *app) quickstartCommand() *cobra.Command {
 
 func (a *app) quickstart(ctx context.Context, q quickstart) error {
 	switch {
-	case q.scenario == "api-provider":
-		return errors.New("--scenario api-provider is not supported yet; use --scenario workspaces, and see kubectl kcp bind --help for APIs")
-	case q.scenario != "workspaces":
-		return fmt.Errorf("there is no --scenario %q; use workspaces", q.scenario)
+	case q.scenario != "workspaces" && q.scenario != "api-provider":
+		return fmt.Errorf("there is no --scenario %q; use workspaces or api-provider", q.scenario)
 	case q.count > 0 && q.depth < 1 || q.count < 0:
 		return errors.New("--tree-depth and --tree-count must be positive")
 	}
@@ -79,16 +80,27 @@ func (a *app) quickstart(ctx context.Context, q quickstart) error {
 	if _, err := cluster.ParsePath(string(top)); err != nil {
 		return badName(q.prefix)
 	}
-	for _, path := range q.tree(top) {
-		if err := a.plant(limited, srv, path, q.samples); err != nil {
-			return err
-		}
+	if err := a.sample(limited, srv, top, q); err != nil {
+		return err
 	}
-	a.print.say("Created the tree below '%s'. To see it, run: kubectl ws tree :%[1]s", top)
 	if !q.enter {
 		return nil
 	}
 	return a.enter(ctx, s, srv, top, false)
+}
+
+// sample creates what the scenario has below top.
+func (a *app) sample(ctx context.Context, srv *server, top cluster.Path, q quickstart) error {
+	if q.scenario == "api-provider" {
+		return a.shareSample(ctx, srv, top, q)
+	}
+	for _, path := range q.tree(top) {
+		if err := a.plant(ctx, srv, path, q.samples); err != nil {
+			return err
+		}
+	}
+	a.print.say("Created the tree below '%s'. To see it, run: kubectl ws tree :%[1]s", top)
+	return nil
 }
 
 // tree returns the paths of all workspaces, parents before children.

@@ -20,6 +20,7 @@ const (
 	reachableService = "/services/reachableworkspaces"
 	explainService   = "/services/explainworkspace"
 	inheritedService = "/services/inheritedbindings"
+	exportsService   = "/services/bindableexports"
 )
 
 // ask sends a request that is for no particular cluster, and decodes the answer.

@@ -59,6 +59,7 @@ func All(d Deps) []control.Loop {
 		Bindings(d),
 		BindingDeletion(d),
 		EndpointSlices(d),
+		PartitionSets(d),
 		BoundDefinitions(d),
 		DefaultBindings(d),
 	}

@@ -12,13 +12,13 @@ import (
 )
 
 // EndpointSlices keeps the endpoints of APIExportEndpointSlices up to date. They change with the
-// export, and with its first and its last binding.
+// export, with its first and its last binding, and with the Partition.
 func EndpointSlices(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Slices.Keys()) })
 	d.Store.Feed().Follow(&sliceCauses{inbox, d.APIs, map[bind.ExportName]struct{}{}, map[string]map[control.Key]struct{}{}})
 	return control.Loop{
 		Name: "apiexportendpointslices",
-		On:   d.on(inbox.subscribe),
+		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.APIs.Slices.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
 			return ignore(d.APIs.ReconcileSlice(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
 		},
@@ -47,6 +47,12 @@ func (f *sliceCauses) Apply(e feed.Event) {
 			f.name(s.Name, keyOf(e.Key))
 		}
 		f.put(keyOf(e.Key))
+	case bind.PartitionResource():
+		for _, s := range f.apis.Slices.List(e.Key.Cluster, "") {
+			if s.Partition == e.Key.Name {
+				f.put(control.Key{Cluster: e.Key.Cluster, Name: s.Own})
+			}
+		}
 	case bind.ExportResource():
 		f.of(e.Key.Name)
 	case bind.BindingResource():

@@ -30,9 +30,16 @@ func Scheduling(d Deps) control.Loop {
 // shards wakes a loop with the keys of the Workspaces that wait for a shard, when a Shard
 // changes.
 func (d Deps) shards(wake func(control.Key)) (unsubscribe func()) {
-	return d.Workspaces.Shards.Subscribe(func(keys.Key) {
-		for _, k := range d.Workspaces.Tree.Unscheduled() {
-			wake(keyOf(k))
-		}
-	})
+	return d.shardsFor(func() []control.Key { return loopKeys(d.Workspaces.Tree.Unscheduled()) })(wake)
+}
+
+// shardsFor wakes a loop with some keys when a Shard changes.
+func (d Deps) shardsFor(some func() []control.Key) func(func(control.Key)) (unsubscribe func()) {
+	return func(wake func(control.Key)) func() {
+		return d.Workspaces.Shards.Subscribe(func(keys.Key) {
+			for _, k := range some() {
+				wake(k)
+			}
+		})
+	}
 }

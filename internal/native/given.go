@@ -41,10 +41,9 @@ func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomRes
 		if err != nil {
 			return nil, err
 		}
-		switch of, exported := tenancy.BuiltInOf(name); {
-		case exported:
+		if of, exported := tenancy.BuiltInOf(name); exported {
 			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
-		default:
+		} else {
 			every = append(every, serve.Served{Content: content})
 		}
 	}

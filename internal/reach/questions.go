@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"crypto/cipher"
 	"encoding/json"
 	"net/http"
 
@@ -12,6 +13,7 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/lookup"
@@ -25,25 +27,33 @@ const (
 	reachablePath = view.Prefix + "reachableworkspaces"
 	explainPath   = view.Prefix + "explainworkspace"
 	inheritedPath = view.Prefix + "inheritedbindings"
+	exportsPath   = view.Prefix + "bindableexports"
 )
 
 // Paths returns the paths of the questions. They have the prefix of the views.
-func Paths() []string { return []string{reachablePath, explainPath, inheritedPath} }
+func Paths() []string { return []string{reachablePath, explainPath, inheritedPath, exportsPath} }
 
 // Questions answers the questions. All fields are set.
 type Questions struct {
 	Authorizer *auth.Authorizer
 	RBAC       *lookup.RBAC
 	Workspaces *tenancy.Workspaces
+	APIs       *bind.APIs
+
+	seal cipher.AEAD // of continue tokens
 }
 
 // Install serves the questions. They are in no list of paths.
-func (q *Questions) Install(mux *mux.PathRecorderMux) {
+func (q *Questions) Install(mux *mux.PathRecorderMux) (err error) {
+	if q.seal, err = newSeal(); err != nil {
+		return err
+	}
 	for path, answer := range map[string]func(*http.Request, user.Info) (any, error){
-		reachablePath: q.reachable, explainPath: q.explain, inheritedPath: q.inherited,
+		reachablePath: q.reachable, explainPath: q.explain, inheritedPath: q.inherited, exportsPath: q.exports,
 	} {
 		mux.UnlistedHandle(path, question(answer))
 	}
+	return nil
 }
 
 // question serves the result of answer as JSON.

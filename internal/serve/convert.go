@@ -33,16 +33,19 @@ func InProcess(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // converts returns the resolver by which upstream's converter calls a function.
-func converts(f Convert) webhook.AuthenticationInfoResolverWrapper {
+func converts(c converting) webhook.AuthenticationInfoResolverWrapper {
 	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{
-			ClientConfigForFunc: func(string) (*rest.Config, error) { return webhookConfig(converting{f}), nil },
+			ClientConfigForFunc: func(string) (*rest.Config, error) { return webhookConfig(c), nil },
 		}
 	}
 }
 
-// converting answers conversion reviews.
-type converting struct{ convert Convert }
+// converting answers conversion reviews, with a function or with rules.
+type converting struct {
+	convert Convert
+	rules   *ruled // nil for a function
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -52,8 +55,19 @@ func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("conversion review: %w", err)
 	}
 	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	convert := c.convert
+	if c.rules != nil {
+		var done func()
+		convert, done = c.rules.begin()
+		defer done()
+	}
 	for _, raw := range review.Request.Objects {
-		converted, err := c.object(raw.Raw, review.Request.DesiredAPIVersion)
+		one := func() ([]byte, error) { return convertJSON(convert, raw.Raw, review.Request.DesiredAPIVersion) }
+		if c.rules != nil && len(review.Request.Objects) == 1 {
+			all := one
+			one = func() ([]byte, error) { return c.rules.once(raw.Raw, review.Request.DesiredAPIVersion, all) }
+		}
+		converted, err := one()
 		if err != nil {
 			answer.ConvertedObjects, answer.Result = nil, metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
 			break
@@ -70,13 +84,13 @@ func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// object converts one object in JSON.
-func (c converting) object(text []byte, to string) ([]byte, error) {
+// convertJSON converts one object in JSON.
+func convertJSON(convert Convert, text []byte, to string) ([]byte, error) {
 	var o unstructured.Unstructured
 	if err := o.UnmarshalJSON(text); err != nil {
 		return nil, err
 	}
-	converted, err := c.convert(&o, to)
+	converted, err := convert(&o, to)
 	if err != nil {
 		return nil, err
 	}

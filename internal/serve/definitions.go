@@ -199,6 +199,25 @@ func (d *Definitions) NameConflict(c cluster.Name, group string, n apiextensions
 	return ""
 }
 
+// Holders returns the definitions of a cluster that have one of the names in a group, at most
+// three.
+func (d *Definitions) Holders(c cluster.Name, group string, n apiextensionsv1.CustomResourceDefinitionNames) []string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var all []string
+	for _, r := range d.clusters[c] {
+		if r.group != group || len(all) == 3 {
+			continue
+		}
+		t := newTaken()
+		t.add(r.names)
+		if t.conflict(n) != nil {
+			all = append(all, r.name)
+		}
+	}
+	return all
+}
+
 // Deleting reports whether a definition of a cluster is being deleted.
 func (d *Definitions) Deleting(c cluster.Name, name string) bool {
 	r, ok := d.row(c, name)

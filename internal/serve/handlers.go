@@ -72,6 +72,9 @@ func (s *handlers) of(key handlerKey, c *Content, build func(*upstream.Definitio
 		if use.definition.CRD, use.err = c.Whole(); use.err == nil {
 			gr := c.GroupResource()
 			use.definition.CRD.Name = gr.Resource + "." + gr.Group // the name that upstream looks up, also in the core group
+			if c.rules != nil {
+				InProcess(use.definition.CRD)
+			}
 			use.http, use.err = build(use.definition)
 		}
 	})

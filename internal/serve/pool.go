@@ -55,6 +55,9 @@ type PoolConfig struct {
 	MaxBody           int64 // bytes
 	// Converters convert the objects of resources that the server defines.
 	Converters map[schema.GroupResource]Convert
+	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
+	// or one list.
+	ConversionTimeout time.Duration
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
 	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
@@ -67,14 +70,15 @@ type PoolConfig struct {
 // [Content], built for the first request. A content with a conversion webhook has one
 // handler per cluster: conversions have no context, so the handler must know the cluster.
 type Pool struct {
-	config   PoolConfig
-	models   func() map[string]*spec.Schema
-	handlers *handlers
+	config    PoolConfig
+	models    func() map[string]*spec.Schema
+	handlers  *handlers
+	converted *recent[convertedKey, []byte]
 }
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers()}
+	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers(), converted: newRecent[convertedKey, []byte](maxConverted, convertedIdle)}
 }
 
 // Wrap returns a handler that serves the custom resources of a request's cluster, and
@@ -168,7 +172,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	if p.callsWebhook(s.Content.Definition) {
+	if p.callsWebhook(s.Content.Definition) || s.Content.rules != nil {
 		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // see [PoolConfig.Lend]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
@@ -200,7 +204,10 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 	key := handlerKey{content: c.Hash}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	if convert := p.config.Converters[c.GroupResource()]; convert != nil {
-		calls = converts(convert)
+		calls = converts(converting{convert: convert})
+	} else if c.rules != nil {
+		rules := c.rules // and not c, see [handler]
+		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildRuled(d, rules) })
 	} else if callsWebhook(c.Definition) {
 		key.tenant, _ = cluster.From(ctx)
 		calls = webhooks(p.config, key.tenant, c.Definition)
@@ -226,6 +233,14 @@ func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, cal
 		return h, nil
 	}
 	return withPlainReads(h, d.CRD), nil
+}
+
+// buildRuled builds a handler whose objects are converted by rules.
+func (p *Pool) buildRuled(d *upstream.Definition, r *Rules) (http.Handler, error) {
+	rules := p.newRuled(d.CRD, r)
+	of := p.definitionHandler(d, p.config.Storage, converts(converting{rules: rules}))
+	of.Admission = checked{p.config.Admission, rules}
+	return of.New()
 }
 
 func (p *Pool) definitionHandler(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) upstream.DefinitionHandler {

@@ -34,6 +34,7 @@ type Content struct {
 	// as large as their JSON; see [Content.Whole].
 	Definition *apiextensionsv1.CustomResourceDefinition
 	text       []byte // JSON of a contentText
+	rules      *Rules // that convert its objects, nil for none
 }
 
 // contentText holds the fields of a content that its hash covers.

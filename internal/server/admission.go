@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/union"
 
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
@@ -64,7 +65,8 @@ func (s *Server) admission() admit.Rules {
 	}
 	sharing := admit.Sharing{
 		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
-		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
+		RootBinding:     func(name string) bool { return s.apis.RootBinding(name) },
+		ConversionUsage: s.usage(bind.ConversionResource()), Schema: s.schemaNamed,
 	}
 	return append(admit.Rules{
 		admit.Cluster(),
@@ -153,6 +155,16 @@ func reviews() []schema.GroupResource {
 func (s *Server) builtIn(gr schema.GroupResource) bool {
 	return gr.Group == apisv1alpha2.GroupVersion.Group || gr == tenancy.LogicalClusters().GroupResource() || slices.Contains(reviews(), gr) ||
 		slices.ContainsFunc(s.natives.Kinds, func(k serve.Kind) bool { return k.Group == gr.Group && k.Plural == gr.Resource })
+}
+
+// schemaNamed returns an APIResourceSchema, nil if there is none.
+func (s *Server) schemaNamed(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
+	found := &apisv1alpha1.APIResourceSchema{}
+	rev, err := s.store.ReadInto(ctx, bind.SchemaResource().Key(c, "", name), found)
+	if err != nil || rev == 0 {
+		return nil, err
+	}
+	return found, nil
 }
 
 // authorizers returns the built-in authorizer followed by the configured ones.

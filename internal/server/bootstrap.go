@@ -41,12 +41,17 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
 	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces)
-	s.exports.Follow(s.apis)
+	s.exports.Follow(s.apis, s.schemas.Changed)
+	s.apis.OnSchemas(s.schemas.Changed)
+	s.store.Feed().Follow(s.schemas) // after the bindings
 	s.offline, s.issuers = offline.New(s.tree, s.store), lookup.NewIssuers(s.store, identity)
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.store.OnWrite(types, s.workspaces.DeriveType)
 	s.viewed()
-	(&reach.Questions{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces}).Install(s.generic.Handler.NonGoRestfulMux)
+	questions := &reach.Questions{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces, APIs: s.apis}
+	if err := questions.Install(s.generic.Handler.NonGoRestfulMux); err != nil {
+		return err
+	}
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),

@@ -49,6 +49,9 @@ type Operation struct {
 	// EventTTL is how long events are kept. The default is one hour; the minimum is one
 	// second.
 	EventTTL time.Duration
+	// ConversionTimeout is the time that the rules of an APIConversion may take for one object or
+	// one list. The default is three seconds.
+	ConversionTimeout time.Duration
 }
 
 // DefaultOperation returns an Operation with all defaults set.
@@ -60,6 +63,8 @@ func DefaultOperation() Operation {
 		Requests:  options.NewServerRunOptionsForComponent("kcp", upstream.NewRegistry()),
 		Profiling: options.NewFeatureOptions(),
 		EventTTL:  time.Hour,
+
+		ConversionTimeout: 3 * time.Second,
 
 		DeleteCollectionWorkers: 1, TenantStoragePercent: quota.DefaultShare,
 	}
@@ -103,6 +108,9 @@ func (o *Operation) complete() {
 	if o.EventTTL == 0 {
 		o.EventTTL = d.EventTTL
 	}
+	if o.ConversionTimeout == 0 {
+		o.ConversionTimeout = d.ConversionTimeout
+	}
 }
 
 // check returns all errors in the options, before anything is started.
@@ -113,6 +121,9 @@ func (o *Operation) check() error {
 	all = append(all, o.Requests.Validate()...)
 	if o.EventTTL < time.Second {
 		all = append(all, fmt.Errorf("--event-ttl %s is too short; set at least 1s", o.EventTTL))
+	}
+	if o.ConversionTimeout < 0 {
+		all = append(all, fmt.Errorf("--conversion-cel-transformation-timeout %s is negative; set a longer time", o.ConversionTimeout))
 	}
 	if o.DeleteCollectionWorkers < 1 {
 		all = append(all, fmt.Errorf("--delete-collection-workers %d is too few; set at least 1", o.DeleteCollectionWorkers))

@@ -154,6 +154,7 @@ type Server struct {
 	issuers    *lookup.Issuers
 	lifecycles *view.Lifecycles
 	exports    *view.Exports
+	schemas    *view.Schemas
 	apis       *bind.APIs
 	views      *view.Views
 	discovery  *serve.Discovery
@@ -310,6 +311,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
 		Converters:        bind.Converters(),
+		ConversionTimeout: s.config.ConversionTimeout,
 		Dialer:            s.dialer, Lend: s.lend,
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)

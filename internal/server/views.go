@@ -47,7 +47,15 @@ func (s *Server) newViews() (*view.Views, error) {
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), only)
 		},
 	})
-	own := append(s.lifecycles.Views(), s.exports)
+	s.schemas = view.NewSchemas(view.ExportsConfig{
+		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Discovery: func(ctx context.Context, _ *serve.Shape, _ map[schema.GroupResource][]string) (http.Handler, error) {
+			gr := bind.SchemaResource().GroupResource()
+			schemas, _ := s.given.Of(cluster.Root).Find(gr)
+			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
+		},
+	})
+	own := append(s.lifecycles.Views(), s.exports, s.schemas)
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
 

@@ -53,6 +53,12 @@ func (w *Workspaces) host(ws *tenancyapi.Workspace) (Host, bool) {
 	return h, ok && !h.Unschedulable && selects(ws, h.Labels)
 }
 
+// Labels returns the labels of the shard of this server.
+func (w *Workspaces) Labels() labels.Set {
+	h, _ := w.Shards.Get(cluster.Root, "", string(w.Shard))
+	return h.Labels
+}
+
 // selects reports whether the selector of a Workspace matches the labels of a shard.
 func selects(ws *tenancyapi.Workspace, of labels.Set) bool {
 	if ws.Spec.Location == nil || ws.Spec.Location.Selector == nil {

@@ -17,17 +17,17 @@ func boundMetrics() {
 	values := map[string][]string{
 		"group": {
 			"", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apis.kcp.io", "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
-			"coordination.k8s.io", "core.kcp.io", "events.k8s.io", "rbac.authorization.k8s.io", "tenancy.kcp.io",
+			"coordination.k8s.io", "core.kcp.io", "events.k8s.io", "rbac.authorization.k8s.io", "tenancy.kcp.io", "topology.kcp.io",
 		},
 		"version":     {"", "v1", "v1alpha1", "v1alpha2", "v1beta1"},
 		"subresource": {"", "approval", "finalize", "scale", "status", "token"},
 		"resource": {
-			"", "apibindings.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
+			"", "apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
 			"certificatesigningrequests.certificates.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io", "clusterroles.rbac.authorization.k8s.io",
 			"configmaps", "customresourcedefinitions.apiextensions.k8s.io", "events", "events.events.k8s.io", "leases.coordination.k8s.io",
 			"localsubjectaccessreviews.authorization.k8s.io", "logicalclusters.core.kcp.io", "mutatingadmissionpolicies.admissionregistration.k8s.io",
 			"mutatingadmissionpolicybindings.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",
-			"namespaces", "resourcequotas", "rolebindings.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io", "secrets",
+			"namespaces", "partitions.topology.kcp.io", "partitionsets.topology.kcp.io", "resourcequotas", "rolebindings.rbac.authorization.k8s.io", "roles.rbac.authorization.k8s.io", "secrets",
 			"selfsubjectaccessreviews.authorization.k8s.io", "selfsubjectreviews.authentication.k8s.io", "selfsubjectrulesreviews.authorization.k8s.io",
 			"serviceaccounts", "shards.core.kcp.io", "subjectaccessreviews.authorization.k8s.io", "tokenreviews.authentication.k8s.io",
 			"validatingadmissionpolicies.admissionregistration.k8s.io", "validatingadmissionpolicybindings.admissionregistration.k8s.io",

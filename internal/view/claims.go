@@ -34,7 +34,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if err != nil {
 		return nil, err
 	}
-	shape, err := v.config.APIs().Shape(req.Context(), name, owner)
+	shape, _, err := v.config.APIs().Shape(req.Context(), name, owner)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the claimed resource cannot be served: %v", err))
 	}
@@ -42,9 +42,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if !ok {
 		return nil, notFound("no export has the claimed resource " + c.String())
 	}
-	p.Context = with(func(ctx context.Context) context.Context {
-		return serve.WithViewed(ctx, serve.Found{Served: served})
-	})
+	p.Context = v.viewed(of, name, gr, served)
 	return p, nil
 }
 
@@ -115,7 +113,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 		if e == nil {
 			continue // nobody can use the claim now
 		}
-		others, err := v.config.APIs().Shape(ctx, name, e)
+		others, _, err := v.config.APIs().Shape(ctx, name, e)
 		if err != nil {
 			continue //nolint:nilerr // the resource cannot be served
 		}

@@ -56,10 +56,15 @@ func NewExports(c ExportsConfig) *Exports {
 	return &Exports{config: c, lasting: newLasting()}
 }
 
-// Follow makes the views follow the exports and bindings. Call it before the change feed starts.
-func (v *Exports) Follow(a *bind.APIs) {
-	a.Bindings.OnChange(v.lasting.changed)
+// Follow makes the views follow the exports and bindings. They call also with
+// the cluster of every binding that changes. Call it before the change feed starts.
+func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
+	a.Bindings.OnChange(func(c cluster.Name) {
+		v.lasting.changed(c)
+		also(c)
+	})
 	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+	a.OnConversion(v.lasting.changed)
 }
 
 // Name implements [View].
@@ -113,9 +118,12 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if !ok {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apiexports"}, r.ID)
 	}
-	shape, err := v.config.APIs().Shape(ctx, name, export)
+	shape, lacks, err := v.config.APIs().Shape(ctx, name, export)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
+	}
+	if why, ok := lacks[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}]; ok && info.IsResourceRequest {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s.%s cannot be served: %s", info.Resource, info.APIGroup, why))
 	}
 	p, err := v.plan(req, r, &viewing{name, export, info, u, shape})
 	if err == nil {
@@ -168,17 +176,20 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
 		return p, err
 	}
-	apis := v.config.APIs()
-	begun := apis.Generation(of.name, gr)
-	p.Context = func(ctx context.Context) (context.Context, func()) {
-		ctx = serve.WithViewed(ctx, f)
+	p.Context = v.viewed(of, of.name, gr, f.Served)
+	return p, nil
+}
+
+// viewed returns the context of a list or watch of a resource that an export has. A watch ends
+// when the export serves the resource in another way; the client then watches again.
+func (v *Exports) viewed(of *viewing, export bind.ExportName, gr schema.GroupResource, as serve.Served) func(context.Context) (context.Context, func()) {
+	return func(ctx context.Context) (context.Context, func()) {
+		ctx = serve.WithViewed(ctx, serve.Found{Served: as})
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}
-		// The client watches again, and gets the objects as a new schema has them.
-		return v.lasting.until(ctx, of.name.Cluster, func(context.Context) bool { return apis.Generation(of.name, gr) == begun })
+		return v.lasting.until(ctx, export.Cluster, func(ctx context.Context) bool { return v.serves(ctx, export, gr, as) })
 	}
-	return p, nil
 }
 
 // scope returns the scope of a list or watch.
@@ -187,6 +198,21 @@ func (v *Exports) scope(r bind.Reading, sparse bool) func() (store.Scope, func()
 		set, done := v.config.APIs().Bindings.Members.Use(r)
 		return store.Scope{Set: set, Sparse: sparse}, done
 	}
+}
+
+// serves reports whether an export has a resource as it had when a watch began. If that cannot be
+// found out, the watch continues.
+func (v *Exports) serves(ctx context.Context, name bind.ExportName, gr schema.GroupResource, as serve.Served) bool {
+	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
+	if !ok {
+		return false
+	}
+	shape, _, err := v.config.APIs().Shape(ctx, name, export)
+	if err != nil {
+		return true
+	}
+	now, ok := shape.Find(gr)
+	return ok && now.Identity == as.Identity && now.Content.WatchHash == as.Content.WatchHash
 }
 
 // ownBindings adds the selector of the bindings of an export to a query.

@@ -2,6 +2,8 @@ package view
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -22,14 +24,8 @@ func newLasting() lasting {
 // watch has ended.
 func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Context) bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	look := make(chan struct{}, 1)
+	look, stop := l.subscribe(c)
 	look <- struct{}{} // it may have changed before this registration
-	l.mu.Lock()
-	if l.of[c] == nil {
-		l.of[c] = map[chan struct{}]struct{}{}
-	}
-	l.of[c][look] = struct{}{}
-	l.mu.Unlock()
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		for {
@@ -46,12 +42,36 @@ func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Con
 	})
 	return ctx, func() {
 		cancel()
+		stop()
+		looking.Wait()
+	}
+}
+
+// subscribe returns a channel that gets a value after changes of cluster c, until stop is called.
+func (l *lasting) subscribe(c cluster.Name) (look chan struct{}, stop func()) {
+	look = make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[c] == nil {
+		l.of[c] = map[chan struct{}]struct{}{}
+	}
+	l.of[c][look] = struct{}{}
+	return look, func() {
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		if delete(l.of[c], look); len(l.of[c]) == 0 {
 			delete(l.of, c)
 		}
-		l.mu.Unlock()
-		looking.Wait()
+	}
+}
+
+// rebuilt checks all watches again.
+func (l *lasting) rebuilt() {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.of))
+	l.mu.Unlock()
+	for _, c := range all {
+		l.changed(c)
 	}
 }
 

@@ -1,0 +1,74 @@
+package bind
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// A BoundSchema is an APIResourceSchema behind a binding of a cluster.
+type BoundSchema struct {
+	Provider  cluster.Name
+	Name, UID string
+}
+
+// BoundSchemas returns the schemas behind the bindings of a cluster.
+func (b *Bindings) BoundSchemas(c cluster.Name) []BoundSchema {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []BoundSchema
+	for _, r := range b.clusters[c] {
+		for _, bound := range r.Bound {
+			all = append(all, BoundSchema{r.Export.Cluster, bound.Schema, bound.UID})
+		}
+	}
+	return all
+}
+
+// Schema returns a schema as the API has it, nil if it does not exist any more.
+func (a *APIs) Schema(ctx context.Context, s BoundSchema) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	rev, err := a.store.ReadInto(ctx, SchemaResource().Key(s.Provider, "", s.Name), o)
+	if err != nil || rev == 0 || string(o.GetUID()) != s.UID {
+		return nil, err
+	}
+	values.SetCluster(o, s.Provider)
+	o.SetResourceVersion(a.store.ResourceVersion(rev))
+	return o, nil
+}
+
+// Export returns an APIExport as it is stored, nil if there is none.
+func (a *APIs) Export(ctx context.Context, name ExportName) (*apisv1alpha2.APIExport, error) {
+	e := &apisv1alpha2.APIExport{}
+	rev, err := a.store.ReadInto(ctx, ExportResource().Key(name.Cluster, "", name.Name), e)
+	if err != nil || rev == 0 {
+		return nil, err
+	}
+	return e, nil
+}
+
+// OnSchemas makes a call f with every cluster whose [Bindings.BoundSchemas] may have changed. f
+// must not block. Call it before the change feed starts, and once.
+func (a *APIs) OnSchemas(f func(cluster.Name)) {
+	a.schemas.changed = func(k keys.Key) {
+		for c := range a.Bindings.using(k.Cluster, k.Name) {
+			f(c)
+		}
+	}
+}
+
+// Revision returns the revision up to which the exports and bindings are known.
+func (a *APIs) Revision() int64 { return a.store.Feed().Revision() }
+
+// Since returns the revision of a resource version.
+func (a *APIs) Since(resourceVersion string) (int64, error) {
+	return a.store.Epoch().Revision(resourceVersion)
+}
+
+// ResourceVersion returns the resource version of a revision.
+func (a *APIs) ResourceVersion(revision int64) string { return a.store.ResourceVersion(revision) }

@@ -1,0 +1,63 @@
+package bind
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+// To returns the keys of the bindings to an export. An export without a cluster stands for
+// exports that were never found.
+func (b *Bindings) To(e ExportName) []keys.Key {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []keys.Key
+	for n := range b.exports[e.Cluster][e.Name] {
+		all = append(all, BindingResource().Key(n.cluster, "", n.name))
+	}
+	return all
+}
+
+// index adds or removes a row in use in b.exports. The caller holds mu.
+func (b *Bindings) index(n bindingName, e ExportName, add bool) {
+	of := b.exports[e.Cluster]
+	if add {
+		if of == nil {
+			of = map[string]map[bindingName]struct{}{}
+			b.exports[e.Cluster] = of
+		}
+		if of[e.Name] == nil {
+			of[e.Name] = map[bindingName]struct{}{}
+		}
+		of[e.Name][n] = struct{}{}
+		return
+	}
+	if delete(of[e.Name], n); len(of[e.Name]) == 0 {
+		delete(of, e.Name)
+	}
+	if len(of) == 0 {
+		delete(b.exports, e.Cluster)
+	}
+}
+
+// using returns the clusters and resources that are served by a schema of a provider.
+func (b *Bindings) using(provider cluster.Name, name string) map[cluster.Name]schema.GroupResource {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	all := map[cluster.Name]schema.GroupResource{} // a cluster has a resource once
+	for _, bindings := range b.exports[provider] {
+		for n := range bindings {
+			i, ok := searchBinding(b.clusters[n.cluster], n.name)
+			if !ok {
+				continue
+			}
+			for _, bound := range b.clusters[n.cluster][i].Bound {
+				if bound.Schema == name {
+					all[n.cluster] = bound.GroupResource
+				}
+			}
+		}
+	}
+	return all
+}

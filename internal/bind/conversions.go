@@ -1,0 +1,71 @@
+package bind
+
+import (
+	"context"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// conversions are the APIConversions of all clusters.
+type conversions struct {
+	*feed.Table[conversion]
+}
+
+// A conversion is the rules of an APIConversion at a revision.
+type conversion struct {
+	rules    *serve.Rules
+	revision int64
+}
+
+func newConversions(f *feed.Feed) *conversions {
+	return &conversions{feed.NewEventTable(f, ConversionResource(), func(e feed.Event) (conversion, error) {
+		var c apisv1alpha1.APIConversion
+		if err := e.Unmarshal(context.Background(), &c); err != nil {
+			return conversion{}, err
+		}
+		rules, err := serve.NewRules(&c.Spec)
+		return conversion{rules, e.Revision}, err
+	})}
+}
+
+// apply returns how the objects of a schema in cluster c are served, and the evidence for it.
+func (all *conversions) apply(c cluster.Name, schema string, content *serve.Content) (*serve.Content, []serve.Evidence) {
+	if !content.Convertible() {
+		return content, nil
+	}
+	found, ok := all.Get(c, "", schema)
+	if ok {
+		content = found.rules.Of(content)
+	}
+	return content, []serve.Evidence{{Key: ConversionResource().Key(c, "", schema), Revision: found.revision}}
+}
+
+// OnConversion makes a call f with the cluster of every APIConversion that changes. f must not
+// block. Call it before the change feed starts.
+func (a *APIs) OnConversion(f func(cluster.Name)) {
+	a.conversions.Subscribe(func(k keys.Key) { f(k.Cluster) })
+}
+
+// conversionCauses tells the resolver which resources an APIConversion changes. It is a follower
+// of the change feed behind the table of APIConversions.
+type conversionCauses struct{ bindings *Bindings }
+
+// Reset implements [feed.Follower].
+func (conversionCauses) Reset() {}
+
+// Done implements [feed.Follower]. The bindings have told the resolver.
+func (conversionCauses) Done() {}
+
+// Apply implements [feed.Follower].
+func (f conversionCauses) Apply(e feed.Event) {
+	if e.Key.Resource != ConversionResource() {
+		return
+	}
+	for c, gr := range f.bindings.using(e.Key.Cluster, e.Key.Name) {
+		f.bindings.resolver.Changed(c, gr)
+	}
+}

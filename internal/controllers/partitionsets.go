@@ -1,0 +1,78 @@
+package controllers
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+)
+
+// PartitionSets keeps the Partitions of PartitionSets.
+func PartitionSets(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.PartitionSets.Keys()) })
+	d.Store.Feed().Follow(&partitionCauses{inbox, d.APIs, map[control.Key]string{}})
+	return control.Loop{
+		Name: "partitionsets",
+		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.APIs.PartitionSets.Keys()) })),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(d.APIs.ReconcilePartitionSet(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+		},
+	}
+}
+
+// partitionCauses finds the PartitionSets that a change may concern.
+type partitionCauses struct {
+	*inbox
+	apis *bind.APIs
+	sets map[control.Key]string // the set of each Partition that has one
+}
+
+// Reset implements [feed.Follower].
+func (f *partitionCauses) Reset() { clear(f.sets) }
+
+// Apply implements [feed.Follower].
+func (f *partitionCauses) Apply(e feed.Event) {
+	switch e.Key.Resource {
+	case bind.PartitionSetResource():
+		f.put(keyOf(e.Key))
+	case bind.PartitionResource():
+		f.owned(keyOf(e.Key))
+	}
+}
+
+// owned wakes the loop for the sets that own a Partition, owned it before, or need its name.
+func (f *partitionCauses) owned(k control.Key) {
+	of := map[string]struct{}{}
+	if before, ok := f.sets[k]; ok {
+		of[before] = struct{}{}
+		delete(f.sets, k)
+	}
+	if p, ok := f.apis.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
+		of[p.Set] = struct{}{}
+		f.sets[k] = p.Set
+	}
+	for i := range k.Name {
+		if _, ok := f.apis.PartitionSets.Get(k.Cluster, "", k.Name[:i]); ok && k.Name[i] == '-' {
+			of[k.Name[:i]] = struct{}{}
+		}
+	}
+	for set := range of {
+		f.put(control.Key{Cluster: k.Cluster, Name: set})
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *partitionCauses) Done() {
+	for _, k := range loopKeys(f.apis.Partitions.Keys()) {
+		if p, ok := f.apis.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
+			f.sets[k] = p.Set
+		}
+	}
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}

@@ -1,0 +1,217 @@
+package view
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+)
+
+// maxHistories limits the clusters whose changes a [Schemas] remembers.
+const maxHistories = 1000
+
+// Schemas is the view of the APIResourceSchemas behind the bindings of a cluster. It serves gets,
+// lists and watches in JSON. Who may get the APIBindings of the cluster may use it.
+type Schemas struct {
+	config  ExportsConfig
+	lasting lasting
+
+	mu sync.Mutex
+	// histories has the revision after which a cluster last changed, for clusters that were
+	// listed. A watch begins only where it is known that nothing has changed since its list.
+	histories map[cluster.Name]history
+}
+
+type history struct{ since, last int64 }
+
+// NewSchemas returns the view. The Discovery of the config describes it for any shape.
+func NewSchemas(c ExportsConfig) *Schemas {
+	return &Schemas{config: c, lasting: newLasting(), histories: map[cluster.Name]history{}}
+}
+
+// Name implements [View].
+func (v *Schemas) Name() string { return "apiresourceschema" }
+
+// Parse implements [View].
+func (v *Schemas) Parse(rest string) (*Request, error) {
+	home, path, _ := strings.Cut(rest, "/")
+	path = strings.TrimPrefix(path, "clusters/*/")
+	if home == "" || strings.HasPrefix(path, "clusters/") {
+		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>/…", Prefix, v.Name()))
+	}
+	return newRequest(home, home, home, path), nil
+}
+
+// Changed notes that a cluster has other schemas.
+func (v *Schemas) Changed(c cluster.Name) {
+	v.mu.Lock()
+	if h, ok := v.histories[c]; ok {
+		h.last = v.config.APIs().Revision() + 1 // the change is not counted in it yet
+		v.histories[c] = h
+	}
+	v.mu.Unlock()
+	v.lasting.changed(c)
+}
+
+// Reset implements [feed.Follower].
+func (*Schemas) Reset() {}
+
+// Apply implements [feed.Follower]. See Changed.
+func (*Schemas) Apply(feed.Event) {}
+
+// Done implements [feed.Follower]: any cluster may have changed.
+func (v *Schemas) Done() {
+	v.mu.Lock()
+	clear(v.histories)
+	v.mu.Unlock()
+	v.lasting.rebuilt()
+}
+
+// listed remembers the changes of a cluster from now on.
+func (v *Schemas) listed(c cluster.Name, rev int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, ok := v.histories[c]; ok {
+		return
+	}
+	for other := range v.histories {
+		if len(v.histories) < maxHistories {
+			break
+		}
+		delete(v.histories, other)
+	}
+	v.histories[c] = history{since: rev}
+}
+
+// unchanged reports whether it is known that a cluster has the schemas that it had at a revision.
+func (v *Schemas) unchanged(c cluster.Name, rev int64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h, ok := v.histories[c]
+	return ok && h.since <= rev && h.last <= rev
+}
+
+var apiSchemas = schema.GroupResource{Group: apisv1alpha1.GroupVersion.Group, Resource: "apiresourceschemas"}
+
+// Plan implements [View].
+func (v *Schemas) Plan(req *http.Request, r *Request) (*Plan, error) {
+	ctx := req.Context()
+	u, known := request.UserFrom(ctx)
+	info, ok := request.RequestInfoFrom(ctx)
+	if !known || !ok {
+		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	}
+	guard := authorizer.AttributesRecord{
+		User: u, Verb: "get", APIGroup: apiBindings.Group, APIVersion: apisv1alpha1.GroupVersion.Version, Resource: apiBindings.Resource, ResourceRequest: true,
+	}
+	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(&Refusal{guard, reason}, err)
+	}
+	p := &Plan{User: u, Reason: "the user may get the APIBindings of " + string(r.Home)}
+	switch gr := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); {
+	case !info.IsResourceRequest && describes(info.Path):
+		var err error
+		p.Page, err = v.config.Discovery(ctx, nil, nil)
+		return p, err
+	case !info.IsResourceRequest || gr != apiSchemas || info.APIVersion != apisv1alpha1.GroupVersion.Version:
+		return nil, notFound("this view has nothing but " + apiSchemas.String())
+	case req.Method != http.MethodGet || info.Subresource != "" || info.Verb != "get" && info.Verb != "list" && info.Verb != "watch":
+		return nil, apierrors.NewMethodNotSupported(apiSchemas, info.Verb)
+	}
+	q, err := newSchemaQuery(req, r.Home, info)
+	if err != nil {
+		return nil, err
+	}
+	p.Page = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var err error
+		switch info.Verb {
+		case "get":
+			err = v.get(w, req, q)
+		case "list":
+			err = v.list(w, req, q)
+		default:
+			err = v.watch(w, req, q)
+		}
+		if err != nil {
+			responsewriters.ErrorNegotiated(err, scheme.Codecs, apisv1alpha1.GroupVersion, w, req)
+		}
+	})
+	return p, nil
+}
+
+func (v *Schemas) get(w http.ResponseWriter, req *http.Request, q *schemaQuery) error {
+	for _, s := range v.config.APIs().Bindings.BoundSchemas(q.cluster) {
+		if s.Name != q.name {
+			continue
+		}
+		o, err := v.config.APIs().Schema(req.Context(), s)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		if o != nil {
+			return writeJSON(w, o.Object)
+		}
+	}
+	return apierrors.NewNotFound(apiSchemas, q.name)
+}
+
+func (v *Schemas) list(w http.ResponseWriter, req *http.Request, q *schemaQuery) error {
+	rev := v.config.APIs().Revision()
+	v.listed(q.cluster, rev)
+	items := []any{}
+	err := v.each(req.Context(), q, func(_ string, o map[string]any) error {
+		items = append(items, o)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, map[string]any{
+		"apiVersion": apisv1alpha1.GroupVersion.String(), "kind": "APIResourceSchemaList",
+		"metadata": map[string]any{"resourceVersion": v.config.APIs().ResourceVersion(rev)}, "items": items,
+	})
+}
+
+func writeJSON(w http.ResponseWriter, o any) error {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // an error means that the client has disconnected
+	return nil
+}
+
+// each calls f with the key and the content of each schema that a query selects.
+func (v *Schemas) each(ctx context.Context, q *schemaQuery, f func(key string, o map[string]any) error) error {
+	for _, s := range v.config.APIs().Bindings.BoundSchemas(q.cluster) {
+		o, err := v.config.APIs().Schema(ctx, s)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		if o == nil || !q.selects(o) {
+			continue
+		}
+		if err := q.grow(ctx, o); err != nil {
+			return err
+		}
+		if err := f(s.UID, o.Object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
