@@ -22,7 +22,7 @@ import (
 
 // Replicas splits the tenants of an export over all processes that use the same export and
 // namespace. Each tenant is served by one of them. When a process ends, the others take over
-// its tenants at once; when it dies, after LeaseDuration.
+// its tenants within a fifth of LeaseDuration; when it dies, after LeaseDuration.
 //
 // Each process has one Lease, which it renews. There are 64 more Leases, one for each share of
 // the tenants; they are written only when a share moves. A process that cannot renew its Lease
