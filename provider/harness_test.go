@@ -167,6 +167,9 @@ type observer struct {
 func (o observer) Engage(ctx context.Context, name multicluster.ClusterName, c cluster.Cluster) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil // it has left already
+	}
 	if e, ok := o.live[string(name)]; ok && e.ctx.Err() == nil {
 		o.twice = append(o.twice, string(name))
 	}

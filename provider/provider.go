@@ -103,7 +103,10 @@ func New(cfg *rest.Config, o Options) (*Provider, error) {
 		if p.shares, err = newShares(p.config, o.Export, *o.Replicas, p.log); err != nil {
 			return nil, fmt.Errorf("provider: %w", err)
 		}
-		p.shares.changed = p.reconsider
+		p.shares.changed = func() {
+			p.disengage()
+			p.reconsider()
+		}
 	}
 	return p, nil
 }
@@ -215,7 +218,9 @@ func (p *Provider) adjust(ctx context.Context, aware multicluster.Aware, name st
 	if err != nil {
 		t.cancel()
 		p.mu.Lock()
-		delete(p.tenants, key)
+		if p.tenants[key] == t {
+			delete(p.tenants, key)
+		}
 		p.mu.Unlock()
 		return err
 	}
@@ -233,6 +238,19 @@ func (p *Provider) viewOf(name string) *view {
 		}
 	}
 	return found
+}
+
+// disengage disengages the tenants of shares that this replica does not hold any more. adjust
+// would do that too, but later.
+func (p *Provider) disengage() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.tenants {
+		if !t.share.holds() {
+			t.cancel()
+			delete(p.tenants, name)
+		}
+	}
 }
 
 // reconsider makes the provider adjust all tenants again, for example after this replica got

@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -21,7 +22,7 @@ import (
 
 // Replicas splits the tenants of an export over all processes that use the same export and
 // namespace. Each tenant is served by one of them. When a process ends, the others take over
-// its tenants at once; when it dies, after LeaseDuration.
+// its tenants within a fifth of LeaseDuration; when it dies, after LeaseDuration.
 //
 // Each process has one Lease, which it renews. There are 64 more Leases, one for each share of
 // the tenants; they are written only when a share moves. A process that cannot renew its Lease
@@ -48,12 +49,12 @@ type shares struct {
 	duration time.Duration
 	leases   coordination.LeaseInterface
 	log      logr.Logger
-	changed  func() // called after shares were taken or dropped
+	changed  func() // called after shares were taken or dropped; disengages their tenants
 
-	all  [shareCount]share
-	own  lease
-	mine *coordinationv1.Lease // nil before it is created
-	seen map[string]sighting   // by name of replica; of the loop
+	all     [shareCount]share
+	own     lease
+	created bool                // whether there is a lease of the name self
+	seen    map[string]sighting // by name of replica; of the loop
 }
 
 // A sighting is when this replica first saw a state of another replica's lease. Clocks of
@@ -116,10 +117,10 @@ func (s *shares) run(ctx context.Context) {
 
 // round renews the lease of this replica and adjusts its shares.
 func (s *shares) round(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.duration/5)
+	ctx, cancel := context.WithTimeout(ctx, s.duration/3) // half of the time for which a renewal counts
 	defer cancel()
 	if err := s.renew(ctx); err != nil {
-		if s.mine != nil && !s.own.valid() {
+		if s.created && !s.own.valid() {
 			s.rename()
 		}
 		return err
@@ -150,30 +151,30 @@ func (s *shares) round(ctx context.Context) error {
 // renew renews the lease of this replica. Other replicas wait for the whole duration after they
 // saw a renewal; this one gives up after two thirds of it.
 func (s *shares) renew(ctx context.Context) error {
-	if s.mine != nil && !s.own.valid() {
+	if s.created && !s.own.valid() {
 		s.rename()
 	}
 	until := time.Now().Add(s.duration * 2 / 3)
 	l := s.leaseOf(s.self)
-	l.Name = s.export + ".replica-" + s.self
+	l.Name = s.leaseName()
 	var err error
-	if s.mine == nil {
-		l, err = s.leases.Create(ctx, l, metav1.CreateOptions{})
-	} else {
-		l.ResourceVersion = s.mine.ResourceVersion
-		l, err = s.leases.Update(ctx, l, metav1.UpdateOptions{})
+	if !s.created {
+		_, err = s.leases.Create(ctx, l, metav1.CreateOptions{})
+	} else { // a patch: the response to the last one may have been lost
+		now := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, l.Spec.RenewTime.UTC().Format(metav1.RFC3339Micro))
+		_, err = s.leases.Patch(ctx, l.Name, types.MergePatchType, []byte(now), metav1.PatchOptions{})
 	}
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		s.rename() // another replica took this one for dead, or a response was lost
+	case apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
+		s.rename() // another replica took this one for dead, or the response to Create was lost
 		return err
 	case err != nil:
 		return err // perhaps it was renewed: not counted
-	case s.mine != nil && !s.own.valid():
+	case s.created && !s.own.valid():
 		s.rename()
 		return errors.New("the lease was renewed too late")
 	}
-	s.mine = l
+	s.created = true
 	s.own.extend(until)
 	return nil
 }
@@ -183,10 +184,12 @@ func (s *shares) renew(ctx context.Context) error {
 func (s *shares) rename() {
 	s.loseAll()
 	s.self = s.self[:strings.LastIndexByte(s.self, '-')+1] + suffix()
-	s.mine = nil
+	s.created = false
 }
 
 func suffix() string { return fmt.Sprintf("%08x", rand.Uint32()) }
+
+func (s *shares) leaseName() string { return s.export + ".replica-" + s.self }
 
 func (s *shares) label() string { return strconv.FormatUint(hash(s.export), 16) }
 
@@ -227,40 +230,42 @@ func (s *shares) look(all []coordinationv1.Lease, now time.Time) (live map[strin
 	return live, dead, held
 }
 
-// follow takes and yields shares.
+// follow takes and yields shares. The tenants of a share are disengaged before another replica
+// can take it.
 func (s *shares) follow(ctx context.Context, p plan, held map[int]*coordinationv1.Lease) error {
-	mine := map[int]bool{}
+	keep := map[int]bool{}
 	for _, i := range p.keep {
-		mine[i] = true
+		keep[i] = true
 	}
-	for _, i := range p.yield {
-		mine[i] = true // until the lease is written
+	moved := false
+	for i := range s.all { // also those that another replica has taken while this one was late
+		moved = s.all[i].set(keep[i]) || moved
+	}
+	if moved {
+		s.changed()
 	}
 	var all error
-	moved := false
-	for i := range s.all { // taken by another replica while this one was late
-		if !mine[i] {
-			moved = s.all[i].set(false) || moved
-		}
-	}
-	for _, i := range p.keep {
-		moved = s.all[i].set(true) || moved
-	}
 	for _, i := range p.yield {
-		moved = s.all[i].set(false) || moved // waits for requests under way
 		all = errors.Join(all, s.write(ctx, i, "", held[i]))
 	}
+	taken := 0
 	for _, i := range p.take {
 		err := s.write(ctx, i, s.self, held[i])
-		if err == nil {
-			moved = s.all[i].set(true) || moved
-		} else if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		if ctx.Err() != nil {
+			break // the next round takes the others, and finds this one if it was written
+		}
+		if err == nil && s.all[i].set(true) {
+			taken++
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // another one was faster
 			all = errors.Join(all, err)
 		}
 	}
-	if moved {
-		s.log.V(1).Info("shares moved", "kept", len(p.keep), "yielded", len(p.yield), "taken", len(p.take))
+	if taken > 0 {
 		s.changed()
+	}
+	if moved || taken > 0 {
+		s.log.V(1).Info("shares moved", "kept", len(p.keep), "yielded", len(p.yield), "taken", taken)
 	}
 	return all
 }
@@ -293,12 +298,12 @@ func (s *shares) loseAll() {
 // end drops all shares, and deletes the lease, so that other replicas take over at once.
 func (s *shares) end() {
 	s.loseAll()
-	if s.mine == nil {
+	if !s.created {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.duration/5)
 	defer cancel()
-	if err := s.leases.Delete(ctx, s.mine.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := s.leases.Delete(ctx, s.leaseName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		s.log.Error(err, "cannot delete the lease; other replicas take over when it expires")
 	}
 }
