@@ -34,6 +34,8 @@ func (a *app) explainAPICommand() *cobra.Command {
 	binding := &cobra.Command{
 		Use:               "apibinding NAME",
 		Short:             "Explain the state of an APIBinding of the current workspace",
+		Long:              "Print what an APIBinding of the current workspace binds, why it is not bound or not deleted, and what to do about that.",
+		Example:           "  # Find out why an APIBinding is not bound\n  kubectl kcp explain apibinding widgets",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.explainBinding(cmd.Context(), args[0]) },
@@ -41,6 +43,8 @@ func (a *app) explainAPICommand() *cobra.Command {
 	export := &cobra.Command{
 		Use:               "apiexport [PATH:]EXPORT",
 		Short:             "Explain the state of an APIExport, and whether you may bind it",
+		Long:              "Print whether you may bind an APIExport, and what is wrong with it. Without a path, the export is in the current workspace. Who may not read the export learns only whether they may bind it.",
+		Example:           "  # Find out why an export cannot be bound\n  kubectl kcp explain apiexport root:provider:widgets",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeExport,
 		RunE:              func(cmd *cobra.Command, args []string) error { return a.explainExport(cmd.Context(), args[0]) },
