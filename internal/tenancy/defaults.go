@@ -146,7 +146,7 @@ func boundDefaults(l *core.LogicalCluster, now metav1.Time) bool {
 // of them are maintained afterwards.
 func (w *Workspaces) Defaulted(ctx context.Context, c cluster.Name) (needs, maintained bool) {
 	root, ok := w.Tree.Cluster(c)
-	if !ok || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting {
+	if !ok || w.Defaults == nil || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting {
 		return false, false
 	}
 	if !root.Defaulted {
