@@ -252,6 +252,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	s.caches, err = watchcache.New(ctx, s.store, watchcache.Options{DeleteCollectionWorkers: s.config.DeleteCollectionWorkers})
 	s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+	s.resolver.Fresh = s.store.Feed().Fresh
 	s.definitions = serve.NewDefinitions(s.store, s.resolver)
 	return err
 }
