@@ -55,7 +55,9 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}
-	w.Defaults = a
+	if a.binds() {
+		w.Defaults = a
+	}
 	s.Feed().Follow(conversionCauses{a.Bindings})
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))

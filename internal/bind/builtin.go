@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/apis/crds"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
@@ -34,6 +35,9 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 	if err := a.workspaces.MakeSystem(ctx, cluster.BoundDefinitions); err != nil {
 		return err
 	}
+	if !a.binds() {
+		return nil
+	}
 	var refs []tenancyapi.APIExportReference
 	for _, b := range tenancy.BuiltIns() {
 		if err := a.export(ctx, b); err != nil {
@@ -47,6 +51,10 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 	}
 	return err
 }
+
+// binds reports whether this server can bind exports. Without CustomResourceDefinitions it
+// cannot, and has the kinds of its built-in exports in every workspace.
+func (a *APIs) binds() bool { return a.store.Serves(serve.CustomResourceDefinitions()) }
 
 // export creates or updates a built-in export, with its schemas.
 func (a *APIs) export(ctx context.Context, b tenancy.BuiltIn) error {

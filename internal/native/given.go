@@ -17,13 +17,15 @@ import (
 // built-in exports are in clusters that bind these; requests to all clusters have them, too.
 type Given struct {
 	workspace *serve.Shape // of all clusters but the server's own
+	root      *serve.Shape // of the root workspace
 	all       *serve.Shape // of requests to all clusters
 	system    *serve.Shape // of the server's own clusters
 }
 
 // NewGiven returns the shapes of the server's own kinds and of further kinds. The kinds of
-// built-in exports are stored under the identities of these, by name.
-func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
+// built-in exports are stored under the identities of these, by name. If bound is set, clusters
+// get them with bindings; else all workspaces have them, and root has all.
+func NewGiven(identities map[string]string, bound bool, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
 	var every, workspaces, all []serve.Served
 	for _, name := range crds.Names() {
 		text, err := crds.YAML(name)
@@ -43,6 +45,9 @@ func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomRes
 		}
 		if of, exported := tenancy.BuiltInOf(name); exported {
 			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
+			if of.Everywhere && !bound {
+				workspaces = append(workspaces, all[len(all)-1])
+			}
 		} else {
 			every = append(every, serve.Served{Content: content})
 		}
@@ -55,7 +60,11 @@ func NewGiven(identities map[string]string, further []*apiextensionsv1.CustomRes
 		workspaces = append(workspaces, serve.Served{Content: content})
 	}
 	workspaces = append(workspaces, every...)
-	return &Given{serve.NewShape(workspaces...), serve.NewShape(slices.Concat(workspaces, all)...), serve.NewShape(every...)}, nil
+	g := &Given{workspace: serve.NewShape(workspaces...), all: serve.NewShape(slices.Concat(workspaces, all)...), system: serve.NewShape(every...)}
+	if g.root = g.workspace; !bound {
+		g.root = g.all
+	}
+	return g, nil
 }
 
 // Of returns the shape of the kinds that the server defines in cluster c.
@@ -65,6 +74,8 @@ func (g *Given) Of(c cluster.Name) *serve.Shape {
 		return g.system
 	case c == cluster.All:
 		return g.all
+	case c == cluster.Root:
+		return g.root
 	default:
 		return g.workspace
 	}

@@ -48,6 +48,9 @@ type Evidence struct {
 // server's take precedence, then those of the sources in their order. All methods are
 // safe for concurrent use.
 type Resolver struct {
+	// Fresh waits until the sources are current, and reports whether they are. Optional.
+	Fresh func(context.Context) bool
+
 	given   func(cluster.Name) *Shape
 	sources []Source
 	shapes  *interned[Hash, Shape]
@@ -107,10 +110,15 @@ func (r *Resolver) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
-// ShapeOf returns the shape of the cluster of a request.
+// ShapeOf returns the shape of the cluster of a request. A cluster that seems to have nothing
+// from a source may have been created just now: few have nothing.
 func (r *Resolver) ShapeOf(ctx context.Context) *Shape {
 	c, _ := cluster.From(ctx)
-	return r.Shape(c)
+	s := r.Shape(c)
+	if s == r.given(c) && c != "" && c != cluster.All && !c.System() && r.Fresh != nil && r.Fresh(ctx) {
+		return r.Shape(c)
+	}
+	return s
 }
 
 // Shape returns the shape of a cluster. Clusters with equal resources share it.

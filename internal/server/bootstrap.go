@@ -26,7 +26,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	identity := identities[tenancy.Export]
 	var err error
-	if s.given, err = native.NewGiven(identities, s.config.Kinds); err != nil {
+	if s.given, err = native.NewGiven(identities, s.store.Serves(serve.CustomResourceDefinitions()), s.config.Kinds); err != nil {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)

@@ -253,6 +253,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	s.caches, err = watchcache.New(ctx, s.store, watchcache.Options{DeleteCollectionWorkers: s.config.DeleteCollectionWorkers})
 	s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+	s.resolver.Fresh = s.store.Feed().Fresh
 	s.definitions = serve.NewDefinitions(s.store, s.resolver)
 	return err
 }
@@ -399,7 +400,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.workspaces.Bootstrap(ctx); err != nil {
 		return fmt.Errorf("set up the root workspace: %w", err)
 	}
-	if err := s.workspaces.Announce(ctx); err != nil {
+	if err := s.workspaces.Announce(ctx); etcd.IsInsufficientStorage(err) {
+		klog.FromContext(ctx).Error(err, "Cannot update the Shard; it has the addresses of the last start")
+	} else if err != nil {
 		return fmt.Errorf("announce this shard: %w", err)
 	}
 	if err := s.apis.Bootstrap(ctx); err != nil {

@@ -144,16 +144,20 @@ func boundDefaults(l *core.LogicalCluster, now metav1.Time) bool {
 
 // Defaulted reports whether a cluster still needs its first default bindings, and whether some
 // of them are maintained afterwards.
-func (w *Workspaces) Defaulted(ctx context.Context, c cluster.Name) (needs, maintained bool) {
+func (w *Workspaces) Defaulted(c cluster.Name) (needs, maintained bool) {
 	root, ok := w.Tree.Cluster(c)
-	if !ok || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting {
+	if !ok || w.Defaults == nil || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting {
 		return false, false
 	}
 	if !root.Defaulted {
 		return true, false
 	}
-	t, err := w.Types.Of(ctx, c)
-	return false, err == nil && t != nil && len(t.exports(true)) > 0
+	ref, ok := parseType(root.Type)
+	if !ok {
+		return false, false
+	}
+	t, err := w.Types.template(cluster.Root, ref)
+	return false, err == nil && len(t.exports(true)) > 0
 }
 
 // BindDefaults makes the default bindings of a cluster that lacks some, and records the result
@@ -262,27 +266,20 @@ func (w *Workspaces) AllowBinding(ctx context.Context, of BuiltIn) error {
 	return ensure(ctx, w.Store, b.allow("system:kcp:apiexport:"+of.Short+":bind", rule)...)
 }
 
-// Maintains returns the clusters whose default bindings a change of a type concerns.
-func (w *Workspaces) Maintains(ctx context.Context, c cluster.Name, name string) []cluster.Name {
+// Maintains returns the clusters whose default bindings a change of a type concerns. It takes
+// time proportional to their number and that of all types.
+func (w *Workspaces) Maintains(c cluster.Name, name string) []cluster.Name {
 	of, ok := w.Types.Get(c, name)
 	if !ok || len(of.Spec.DefaultAPIBindings) == 0 || of.Spec.DefaultAPIBindingLifecycle == nil || *of.Spec.DefaultAPIBindingLifecycle != tenancyapi.Maintain {
 		return nil
 	}
-	is := map[string]bool{}
-	var all []cluster.Name
-	for _, k := range w.Tree.clusters.Keys() {
-		root, ok := w.Tree.Cluster(k.Cluster)
-		if !ok || root.Ending {
-			continue
-		}
-		concerned, known := is[root.Type]
-		if !known {
-			t, err := w.Types.Of(ctx, k.Cluster)
-			concerned = err == nil && t.Is(c, name)
-			is[root.Type] = concerned
-		}
-		if concerned {
-			all = append(all, k.Cluster)
+	all := w.Tree.clusters.ClustersBy(w.Types.Name(of))
+	for _, k := range w.Types.table.Keys() {
+		if t, ok := w.Types.Get(k.Cluster, k.Name); ok && t.Spec.Extend != nil && t != of {
+			ref := tenancyapi.WorkspaceTypeReference{Name: k.Name, Path: string(w.Tree.PathOf(k.Cluster))}
+			if tmpl, err := w.Types.template(cluster.Root, ref); err == nil && tmpl.Is(c, name) {
+				all = append(all, w.Tree.clusters.ClustersBy(tmpl.String())...)
+			}
 		}
 	}
 	return all

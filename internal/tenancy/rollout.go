@@ -36,9 +36,9 @@ func (t *typeContent) maintains() bool {
 // ofType returns the clusters of a type that have a Workspace and are not being deleted.
 func (t *Tree) ofType(name string) []cluster.Name {
 	var all []cluster.Name
-	for _, k := range t.clusters.Keys() {
-		if root, ok := t.Cluster(k.Cluster); ok && root.Type == name && root.Parent != "" && !root.Ending {
-			all = append(all, k.Cluster)
+	for _, c := range t.clusters.ClustersBy(name) {
+		if root, ok := t.Cluster(c); ok && root.Parent != "" && !root.Ending {
+			all = append(all, c)
 		}
 	}
 	return all

@@ -105,7 +105,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				root.Parent, root.Name = cluster.Name(o.Cluster), o.Name
 			}
 			return root, nil
-		}),
+		}).IndexBy(func(r Root) []string { return []string{r.Type} }),
 	}
 }
 
