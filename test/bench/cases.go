@@ -50,6 +50,7 @@ func cases() []benchCase {
 		{"list", lists},
 		{"workspaces", makeTenants},
 		{"watches", watches},
+		{"views", views},
 		{"footprint", footprints},
 		{"trees", trees},
 		{"crowd", crowds},

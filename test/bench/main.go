@@ -77,6 +77,7 @@ type plan struct {
 	crowd       int           // workspaces below root
 	data        int           // MiB in a server that is then started again
 	object      int           // bytes of each of its objects; 0 for a mix of sizes
+	viewed      string        // numbers of tenants of a provider's view
 	footprints  string        // numbers of workspaces at which memory is measured
 	settle      time.Duration // between the last write and the measurement
 }
@@ -112,6 +113,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.data, "data", 1200, "MiB of objects in a server that is then started again; they need about three times that on disk")
 	f.IntVar(&p.object, "data-object", 0, "bytes of each of these objects; 0 for a mix of sizes")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
+	f.StringVar(&p.viewed, "viewed", "10,1000,10000", "numbers of tenants of a provider's view")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -121,7 +123,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, data: 4, footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, data: 4, viewed: "3", footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }

@@ -117,11 +117,15 @@ type watcher struct {
 }
 
 func startWatch(ctx context.Context, s *server, t tenant) (*watcher, error) {
+	return startWatchAt(ctx, s, t.configMaps)
+}
+
+func startWatchAt(ctx context.Context, s *server, path string) (*watcher, error) {
 	c, err := child.NewClient(s.user)
 	if err != nil {
 		return nil, err
 	}
-	body, err := c.Stream(ctx, t.configMaps+"?watch=1&allowWatchBookmarks=false")
+	body, err := c.Stream(ctx, path+"?watch=1&allowWatchBookmarks=false")
 	if err != nil {
 		c.Close()
 		return nil, err
