@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
@@ -270,8 +271,8 @@ func compareClusters(t *testing.T, s *running, clusters map[string]string) {
 		}
 		c := parts[6]
 		parts[6] = "…"
-		if last := len(parts) - 1; parts[4] == "apibindings" {
-			parts[last], _, _ = strings.Cut(parts[last], "-") // the name has a hash of the cluster
+		if last := len(parts) - 1; parts[last] == apisv1alpha2.DefaultBindingName(c, "root", "tenancy.kcp.io") {
+			parts[last] = "tenancy.kcp.io-…"
 		}
 		keys[c] = append(keys[c], strings.Join(parts, "/"))
 	}
