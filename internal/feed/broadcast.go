@@ -215,6 +215,7 @@ type Subscription struct {
 	scope           scope
 	namespace, name string        // to select; empty for all
 	exact           bool          // select one object, without a namespace if that is empty
+	within          *Set          // select only clusters that are members; nil for all
 	more            chan struct{} // has room for one value: something changed
 
 	mu      sync.Mutex
@@ -236,6 +237,10 @@ func NewSubscription(r keys.Resource, c cluster.Name, path string, all bool) *Su
 	return s
 }
 
+// Within makes s skip the changes in clusters that were not in a set before the change. Call it
+// before Subscribe.
+func (s *Subscription) Within(set *Set) { s.within = set }
+
 // wants reports whether the subscription selects a key.
 func (s *Subscription) wants(k keys.Key) bool {
 	if s.scope.cluster != cluster.All && k.Cluster != s.scope.cluster || k.Resource != s.scope.Resource {
@@ -249,7 +254,7 @@ func (s *Subscription) wants(k keys.Key) bool {
 
 // add adds a change, or ends the subscription if too many wait.
 func (s *Subscription) add(e Event) {
-	if !s.wants(e.Key) {
+	if !s.wants(e.Key) || s.within != nil && !s.within.Has(e.Key.Cluster, e.Revision-1) {
 		return
 	}
 	s.mu.Lock()

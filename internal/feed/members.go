@@ -49,6 +49,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
+	late := rev <= m.applied() // a value that could not be decrypted when it came
 	before := m.in[c]
 	var after []membership[G]
 	for _, in := range groups {
@@ -63,6 +64,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 		}
 		if s := m.sets[in.Group]; s != nil {
 			s.put(c, true, NewPart(in.Selector), rev)
+			s.lost(late)
 		}
 	}
 	for _, b := range before {
@@ -74,6 +76,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 		}
 		if s := m.sets[b.Group]; s != nil {
 			s.put(c, false, Part{}, rev)
+			s.lost(late)
 			m.drop(b.Group)
 		}
 	}

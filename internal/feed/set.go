@@ -127,6 +127,20 @@ func (s *Set) change(c SetChange) {
 	}
 }
 
+// lost ends all cursors if a change was late: their subscriptions may have skipped changes of
+// the cluster since then.
+func (s *Set) lost(late bool) {
+	if !late {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes, s.floor = nil, s.newest()
+	s.broken++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
 // Newest returns the revision of the latest change, or as of which the set began.
 func (s *Set) Newest() int64 {
 	s.mu.Lock()

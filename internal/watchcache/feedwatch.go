@@ -81,6 +81,9 @@ func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions)
 		rest = strings.TrimPrefix(rest, "/"+string(in))
 	}
 	w.sub = feed.NewSubscription(resource, in, strings.Trim(rest, "/"), o.Recursive)
+	if w.scope != nil && w.scope.Sparse {
+		w.sub.Within(w.scope.Set)
+	}
 	if o.Recursive {
 		w.key = strings.TrimSuffix(key, "/") + "/"
 	}

@@ -144,6 +144,23 @@ func clustersEnterAndLeave(t *testing.T, w *world, d *doors) {
 	}
 }
 
+// Changes in clusters outside of a sparse scope do not end a watch that nobody reads meanwhile.
+func TestOthersDoNotFillAWatch(t *testing.T) {
+	w, d := scopedWorld(t, customs())
+	d.sparse = true
+	create(t, w.store, "c1", "other")
+	w.put(space{cluster: "c1"}, object{"ns", "door"}, "")
+	watching, err := w.apis[0].Watch(d.context(), w.root, everything(fmt.Sprint(w.store.Latest())))
+	w.ok(err, "watch")
+	defer watching.Stop()
+	w.put(space{cluster: "c1"}, object{"ns", "a"}, "") // which nobody reads yet
+	for i := range feed.MaxPending + 10 {
+		w.put(space{cluster: "other"}, object{"ns", fmt.Sprint(i)}, "")
+	}
+	w.put(space{cluster: "c1"}, object{"ns", "b"}, "")
+	expect(t, watching, "ADDED c1/a", "ADDED c1/b")
+}
+
 // A reader that lists, watches, and resumes anywhere has the objects of the members in the end.
 func TestReadersOfAScope(t *testing.T) { inScopes(t, readersOfAScope) }
 
