@@ -19,6 +19,7 @@ type Members[G comparable] struct {
 	// counts has the number of members of each group.
 	counts map[G]int
 	last   int64 // revision of the last change
+	left   int64 // revision at which a cluster last left a group, or of the last rebuild
 }
 
 // An In says that a cluster is in a group, with the objects that a selector of labels selects.
@@ -62,6 +63,9 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 		if i < 0 {
 			m.counts[in.Group]++
 		}
+		if i >= 0 {
+			m.left = max(m.left, rev)
+		}
 		if s := m.sets[in.Group]; s != nil {
 			s.put(c, true, NewPart(in.Selector), rev)
 			s.lost(late)
@@ -71,6 +75,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 		if slices.ContainsFunc(groups, func(in In[G]) bool { return in.Group == b.Group }) {
 			continue
 		}
+		m.left = max(m.left, rev)
 		if m.counts[b.Group]--; m.counts[b.Group] == 0 {
 			delete(m.counts, b.Group)
 		}
@@ -90,6 +95,7 @@ func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
+	m.left = m.last
 	m.in = make(map[cluster.Name][]membership[G], len(all))
 	clear(m.counts)
 	for c, groups := range all {
@@ -148,8 +154,7 @@ func (m *Members[G]) Use(g G) (s *Set, done func()) {
 	defer m.mu.Unlock()
 	shared := m.sets[g]
 	if shared == nil {
-		shared = &sharedSet{Set: NewSet(0)}
-		shared.replace(m.of(g), max(m.applied(), m.last))
+		shared = &sharedSet{Set: newSet(m.of(g), m.left)}
 		m.sets[g] = shared
 	}
 	shared.uses++

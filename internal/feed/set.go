@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -88,6 +89,20 @@ func NewSet(rev int64) *Set {
 	return &Set{entered: map[cluster.Name]entrance{}, floor: rev, changed: make(chan struct{})}
 }
 
+// newSet returns a set with members, which no cluster has left after a revision.
+func newSet(members map[cluster.Name]entrance, left int64) *Set {
+	s := NewSet(left)
+	s.entered = members
+	for c, e := range members {
+		if e.since > left {
+			s.changes = append(s.changes, SetChange{c, e.since, true, e.part})
+		}
+	}
+	slices.SortFunc(s.changes, func(a, b SetChange) int { return cmp.Compare(a.Revision, b.Revision) })
+	s.trim()
+	return s
+}
+
 // Put makes cluster c a member with all of its objects, or removes it, as of a revision.
 func (s *Set) Put(c cluster.Name, member bool, rev int64) { s.put(c, member, Part{}, rev) }
 
@@ -121,6 +136,11 @@ func (s *Set) change(c SetChange) {
 	} else {
 		s.changes = append(s.changes, c)
 	}
+	s.trim()
+}
+
+// trim drops the oldest changes beyond the limit. The caller holds mu.
+func (s *Set) trim() {
 	if drop := len(s.changes) - setHistory; drop > 0 {
 		s.floor = s.changes[drop-1].Revision
 		s.changes = slices.Clone(s.changes[s.after(s.floor):])

@@ -52,7 +52,9 @@ const (
 
 func (c *tenant) secret(name string, labels map[string]string) {
 	c.t.Helper()
-	must(c.kube.CoreV1().Secrets("default").Create(c.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}))(c.t)
+	must(c.kube.CoreV1().Secrets("default").Create(c.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Data: map[string][]byte{"word": []byte(name)},
+	}, metav1.CreateOptions{}))(c.t)
 }
 
 // expectSecret fails unless the next event of a watch is of a secret of a cluster.
@@ -61,6 +63,16 @@ func expectSecret(t *testing.T, w watch.Interface, kind watch.EventType, in *ten
 	e := next(t, w)
 	if s, ok := e.Object.(*corev1.Secret); !ok || e.Type != kind || cluster.Of(s) != in.name || s.Name != name {
 		t.Fatalf("the event is %s %v, not %s of %s in %s", e.Type, e.Object, kind, name, in.name)
+	}
+}
+
+// expectGone fails unless the next event of a watch is that a cluster has left with a secret, of
+// which the event has only the name.
+func expectGone(t *testing.T, w watch.Interface, in *tenant, name string) {
+	t.Helper()
+	e := next(t, w)
+	if s, ok := e.Object.(*corev1.Secret); !ok || e.Type != watch.Deleted || cluster.Of(s) != in.name || s.Name != name || len(s.Data) > 0 {
+		t.Fatalf("the event is %s %v, not the end of %s in %s", e.Type, e.Object, name, in.name)
 	}
 }
 
@@ -99,11 +111,18 @@ func TestAClaimIsReadWhereItIsAccepted(t *testing.T) {
 	must(b.kube.CoreV1().Secrets("default").Patch(t.Context(), "web", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"db"}}}`), metav1.PatchOptions{}))(t)
 	expectSecret(t, w, watch.Deleted, b, "web")
 	b.answer(rejectSecrets)
-	expectSecret(t, w, watch.Deleted, b, "own")
+	expectGone(t, w, b, "own")
+	again := must(pat.CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion}))(t)
+	defer again.Stop()
+	for e := next(t, again); e.Type != watch.Deleted; e = next(t, again) {
+		if s, _ := e.Object.(*corev1.Secret); cluster.Of(s) != a.name {
+			t.Errorf("after the rejection a watch resumes with %s %v", e.Type, e.Object)
+		}
+	}
 	c.answer(acceptWebOnly)
 	expectSecret(t, w, watch.Added, c, "web")
 	c.answer(acceptSecrets)
-	expectSecret(t, w, watch.Deleted, c, "web")
+	expectGone(t, w, c, "web")
 	for _, name := range []string{"more", "own", "web"} {
 		expectSecret(t, w, watch.Added, c, name)
 	}

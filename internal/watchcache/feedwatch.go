@@ -256,6 +256,8 @@ func (w *feedWatch) deliver(e feed.Event) bool {
 		had = had && err == nil // an object that cannot be read was not delivered before
 	}
 	switch {
+	case !w.stillCovers(e.Key.Cluster, p):
+		return has || !had || w.give(watch.Deleted, nameOf(was))
 	case has && had:
 		return w.give(watch.Modified, now)
 	case has:

@@ -3,8 +3,10 @@ package watchcache
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -41,9 +43,20 @@ func (w *feedWatch) covers(c cluster.Name, at int64) (feed.Part, bool) {
 // partAt returns the part of a cluster's objects that the watch covers at a revision. It
 // reports false if the watch did not cover the same part before.
 func (w *feedWatch) partAt(c cluster.Name, rev int64) (feed.Part, bool) {
-	now, is := w.covers(c, rev)
+	then, is := w.covers(c, rev)
 	before, was := w.covers(c, rev-1)
-	return now, is && was && now.Equal(before)
+	return then, is && was && then.Equal(before)
+}
+
+// stillCovers reports whether the watch covers a part of a cluster's objects now, if the scope is
+// sparse. Of a cluster that has left it since, a reader gets only names of objects that go: it
+// may have lost the right to see more.
+func (w *feedWatch) stillCovers(c cluster.Name, p feed.Part) bool {
+	if w.scope == nil || !w.scope.Sparse {
+		return true
+	}
+	now, is := w.scope.At(c, math.MaxInt64)
+	return is && now.Equal(p)
 }
 
 // scopeAt begins to follow the scope after a revision.
@@ -124,12 +137,18 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 	if !c.Enters {
 		kind, at = watch.Deleted, c.Revision-1
 	}
+	if c.Enters && !w.stillCovers(c.Cluster, c.Part) {
+		return nil, true
+	}
 	key := memberKey(w.ctx, w.source, c.Cluster)
 	err := pages(w.ctx, w.source, key, at, func(r *raw) (bool, error) {
 		if ok, err := w.selected(r, c.Part); err != nil || !ok {
 			return err == nil, err
 		}
 		if !c.Enters {
+			if w.scope.Sparse {
+				r = nameOf(r)
+			}
 			r.ResourceVersion = w.of().store.ResourceVersion(at)
 		} else if r.ResourceVersion == w.of().store.ResourceVersion(c.Revision) {
 			last = append(last, r)
@@ -141,4 +160,9 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 		w.fail(err)
 	}
 	return last, err == nil
+}
+
+// nameOf returns a raw with nothing but the name of another.
+func nameOf(r *raw) *raw {
+	return &raw{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Annotations: r.Annotations, ResourceVersion: r.ResourceVersion}}
 }

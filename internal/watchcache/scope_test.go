@@ -120,8 +120,10 @@ func clustersEnterAndLeave(t *testing.T, w *world, d *doors) {
 	again, err := w.apis[0].Watch(d.context(), w.root, everything(begin))
 	w.ok(err, "watch")
 	defer again.Stop()
-	expect(t, again, "ADDED c1/a", "ADDED c1/outside", "ADDED c1/door", "ADDED c1/b", "ADDED c2/a", "ADDED c2/door",
-		"DELETED c1/a", "DELETED c1/b", "DELETED c1/door", "DELETED c1/outside", "ADDED c2/seen")
+	if !d.sparse { // else nothing but the names of a cluster that has left
+		expect(t, again, "ADDED c1/a", "ADDED c1/outside", "ADDED c1/door", "ADDED c1/b")
+	}
+	expect(t, again, "ADDED c2/a", "ADDED c2/door", "DELETED c1/a", "DELETED c1/b", "DELETED c1/door", "DELETED c1/outside", "ADDED c2/seen")
 	// A reader that stopped within the events of a cluster that leaves gets them again.
 	part, err := w.apis[0].Watch(d.context(), w.root, everything(fmt.Sprint(w.revision(last.Object))))
 	w.ok(err, "watch")
