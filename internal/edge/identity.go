@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 
@@ -17,7 +16,7 @@ func withIdentity(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	switch {
 	case !ok:
 	case identity == "":
-		Refuse(w, req, apierrors.NewInternalError(errors.New("the identity after the resource is empty; status.identityHash of the APIExport has it")))
+		Refuse(w, req, apierrors.NewBadRequest("the identity after the resource is empty; status.identityHash of the APIExport has it"))
 		return
 	default:
 		c := req.WithContext(serve.WithRequestedIdentity(req.Context(), identity))

@@ -313,7 +313,7 @@ func TestVersionsNotServed(t *testing.T) {
 func TestViewWithoutCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := own(t)[0]
-	h, err := startWorld(t, nil).Viewed(NewShape(Served{Content: c}), Verbs{c.GroupResource().Resource: {"get", "list"}})
+	h, err := startWorld(t, nil).Viewed(t.Context(), NewShape(Served{Content: c}), Verbs{c.GroupResource(): {"get", "list"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -261,7 +261,7 @@ func TestResourcesByIdentity(t *testing.T) {
 	if _, err := all.any.Resource(sharedWidgets).List(ctx, metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("no identity: %v", err)
 	}
-	if _, err := all.any.Resource(empty).List(ctx, metav1.ListOptions{}); !apierrors.IsInternalError(err) {
+	if _, err := all.any.Resource(empty).List(ctx, metav1.ListOptions{}); !apierrors.IsBadRequest(err) {
 		t.Errorf("an empty identity: %v", err)
 	}
 	if err := all.any.Resource(r).Namespace("default").Delete(ctx, "w", metav1.DeleteOptions{}); !apierrors.IsMethodNotSupported(err) {
