@@ -96,7 +96,7 @@ func (d *Discovery) ViewedOnce(ctx context.Context, s *Shape, only map[schema.Gr
 	sum := sha256.New()
 	sum.Write(s.Key[:])
 	for _, gr := range slices.SortedFunc(maps.Keys(only), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
-		fmt.Fprintf(sum, "%s %q\n", gr, only[gr])
+		sum.Write(fmt.Appendf(nil, "%s %q\n", gr, only[gr]))
 	}
 	var key Hash
 	sum.Sum(key[:0])

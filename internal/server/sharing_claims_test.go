@@ -22,7 +22,7 @@ func claiming(t *testing.T, claims string) *tenant {
 	p := newTenant(t)
 	p.create(apiSchemas, widgetSchema("v1", "color"))
 	e := widgetExport("widgets", "v1")
-	_ = unstructured.SetNestedField(e.Object, decoded(claims).Object["claims"], "spec", "permissionClaims")
+	_ = unstructured.SetNestedField(e.Object, decoded("%s", claims).Object["claims"], "spec", "permissionClaims")
 	p.create(apiExports, e)
 	p.provides("pat")
 	return p
@@ -31,14 +31,14 @@ func claiming(t *testing.T, claims string) *tenant {
 // answering is a binding to widgets with answers to claims, as YAML.
 func answering(provider cluster.Name, answers string) *unstructured.Unstructured {
 	b := bindingTo("widgets", provider, "widgets")
-	_ = unstructured.SetNestedField(b.Object, decoded(answers).Object["claims"], "spec", "permissionClaims")
+	_ = unstructured.SetNestedField(b.Object, decoded("%s", answers).Object["claims"], "spec", "permissionClaims")
 	return b
 }
 
 // answer replaces the answers of a binding.
 func (c *tenant) answer(answers string) {
 	c.t.Helper()
-	data := must(decoded(answers).MarshalJSON())(c.t)
+	data := must(decoded("%s", answers).MarshalJSON())(c.t)
 	patch := strings.Replace(string(data), `"claims"`, `"permissionClaims"`, 1)
 	must(c.any.Resource(apiBindings).Patch(c.t.Context(), "widgets", types.MergePatchType, []byte(`{"spec":`+patch+`}`), metav1.PatchOptions{}))(c.t)
 }
@@ -274,7 +274,7 @@ func TestClaimsThatAreRefused(t *testing.T) {
 		"verbs":            {`{kind: C, claims: [{resource: secrets, verbs: []}]}`, "verbs"},
 	} {
 		e := widgetExport("refused", "v1")
-		_ = unstructured.SetNestedField(e.Object, decoded(c.claims).Object["claims"], "spec", "permissionClaims")
+		_ = unstructured.SetNestedField(e.Object, decoded("%s", c.claims).Object["claims"], "spec", "permissionClaims")
 		if _, err := p.any.Resource(apiExports).Create(t.Context(), e, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, not %q", name, err, c.want)
 		}
