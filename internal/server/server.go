@@ -332,6 +332,7 @@ func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.Co
 func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *genericapiserver.Config {
 	cfg := genericapiserver.NewConfig(legacyscheme.Codecs)
 	cfg.EffectiveVersion = effective
+	cfg.JSONPatchMaxCopyBytes = upstream.MaxCopied
 	cfg.ExternalAddress = s.externalAddress()
 	s.loopback = &rest.Config{Host: "http://kcp", QPS: -1, Transport: http.DefaultTransport}
 	cfg.LoopbackClientConfig = s.loopback

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/unforked/kcp/test/child"
@@ -71,14 +70,27 @@ func (b *bench) view(ctx context.Context, s *server, n int) error {
 	}
 	b.report.addTime(s.subject, of, "bind, p50", bound.percentile(50))
 	b.report.add(s.subject, of, "live heap of a binding", bytesUnit, (after.liveHeap-before.liveHeap)/float64(n))
-	things, err := b.thingsOf(ctx, clients[0], provider)
-	if err != nil {
+	v := &viewed{bench: b, server: s, clients: clients, tenants: tenants, of: of}
+	if v.things, err = thingsOf(ctx, clients[0], provider); err != nil {
 		return err
 	}
-	if err := b.viewEvents(ctx, s, clients, tenants, things, of); err != nil {
+	if err := v.delay(ctx); err != nil {
 		return err
 	}
-	return b.viewRate(ctx, s, clients, tenants, things, of)
+	if err := v.rate(ctx); err != nil {
+		return err
+	}
+	return v.first(ctx)
+}
+
+// A viewed is a view over tenants.
+type viewed struct {
+	*bench
+	server  *server
+	clients []*client
+	tenants []tenant
+	things  string // URL path of the things of all tenants
+	of      string // for the report
 }
 
 // rested returns the footprint of the server after it has settled.
@@ -90,7 +102,7 @@ func (b *bench) rested(ctx context.Context, s *server) (footprint, error) {
 }
 
 // thingsOf returns the URL path of the things of all tenants of a provider.
-func (b *bench) thingsOf(ctx context.Context, c *client, provider tenant) (string, error) {
+func thingsOf(ctx context.Context, c *client, provider tenant) (string, error) {
 	var slice struct {
 		Status struct {
 			Endpoints []struct {
@@ -120,16 +132,16 @@ func (b *bench) thingsOf(ctx context.Context, c *client, provider tenant) (strin
 	return u.Path + "/clusters/*/apis/" + customGroup + "/v1/things", nil
 }
 
-// viewEvents measures the time from the start of a creation in a tenant to its event.
-func (b *bench) viewEvents(ctx context.Context, s *server, clients []*client, tenants []tenant, things, of string) error {
-	w, err := startWatchAt(ctx, s, things)
+// delay measures the time from the start of a creation in a tenant to its event.
+func (v *viewed) delay(ctx context.Context) error {
+	w, err := startWatchAt(ctx, v.server, v.things)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	x, err := s.load(ctx, clients[:1], b.plan.lists, func(ctx context.Context, c *client, i int) error {
+	x, err := v.server.load(ctx, v.clients[:1], v.plan.lists, func(ctx context.Context, c *client, i int) error {
 		word := fmt.Sprintf("at-%d.", i)
-		if err := makeThing(ctx, c, tenants[i%len(tenants)], fmt.Sprintf("event-%d", i), word, b.plan.size); err != nil {
+		if err := v.make(ctx, c, i, word); err != nil {
 			return err
 		}
 		return w.await(word)
@@ -137,50 +149,71 @@ func (b *bench) viewEvents(ctx context.Context, s *server, clients []*client, te
 	if err != nil {
 		return err
 	}
-	b.report.addTime(s.subject, of, "create to event, p50", x.percentile(50))
-	b.report.addTime(s.subject, of, "create to event, p99", x.percentile(99))
-	b.report.addTime(s.subject, of, "server CPU of a create with its event", x.each(x.server))
+	v.report.addTime(v.server.subject, v.of, "create to event, p50", x.percentile(50))
+	v.report.addTime(v.server.subject, v.of, "create to event, p99", x.percentile(99))
+	v.report.addTime(v.server.subject, v.of, "server CPU of a create with its event", x.each(x.server))
 	return nil
 }
 
-// viewRate measures how many events a second arrive while all clients create objects, and how
-// long a list and a watch of all of them take from the start.
-func (b *bench) viewRate(ctx context.Context, s *server, clients []*client, tenants []tenant, things, of string) error {
-	reader, err := child.NewClient(s.user)
+// make creates a thing in a tenant.
+func (v *viewed) make(ctx context.Context, c *client, i int, word string) error {
+	body, err := customObject(customGroup, fmt.Sprintf("thing-%d-%d", len(word), i), word, v.plan.size)
 	if err != nil {
 		return err
 	}
-	defer reader.Close()
-	count := func(query string, want int) (wait func() error, err error) {
-		body, err := reader.Stream(ctx, things+query)
-		if err != nil {
-			return nil, err
-		}
-		var seen atomic.Int64
-		done := make(chan error, 1)
-		go func() {
-			lines := bufio.NewReaderSize(body, 1<<20)
-			for {
-				line, err := lines.ReadString('\n')
-				if err != nil {
-					done <- fmt.Errorf("the watch ended after %d of %d events: %w", seen.Load(), want, err)
-					return
-				}
-				if strings.Contains(line, `"ADDED"`) && seen.Add(1) == int64(want) {
-					done <- nil
-					return
-				}
-			}
-		}()
-		return func() error {
-			defer func() { _ = body.Close() }() // nothing more is read
-			return <-done
-		}, nil
-	}
-	n := b.plan.operations
-	body, err := reader.Call(ctx, http.MethodGet, things+"?limit=1", jsonType, nil)
+	_, err = c.Call(ctx, http.MethodPost, customsOf(v.tenants[i%len(v.tenants)], customGroup), jsonType, body)
+	return err
+}
+
+// rate measures how many events a second arrive while all clients create objects.
+func (v *viewed) rate(ctx context.Context) error {
+	listed, revision, err := v.list(ctx)
 	if err != nil {
 		return err
+	}
+	n := v.plan.operations
+	events, err := v.count(ctx, "&resourceVersion="+revision, n)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if _, err := spread(ctx, v.clients, n, func(ctx context.Context, c *client, i int) error { return v.make(ctx, c, listed+i, "") }); err != nil {
+		return err
+	}
+	made := time.Since(begin)
+	if err := events(); err != nil {
+		return err
+	}
+	v.report.add(v.server.subject, v.of, "creates per second, all clients", plainCount, float64(n)/made.Seconds())
+	v.report.add(v.server.subject, v.of, "events per second to the provider", plainCount, float64(n)/time.Since(begin).Seconds())
+	return nil
+}
+
+// first measures how long a list of all objects and a watch from the start take.
+func (v *viewed) first(ctx context.Context) error {
+	begin := time.Now()
+	n, _, err := v.list(ctx)
+	if err != nil {
+		return err
+	}
+	v.report.addTime(v.server.subject, v.of, fmt.Sprintf("first list of %d objects", n), time.Since(begin))
+	begin = time.Now()
+	events, err := v.count(ctx, "", n)
+	if err != nil {
+		return err
+	}
+	if err := events(); err != nil {
+		return err
+	}
+	v.report.addTime(v.server.subject, v.of, fmt.Sprintf("first watch, until %d objects have come", n), time.Since(begin))
+	return nil
+}
+
+// list returns the number of all things, and the revision of the list.
+func (v *viewed) list(ctx context.Context) (n int, revision string, err error) {
+	body, err := v.clients[0].Call(ctx, http.MethodGet, v.things, jsonType, nil)
+	if err != nil {
+		return 0, "", err
 	}
 	var list struct {
 		Metadata struct {
@@ -188,48 +221,39 @@ func (b *bench) viewRate(ctx context.Context, s *server, clients []*client, tena
 		} `json:"metadata"`
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := json.Unmarshal(body, &list); err != nil {
-		return err
-	}
-	wait, err := count("?watch=1&resourceVersion="+list.Metadata.ResourceVersion, n)
-	if err != nil {
-		return err
-	}
-	begin := time.Now()
-	if _, err := spread(ctx, clients, n, func(ctx context.Context, c *client, i int) error {
-		return makeThing(ctx, c, tenants[i%len(tenants)], fmt.Sprintf("rate-%d", i), "", b.plan.size)
-	}); err != nil {
-		return err
-	}
-	made := time.Since(begin)
-	if err := wait(); err != nil {
-		return err
-	}
-	b.report.add(s.subject, of, "creates per second, all clients", plainCount, float64(n)/made.Seconds())
-	b.report.add(s.subject, of, "events per second to the provider", plainCount, float64(n)/time.Since(begin).Seconds())
-	all := n + len(list.Items)
-	begin = time.Now()
-	if _, err := reader.Call(ctx, http.MethodGet, things, jsonType, nil); err != nil {
-		return err
-	}
-	b.report.addTime(s.subject, of, fmt.Sprintf("first list of %d objects", all), time.Since(begin))
-	begin = time.Now()
-	if wait, err = count("?watch=1", all); err != nil {
-		return err
-	}
-	if err := wait(); err != nil {
-		return err
-	}
-	b.report.addTime(s.subject, of, fmt.Sprintf("first watch, until %d objects have come", all), time.Since(begin))
-	return nil
+	err = json.Unmarshal(body, &list)
+	return len(list.Items), list.Metadata.ResourceVersion, err
 }
 
-// makeThing creates a thing in a tenant.
-func makeThing(ctx context.Context, c *client, t tenant, name, word string, size int) error {
-	body, err := customObject(customGroup, name, word, size)
+// count begins a watch. The returned function waits until it has delivered a number of objects.
+func (v *viewed) count(ctx context.Context, query string, want int) (wait func() error, err error) {
+	c, err := child.NewClient(v.server.user)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = c.Call(ctx, http.MethodPost, customsOf(t, customGroup), jsonType, body)
-	return err
+	body, err := c.Stream(ctx, v.things+"?watch=1"+query)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		lines := bufio.NewReaderSize(body, 1<<20)
+		for seen := 0; seen < want; {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				done <- fmt.Errorf("the watch ended after %d of %d objects: %w", seen, want, err)
+				return
+			}
+			if strings.Contains(line, `"ADDED"`) {
+				seen++
+			}
+		}
+		done <- nil
+	}()
+	return func() error {
+		defer c.Close()
+		defer func() { _ = body.Close() }() // nothing more is read
+		return <-done
+	}, nil
 }
