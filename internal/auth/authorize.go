@@ -167,7 +167,11 @@ func (z *Authorizer) verdict(ctx context.Context, a authorizer.Attributes) verdi
 
 // decide runs the steps in order until one allows or denies.
 func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdict {
-	if v, ok := byGrant(ctx, a); ok {
+	if g := grantFor(ctx, a.GetUser()); g != nil {
+		v := g.verdict(a)
+		if v.decision == authorizer.DecisionAllow && !g.Unlimited {
+			v = z.limit(ctx, a, v)
+		}
 		return v
 	}
 	all := verdict{decision: authorizer.DecisionNoOpinion}

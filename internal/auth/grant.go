@@ -24,6 +24,9 @@ type Grant struct {
 	Cluster cluster.Name
 	Group   string
 	Rules   []rbacv1.PolicyRule
+	// Unlimited tells that the provider of the resources makes the request: the limits of
+	// providers for their consumers do not apply.
+	Unlimited bool
 }
 
 // String describes the grant as the source of a rule.
@@ -52,17 +55,12 @@ func grantFor(ctx context.Context, u user.Info) *Grant {
 	return g
 }
 
-// byGrant returns the verdict on a if a grant applies; ok reports whether one does.
-func byGrant(ctx context.Context, a authorizer.Attributes) (v verdict, ok bool) {
-	g := grantFor(ctx, a.GetUser())
-	switch {
-	case g == nil:
-		return verdict{}, false
-	case g.Allows(a):
-		return verdict{decision: authorizer.DecisionAllow, reason: g.String()}, true
-	default:
-		return verdict{decision: authorizer.DecisionDeny, reason: "not in " + g.String()}, true
+// verdict returns the verdict on a, in place of RBAC's.
+func (g *Grant) verdict(a authorizer.Attributes) verdict {
+	if g.Allows(a) {
+		return verdict{decision: authorizer.DecisionAllow, reason: g.String()}
 	}
+	return verdict{decision: authorizer.DecisionDeny, reason: "not in " + g.String()}
 }
 
 // grantedRules resolves the rules of a grant, if one applies, in place of RBAC's.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -27,6 +28,31 @@ func TestNobodyBringsALifecycleGroup(t *testing.T) {
 	}
 	if u := r.User; !slices.Equal(u.GetGroups(), []string{"a", "b"}) || u.GetName() != "u" || u.GetUID() != "1" || len(u.GetExtra()) != 1 {
 		t.Errorf("it is %v", u)
+	}
+}
+
+// The limits of a provider also hold for a grant, unless the provider itself has it.
+func TestGrantsObeyLimits(t *testing.T) {
+	t.Parallel()
+	z, err := NewAuthorizer(Authorization{
+		Exists: func(context.Context, cluster.Name) bool { return true },
+		Limited: func(_ cluster.Name, gr schema.GroupResource) (cluster.Name, bool) {
+			return "provider", gr.Resource == "widgets"
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for resource, want := range map[string][2]bool{"widgets": {false, true}, "configmaps": {true, true}} {
+		for i, unlimited := range []bool{false, true} {
+			g := &Grant{Cluster: "c1", Group: "system:g", Unlimited: unlimited, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"*"}}}}
+			d, _, _ := z.Authorize(WithGrant(cluster.With(t.Context(), "c1"), g), authorizer.AttributesRecord{
+				User: &user.DefaultInfo{Name: "m", Groups: []string{g.Group}}, Verb: "get", Resource: resource, APIVersion: "v1", ResourceRequest: true,
+			})
+			if got := d == authorizer.DecisionAllow; got != want[i] {
+				t.Errorf("%s, unlimited %t: allowed %t", resource, unlimited, got)
+			}
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func (a *app) explainAPICommand() *cobra.Command {
 	export := &cobra.Command{
 		Use:               "apiexport [PATH:]EXPORT",
 		Short:             "Explain the state of an APIExport, and whether you may bind it",
-		Long:              "Print whether you may bind an APIExport, and what is wrong with it. Without a path, the export is in the current workspace. Who may not read the export learns only whether they may bind it.",
+		Long:              "Print whether you may bind an APIExport, and what is wrong with it. Without a path, the export is in the current workspace. Users who may not read the export learn only whether they may bind it.",
 		Example:           "  # Find out why an export cannot be bound\n  kubectl kcp explain apiexport root:provider:widgets",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeExport,

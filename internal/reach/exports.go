@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,13 +174,8 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 }
 
 func (q *Questions) readExportPage(query url.Values) (limit int, at exportMark, err error) {
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 0 {
-			return 0, at, apierrors.NewBadRequest("limit must be a number of exports, 0 for as many as possible")
-		}
-	}
-	if limit = min(limit, exportPage); limit == 0 {
-		limit = exportPage
+	if limit, err = readLimit(query, exportPage, "exports"); err != nil {
+		return 0, at, err
 	}
 	token := query.Get("continue")
 	if token == "" {

@@ -162,15 +162,26 @@ func (q *Questions) places(names []cluster.Name) []place {
 	return all
 }
 
+// readLimit returns the limit in a query of a list of some things. Without one, and at most, it
+// is a whole page.
+func readLimit(query url.Values, page int, of string) (int, error) {
+	text := query.Get("limit")
+	if text == "" {
+		return page, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 0 {
+		return 0, apierrors.NewBadRequest("limit must be a number of " + of + ", 0 for as many as possible")
+	}
+	if limit = min(limit, page); limit == 0 {
+		limit = page
+	}
+	return limit, nil
+}
+
 func readPage(query url.Values) (limit int, from *bookmark, err error) {
-	limit = reachPage
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 0 {
-			return 0, nil, apierrors.NewBadRequest("limit must be a number of workspaces, 0 for as many as possible")
-		}
-		if limit = min(limit, reachPage); limit == 0 {
-			limit = reachPage
-		}
+	if limit, err = readLimit(query, reachPage, "workspaces"); err != nil {
+		return 0, nil, err
 	}
 	token := query.Get("continue")
 	if token == "" {

@@ -81,7 +81,12 @@ func (w *Workspaces) createMounted(ctx context.Context, parent cluster.Name, ws 
 	child.Status.Conditions.Set(conditions.Condition{
 		Type: tenancyapi.WorkspaceMountReady, Status: metav1.ConditionUnknown, LastTransitionTime: now, Message: "the object that it is mounted from has not been read yet",
 	})
-	stored, err := values.Unstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
+	return w.createAlone(ctx, parent, child, obj)
+}
+
+// createAlone stores a new Workspace without a cluster, and returns it in obj.
+func (w *Workspaces) createAlone(ctx context.Context, parent cluster.Name, ws *tenancyapi.Workspace, obj *unstructured.Unstructured) error {
+	stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return err
 	}

@@ -87,18 +87,7 @@ func (w *Workspaces) createUnscheduled(ctx context.Context, parent cluster.Name,
 	child.Status.Phase = core.PhaseScheduling
 	setLabel(&child.ObjectMeta, core.PhaseLabel, string(core.PhaseScheduling))
 	child.Status.Conditions.Set(unschedulable(ws))
-	stored, err := values.Unstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
-	if err != nil {
-		return err
-	}
-	rev, err := w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: parent, Object: stored}})
-	if err != nil {
-		return err
-	}
-	values.SetCluster(stored, parent)
-	stored.SetResourceVersion(w.Store.ResourceVersion(rev))
-	obj.Object = stored.Object
-	return nil
+	return w.createAlone(ctx, parent, child, obj)
 }
 
 // Unscheduled reports whether a Workspace waits for a shard.

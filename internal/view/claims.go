@@ -111,7 +111,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 		}
 		name, e := v.config.APIs().Owner(asked)
 		if e == nil {
-			continue // nobody can use the claim now
+			continue // no export has the resource now
 		}
 		others, _, err := v.config.APIs().Shape(ctx, name, e)
 		if err != nil {

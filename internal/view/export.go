@@ -256,7 +256,7 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 
 // grant returns the rights that a request has in a cluster.
 func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string) *auth.Grant {
-	return &auth.Grant{Cluster: c, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
+	return &auth.Grant{Cluster: c, Unlimited: true, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
 		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
 		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
 	}}

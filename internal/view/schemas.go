@@ -25,7 +25,7 @@ import (
 const maxHistories = 1000
 
 // Schemas is the view of the APIResourceSchemas behind the bindings of a cluster. It serves gets,
-// lists and watches in JSON. Who may get the APIBindings of the cluster may use it.
+// lists and watches in JSON. Users who may get the APIBindings of the cluster may use it.
 type Schemas struct {
 	config  ExportsConfig
 	lasting lasting

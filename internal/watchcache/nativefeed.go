@@ -154,7 +154,7 @@ type nativeRaws struct{ of *nativeFeed }
 // Identifier implements [runtime.Encoder].
 func (nativeRaws) Identifier() runtime.Identifier { return "native raw" }
 
-// Encode implements [runtime.Encoder]. Nobody writes raws of native kinds.
+// Encode implements [runtime.Encoder]. It always fails: raws of native kinds are only read.
 func (nativeRaws) Encode(runtime.Object, io.Writer) error {
 	return errors.New("native objects are not written as raws")
 }
