@@ -2,13 +2,31 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync/atomic"
 	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
+
+// heapShare is how much of the memory of a cgroup the Go runtime may use. The rest is for the
+// pages of etcd's file, which the kernel can reclaim.
+const heapShare = 0.8
+
+// limitMemory makes the garbage collector work harder before the memory of the cgroup is full.
+// It does nothing without such a limit, or if GOMEMLIMIT is set.
+func limitMemory(limit memlimit.Provider) error {
+	_, err := memlimit.Set(memlimit.WithProvider(limit), memlimit.WithRatio(heapShare))
+	if err != nil && !errors.Is(err, memlimit.ErrNoCgroup) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
+		return fmt.Errorf("read the memory limit of the cgroup (to set a limit yourself, set GOMEMLIMIT): %w", err)
+	}
+	return nil
+}
 
 // Limits for garbage. A small heap may grow to restingHeap before a collection: collecting
 // more often would cost more time than the memory is worth. In a large heap, the default of

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"testing"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -20,6 +24,34 @@ func TestPercent(t *testing.T) {
 	}
 	if got := percent(1<<30, startPercent); got != startPercent {
 		t.Errorf("while the server starts: %d, want %d", got, startPercent)
+	}
+}
+
+// The runtime gets a share of the cgroup's memory. A missing limit is no error, others are.
+func TestLimitMemory(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "") // restores it after the test
+	if err := os.Unsetenv("GOMEMLIMIT"); err != nil {
+		t.Fatal(err)
+	}
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	fails := func(err error) memlimit.Provider { return func() (uint64, error) { return 0, err } }
+	for _, none := range []error{memlimit.ErrNoLimit, memlimit.ErrNoCgroup, memlimit.ErrCgroupsNotSupported} {
+		if err := limitMemory(fails(none)); err != nil {
+			t.Errorf("%v is an error: %v", none, err)
+		}
+	}
+	if err := limitMemory(fails(os.ErrPermission)); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+	if got := debug.SetMemoryLimit(-1); got != before {
+		t.Errorf("without a limit of the cgroup: %d", got)
+	}
+	if err := limitMemory(memlimit.Limit(10 << 30)); err != nil {
+		t.Error(err)
+	}
+	if got := debug.SetMemoryLimit(-1); got != 8<<30 {
+		t.Errorf("limit of the runtime: %d of %d", got, 10<<30)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -192,6 +193,9 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	o.etcd.listen.report()
 	o.server.Listen = net.JoinHostPort(o.bind, strconv.Itoa(o.port))
 	o.server.Processors = useProcessors()
+	if err := limitMemory(memlimit.FromCgroup); err != nil {
+		klog.ErrorS(err, "The memory of the process has no limit")
+	}
 	started := tuneCollector(ctx)
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
