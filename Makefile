@@ -1,16 +1,18 @@
 # build check gen bench storm dist. "make check" is all that CI runs.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
 RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
+# Compilers and tests collect garbage less often: a sixth less processor time, for more memory.
+QUICK = GOGC=400 $(RACE)
 STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
-.PHONY: build check gen bench storm conformance dist clients nightly fmt lint gen-diff programs bench-short test
+.PHONY: build check gen bench storm conformance dist clients nightly fmt lint gen-diff programs bench-short storm-short test
 
 build:
 	go build -o bin/ ./cmd/...
 	for name in -ws -workspace -create-workspace _complete-ws _complete-workspace _complete-kcp; do ln -sf kubectl-kcp bin/kubectl$$name; done
 
-check: fmt gen-diff lint programs bench-short test
+check: fmt gen-diff lint programs bench-short storm-short test
 
 gen:
 	go generate ./...
@@ -47,7 +49,7 @@ fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
 
 lint: bin/lint
-	$(RACE) bin/lint ./...
+	$(QUICK) bin/lint ./...
 
 bin/lint: $(wildcard internal/arch/lint/*)
 	go -C internal/arch/lint build -o $(CURDIR)/bin/lint .
@@ -57,13 +59,16 @@ gen-diff:
 	test "$$before" = "$$($(GENERATED) | xargs sha256sum)" || { echo "generated files were not up to date; make gen has made them so: commit them"; exit 1; }
 
 programs:
-	$(RACE) go build -o bin/race/ ./cmd/...
-	$(RACE) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/... tool
+	$(QUICK) go build -o bin/race/ ./cmd/...
+	$(QUICK) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/... tool
 
 bench-short:
 	$(RACE) go run ./test/bench -short -subjects kcp -kcp bin/race/kcp
 
+storm-short:
+	$(RACE) go run ./test/storm -short -run '^(reset|selector|keys|lists)$$' -kcp bin/race/kcp
+
 # make lint has the checks of go vet.
 test:
-	$(RACE) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED)
-	$(RACE) go test -vet=off -timeout 20m $(filter-out $(BENCHED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
+	$(QUICK) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED)
+	$(QUICK) go test -vet=off -timeout 20m $(filter-out $(BENCHED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
