@@ -14,6 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/usage"
 )
 
 // Deps are the dependencies of loops. All fields are required.
@@ -31,12 +32,14 @@ type Deps struct {
 	Definitions *serve.Definitions
 	// APIs are the exports and bindings of all clusters.
 	APIs *bind.APIs
+	// Usage measures what the consumers of exports store.
+	Usage *usage.Meter
 	// Client returns the configuration of clients with all rights in one cluster, or in
 	// [cluster.All]. Their requests stay in the process.
 	Client func(cluster.Name) *rest.Config
 }
 
-// All returns all loops; their order does not matter. Call it before the change feed of
+// All returns all loops but those of [Everywhere]; their order does not matter. Call it before the change feed of
 // the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
 	return []control.Loop{
@@ -62,5 +65,11 @@ func All(d Deps) []control.Loop {
 		PartitionSets(d),
 		BoundDefinitions(d),
 		DefaultBindings(d),
+		Usage(d),
 	}
+}
+
+// Everywhere returns the loops that every process runs, for what only that process knows.
+func Everywhere(m *usage.Meter) []control.Loop {
+	return []control.Loop{UsedVersions(m)}
 }

@@ -111,6 +111,28 @@ func (l *Ledger) Bytes(r keys.Resource) int64 {
 	return sum
 }
 
+// A Count is the usage of one resource in one cluster.
+type Count struct {
+	Cluster  cluster.Name
+	Resource keys.Resource
+	Usage
+}
+
+// Identified returns the counts of all resources that come from exports.
+func (l *Ledger) Identified() []Count {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var all []Count
+	for c, entries := range l.now.clusters.All() {
+		for _, e := range entries {
+			if r := l.now.of[e.resource].Resource; r.Identity != "" {
+				all = append(all, Count{c, r, Usage{Objects: int64(e.objects), Bytes: e.bytes}})
+			}
+		}
+	}
+	return all
+}
+
 // Clusters returns the number of clusters that store anything.
 func (l *Ledger) Clusters() int {
 	l.mu.RLock()

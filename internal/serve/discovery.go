@@ -43,6 +43,9 @@ const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 // resources merged. It builds documents on demand, once for all clusters of a shape, and
 // holds nothing per cluster.
 type Discovery struct {
+	// Subresources are in discovery with their resources. Set it before the first request.
+	Subresources Subresources
+
 	base    *genericapiserver.GenericAPIServer
 	shapeOf func(context.Context) *Shape
 	codecs  serializer.CodecFactory // of aggregated discovery
@@ -159,6 +162,7 @@ func (d *Discovery) buildGroups(ctx context.Context, s *Shape) (map[string]http.
 		if err != nil {
 			return nil, err
 		}
+		r = d.Subresources.describe(gv, r)
 		if gv.Group == "" {
 			core[gv] = r
 		} else {

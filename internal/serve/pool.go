@@ -58,6 +58,9 @@ type PoolConfig struct {
 	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
 	// or one list.
 	ConversionTimeout time.Duration
+	// Requested gets each request in one cluster for a resource that comes from an export, and
+	// watches again when they end. It must return quickly.
+	Requested func(ctx context.Context, of keys.Resource, version string)
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
 	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
@@ -124,6 +127,14 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 
 // found serves a request for a resource.
 func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
+	if f.Identity != "" {
+		requested := func() {
+			p.config.Requested(req.Context(), keys.CustomResource(f.Content.GroupResource(), f.Identity), info.APIVersion)
+		}
+		if requested(); info.Verb == "watch" {
+			defer func() { WhenServed(req.Context(), requested) }()
+		}
+	}
 	req = req.WithContext(store.WithIdentity(req.Context(), f.Identity))
 	p.serve(w, p.conditional(req, info, f), f)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/usage"
 )
 
 // prepareTree reads the identity of the workspaces API, or creates it at the first start.
@@ -52,10 +53,11 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	if err := questions.Install(s.generic.Handler.NonGoRestfulMux); err != nil {
 		return err
 	}
+	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Every: s.config.UsageEvery})
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),
-		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions, APIs: s.apis,
+		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions, APIs: s.apis, Usage: s.meter,
 		Client: s.ownLoops,
 	})
 	return nil

@@ -8,6 +8,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/controllers"
 )
 
 // runLoops starts every loop; they run until the server closes.
@@ -25,6 +26,7 @@ func (s *Server) runLoops() error {
 		return err
 	}
 	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })
+	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, controllers.Everywhere(s.meter)...) })
 	close(s.looping)
 	return nil
 }

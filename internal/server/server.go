@@ -59,6 +59,7 @@ import (
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/upstream"
+	"github.com/unforked/kcp/internal/usage"
 	"github.com/unforked/kcp/internal/view"
 	"github.com/unforked/kcp/internal/watchcache"
 )
@@ -113,6 +114,8 @@ type Config struct {
 	Views []view.View
 	// Subresources are served by handlers.
 	Subresources serve.Subresources
+	// UsageEvery is how often the usage of exports is written. The default is a minute.
+	UsageEvery time.Duration
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
 	Authorizers []authorizer.Authorizer
 	// Loops returns further loops. New calls it once, when the server accepts requests of
@@ -156,6 +159,7 @@ type Server struct {
 	exports    *view.Exports
 	schemas    *view.Schemas
 	apis       *bind.APIs
+	meter      *usage.Meter
 	views      *view.Views
 	discovery  *serve.Discovery
 	shares     *fair.Shares
@@ -312,13 +316,15 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
 		Converters:        bind.Converters(),
+		Requested:         s.requested,
 		ConversionTimeout: s.config.ConversionTimeout,
 		Dialer:            s.dialer, Lend: s.lend,
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
-	s.front = s.config.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
+	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports()}, s.config.Subresources...)
+	s.front = s.discovery.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
 	return nil
 }
 
