@@ -70,6 +70,9 @@ func (a *app) usage(ctx context.Context, ref, consumer string, f format) error {
 		return a.print.usageCSV(report)
 	case f.encoded():
 		return a.print.result(f, report)
+	case len(report.Consumers) == 0 && consumer != "":
+		a.print.note("The export %q has no consumer %s.", name, consumer)
+		return nil
 	case len(report.Consumers) == 0:
 		a.print.note("The export %q has no consumers.", name)
 		return nil

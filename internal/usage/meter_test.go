@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/quick"
@@ -27,7 +28,7 @@ var (
 
 // A world is a store with a meter, and a clock.
 type world struct {
-	t   *testing.T
+	t   testing.TB
 	dir string
 	*store.Store
 	*Meter
@@ -38,7 +39,7 @@ type world struct {
 	retired bool // whether the export is deleted
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, dir: t.TempDir(), seconds: 1e9, unbound: map[cluster.Name]bool{}}
 	w.start()
 	t.Cleanup(func() { w.Store.Close() })
@@ -400,4 +401,56 @@ func TestKeys(t *testing.T) {
 	if _, ok := parse(mark()); ok || mark().Validate() != nil {
 		t.Error("the mark is the key of a record")
 	}
+}
+
+// BenchmarkConsumers measures one interval of an export with 10,000 consumers: without changes,
+// after a change in each consumer, and a whole report.
+func BenchmarkConsumers(b *testing.B) {
+	const consumers = 10_000
+	w := newWorld(b)
+	change := func(bytes int) {
+		for some := range slices.Chunk(slices.Collect(func(yield func(int) bool) {
+			for i := range consumers {
+				if !yield(i) {
+					return
+				}
+			}
+		}), notesAtOnce) {
+			notes := make([]store.Note, len(some))
+			for j, i := range some {
+				notes[j] = store.Note{Key: widgets.Key(cluster.Name(fmt.Sprint("consumer", i)), "default", "w"), Value: make([]byte, bytes)}
+			}
+			_, err := w.WriteNotes(b.Context(), notes)
+			w.ok(err)
+		}
+		w.ok(w.Feed().CatchUp(b.Context()))
+	}
+	w.write(w.Meter)
+	change(1)
+	w.write(w.Meter)
+	b.Run("idle", func(b *testing.B) {
+		for range b.N {
+			w.ok(w.Write(b.Context()))
+		}
+	})
+	b.Run("busy", func(b *testing.B) {
+		for i := range b.N {
+			b.StopTimer()
+			change(2 + i)
+			b.StartTimer()
+			w.ok(w.Write(b.Context()))
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		for range b.N {
+			if used, _ := w.used(export, widgets.Identity); len(used) != consumers {
+				b.Fatal(len(used))
+			}
+		}
+	})
+	b.Run("requests", func(b *testing.B) {
+		for i := range b.N {
+			w.Requested(cluster.Name(fmt.Sprint("consumer", i%consumers)), widgets, "v1")
+		}
+	})
 }

@@ -20,12 +20,13 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/view"
 )
 
 const (
-	// page is the default and maximum number of consumers in a report.
-	page = 500
+	// pageSize is the default and maximum number of consumers in a report.
+	pageSize = 500
 	// Subresource is the name of the subresource of APIExports that has the report.
 	Subresource = "usage"
 )
@@ -64,75 +65,93 @@ func (m *Meter) answer(req *http.Request) (*apisv1alpha2.APIExportUsage, error) 
 	if e == nil {
 		return nil, apierrors.NewNotFound(gr, info.Name)
 	}
-	query := req.URL.Query()
-	limit, after, err := readPage(query)
+	if tenancy.IsBuiltIn(c, info.Name) {
+		return nil, apierrors.NewBadRequest("the usage of built-in exports is not measured")
+	}
+	p, err := readPage(req.URL.Query())
 	if err != nil {
 		return nil, err
 	}
-	r := m.report(bind.ExportName{Cluster: c, Name: info.Name}, e.Status.IdentityHash)
-	if of := query.Get("consumer"); of != "" {
-		r.Consumers = slices.DeleteFunc(r.Consumers, func(c apisv1alpha2.ConsumerUsage) bool { return c.Cluster != of && c.Path != of })
-	}
-	r.Consumers = slices.DeleteFunc(r.Consumers, func(c apisv1alpha2.ConsumerUsage) bool { return c.Cluster <= after })
-	if len(r.Consumers) > limit {
-		r.Consumers = r.Consumers[:limit]
-		r.Continue = base64.RawURLEncoding.EncodeToString([]byte(r.Consumers[limit-1].Cluster))
-	}
-	return r, nil
+	return m.report(bind.ExportName{Cluster: c, Name: info.Name}, e.Status.IdentityHash, p), nil
 }
 
-// readPage returns the maximum number of consumers, and the one after which the page begins.
-func readPage(query url.Values) (limit int, after string, err error) {
-	limit = page
+// A page is a part of the consumers of an export.
+type page struct {
+	limit int
+	after cluster.Name // of the last consumer of the page before
+	only  string       // the path or the cluster of one consumer; empty for all
+}
+
+func readPage(query url.Values) (page, error) {
+	p := page{limit: pageSize, only: query.Get("consumer")}
 	if text := query.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return 0, "", apierrors.NewBadRequest("limit must be a number of consumers, 0 for as many as possible")
+			return p, apierrors.NewBadRequest("limit must be a number of consumers, 0 for as many as possible")
 		}
-		limit = min(cmp.Or(n, page), page)
+		p.limit = min(cmp.Or(n, pageSize), pageSize)
 	}
 	name, err := base64.RawURLEncoding.DecodeString(query.Get("continue"))
 	if err != nil {
-		return 0, "", apierrors.NewBadRequest("continue is not from a report of usage; begin again without it")
+		return p, apierrors.NewBadRequest("continue is not from a report of usage; begin again without it")
 	}
-	return limit, string(name), nil
+	p.after = cluster.Name(name)
+	return p, nil
 }
 
-// report returns the usage of all consumers of an export that has an identity.
-func (m *Meter) report(e bind.ExportName, identity string) *apisv1alpha2.APIExportUsage {
+// report returns the usage of a page of the consumers of an export that has an identity.
+func (m *Meter) report(e bind.ExportName, identity string, p page) *apisv1alpha2.APIExportUsage {
 	used, at := m.used(e, identity)
-	r := &apisv1alpha2.APIExportUsage{Export: e.Name, Time: *timeOf(at)}
+	bound := m.having(e, identity)
+	for s := range bound {
+		used[s] = used[s] // in the report, also if nothing was stored yet
+	}
+	r := &apisv1alpha2.APIExportUsage{Export: e.Name, Time: *timeOf(at), Consumers: []apisv1alpha2.ConsumerUsage{}}
 	r.SetGroupVersionKind(apisv1alpha2.GroupVersion.WithKind("APIExportUsage"))
-	has := map[cluster.Name]bool{}
+	maps.DeleteFunc(used, func(s subject, _ record) bool { return s.consumer <= p.after })
+	var of *apisv1alpha2.ConsumerUsage // the last of the report
+	for _, s := range slices.SortedFunc(maps.Keys(used), compare) {
+		if of == nil || of.Cluster != string(s.consumer) {
+			path := m.pathOf(s, used[s])
+			if p.only != "" && p.only != path && p.only != string(s.consumer) {
+				continue
+			}
+			if len(r.Consumers) == p.limit {
+				r.Continue = base64.RawURLEncoding.EncodeToString([]byte(of.Cluster))
+				break
+			}
+			r.Consumers = append(r.Consumers, apisv1alpha2.ConsumerUsage{Cluster: string(s.consumer), Path: path})
+			of = &r.Consumers[len(r.Consumers)-1]
+		}
+		of.Bound = of.Bound || bound[s]
+		of.Resources = append(of.Resources, m.resource(s, used[s]))
+	}
+	return r
+}
+
+// pathOf returns the path of a consumer, or the last one it had.
+func (m *Meter) pathOf(s subject, r record) string {
+	if path, _, exists := m.around.named(s.consumer); exists {
+		return string(path)
+	}
+	return cmp.Or(r.Path, string(s.consumer))
+}
+
+// having returns the resources that consumers have through an export.
+func (m *Meter) having(e bind.ExportName, identity string) map[subject]bool {
+	all := map[subject]bool{}
 	for _, k := range m.config.APIs.Bindings.To(e) {
 		b := m.config.APIs.Bindings.Get(k.Cluster, k.Name)
 		if b == nil || b.Export != e {
 			continue
 		}
-		for _, bound := range b.Bound {
-			if s := subjectOf(k.Cluster, bound.Resource()); bound.Identity == identity && m.measures(bound.Resource()) {
-				has[k.Cluster] = true
-				used[s] = used[s] // in the report, also if nothing was stored yet
+		for _, r := range b.Bound {
+			if r.Identity == identity {
+				all[subjectOf(k.Cluster, r.Resource())] = true
 			}
 		}
 	}
-	consumers := map[cluster.Name]*apisv1alpha2.ConsumerUsage{}
-	for _, s := range slices.SortedFunc(maps.Keys(used), compare) {
-		of := consumers[s.consumer]
-		if of == nil {
-			of = &apisv1alpha2.ConsumerUsage{Cluster: string(s.consumer), Path: cmp.Or(used[s].Path, string(s.consumer)), Bound: has[s.consumer]}
-			if path, _, exists := m.around.named(s.consumer); exists {
-				of.Path = string(path)
-			}
-			consumers[s.consumer] = of
-		}
-		of.Resources = append(of.Resources, m.resource(s, used[s]))
-	}
-	r.Consumers = make([]apisv1alpha2.ConsumerUsage, 0, len(consumers))
-	for _, c := range slices.Sorted(maps.Keys(consumers)) {
-		r.Consumers = append(r.Consumers, *consumers[c])
-	}
-	return r
+	return all
 }
 
 // used returns the records of an export as of the mark, and the mark.

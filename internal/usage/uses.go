@@ -103,6 +103,19 @@ func (u *uses) of(s subject) []apisv1alpha2.VersionUsage {
 	return all
 }
 
+// all returns the day of each use.
+func (u *uses) all() map[use]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := map[use]string{}
+	for s, of := range u.stored {
+		for version, day := range of {
+			all[use{s, version}] = day
+		}
+	}
+	return all
+}
+
 // Requested records that a consumer requests a resource in a version.
 func (m *Meter) Requested(c cluster.Name, r keys.Resource, version string) {
 	if !m.measures(r) {
@@ -152,17 +165,9 @@ func (m *Meter) WriteUses(ctx context.Context) error {
 // the retention.
 func (m *Meter) forgetUses(ctx context.Context) error {
 	oldest := m.around.now().Add(-retention).UTC().Format(time.DateOnly)
-	m.uses.mu.Lock()
-	old := map[use]bool{}
-	for s, of := range m.uses.stored {
-		for version, day := range of {
-			old[use{s, version}] = day < oldest
-		}
-	}
-	m.uses.mu.Unlock()
 	var gone []store.Note
-	for one, expired := range old {
-		if _, bound := m.around.bound(one.subject); expired || !bound {
+	for one, day := range m.uses.all() {
+		if _, bound := m.around.bound(one.subject); !bound || day < oldest {
 			gone = append(gone, store.Note{Key: one.key()})
 		}
 	}
