@@ -2,41 +2,67 @@ package controllers
 
 import (
 	"context"
+	"errors"
+	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/usage"
 )
+
+// lastWriteWithin is the timeout of the last write when a loop ends.
+const lastWriteWithin = 2 * time.Second
 
 // Usage measures what the consumers of exports store, while this process runs the loops, and
 // writes the records of it.
 func Usage(d Deps) control.Loop {
+	var l lastWrite
 	return control.Loop{
-		Name: "usage",
-		On: d.on(func(wake func(control.Key)) (unsubscribe func()) {
-			once(wake)
-			return d.Usage.Stop
-		}),
-		Do: func(ctx context.Context, _ control.Key) error {
-			if err := d.Usage.Write(ctx); err != nil {
-				return err
-			}
-			return control.After(d.Usage.Every())
-		},
-		Workers: 1,
+		Name: "usage", On: d.on(l.before(d.Usage.Stop)), Workers: 1,
+		Do: func(ctx context.Context, _ control.Key) error { return l.again(ctx, d.Usage.Write, d.Usage.Every()) },
 	}
 }
 
 // UsedVersions writes which versions of exported resources were requested in this process.
 func UsedVersions(m *usage.Meter) control.Loop {
+	var l lastWrite
 	return control.Loop{
-		Name: "used-versions",
-		On:   []control.Source{{Subscribe: once}},
-		Do: func(ctx context.Context, _ control.Key) error {
-			if err := m.WriteUses(ctx); err != nil {
-				return err
+		Name: "used-versions", On: []control.Source{{Subscribe: l.before(m.WriteUses)}}, Workers: 1,
+		Do: func(ctx context.Context, _ control.Key) error { return l.again(ctx, m.WriteUses, m.Every()) },
+	}
+}
+
+// A lastWrite is for a loop that writes at intervals, and once more when it ends.
+type lastWrite struct {
+	ctx context.Context //nolint:containedctx // of the loop, for the last write
+}
+
+// again writes, and returns when to do so again.
+func (l *lastWrite) again(ctx context.Context, write func(context.Context) error, every time.Duration) error {
+	l.ctx = context.WithoutCancel(ctx)
+	if err := write(ctx); err != nil {
+		return err
+	}
+	return control.After(every)
+}
+
+// before returns the subscription of a loop that starts at once, and calls write when it has
+// ended.
+func (l *lastWrite) before(write func(context.Context) error) func(wake func(control.Key)) (unsubscribe func()) {
+	return func(wake func(control.Key)) (unsubscribe func()) {
+		l.ctx = nil
+		once(wake)
+		return func() {
+			if l.ctx == nil {
+				return
 			}
-			return control.After(m.Every())
-		},
-		Workers: 1,
+			ctx, cancel := context.WithTimeout(l.ctx, lastWriteWithin)
+			defer cancel()
+			if err := write(ctx); err != nil && !errors.Is(err, store.ErrNotLeading) {
+				klog.FromContext(ctx).Error(err, "Changes since the last write of usage are imprecise")
+			}
+		}
 	}
 }

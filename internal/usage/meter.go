@@ -272,11 +272,19 @@ func (m *Meter) name(l *live, c cluster.Name) {
 // clock returns the time. It does not go back. The caller holds mu.
 func (m *Meter) clock() int64 { return max(m.around.now().UnixMilli(), m.floor, m.until) }
 
-// Stop ends the measuring by this process until the next Write.
-func (m *Meter) Stop() {
+// Stop ends the measuring by this process until the next Write, with a last write.
+func (m *Meter) Stop(ctx context.Context) error {
+	m.mu.Lock()
+	measuring := m.measuring
+	m.mu.Unlock()
+	var err error
+	if measuring {
+		err = m.Write(ctx)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.measuring, m.live = false, nil
+	return err
 }
 
 // begin begins to measure. What changed since the mark was not measured: it counts from then.

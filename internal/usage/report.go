@@ -124,7 +124,11 @@ func (m *Meter) report(e bind.ExportName, identity string, p page) *apisv1alpha2
 			of = &r.Consumers[len(r.Consumers)-1]
 		}
 		of.Bound = of.Bound || bound[s]
-		of.Resources = append(of.Resources, m.resource(s, used[s]))
+		u := m.resource(s, used[s])
+		if bound[s] {
+			u.Versions = m.uses.of(s)
+		}
+		of.Resources = append(of.Resources, u)
 	}
 	return r
 }
@@ -179,7 +183,6 @@ func (m *Meter) resource(s subject, r record) apisv1alpha2.ResourceUsage {
 	if r.Ended > 0 {
 		u.Until = timeOf(r.Ended)
 	}
-	u.Versions = m.uses.of(s)
 	return u
 }
 
