@@ -36,7 +36,7 @@ func UsedVersions(m *usage.Meter) control.Loop {
 
 // A lastWrite is for a loop that writes at intervals, and once more when it ends.
 type lastWrite struct {
-	ctx context.Context //nolint:containedctx // of the loop, for the last write
+	ctx context.Context // of the loop, for the last write
 }
 
 // again writes, and returns when to do so again.

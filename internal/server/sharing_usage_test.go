@@ -16,6 +16,8 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -220,4 +222,42 @@ func TestWhoReadsUsage(t *testing.T) {
 	}) {
 		t.Errorf("the aggregated discovery has no apiexports/usage: %v", err)
 	}
+}
+
+// TestUsageIsTakenOver shows that another process continues the figures when the one that writes
+// them ends, and that both report the same, and requests to either.
+func TestUsageIsTakenOver(t *testing.T) {
+	t.Parallel()
+	outside := etcdtest.Start(t, etcdtest.Options{})
+	start := func() *running {
+		dir := t.TempDir()
+		s := must(server.New(t.Context(), server.Config{
+			Dir: dir, Etcd: etcd.Config{Servers: outside.Servers()}, ExternalURL: "https://kcp", UsageEvery: 20 * time.Millisecond,
+		}))(t)
+		t.Cleanup(s.Close)
+		return &running{Server: s, dir: dir, url: "https://kcp"}
+	}
+	one, two := start(), start()
+	root := at(t, one, cluster.Root, server.System())
+	p, consumer := root.workspace("provider"), root.workspace("consumer")
+	p.create(apiSchemas, widgetSchema("v1", "color"))
+	p.create(apiExports, widgetExport("widgets", "v1"))
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	consumer.create(sharedWidgets, newWidget("w"))
+	ann := consumer.person("ann")
+	consumer.bind("ann", "cluster-admin", ann.subject())
+	must(must(dynamic.NewForConfig(two.InProcess(string(consumer.name), ann.info)))(t).Resource(sharedWidgets).List(t.Context(), metav1.ListOptions{}))(t)
+	used := func(_ apisv1alpha2.ConsumerUsage, r apisv1alpha2.ResourceUsage) bool {
+		return r.ObjectSeconds > 0 && len(r.Versions) > 0
+	}
+	before := p.awaitUsage("widgets", consumer.name, used)
+	other := at(t, two, p.name, server.System())
+	other.awaitUsage("widgets", consumer.name, used)
+	one.Close()
+	other.awaitUsage("widgets", consumer.name, func(_ apisv1alpha2.ConsumerUsage, r apisv1alpha2.ResourceUsage) bool {
+		if r.ObjectSeconds < before.ObjectSeconds || !r.Since.Equal(before.Since) {
+			t.Errorf("the usage is %+v, before %+v", r, before)
+		}
+		return r.ObjectSeconds > before.ObjectSeconds
+	})
 }

@@ -183,6 +183,13 @@ func TestLostLease(t *testing.T) {
 	if err := put(all[1], second, "c"); err != nil {
 		t.Error(err)
 	}
+	note := func(s *Store, term context.Context) error {
+		_, err := s.WriteNotes(context.WithoutCancel(term), []Note{{Key: keys.SystemKey("c1", "tests", "note"), Value: []byte("x")}})
+		return err
+	}
+	if of, err := note(all[0], first), note(all[1], second); !errors.Is(of, ErrNotLeading) || err != nil {
+		t.Errorf("notes of the first: %v; of the second: %v", of, err)
+	}
 	if err := put(all[0], first, "d"); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("a write in an old term: %v", err)
 	}
