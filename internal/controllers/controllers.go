@@ -39,8 +39,8 @@ type Deps struct {
 	Client func(cluster.Name) *rest.Config
 }
 
-// All returns all loops but those of [Everywhere]; their order does not matter. Call it before the change feed of
-// the store starts, because loops add followers to the feed.
+// All returns all loops but those of [Everywhere]; their order does not matter. Call it before
+// the change feed of the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
 	return []control.Loop{
 		Scheduling(d),

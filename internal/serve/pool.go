@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,8 +59,8 @@ type PoolConfig struct {
 	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
 	// or one list.
 	ConversionTimeout time.Duration
-	// Requested gets each request in one cluster for a resource that comes from an export, and
-	// watches again when they end. It must return quickly.
+	// Requested gets each request for a resource of an export in a served version, and watches
+	// again when they end. It must return quickly.
 	Requested func(ctx context.Context, of keys.Resource, version string)
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
@@ -127,16 +128,25 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 
 // found serves a request for a resource.
 func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
-	if f.Identity != "" {
-		requested := func() {
-			p.config.Requested(req.Context(), keys.CustomResource(f.Content.GroupResource(), f.Identity), info.APIVersion)
-		}
-		if requested(); info.Verb == "watch" {
-			defer func() { WhenServed(req.Context(), requested) }()
-		}
-	}
+	defer p.requested(req.Context(), info, f)()
 	req = req.WithContext(store.WithIdentity(req.Context(), f.Identity))
 	p.serve(w, p.conditional(req, info, f), f)
+}
+
+// requested reports a request for a resource of an export in a version that is served. The caller
+// calls returned after the handler has returned.
+func (p *Pool) requested(ctx context.Context, info *request.RequestInfo, f Found) (returned func()) {
+	if f.Identity == "" || !apihelpers.HasServedCRDVersion(f.Content.Definition, info.APIVersion) {
+		return func() {}
+	}
+	report := func() {
+		p.config.Requested(ctx, keys.CustomResource(f.Content.GroupResource(), f.Identity), info.APIVersion)
+	}
+	report()
+	if info.Verb != "watch" {
+		return func() {}
+	}
+	return func() { WhenServed(ctx, report) }
 }
 
 // conditional makes a write conditional on the evidence for its resource, so that the

@@ -129,10 +129,13 @@ func TestUsageOfAnExport(t *testing.T) {
 	ann := a.person("ann")
 	a.bind("ann", "cluster-admin", ann.subject())
 	must(must(dynamic.NewForConfig(s.InProcess(string(a.name), ann.info)))(t).Resource(sharedWidgets).List(t.Context(), metav1.ListOptions{}))(t)
+	if code, body := ann.get("/clusters/"+string(a.name)+"/apis/example.com/v9/widgets", nil); code != http.StatusNotFound {
+		t.Errorf("a version that is not served: %d %s", code, body)
+	}
 	used := p.awaitUsage("widgets", a.name, func(u apisv1alpha2.ConsumerUsage, r apisv1alpha2.ResourceUsage) bool {
 		return r.ObjectSeconds > 0 && len(r.Versions) > 0 && u.Bound && u.Path == "root:a"
 	})
-	if used.Objects != 2 || used.Bytes == 0 || used.ByteSeconds < used.ObjectSeconds || used.Versions[0].Version != "v1" || used.Since == nil || used.Until != nil {
+	if used.Objects != 2 || used.Bytes == 0 || used.ByteSeconds < used.ObjectSeconds || len(used.Versions) != 1 || used.Versions[0].Version != "v1" || used.Since == nil || used.Until != nil {
 		t.Errorf("the usage is %+v", used)
 	}
 	alone := p.awaitUsage("widgets", b.name, func(_ apisv1alpha2.ConsumerUsage, r apisv1alpha2.ResourceUsage) bool { return r.ObjectSeconds > 0 })

@@ -334,12 +334,12 @@ func TestEnds(t *testing.T) {
 // A tenant leaves behind a limited number of records, and not those of other tenants go.
 func TestEndedRecordsAreLimited(t *testing.T) {
 	w := newWorld(t)
-	var seen []sight
+	var seen []state
 	for i := range maxEnded + 2 {
 		c := cluster.Name(fmt.Sprint("c", i))
-		seen = append(seen, sight{subjectOf(c, widgets), record{Ended: 1e12 + int64(i), Tenant: "tenant"}, false})
+		seen = append(seen, state{subjectOf(c, widgets), record{Ended: 1e12 + int64(i), Tenant: "tenant"}, false})
 	}
-	seen = append(seen, sight{subjectOf("other", widgets), record{Ended: 1e12 - 1, Tenant: "other"}, false})
+	seen = append(seen, state{subjectOf("other", widgets), record{Ended: 1e12 - 1, Tenant: "other"}, false})
 	w.around.bound = func(subject) (bind.ExportName, bool) { return bind.ExportName{}, false }
 	drops, updates := w.settle(seen)
 	want := []subject{subjectOf("c0", widgets), subjectOf("c1", widgets)}

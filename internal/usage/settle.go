@@ -54,37 +54,37 @@ func (m *Meter) settled() (at int64, all []change) {
 	return at, all
 }
 
-// A sight is a copy of a record.
-type sight struct {
+// A state is a copy of a record.
+type state struct {
 	subject
 	record
 	live bool
 }
 
 // all returns all records.
-func (m *Meter) all() []sight {
+func (m *Meter) all() []state {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []sight
+	var all []state
 	for _, rows := range m.rows {
 		for s, r := range rows {
 			if m.live[s] == nil {
-				all = append(all, sight{s, *r.record, false})
+				all = append(all, state{s, *r.record, false})
 			}
 		}
 	}
 	for s, l := range m.live {
-		all = append(all, sight{s, l.record, true})
+		all = append(all, state{s, l.record, true})
 	}
 	return all
 }
 
 // settle returns the records to delete, and those to update, with the function that does. It
 // holds no lock: it asks for the binding of each record.
-func (m *Meter) settle(seen []sight) (drops []subject, updates map[subject]func(*live, int64)) {
+func (m *Meter) settle(seen []state) (drops []subject, updates map[subject]func(*live, int64)) {
 	updates = map[subject]func(*live, int64){}
 	oldest := m.around.now().Add(-retention).UnixMilli()
-	ended := map[cluster.Name][]sight{}
+	ended := map[cluster.Name][]state{}
 	for _, r := range seen {
 		export, bound := m.around.bound(r.subject)
 		has := bound || r.Objects > 0
@@ -114,7 +114,7 @@ func (m *Meter) settle(seen []sight) (drops []subject, updates map[subject]func(
 			continue
 		}
 		klog.Background().Info("Too many consumers of a tenant have ended; the usage of the first is deleted", "cluster", tenant, "maximum", maxEnded)
-		slices.SortFunc(of, func(a, b sight) int { return cmp.Compare(a.Ended, b.Ended) })
+		slices.SortFunc(of, func(a, b state) int { return cmp.Compare(a.Ended, b.Ended) })
 		for _, r := range of[:len(of)-maxEnded] {
 			drops = append(drops, r.subject)
 		}

@@ -46,10 +46,15 @@ type uses struct {
 	mu       *sync.Mutex
 	stored   map[subject]map[string]string // day by version
 	building map[subject]map[string]string // during a rebuild, else nil
-	today    string
-	seen     map[use]struct{} // today, in this process
-	unsaved  []use            // of those
+	today    int64                         // days since 1970
+	seen     map[use]struct{}              // today, in this process
+	unsaved  []use                         // of those
 }
+
+const secondsOfDay = 24 * 60 * 60
+
+// dayText returns a day, which is a number of days since 1970, as it is stored.
+func dayText(day int64) string { return time.Unix(day*secondsOfDay, 0).UTC().Format(time.DateOnly) }
 
 func newUses() uses { return uses{mu: &sync.Mutex{}, stored: map[subject]map[string]string{}} }
 
@@ -122,7 +127,7 @@ func (m *Meter) Requested(c cluster.Name, r keys.Resource, version string) {
 		return
 	}
 	u := &m.uses
-	today := m.around.now().UTC().Format(time.DateOnly)
+	today := m.around.now().Unix() / secondsOfDay
 	one := use{subjectOf(c, r), version}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -133,7 +138,7 @@ func (m *Meter) Requested(c cluster.Name, r keys.Resource, version string) {
 		return
 	}
 	u.seen[one] = struct{}{}
-	if u.stored[one.subject][version] != today {
+	if u.stored[one.subject][version] != dayText(today) {
 		u.unsaved = append(u.unsaved, one)
 	}
 }
@@ -149,7 +154,7 @@ func (m *Meter) WriteUses(ctx context.Context) error {
 		some := all[i:min(i+notesAtOnce, len(all))]
 		notes := make([]store.Note, len(some))
 		for j, one := range some {
-			notes[j] = store.Note{Key: one.key(), Value: []byte(today)}
+			notes[j] = store.Note{Key: one.key(), Value: []byte(dayText(today))}
 		}
 		if _, err := m.config.Store.WriteNotes(ctx, notes); err != nil {
 			m.uses.mu.Lock()
