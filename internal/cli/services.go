@@ -21,22 +21,50 @@ const (
 	explainService   = "/services/explainworkspace"
 	inheritedService = "/services/inheritedbindings"
 	exportsService   = "/services/bindableexports"
+	checkService     = "/services/apiexportcheck" // followed by the cluster and name of an export
 )
 
 // ask sends a request that is for no particular cluster, and decodes the answer.
 func (s *server) ask(ctx context.Context, service string, query url.Values, into any) error {
-	config := rest.CopyConfig(s.config)
-	config.Host = s.base.server
-	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, s.client)
+	client, err := s.clusterless()
 	if err != nil {
 		return err
 	}
-	request := client.RESTClient().Get().AbsPath(service)
+	request := client.Get().AbsPath(service)
 	for name, values := range query {
 		for _, value := range values {
 			request = request.Param(name, value)
 		}
 	}
+	return answer(ctx, service, request, into)
+}
+
+// post sends a value in JSON in a request that is for no particular cluster, and decodes the answer.
+func (s *server) post(ctx context.Context, service string, value, into any) error {
+	client, err := s.clusterless()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return answer(ctx, service, client.Post().AbsPath(service).SetHeader("Content-Type", "application/json").Body(text), into)
+}
+
+// clusterless returns a client of the server, and of no cluster.
+func (s *server) clusterless() (rest.Interface, error) {
+	config := rest.CopyConfig(s.config)
+	config.Host = s.base.server
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, s.client)
+	if err != nil {
+		return nil, err
+	}
+	return client.RESTClient(), nil
+}
+
+// answer sends a request and decodes the answer.
+func answer(ctx context.Context, service string, request *rest.Request, into any) error {
 	result := request.Do(ctx)
 	if err := result.Error(); err != nil { // unlike the error of Raw, it has the server's message
 		return err

@@ -112,7 +112,9 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
-		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Compute: s.computeFor, Fresh: fresh, Current: current},
+		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+			return s.computeFor(ctx, c, fair.Light, f)
+		}},
 	})
 	if err != nil {
 		return err
@@ -227,14 +229,14 @@ func (s *Server) callsOf(tenant cluster.Name, bundle []byte) (http.RoundTripper,
 
 // computeFor runs evaluate with a processor seat of the tenant of a cluster. A request that has
 // a seat gives it up meanwhile.
-func (s *Server) computeFor(ctx context.Context, c cluster.Name, evaluate func()) (err error) {
+func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Class, evaluate func()) (err error) {
 	work := s.shares.Begin()
 	defer work.End()
 	if t, ok := s.tenantOf(c); ok {
 		work.For(flow.TenantKey(t))
 	}
 	fair.Wait(ctx, func() {
-		if err = work.Compute(ctx, fair.Light); err == nil {
+		if err = work.Compute(ctx, class); err == nil {
 			evaluate()
 		}
 	})

@@ -5,7 +5,10 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
+	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/offline"
@@ -42,6 +45,9 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
 	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces)
+	s.checker = &evolve.Checker{APIs: s.apis, Store: s.store, Inspect: s.pool.Inspect, PathOf: s.tree.PathOf, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+		return s.computeFor(ctx, c, fair.Heavy, f)
+	}}
 	s.exports.Follow(s.apis, s.schemas.Changed)
 	s.apis.OnSchemas(s.schemas.Changed)
 	s.store.Feed().Follow(s.schemas) // after the bindings

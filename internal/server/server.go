@@ -46,6 +46,7 @@ import (
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/flow"
@@ -160,6 +161,7 @@ type Server struct {
 	schemas    *view.Schemas
 	apis       *bind.APIs
 	meter      *usage.Meter
+	checker    *evolve.Checker
 	views      *view.Views
 	discovery  *serve.Discovery
 	shares     *fair.Shares

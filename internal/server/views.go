@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/serve"
@@ -55,7 +56,8 @@ func (s *Server) newViews() (*view.Views, error) {
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
 		},
 	})
-	own := append(s.lifecycles.Views(), s.exports, s.schemas)
+	checks := &view.Checks{Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Checker: func() *evolve.Checker { return s.checker }}
+	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks)
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
 

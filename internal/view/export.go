@@ -103,10 +103,7 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if !known || !ok {
 		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
 	}
-	guard := authorizer.AttributesRecord{
-		User: u, Verb: info.Verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
-		Resource: "apiexports", Subresource: "content", Name: r.ID, ResourceRequest: true,
-	}
+	guard := contentOf(u, info.Verb, r.ID)
 	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&Refusal{guard, reason}, err)
 	}
@@ -130,6 +127,14 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 		p.Reason = "the user may " + info.Verb + " the content of APIExport " + r.ID
 	}
 	return p, err
+}
+
+// contentOf returns the attributes of a request for the content of an export.
+func contentOf(u user.Info, verb, export string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{
+		User: u, Verb: verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
+		Resource: "apiexports", Subresource: "content", Name: export, ResourceRequest: true,
+	}
 }
 
 // A viewing is a request for the view of an export by an authorized user.
