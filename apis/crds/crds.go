@@ -18,6 +18,7 @@ func Names() []string {
 		"apibindings.apis.kcp.io",
 		"apiconversions.apis.kcp.io",
 		"apiexportendpointslices.apis.kcp.io",
+		"apiexportrollouts.apis.kcp.io",
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io",

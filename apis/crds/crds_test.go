@@ -133,7 +133,7 @@ func (d definition) refusals(t *testing.T, old, next map[string]any) []string {
 }
 
 func TestNames(t *testing.T) {
-	want := []string{"apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
+	want := []string{"apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexportrollouts.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
 		"logicalclusters.core.kcp.io", "partitions.topology.kcp.io", "partitionsets.topology.kcp.io", "shards.core.kcp.io",
 		"workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}
 	if diff := cmp.Diff(want, crds.Names()); diff != "" {

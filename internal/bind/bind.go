@@ -30,12 +30,15 @@ type APIs struct {
 	// Partitions and PartitionSets are those of all clusters. Sets have only their name.
 	Partitions    *feed.Table[*Partition]
 	PartitionSets *feed.Table[struct{}]
+	// Rollouts has the APIExportRollouts of all clusters.
+	Rollouts *feed.Table[*Rollout]
 	// Bindings has the bindings of all clusters.
 	Bindings *Bindings
 
 	schemas     *schemas
 	defaults    readyExports
 	conversions *conversions
+	unions      unions
 	store       *store.Store
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -52,6 +55,7 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		PartitionSets: feed.NewCustomTable(s.Feed(), PartitionSetResource(), func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
 		conversions:   rules,
 		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf),
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, resolver: r, workspaces: w,
 	}

@@ -40,7 +40,7 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 // Reconcile brings the status of a binding up to date with its export, with the schemas of
 // the export, and with the names that are free in its cluster.
 func (a *APIs) Reconcile(ctx context.Context, c cluster.Name, name string) error {
-	if a.settled(a.Bindings.Get(c, name)) {
+	if a.settled(c, a.Bindings.Get(c, name)) {
 		return nil // as most are: new workspaces have settled bindings
 	}
 	b := &apisv1alpha2.APIBinding{}

@@ -113,7 +113,7 @@ func (a *APIs) ready(name ExportName) *readyExport {
 		return nil
 	}
 	r := a.defaults.get(name)
-	if r == nil || r.export != e || !a.current(name.Cluster, e, func(gr keys.Resource) string {
+	if r == nil || r.export != e || a.rollout(name) != nil || !a.current(name, "", e, func(gr keys.Resource) string {
 		for _, b := range r.bound {
 			if b.Group == gr.Group && b.Resource == gr.Resource {
 				return b.Schema.UID
@@ -126,11 +126,11 @@ func (a *APIs) ready(name ExportName) *readyExport {
 	return r
 }
 
-// current reports whether all schemas of an export are those whose UID of returns, and their
-// definitions exist.
-func (a *APIs) current(c cluster.Name, e *Export, of func(keys.Resource) string) bool {
+// current reports whether all schemas that a consumer has of an export are those whose UID of
+// returns, and their definitions exist.
+func (a *APIs) current(name ExportName, consumer cluster.Name, e *Export, of func(keys.Resource) string) bool {
 	return !slices.ContainsFunc(e.Resources, func(r Exported) bool {
-		uid := a.schemas.get(c, r.Schema)
+		uid := a.schemas.get(name.Cluster, a.assigned(name, consumer, r).Schema)
 		_, defined := a.definitions.Bound(uid, false)
 		return uid == "" || !defined || uid != of(keys.CustomResource(r.GroupResource, e.Identity))
 	})
@@ -152,13 +152,13 @@ func (a *APIs) prepare(ctx context.Context, name ExportName) error {
 	return nil
 }
 
-// settled reports, from memory alone, whether a binding is up to date with its export.
-func (a *APIs) settled(b *Binding) bool {
+// settled reports, from memory alone, whether a binding of a cluster is up to date with its export.
+func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 	if b == nil || !b.Whole || b.Answers || b.Export.Cluster == "" {
 		return false
 	}
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-	return ok && len(e.Claims) == 0 && !e.Deleting && e.Identity != "" && a.current(b.Export.Cluster, e, func(r keys.Resource) string {
+	return ok && len(e.Claims) == 0 && !e.Deleting && e.Identity != "" && a.current(b.Export, c, e, func(r keys.Resource) string {
 		for _, have := range b.Bound {
 			if have.Resource() == r {
 				return have.UID

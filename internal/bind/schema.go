@@ -48,6 +48,7 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 	taken := &takenError{}
 	groups := sets.New[string]()
 	for _, r := range e.Resources {
+		r = s.assigned(name, s.cluster, r)
 		now, err := s.define(ctx, name.Cluster, r)
 		if err != nil {
 			return nil, err
@@ -156,7 +157,7 @@ func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Sh
 	var all []serve.Served
 	lacks := Missing{}
 	for _, r := range e.Resources {
-		content, err := a.content(ctx, name.Cluster, r)
+		content, err := a.viewed(ctx, name, r)
 		var invalid *invalidSchemaError
 		switch {
 		case errors.As(err, &invalid):
@@ -165,7 +166,6 @@ func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Sh
 		case err != nil:
 			return nil, nil, err
 		}
-		content, _ = a.conversions.apply(name.Cluster, r.Schema, content)
 		all = append(all, serve.Served{Content: content, Identity: e.Identity})
 	}
 	return serve.NewShape(all...), lacks, nil

@@ -57,6 +57,10 @@ func (f *bindingCauses) Apply(e feed.Event) {
 	case bind.ExportResource():
 		f.to(bind.ExportName{Cluster: c, Name: name})
 		f.to(bind.ExportName{Name: name})
+	case bind.RolloutResource():
+		for _, export := range f.apis.Exports.List(c, "") {
+			f.to(bind.ExportName{Cluster: c, Name: export.Name})
+		}
 	case bind.SchemaResource():
 		for export := range f.apis.With(c, name) {
 			f.to(export)

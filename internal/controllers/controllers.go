@@ -10,6 +10,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -34,6 +35,8 @@ type Deps struct {
 	APIs *bind.APIs
 	// Usage measures what the consumers of exports store.
 	Usage *usage.Meter
+	// Checker checks schemas before they roll out.
+	Checker *evolve.Checker
 	// Client returns the configuration of clients with all rights in one cluster, or in
 	// [cluster.All]. Their requests stay in the process.
 	Client func(cluster.Name) *rest.Config
@@ -60,6 +63,7 @@ func All(d Deps) []control.Loop {
 		StorageRenewal(d),
 		Exports(d),
 		Bindings(d),
+		Rollouts(d),
 		BindingDeletion(d),
 		EndpointSlices(d),
 		PartitionSets(d),

@@ -31,6 +31,8 @@ const (
 	maxChecked = 1000
 	// partTime is the time after which a part ends. Expressions of a schema may take long.
 	partTime = 2 * time.Second
+	// pageTime is the time after which other requests may take the processor.
+	pageTime = 50 * time.Millisecond
 	// pageSize is the number of objects that are read from etcd at once. Each may have the size of
 	// the largest object, so it also limits the memory of a check.
 	pageSize = 50
@@ -68,15 +70,15 @@ type Schemas struct {
 	Contents []*serve.Content
 }
 
-// Check runs one part of a check, with the processor time of the tenant of the export.
-func (c *Checker) Check(ctx context.Context, r Request) (part *apis.APIExportCheckStatus, err error) {
-	if busy := c.Compute(ctx, r.Export.Cluster, func() { part, err = c.check(ctx, r) }); busy != nil {
-		return nil, busy
-	}
-	return part, err
+// compute runs f with a processor seat of the tenant of an export. Others wait for the seat, so f
+// must not take long.
+func (c *Checker) compute(ctx context.Context, e bind.ExportName, f func() error) error {
+	var err error
+	return cmp.Or(c.Compute(ctx, e.Cluster, func() { err = f() }), err)
 }
 
-func (c *Checker) check(ctx context.Context, r Request) (*apis.APIExportCheckStatus, error) {
+// Check runs one part of a check.
+func (c *Checker) Check(ctx context.Context, r Request) (*apis.APIExportCheckStatus, error) {
 	if err := c.Store.Feed().CatchUp(ctx); err != nil {
 		return nil, err
 	}
@@ -85,7 +87,11 @@ func (c *Checker) check(ctx context.Context, r Request) (*apis.APIExportCheckSta
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apis.GroupVersion.Group, Resource: "apiexports"}, r.Export.Name)
 	}
 	w := &walk{Checker: c, request: r, limit: cmp.Or(min(r.Limit, maxChecked), maxChecked), until: time.Now().Add(partTime), status: &apis.APIExportCheckStatus{}}
-	targets, err := c.targets(ctx, r, export)
+	var targets []*target
+	err := c.compute(ctx, r.Export, func() (err error) {
+		targets, err = c.targets(ctx, r, export)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -47,11 +47,14 @@ func (w *walk) walk(ctx context.Context, t *target, at store.Place) (_ store.Pla
 		if w.over(ctx) {
 			return at, false, ctx.Err()
 		}
-		next, more, err := w.page(ctx, t, at)
+		more := false
+		err := w.compute(ctx, w.request.Export, func() (err error) {
+			at, more, err = w.page(ctx, t, at)
+			return err
+		})
 		if err != nil || !more {
-			return next, true, err
+			return at, true, err
 		}
-		at = next
 	}
 }
 
@@ -77,18 +80,19 @@ func (w *walk) page(ctx context.Context, t *target, at store.Place) (_ store.Pla
 		return at, false, err
 	}
 	defer func() { _ = fair.Grow(ctx, -bytes) }() // giving back never fails
-	for _, item := range page {
-		if w.over(ctx) {
+	for began, i := time.Now(), 0; i < len(page); i++ {
+		item := page[i]
+		if w.over(ctx) || i > 0 && time.Since(began) > pageTime {
 			return at, true, nil
 		}
-		i, found := slices.BinarySearchFunc(t.consumers, item.Cluster, byCluster)
-		if !found {
-			if i == len(t.consumers) {
-				return at, false, nil
-			}
-			return store.Place{Cluster: t.consumers[i].Cluster}, true, nil // skip what is between
+		n, found := slices.BinarySearchFunc(t.consumers, item.Cluster, byCluster)
+		switch {
+		case n == len(t.consumers):
+			return at, false, nil
+		case !found:
+			return store.Place{Cluster: t.consumers[n].Cluster}, true, nil // skip what is between
 		}
-		if err := w.object(ctx, t, t.consumers[i], item); err != nil {
+		if err := w.object(ctx, t, t.consumers[n], item); err != nil {
 			return at, false, err
 		}
 		at = store.Place{Cluster: item.Cluster, Namespace: item.Namespace, Name: item.Name}

@@ -22,7 +22,7 @@ func boundMetrics() {
 		"version":     {"", "v1", "v1alpha1", "v1alpha2", "v1beta1"},
 		"subresource": {"", "approval", "finalize", "scale", "status", "token"},
 		"resource": {
-			"", "apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
+			"", "apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexportrollouts.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
 			"certificatesigningrequests.certificates.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io", "clusterroles.rbac.authorization.k8s.io",
 			"configmaps", "customresourcedefinitions.apiextensions.k8s.io", "events", "events.events.k8s.io", "leases.coordination.k8s.io",
 			"localsubjectaccessreviews.authorization.k8s.io", "logicalclusters.core.kcp.io", "mutatingadmissionpolicies.admissionregistration.k8s.io",

@@ -64,6 +64,7 @@ func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
 		also(c)
 	})
 	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+	a.Rollouts.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
 	a.OnConversion(v.lasting.changed)
 }
 

@@ -19,7 +19,7 @@ var GroupVersion = schema.GroupVersion{Group: "apis.kcp.io", Version: "v1alpha1"
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &APIExport{}, &APIExportList{}, &APIBinding{}, &APIBindingList{},
 		&APIResourceSchema{}, &APIResourceSchemaList{}, &APIConversion{}, &APIConversionList{},
-		&APIExportEndpointSlice{}, &APIExportEndpointSliceList{})
+		&APIExportEndpointSlice{}, &APIExportEndpointSliceList{}, &APIExportRollout{}, &APIExportRolloutList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

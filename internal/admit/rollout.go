@@ -1,0 +1,43 @@
+package admit
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+)
+
+// rollout validates what the schema of APIExportRollouts cannot express.
+func rollout(_ context.Context, r Request) error {
+	n, err := wrote[apisv1alpha1.APIExportRollout](r, "apiexportrollouts")
+	if err != nil || n == nil || n.DeletionTimestamp != nil {
+		return err
+	}
+	resources := map[schema.GroupResource]bool{}
+	for i, text := range n.Spec.Schemas {
+		name, err := apisv1alpha1.ParseSchemaName(text)
+		if err != nil {
+			return r.Forbid(fmt.Errorf("spec.schemas[%d]: %w", i, err))
+		}
+		if resources[name.GroupResource] {
+			return r.Forbid(fmt.Errorf("spec.schemas[%d] is the second of %s; name one schema for each resource", i, name.GroupResource))
+		}
+		resources[name.GroupResource] = true
+	}
+	names := map[string]bool{}
+	var percent int32
+	for i, ring := range n.Spec.Rings {
+		switch {
+		case names[ring.Name] || ring.Name == apisv1alpha1.RemainingRing:
+			return r.Forbid(fmt.Errorf("spec.rings[%d].name is %q, which another ring has; the last one, of all remaining consumers, is called %q", i, ring.Name, apisv1alpha1.RemainingRing))
+		case ring.Pause != nil && ring.Pause.Duration < 0:
+			return r.Forbid(fmt.Errorf("spec.rings[%d].pause must not be negative", i))
+		case ring.Percent != 0 && ring.Percent < percent:
+			return r.Forbid(fmt.Errorf("spec.rings[%d].percent is %d, less than that of the ring before: it includes the rings before", i, ring.Percent))
+		}
+		names[ring.Name], percent = true, max(percent, ring.Percent)
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package controllers
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/feed"
+)
+
+// Rollouts takes the steps of APIExportRollouts.
+func Rollouts(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Rollouts.Keys()) })
+	d.Store.Feed().Follow(&rolloutCauses{inbox, d.APIs})
+	rollouts := evolve.NewRollouts(d.Checker)
+	return control.Loop{
+		Name: "apiexportrollouts",
+		On:   d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			return ignore(rollouts.Reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+		Workers: 1, // so that of two rollouts of an export only one begins
+	}
+}
+
+// rolloutCauses finds the rollouts that a change may concern.
+type rolloutCauses struct {
+	*inbox
+	apis *bind.APIs
+}
+
+// Reset implements [feed.Follower].
+func (*rolloutCauses) Reset() {}
+
+// Apply implements [feed.Follower].
+func (f *rolloutCauses) Apply(e feed.Event) {
+	switch e.Key.Resource {
+	case bind.RolloutResource(), bind.ExportResource(), bind.SchemaResource():
+		for _, r := range f.apis.Rollouts.List(e.Key.Cluster, "") {
+			if !r.Ended || e.Key.Resource == bind.RolloutResource() && r.Name == e.Key.Name {
+				f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
+			}
+		}
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *rolloutCauses) Done() {
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}
