@@ -2,18 +2,32 @@ package admit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// rollout validates what the schema of APIExportRollouts cannot express.
-func rollout(_ context.Context, r Request) error {
+// rollout validates what the schema of APIExportRollouts cannot express, and who writes them.
+func (s Sharing) rollout(ctx context.Context, r Request) error {
 	n, err := wrote[apisv1alpha1.APIExportRollout](r, "apiexportrollouts")
-	if err != nil || n == nil || n.DeletionTimestamp != nil {
+	if err != nil || n == nil {
 		return err
+	}
+	if tenancy.IsBuiltIn(r.Cluster, n.Spec.Export) {
+		return r.Forbid(fmt.Errorf("spec.export is %s: the schemas of a built-in export are those of the server", n.Spec.Export))
+	}
+	if !r.Privileged() { // it changes the export
+		switch ok, err := s.MayDo(ctx, r.GetUserInfo(), r.Cluster, "update", sharingResource("apiexports")); {
+		case err != nil:
+			return apierrors.NewInternalError(err)
+		case !ok:
+			return r.Forbid(errors.New("it changes an APIExport: this needs the verb update on apiexports in this workspace"))
+		}
 	}
 	resources := map[schema.GroupResource]bool{}
 	for i, text := range n.Spec.Schemas {

@@ -52,7 +52,7 @@ func (s Sharing) Rules() []Rule {
 		{Name: "apis.kcp.io/BuiltIn", Validate: s.builtIn},
 		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
 		{Name: "apis.kcp.io/APIConversion", Validate: s.conversion},
-		{Name: "apis.kcp.io/APIExportRollout", Validate: rollout},
+		{Name: "apis.kcp.io/APIExportRollout", Validate: s.rollout},
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
 		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},

@@ -31,8 +31,8 @@ const (
 	maxChecked = 1000
 	// partTime is the time after which a part ends. Expressions of a schema may take long.
 	partTime = 2 * time.Second
-	// pageTime is the time after which other requests may take the processor.
-	pageTime = 50 * time.Millisecond
+	// seatTime is the time after which other requests may take the processor.
+	seatTime = 50 * time.Millisecond
 	// pageSize is the number of objects that are read from etcd at once. Each may have the size of
 	// the largest object, so it also limits the memory of a check.
 	pageSize = 50
@@ -86,7 +86,10 @@ func (c *Checker) Check(ctx context.Context, r Request) (*apis.APIExportCheckSta
 	if !ok {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apis.GroupVersion.Group, Resource: "apiexports"}, r.Export.Name)
 	}
-	w := &walk{Checker: c, request: r, limit: cmp.Or(min(r.Limit, maxChecked), maxChecked), until: time.Now().Add(partTime), status: &apis.APIExportCheckStatus{}}
+	w := &walk{Checker: c, request: r, limit: maxChecked, until: time.Now().Add(partTime), status: &apis.APIExportCheckStatus{}}
+	if r.Limit > 0 {
+		w.limit = min(r.Limit, maxChecked)
+	}
 	var targets []*target
 	err := c.compute(ctx, r.Export, func() (err error) {
 		targets, err = c.targets(ctx, r, export)

@@ -123,16 +123,14 @@ func (s *step) advance(ctx context.Context) (later, err error) {
 	}
 	done := s.done()
 	o.Status.DoneRings = int32(done)
-	if done > len(o.Spec.Rings) {
-		return nil, s.complete(ctx)
-	}
 	if done > 0 {
 		last := o.Status.Stages[len(o.Status.Stages)-1]
-		if p := last.Ring.Pause; p != nil {
-			if left := time.Until(last.Time.Add(p.Duration)); left > 0 {
-				s.condition(apis.RolloutPaused, "", "")
-				return control.After(left), nil
-			}
+		if last.Ring.Name == apis.RemainingRing {
+			return nil, s.complete(ctx)
+		}
+		if left := time.Until(last.Time.Add(s.pause(last.Ring))); left > 0 {
+			s.condition(apis.RolloutPaused, "", "")
+			return control.After(left), nil
 		}
 	}
 	if o.Status.Phase == apis.RolloutStopped && o.Status.StoppedGeneration == o.Generation {
@@ -157,6 +155,16 @@ func (s *step) advance(ctx context.Context) (later, err error) {
 	o.Status.DoneRings++
 	s.condition(apis.RolloutChecking, "", "")
 	return control.After(0), nil
+}
+
+// pause returns the pause after a ring that is done, as the spec has it now.
+func (s *step) pause(done apis.RolloutRing) time.Duration {
+	for _, ring := range s.rollout.Spec.Rings {
+		if ring.Name == done.Name && ring.Pause != nil {
+			return ring.Pause.Duration
+		}
+	}
+	return 0
 }
 
 // ring returns a ring by number. The last one has all consumers.
@@ -206,7 +214,7 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 		}
 		seen[gr] = true
 	}
-	if n := len(s.rollout.Status.Stages); n >= maxStages && s.done() <= len(s.rollout.Spec.Rings) {
+	if n := len(s.rollout.Status.Stages); n >= maxStages && s.rollout.Status.Stages[n-1].Ring.Name != apis.RemainingRing {
 		return fmt.Sprintf("the rollout has %d stages; delete it and create another", n), apis.RolloutNotPossible, nil
 	}
 	for _, other := range s.APIs.Rollouts.List(s.cluster, "") {

@@ -47,12 +47,12 @@ func (w *walk) walk(ctx context.Context, t *target, at store.Place) (_ store.Pla
 		if w.over(ctx) {
 			return at, false, ctx.Err()
 		}
-		more := false
-		err := w.compute(ctx, w.request.Export, func() (err error) {
-			at, more, err = w.page(ctx, t, at)
-			return err
-		})
-		if err != nil || !more {
+		page, more, err := w.Store.Page(ctx, t.stored, at, min(pageSize, w.limit-w.status.Checked))
+		if err != nil {
+			return at, false, err
+		}
+		var all bool
+		if at, all, err = w.page(ctx, t, at, page); err != nil || all && !more {
 			return at, true, err
 		}
 	}
@@ -65,13 +65,9 @@ func (w *walk) over(ctx context.Context) bool {
 	return w.status.Checked >= w.limit || w.status.Checked > 0 && time.Now().After(w.until) || ctx.Err() != nil
 }
 
-// page checks the next objects after a place. It returns the place to continue at, and whether
-// there may be more.
-func (w *walk) page(ctx context.Context, t *target, at store.Place) (_ store.Place, more bool, err error) {
-	page, more, err := w.Store.Page(ctx, t.stored, at, min(pageSize, w.limit-w.status.Checked))
-	if err != nil {
-		return at, false, err
-	}
+// page checks objects after a place. It returns the place to continue at, and whether all were
+// checked. It stops at an object of a cluster that is no consumer, to skip that.
+func (w *walk) page(ctx context.Context, t *target, at store.Place, page []store.Item) (_ store.Place, all bool, err error) {
 	var bytes int64
 	for _, item := range page {
 		bytes += int64(item.Size())
@@ -80,24 +76,30 @@ func (w *walk) page(ctx context.Context, t *target, at store.Place) (_ store.Pla
 		return at, false, err
 	}
 	defer func() { _ = fair.Grow(ctx, -bytes) }() // giving back never fails
-	for began, i := time.Now(), 0; i < len(page); i++ {
-		item := page[i]
-		if w.over(ctx) || i > 0 && time.Since(began) > pageTime {
-			return at, true, nil
+	for skip := false; len(page) > 0 && !skip; {
+		if w.over(ctx) {
+			return at, false, ctx.Err()
 		}
-		n, found := slices.BinarySearchFunc(t.consumers, item.Cluster, byCluster)
-		switch {
-		case n == len(t.consumers):
-			return at, false, nil
-		case !found:
-			return store.Place{Cluster: t.consumers[n].Cluster}, true, nil // skip what is between
-		}
-		if err := w.object(ctx, t, t.consumers[n], item); err != nil {
+		err := w.compute(ctx, w.request.Export, func() error {
+			for began := time.Now(); len(page) > 0 && !w.over(ctx) && time.Since(began) < seatTime; page = page[1:] {
+				item := page[0]
+				i, found := slices.BinarySearchFunc(t.consumers, item.Cluster, byCluster)
+				if !found {
+					at, skip = store.Place{Cluster: item.Cluster}, true
+					return nil
+				}
+				if err := w.object(ctx, t, t.consumers[i], item); err != nil {
+					return err
+				}
+				at = store.Place{Cluster: item.Cluster, Namespace: item.Namespace, Name: item.Name}
+			}
+			return nil
+		})
+		if err != nil {
 			return at, false, err
 		}
-		at = store.Place{Cluster: item.Cluster, Namespace: item.Namespace, Name: item.Name}
 	}
-	return at, more, nil
+	return at, len(page) == 0, nil
 }
 
 // object checks one object.

@@ -26,6 +26,7 @@ func Union(first *Content, others ...*Content) (*Content, error) {
 				continue
 			}
 			v.Storage = false
+			v.Served = v.Served && first.rules == nil // the rules do not know the version
 			crd.Spec.Versions = append(crd.Spec.Versions, v)
 		}
 	}

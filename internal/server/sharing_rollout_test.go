@@ -6,11 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
 )
 
 var apiRollouts = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha1", Resource: "apiexportrollouts"}
@@ -195,6 +199,15 @@ func TestHostileRollouts(t *testing.T) {
 	}
 	forged := must(p.any.Resource(apiRollouts).Get(t.Context(), "elsewhere", metav1.GetOptions{}))(t)
 	_ = unstructured.SetNestedField(forged.Object, "Completed", "status", "phase")
+	builtIn := decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportRollout, metadata: {name: a}, spec: {export: tenancy.kcp.io, schemas: [v1.widgets.example.com]}}`)
+	if _, err := at(t, p.server, cluster.Root, server.System()).any.Resource(apiRollouts).Create(t.Context(), builtIn, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a rollout of a built-in export: %v", err)
+	}
+	rob := p.person("rob")
+	p.allows("roll", "User", rob.info.Name, []string{"*"}, "apiexportrollouts")
+	if _, err := must(dynamic.NewForConfig(p.server.InProcess(string(p.name), rob.info)))(t).Resource(apiRollouts).Create(t.Context(), newRollout("rob", "[]", "v1"), metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "needs the verb update on apiexports") {
+		t.Errorf("a user who may not change the export: %v", err)
+	}
 	eve := p.person("eve")
 	p.bind("eve", "cluster-admin", eve.subject())
 	config := p.server.InProcess(string(p.name), eve.info)

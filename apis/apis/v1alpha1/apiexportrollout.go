@@ -52,7 +52,7 @@ type APIExportRolloutSpec struct {
 
 	// rings are the rings before the last one, which has all remaining consumers.
 	// A consumer belongs to the first ring that selects it.
-	// A change has no effect on rings that are done.
+	// A change has no effect on rings that are done, but for the pause.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=atomic
 	// +optional
