@@ -36,7 +36,7 @@ func (s *server) ask(ctx context.Context, service string, query url.Values, into
 			request = request.Param(name, value)
 		}
 	}
-	return answer(ctx, service, request, into)
+	return receive(ctx, service, request, into)
 }
 
 // post sends a value in JSON in a request that is for no particular cluster, and decodes the answer.
@@ -49,7 +49,7 @@ func (s *server) post(ctx context.Context, service string, value, into any) erro
 	if err != nil {
 		return err
 	}
-	return answer(ctx, service, client.Post().AbsPath(service).SetHeader("Content-Type", "application/json").Body(text), into)
+	return receive(ctx, service, client.Post().AbsPath(service).SetHeader("Content-Type", "application/json").Body(text), into)
 }
 
 // clusterless returns a client of the server, and of no cluster.
@@ -63,8 +63,8 @@ func (s *server) clusterless() (rest.Interface, error) {
 	return client.RESTClient(), nil
 }
 
-// answer sends a request and decodes the answer.
-func answer(ctx context.Context, service string, request *rest.Request, into any) error {
+// receive sends a request and decodes the answer.
+func receive(ctx context.Context, service string, request *rest.Request, into any) error {
 	result := request.Do(ctx)
 	if err := result.Error(); err != nil { // unlike the error of Raw, it has the server's message
 		return err
