@@ -71,12 +71,21 @@ func identityOf(e *Export) []string {
 	return []string{e.Identity}
 }
 
-// With returns the exports of a cluster that have a schema.
+// With returns the exports of a cluster that have a schema, or whose rollouts have it.
 func (a *APIs) With(c cluster.Name, schema string) map[ExportName]bool {
 	all := map[ExportName]bool{}
 	for _, e := range a.Exports.List(c, "") {
 		if slices.ContainsFunc(e.Resources, func(r Exported) bool { return r.Schema == schema }) {
 			all[ExportName{c, e.Name}] = true
+		}
+	}
+	for _, r := range a.Rollouts.List(c, "") {
+		for _, s := range r.Stages {
+			for _, name := range s.Schemas {
+				if name == schema {
+					all[ExportName{c, r.Export}] = true
+				}
+			}
 		}
 	}
 	return all
