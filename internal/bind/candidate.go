@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -80,6 +81,6 @@ func ContentOf(crd *apiextensionsv1.CustomResourceDefinition) (*serve.Content, e
 
 // IsInvalidSchema reports whether an error means that a schema is missing or malformed.
 func IsInvalidSchema(err error) bool {
-	_, is := err.(*invalidSchemaError) //nolint:errorlint // it is never wrapped
-	return is
+	var invalid *invalidSchemaError
+	return errors.As(err, &invalid)
 }
