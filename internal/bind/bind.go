@@ -41,7 +41,6 @@ type APIs struct {
 	unions      unions
 	store       *store.Store
 	definitions *serve.Definitions
-	resolver    *serve.Resolver
 	workspaces  *tenancy.Workspaces
 }
 
@@ -57,7 +56,7 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf),
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
-		store: s, definitions: d, resolver: r, workspaces: w,
+		store: s, definitions: d, workspaces: w,
 	}
 	if a.binds() {
 		w.Defaults = a

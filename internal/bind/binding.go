@@ -30,7 +30,7 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 	if err != nil {
 		return err
 	}
-	stored, rev, err := a.write(ctx, c, b, 0)
+	stored, rev, err := a.write(ctx, c, b, 0, "")
 	if err != nil {
 		return err
 	}
@@ -48,15 +48,15 @@ func (a *APIs) Reconcile(ctx context.Context, c cluster.Name, name string) error
 	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
 		return err
 	}
-	_, _, err = a.write(ctx, c, b, rev)
+	_, _, err = a.write(ctx, c, b, rev, "")
 	return err
 }
 
 // write stores a binding with its current status, if that differs from the stored one at a
-// revision, 0 for a new binding.
-func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBinding, rev int64) (*unstructured.Unstructured, int64, error) {
+// revision, 0 for a new binding. If from is not empty, it takes over the resources of that binding.
+func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBinding, rev int64, from string) (*unstructured.Unstructured, int64, error) {
 	for range attempts {
-		s := &settling{APIs: a, cluster: c, binding: b.DeepCopy(), at: metav1.Now().Rfc3339Copy()}
+		s := &settling{APIs: a, cluster: c, binding: b.DeepCopy(), at: metav1.Now().Rfc3339Copy(), from: from}
 		changed, err := s.settle(ctx)
 		if err != nil || !changed && rev != 0 {
 			return nil, rev, err
@@ -82,6 +82,7 @@ type settling struct {
 	cluster cluster.Name
 	binding *apisv1alpha2.APIBinding
 	at      metav1.Time
+	from    string             // the binding whose resources it takes over, empty for none
 	relies  []*store.Condition // on names that are free, and on definitions
 }
 
@@ -95,6 +96,12 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 			fmt.Sprintf("there is no APIExport %s at %s", s.binding.Spec.Reference.Export.Name, s.where()))
 		return s.finish(before), nil
 	}
+	if err := s.replaced(name, export); err != nil {
+		// The provider may be another. It gets nothing that was granted to the one before.
+		st.AppliedPermissionClaims = nil
+		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityError, apisv1alpha2.APIExportInvalidReference, err.Error())
+		return s.finish(before), nil
+	}
 	st.APIExportClusterName = string(name.Cluster)
 	if export.Identity == "" {
 		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityInfo, apisv1alpha2.MissingIdentityHash, "the APIExport has no identity yet; see its condition IdentityValid")
@@ -104,10 +111,7 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	bound, err := s.bound(ctx, name, export)
 	var invalid *invalidSchemaError
 	var taken *takenError
-	var other *identityError
 	switch {
-	case errors.As(err, &other):
-		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityError, apisv1alpha2.APIExportInvalidReference, other.Error())
 	case errors.As(err, &invalid):
 		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.APIResourceSchemaInvalid, invalid.Error())
 	case errors.As(err, &taken):
@@ -119,6 +123,26 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	}
 	s.claims(export)
 	return s.finish(before), nil
+}
+
+// replaced returns why a binding that was bound must not follow its reference: it leads to another
+// export than then. The identity proves that an export is the same. A binding without resources has
+// none, so for it the logical cluster must be the same.
+func (s *settling) replaced(name ExportName, e *Export) error {
+	st := &s.binding.Status
+	elsewhere := st.APIExportClusterName != string(name.Cluster)
+	if e.Identity == "" && !elsewhere {
+		return nil // its secret is missing
+	}
+	for _, b := range st.BoundResources {
+		if b.Schema.IdentityHash != e.Identity {
+			return fmt.Errorf("the APIExport has another identity than when it was bound, which was %s: restore the secret of that identity, or delete this APIBinding with its objects and create it again", b.Schema.IdentityHash)
+		}
+	}
+	if len(st.BoundResources) == 0 && st.Phase == apisv1alpha2.PhaseBound && elsewhere {
+		return fmt.Errorf("%s is another workspace than when the APIExport was bound: delete this APIBinding and create it again", s.where())
+	}
+	return nil
 }
 
 // complete records that the cluster has all resources of the export.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -41,6 +42,9 @@ type Binding struct {
 	Answers bool
 	// Complete is true once the binding was bound.
 	Complete bool
+	// Lost is true if the export is missing, has no identity yet, or is another than the one that
+	// was bound. Replaced is true only for the latter: it grants nothing then.
+	Lost, Replaced bool
 	// Whole is true if the binding is Ready, and has its label and finalizer.
 	Whole bool
 	// Deleting is true while the binding is being deleted.
@@ -151,18 +155,32 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 // Bound reports whether a cluster binds an export.
 func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(Reading{Export: e}) }
 
+// A Via is an export with the identity that it has.
+type Via struct {
+	ExportName
+	Identity string
+}
+
+// admits reports whether a binding lets the provider of an export into its cluster. An export that
+// was created again with another identity gets nothing.
+func (b *Binding) admits(e Via) bool {
+	return b.Export == e.ExportName && b.Complete && !b.Replaced && (len(b.Bound) == 0 || b.Bound[0].Identity == e.Identity)
+}
+
 // Binds reports whether a cluster binds an export.
-func (b *Bindings) Binds(c cluster.Name, e ExportName) bool {
-	return b.Members.Has(c, Reading{Export: e})
+func (b *Bindings) Binds(c cluster.Name, e Via) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return slices.ContainsFunc(b.clusters[c], func(r bindingRow) bool { return r.admits(e) })
 }
 
 // Granted returns the claim that grants a verb on a resource of a cluster to the provider of an
 // export.
-func (b *Bindings) Granted(c cluster.Name, e ExportName, of Claimed, verb string) (Claim, bool) {
+func (b *Bindings) Granted(c cluster.Name, e Via, of Claimed, verb string) (Claim, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, r := range b.clusters[c] {
-		if r.Export != e || !r.Complete {
+		if !r.admits(e) {
 			continue
 		}
 		for _, claim := range r.Claims {
@@ -200,16 +218,17 @@ func (b *Bindings) Owner(c cluster.Name, gr schema.GroupResource) (string, *Bind
 	return "", nil
 }
 
-// owner returns the row that has gr, and the resource in it.
-func owner(rows []bindingRow, gr schema.GroupResource) (*bindingRow, Bound) {
+// owner returns the row that has gr, and the resource in it. While a binding is being deleted, its
+// successor may have the resource, too.
+func owner(rows []bindingRow, gr schema.GroupResource) (found *bindingRow, as Bound) {
 	for i := range rows {
 		for _, bound := range rows[i].Bound {
-			if bound.GroupResource == gr {
-				return &rows[i], bound
+			if bound.GroupResource == gr && (found == nil || found.Deleting && !rows[i].Deleting) {
+				found, as = &rows[i], bound
 			}
 		}
 	}
-	return nil, Bound{}
+	return found, as
 }
 
 // Find implements [serve.Source]. The evidence is the binding, and the conversion of the schema.
@@ -234,8 +253,12 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var all []serve.Served
-	for _, r := range b.clusters[c] {
+	rows := b.clusters[c]
+	for i, r := range rows {
 		for _, bound := range r.Bound {
+			if of, _ := owner(rows, bound.GroupResource); of != &rows[i] {
+				continue
+			}
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
 				content, _ = b.conversions.apply(r.Export.Cluster, bound.Schema, content)
 				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
@@ -300,7 +323,7 @@ func (b *Bindings) Done() {
 	for c, rows := range b.clusters {
 		members[c] = readingsOf(rows)
 		for _, r := range rows {
-			b.index(bindingName{c, r.name}, r.Export, true)
+			b.index(bindingName{c, r.name}, &r.Binding, true)
 		}
 	}
 	last := b.last
@@ -377,10 +400,10 @@ func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []f
 		delete(to, e.Key.Cluster)
 	}
 	if used && before != nil {
-		b.index(bindingName{e.Key.Cluster, e.Key.Name}, before.Export, false)
+		b.index(bindingName{e.Key.Cluster, e.Key.Name}, before, false)
 	}
 	if used && now != nil {
-		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now.Export, true)
+		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now, true)
 	}
 	return before, readingsOf(rows), used
 }
@@ -433,8 +456,9 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 			Phase      apisv1alpha2.BindingPhase      `json:"phase"`
 			Asked      []apisv1alpha2.PermissionClaim `json:"exportPermissionClaims"`
 			Conditions []struct {
-				Type   string `json:"type"`
-				Status string `json:"status"`
+				Type   conditions.Type `json:"type"`
+				Status string          `json:"status"`
+				Reason string          `json:"reason"`
 			} `json:"conditions"`
 		} `json:"status"`
 	}
@@ -453,6 +477,9 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	}
 	for _, c := range in.Status.Conditions { // Ready sums up the others, but for warnings
 		out.Whole = out.Whole && c.Status == string(metav1.ConditionTrue)
+		if c.Type == apisv1alpha2.APIExportValid && c.Status == string(metav1.ConditionFalse) {
+			out.Lost, out.Replaced = true, c.Reason == apisv1alpha2.APIExportInvalidReference
+		}
 	}
 	out.Whole = out.Whole && len(in.Status.Conditions) > 0
 	for _, r := range in.Status.Bound {

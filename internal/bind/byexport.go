@@ -8,7 +8,7 @@ import (
 )
 
 // To returns the keys of the bindings to an export. An export without a cluster stands for
-// exports that were never found.
+// exports that are not found at their path, or are not the ones that were bound.
 func (b *Bindings) To(e ExportName) []keys.Key {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -20,7 +20,14 @@ func (b *Bindings) To(e ExportName) []keys.Key {
 }
 
 // index adds or removes a row in use in b.exports. The caller holds mu.
-func (b *Bindings) index(n bindingName, e ExportName, add bool) {
+func (b *Bindings) index(n bindingName, of *Binding, add bool) {
+	b.indexTo(n, of.Export, add)
+	if of.Lost && of.Export.Cluster != "" {
+		b.indexTo(n, ExportName{Name: of.Export.Name}, add)
+	}
+}
+
+func (b *Bindings) indexTo(n bindingName, e ExportName, add bool) {
 	of := b.exports[e.Cluster]
 	if add {
 		if of == nil {

@@ -13,7 +13,6 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 )
 
@@ -144,7 +143,7 @@ func (b *Binding) readings(all []feed.In[Reading]) []feed.In[Reading] {
 			all = append(all, feed.In[Reading]{Group: r, Selector: selector})
 		}
 	}
-	if !b.Complete {
+	if !b.Complete || b.Replaced {
 		return all
 	}
 	add(Reading{Export: b.Export}, "")
@@ -237,10 +236,4 @@ func (a *APIs) Owner(of Claimed) (ExportName, *Export) {
 // has reports whether the export has a resource.
 func (e *Export) has(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(e.Resources, func(r Exported) bool { return r.GroupResource == gr })
-}
-
-// Has reports whether a cluster has a claimed resource with the identity of the claim.
-func (a *APIs) Has(c cluster.Name, of Claimed) bool {
-	s, ok := a.resolver.Shape(c).Find(of.GroupResource)
-	return ok && s.Identity == of.Identity
 }

@@ -208,7 +208,7 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancyapi.A
 	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
 		b.Spec.PermissionClaims = e.accepted()
 	}
-	stored, rev, err := a.write(ctx, c, b, 0)
+	stored, rev, err := a.write(ctx, c, b, 0, "")
 	switch {
 	case storage.IsExist(err): // it is being deleted, or another process has just made it
 		if err := a.store.Feed().CatchUp(ctx); err != nil {

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,29 +14,66 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// Abandoned returns the resources of a binding that end with the binding. Other resources pass,
-// with their objects, to a binding to an export of the same identity.
-func (a *APIs) Abandoned(c cluster.Name, name string) []Bound {
-	b := a.Bindings.Get(c, name)
-	if b == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(b.Bound), func(r Bound) bool { return a.adopted(c, name, r) })
+// An Ending says what happens to the resources of a binding that is being deleted.
+type Ending struct {
+	// Abandoned are the resources that end with the binding.
+	Abandoned []Bound
+	// Successors are the bindings to exports of the same identity that want a resource, and do not
+	// have it yet. The objects pass to them.
+	Successors []string
 }
 
-// adopted reports whether another binding of the cluster wants a resource of the same identity.
-func (a *APIs) adopted(c cluster.Name, name string, r Bound) bool {
-	for other, b := range a.Bindings.Of(c) {
-		if other == name || b.Deleting {
-			continue
+// Ending returns what happens to the resources of a binding that is being deleted.
+func (a *APIs) Ending(c cluster.Name, name string) Ending {
+	var e Ending
+	all := a.Bindings.Of(c)
+	own := all[name]
+	if own == nil {
+		return e
+	}
+	delete(all, name)
+	maps.DeleteFunc(all, func(_ string, b *Binding) bool { return b.Deleting })
+	for _, r := range own.Bound {
+		var successors []string
+		has := false
+		for other, b := range all {
+			has = has || slices.ContainsFunc(b.Bound, func(x Bound) bool { return x.Resource() == r.Resource() })
+			if a.wants(b, r) {
+				successors = append(successors, other)
+			}
 		}
-		e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-		if ok && !e.Deleting && e.Identity == r.Identity &&
-			slices.ContainsFunc(e.Resources, func(x Exported) bool { return x.GroupResource == r.GroupResource }) {
-			return true
+		switch {
+		case has:
+		case len(successors) == 0:
+			e.Abandoned = append(e.Abandoned, r)
+		default:
+			e.Successors = append(e.Successors, successors...)
 		}
 	}
-	return false
+	slices.Sort(e.Successors)
+	e.Successors = slices.Compact(e.Successors)
+	return e
+}
+
+// wants reports whether the export of a binding has a resource of an identity.
+func (a *APIs) wants(b *Binding, r Bound) bool {
+	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
+	return ok && !b.Replaced && !e.Deleting && e.Identity == r.Identity && e.has(r.GroupResource)
+}
+
+// TakeOver gives the resources of a binding that is being deleted to a successor. Both have them
+// until the deletion is complete, so that the objects have an owner at any time.
+func (a *APIs) TakeOver(ctx context.Context, c cluster.Name, from, successor string) error {
+	b := &apisv1alpha2.APIBinding{}
+	rev, err := a.store.ReadInto(ctx, BindingResource().Key(c, "", successor), b)
+	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
+		return err
+	}
+	_, at, err := a.write(ctx, c, b, rev, from)
+	if err != nil {
+		return err
+	}
+	return a.store.Feed().Await(ctx, at)
 }
 
 // Report records why a binding that is being deleted still exists.

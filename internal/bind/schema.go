@@ -19,6 +19,7 @@ import (
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -28,23 +29,11 @@ type invalidSchemaError struct{ why string }
 
 func (e *invalidSchemaError) Error() string { return e.why }
 
-// An identityError means that the export has another identity than when it was bound.
-type identityError struct{ bound string }
-
-func (e *identityError) Error() string {
-	return fmt.Sprintf("the APIExport has another identity than when it was bound, which was %s: restore the secret of that identity, or delete this APIBinding with its objects and create it again", e.bound)
-}
-
 // bound returns what the binding gives its cluster, and makes the definitions of new schemas. It
 // collects the conditions on which the decision depends.
 func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]apisv1alpha2.BoundResource, error) {
 	before := s.binding.Status.BoundResources
 	var all []apisv1alpha2.BoundResource
-	for _, b := range before {
-		if b.Schema.IdentityHash != e.Identity {
-			return nil, &identityError{b.Schema.IdentityHash}
-		}
-	}
 	taken := &takenError{}
 	groups := sets.New[string]()
 	for _, r := range e.Resources {
@@ -60,7 +49,7 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 				return nil, err
 			}
 		}
-		if why := s.conflict(r.GroupResource, now.Spec); why != "" {
+		if why := s.conflict(keys.CustomResource(r.GroupResource, e.Identity), now.Spec); why != "" {
 			taken.conflicts = append(taken.conflicts, why)
 			continue
 		}
@@ -125,10 +114,12 @@ func (s *settling) relyOn(uid string) {
 }
 
 // conflict returns why the cluster cannot have a resource through the binding, "" if it can.
-func (s *settling) conflict(gr schema.GroupResource, spec apisv1alpha1.APIResourceSchemaSpec) string {
-	own := s.Bindings.Get(s.cluster, s.binding.Name)
-	if own != nil && slices.ContainsFunc(own.Bound, func(b Bound) bool { return b.GroupResource == gr }) {
-		return ""
+func (s *settling) conflict(r keys.Resource, spec apisv1alpha1.APIResourceSchemaSpec) string {
+	gr, has := r.GroupResource(), func(b Bound) bool { return b.Resource() == r }
+	for _, name := range []string{s.binding.Name, s.from} {
+		if b := s.Bindings.Get(s.cluster, name); b != nil && slices.ContainsFunc(b.Bound, has) {
+			return ""
+		}
 	}
 	if other, _ := s.Bindings.Owner(s.cluster, gr); other != "" {
 		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)

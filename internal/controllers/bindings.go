@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
@@ -148,8 +149,15 @@ func (d Deps) endBinding(ctx context.Context, k control.Key) error {
 	if b == nil || !b.Deleting {
 		return nil
 	}
+	ending := d.APIs.Ending(k.Cluster, k.Name)
+	for _, successor := range ending.Successors {
+		if err := d.APIs.TakeOver(ctx, k.Cluster, k.Name, successor); err != nil {
+			return err
+		}
+	}
+	ending = d.APIs.Ending(k.Cluster, k.Name)
 	all := &instances{deps: d, cluster: k.Cluster}
-	for _, r := range d.APIs.Abandoned(k.Cluster, k.Name) {
+	for _, r := range ending.Abandoned {
 		left, err := all.empty(ctx, r.Resource())
 		if err != nil {
 			return fmt.Errorf("%w; %w", err, d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.ResourceDeletionFailed, err.Error()))
@@ -170,6 +178,10 @@ func (d Deps) endBinding(ctx context.Context, k control.Key) error {
 			return control.After(unreadableAgain)
 		}
 		return control.After(instancesAgain)
+	}
+	if len(ending.Successors) > 0 { // a change of theirs wakes the loop
+		return d.APIs.Report(ctx, k.Cluster, k.Name, apisv1alpha2.ResourceDeletionFailed, fmt.Sprintf(
+			"the objects pass to APIBinding %s, which cannot be bound: see its conditions, or delete it", strings.Join(ending.Successors, ", ")))
 	}
 	return d.APIs.Release(ctx, k.Cluster, k.Name)
 }

@@ -8,11 +8,13 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
 )
 
 // BoundDefinitions deletes the definitions of schemas that no binding uses and that are deleted.
 func BoundDefinitions(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return loopKeys(d.Definitions.AllBound()) })
+	d.Store.Feed().Follow(unusedBefore{inbox})
 	d.APIs.OnUnused(func(uid string) { inbox.put(control.Key{Cluster: cluster.BoundDefinitions, Name: uid}) })
 	return control.Loop{
 		Name: "bound-definitions",
@@ -20,5 +22,22 @@ func BoundDefinitions(d Deps) control.Loop {
 		Do: func(ctx context.Context, k control.Key) error {
 			return ignore(d.APIs.Collect(ctx, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
 		},
+	}
+}
+
+// unusedBefore checks all definitions after the start: the server may have ended between the last
+// use of a schema and the deletion of its definition. It is a follower of the change feed.
+type unusedBefore struct{ *inbox }
+
+// Reset implements [feed.Follower].
+func (unusedBefore) Reset() {}
+
+// Apply implements [feed.Follower].
+func (unusedBefore) Apply(feed.Event) {}
+
+// Done implements [feed.Follower].
+func (f unusedBefore) Done() {
+	for _, k := range f.all() {
+		f.put(k)
 	}
 }

@@ -28,6 +28,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	}
 	p := &Plan{User: of.user, Scope: v.scope(c.Reading(of.name, of.info.Verb), true)}
 	if c.Identity == "" {
+		p.Context = v.whileClaimed(of, gr, c)
 		return p, nil
 	}
 	name, owner, err := v.owner(req.Context(), attributes, c)
@@ -53,7 +54,7 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 		return nil, apierrors.NewInternalError(err)
 	}
 	apis := v.config.APIs()
-	claim, ok := apis.Bindings.Granted(r.Cluster, of.name, c, of.info.Verb)
+	claim, ok := apis.Bindings.Granted(r.Cluster, of.via(), c, of.info.Verb)
 	if !ok {
 		return nil, &Refusal{attributes, "permission claim not accepted"}
 	}
@@ -61,14 +62,14 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 		if _, _, err := v.owner(req.Context(), attributes, c); err != nil {
 			return nil, err
 		}
-		if !apis.Has(r.Cluster, c) {
-			return nil, notFound(fmt.Sprintf("the logical cluster has no resource %s", c))
-		}
 	}
 	p := v.granted(r, of, of.grant(r.Cluster, gr, claim.Verbs), func(context.Context) bool {
-		now, ok := apis.Bindings.Granted(r.Cluster, of.name, c, of.info.Verb)
-		return ok && now.Selector == claim.Selector
+		now, ok := apis.Bindings.Granted(r.Cluster, of.via(), c, of.info.Verb)
+		return ok && now.Selector == claim.Selector && v.claims(of, gr, c)
 	})
+	if c.Identity != "" {
+		p.Context = identified(p.Context, c.Identity)
+	}
 	if claim.Selector != "" {
 		enter := p.Context
 		p.Context = func(ctx context.Context) (context.Context, func()) {
@@ -76,6 +77,26 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 		}
 	}
 	return p, nil
+}
+
+// claims reports whether an export is the one of a request, and claims a resource.
+func (v *Exports) claims(of *viewing, gr schema.GroupResource, c bind.Claimed) bool {
+	now, ok := v.config.APIs().Exports.Get(of.name.Cluster, "", of.name.Name)
+	if !ok || now.Identity != of.export.Identity {
+		return false
+	}
+	claimed, asks := now.Asks(gr)
+	return asks && claimed == c
+}
+
+// whileClaimed returns the context of a list or watch that ends with the claim of the export.
+func (v *Exports) whileClaimed(of *viewing, gr schema.GroupResource, c bind.Claimed) func(context.Context) (context.Context, func()) {
+	return func(ctx context.Context) (context.Context, func()) {
+		if of.info.Verb != "watch" {
+			return ctx, func() {}
+		}
+		return v.lasting.until(ctx, of.name.Cluster, func(context.Context) bool { return v.claims(of, gr, c) })
+	}
 }
 
 // owner returns the export that a claimed resource comes from. It refuses a request that the

@@ -116,6 +116,9 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if !ok {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apiexports"}, r.ID)
 	}
+	if export.Identity == "" { // its resources would be those of no export
+		return nil, apierrors.NewServiceUnavailable("the APIExport has no identity; see its condition IdentityValid")
+	}
 	shape, lacks, err := v.config.APIs().Shape(ctx, name, export)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
@@ -146,6 +149,9 @@ type viewing struct {
 	user   user.Info
 	shape  *serve.Shape
 }
+
+// via returns the export of the view with its identity.
+func (of *viewing) via() bind.Via { return bind.Via{ExportName: of.name, Identity: of.export.Identity} }
 
 var apiBindings = schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apibindings"}
 
@@ -232,7 +238,7 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	member := func(context.Context) bool { return v.config.APIs().Bindings.Binds(r.Cluster, of.name) }
+	member := func(context.Context) bool { return v.config.APIs().Bindings.Binds(r.Cluster, of.via()) }
 	if !member(req.Context()) {
 		return nil, &Refusal{attributes, auth.Denied}
 	}
@@ -256,8 +262,18 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 		return nil, &Refusal{attributes, "the view of an export only reads " + gr.String()}
 	}
 	p := v.granted(r, of, grant, member)
-	p.Query = query
+	if p.Query = query; gr != apiBindings {
+		p.Context = identified(p.Context, of.export.Identity)
+	}
 	return p, nil
+}
+
+// identified limits a request in a cluster to the resource of an identity. The cluster may have a
+// resource of the same name from elsewhere.
+func identified(enter func(context.Context) (context.Context, func()), identity string) func(context.Context) (context.Context, func()) {
+	return func(ctx context.Context) (context.Context, func()) {
+		return enter(serve.WithRequestedIdentity(ctx, identity))
+	}
 }
 
 // grant returns the rights that a request has in a cluster.

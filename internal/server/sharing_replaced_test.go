@@ -1,0 +1,187 @@
+package server_test
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+// things returns the client of things for the whole view or for one of its clusters.
+func (v *viewer) things(at cluster.Name) dynamic.ResourceInterface {
+	v.t.Helper()
+	return must(dynamic.NewForConfig(v.config(string(at))))(v.t).Resource(things)
+}
+
+// TestAProviderReachesOnlyItsIdentity shows that an export gives no access to resources that
+// a consumer has from elsewhere, whatever the export says that it has.
+func TestAProviderReachesOnlyItsIdentity(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	p.provides("pat")
+	pat := p.view("pat")
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	consumer.create(definitionsOfResources, colored("red"))
+	consumer.create(things, thing("own", "red"))
+	p.create(apiSchemas, decoded(`
+apiVersion: apis.kcp.io/v1alpha1
+kind: APIResourceSchema
+metadata: {name: v1.things.example.com}
+spec:
+  group: example.com
+  names: {plural: things, singular: thing, kind: Thing, listKind: ThingList}
+  scope: Cluster
+  versions: [{name: v1, served: true, storage: true, schema: {type: object, properties: {color: {type: string}}}}]
+`))
+	ofThings := `{"group":"example.com","name":"things","schema":"v1.things.example.com","storage":{"crd":{}}}`
+	p.merge(apiExports, "", "widgets", `{"spec":{"resources":[`+ofThings+`]}}`)
+	consumer.until(apiBindings, "widgets", "BindingUpToDate False NamingConflicts")
+	_, list := pat.things(consumer.name).List(t.Context(), metav1.ListOptions{})
+	_, get := pat.things(consumer.name).Get(t.Context(), "own", metav1.GetOptions{})
+	_, create := pat.things(consumer.name).Create(t.Context(), thing("forged", "red"), metav1.CreateOptions{})
+	_, watch := pat.things(consumer.name).Watch(t.Context(), metav1.ListOptions{})
+	for what, err := range map[string]error{"list": list, "get": get, "create": create, "watch": watch,
+		"delete":           pat.things(consumer.name).Delete(t.Context(), "own", metav1.DeleteOptions{}),
+		"deletecollection": pat.things(consumer.name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})} {
+		if !apierrors.IsNotFound(err) {
+			t.Errorf("%s of a consumer's own resource: %v", what, err)
+		}
+	}
+	if all := must(pat.things("*").List(t.Context(), metav1.ListOptions{}))(t); len(all.Items) > 0 {
+		t.Errorf("the view has a consumer's own objects: %v", all.Items)
+	}
+
+	p.without(apiExports, "widgets")
+	anonymous := widgetExport("widgets", "v1")
+	_ = unstructured.SetNestedStringMap(anonymous.Object, map[string]string{"namespace": "default", "name": "missing"}, "spec", "identity", "secretRef")
+	p.create(apiExports, anonymous)
+	p.merge(apiExports, "", "widgets", `{"spec":{"resources":[`+ofThings+`]}}`)
+	for _, at := range []cluster.Name{cluster.All, consumer.name} {
+		if _, err := pat.things(at).List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("in %s, without an identity: %v", at, err)
+		}
+	}
+}
+
+// TestAnotherExportAtThePath shows that an export that takes the place of a bound one gets nothing
+// that the consumer granted to the other, and that the binding continues with its export.
+func TestAnotherExportAtThePath(t *testing.T) {
+	t.Parallel()
+	home, consumer := newTenant(t), newTenant(t)
+	path := cluster.Name(string(home.name) + ":tools")
+	provide := func(secret string) *tenant {
+		p := home.workspace("tools")
+		p.provides("pat")
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		if secret != "" {
+			must(p.kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"key": secret}}, metav1.CreateOptions{}))(t)
+		}
+		for name, resources := range map[string]string{"widgets": `[{name: widgets, group: example.com, schema: v1.widgets.example.com}]`, "helper": "[]"} {
+			e := decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: %s}, spec: {resources: %s, permissionClaims: [{resource: secrets, verbs: [get, list, watch]}]}}`, name, resources)
+			if secret != "" {
+				_ = unstructured.SetNestedStringMap(e.Object, map[string]string{"namespace": "default", "name": "key"}, "spec", "identity", "secretRef")
+			}
+			p.create(apiExports, e)
+		}
+		return p
+	}
+	first := provide("first")
+	consumer.create(apiBindings, answering(path, acceptSecrets))
+	helper := answering(path, acceptSecrets)
+	helper.SetName("helper")
+	_ = unstructured.SetNestedField(helper.Object, "helper", "spec", "reference", "export", "name")
+	consumer.create(apiBindings, helper)
+	uid := consumer.create(sharedWidgets, newWidget("w")).GetUID()
+	consumer.secret("password", nil)
+	sees := func(p *tenant) bool {
+		v := p.view("pat")
+		must(v.widgets(consumer.name).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}))(t)
+		return len(must(v.kube("*").CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}))(t).Items) > 0
+	}
+	if !sees(first) {
+		t.Fatal("the provider does not see the secrets that it claims")
+	}
+	replace := func() {
+		home.deleteWorkspace("tools")
+		home.await(workspaces, "", "tools", gone)
+	}
+	replace()
+	second := provide("")
+	for _, name := range []string{"widgets", "helper"} {
+		consumer.until(apiBindings, name, "APIExportValid False APIExportInvalidReference", string(first.name))
+	}
+	for _, name := range []string{"widgets", "helper"} {
+		v := second.view("pat")
+		v.url = "/services/apiexport/" + string(second.name) + "/" + name + "/clusters/"
+		_, own := v.widgets(consumer.name).List(t.Context(), metav1.ListOptions{})
+		_, claimed := v.kube(consumer.name).CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		if name == "widgets" && !apierrors.IsForbidden(own) || !apierrors.IsForbidden(claimed) {
+			t.Errorf("another export %s reads: %v, %v", name, own, claimed)
+		}
+		if all := must(v.kube("*").CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}))(t); len(all.Items) > 0 {
+			t.Errorf("another export %s reads secrets of all consumers: %d", name, len(all.Items))
+		}
+	}
+	replace()
+	third := provide("first")
+	consumer.until(apiBindings, "widgets", "Ready True", string(third.name))
+	if !sees(third) || must(consumer.any.Resource(sharedWidgets).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}))(t).GetUID() != uid {
+		t.Error("the export is not the same after it was restored with its key")
+	}
+}
+
+// TestAWatchOfAClaimEndsWithTheExport shows that a provider gets no claimed objects after the end of
+// its export.
+func TestAWatchOfAClaimEndsWithTheExport(t *testing.T) {
+	t.Parallel()
+	p, consumer := claiming(t, claimSecrets), newTenant(t)
+	consumer.create(apiBindings, answering(p.name, acceptSecrets))
+	pat := p.view("pat")
+	for _, at := range []cluster.Name{cluster.All, consumer.name} {
+		w := must(pat.kube(at).CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{}))(t)
+		p.without(apiExports, "widgets")
+		for open := true; open; {
+			_, open = <-w.ResultChan()
+		}
+		e := widgetExport("widgets", "v1")
+		_ = unstructured.SetNestedField(e.Object, decoded("%s", claimSecrets).Object["claims"], "spec", "permissionClaims")
+		p.create(apiExports, e)
+		consumer.until(apiBindings, "widgets", "Ready True")
+	}
+}
+
+// TestALastBindingTakesTheObjectsAlong shows that objects that pass to a binding end with it, also
+// if it is deleted at the same time.
+func TestALastBindingTakesTheObjectsAlong(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	next := widgetExport("next", "v1")
+	_ = unstructured.SetNestedStringMap(next.Object, map[string]string{"namespace": "kcp-system", "name": "widgets"}, "spec", "identity", "secretRef")
+	p.create(apiExports, next)
+	for i := range 5 {
+		all := []string{"old", "new"}
+		consumer.create(apiBindings, bindingTo("old", p.name, "widgets"))
+		consumer.create(sharedWidgets, newWidget("w"))
+		consumer.create(apiBindings, bindingTo("new", p.name, "next"))
+		if i%2 == 1 {
+			slices.Reverse(all)
+		}
+		for _, name := range all {
+			consumer.without(apiBindings, name)
+		}
+		for _, name := range all {
+			consumer.await(apiBindings, "", name, gone)
+		}
+		for _, key := range left(t, consumer.server.Store(), consumer.name) {
+			if containsAll(key, []string{"/widgets/"}) {
+				t.Fatalf("left without a binding: %s", key)
+			}
+		}
+	}
+}
