@@ -1,6 +1,8 @@
 package bind
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -17,6 +19,20 @@ func (b *Bindings) To(e ExportName) []keys.Key {
 		all = append(all, BindingResource().Key(n.cluster, "", n.name))
 	}
 	return all
+}
+
+// BoundExports returns the exports that clusters bind. It takes time proportional to the number of
+// exports that bindings name.
+func (b *Bindings) BoundExports() []ExportName {
+	b.mu.RLock()
+	var all []ExportName
+	for c, names := range b.exports {
+		for name := range names {
+			all = append(all, ExportName{c, name})
+		}
+	}
+	b.mu.RUnlock()
+	return slices.DeleteFunc(all, func(e ExportName) bool { return !b.Bound(e) })
 }
 
 // index adds or removes a row in use in b.exports. The caller holds mu.

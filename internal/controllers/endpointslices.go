@@ -105,6 +105,9 @@ func (f *sliceCauses) of(name string) {
 
 // Done implements [feed.Follower].
 func (f *sliceCauses) Done() {
+	for _, export := range f.apis.Bindings.BoundExports() {
+		f.bound[export] = struct{}{}
+	}
 	for _, k := range f.all() {
 		if s, ok := f.apis.Slices.Get(k.Cluster, "", k.Name); ok {
 			f.name(s.Name, k)

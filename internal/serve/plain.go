@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -23,7 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/watchcache"
 )
 
-// A plainReader serves gets and lists of whole objects in JSON at the storage version.
+// A plainReader serves gets, lists and watches of whole objects in JSON at the storage version.
 // It writes the JSON that the store has encoded already, where upstream's handler would
 // copy and encode every object of every response. Other requests, such as for tables,
 // metadata, YAML and other versions, go to upstream's handler.
@@ -35,13 +36,14 @@ type plainReader struct {
 }
 
 type plainParts struct {
-	scope     *endpointhandlers.RequestScope
-	get, list http.HandlerFunc
+	scope            *endpointhandlers.RequestScope
+	get, list, watch http.HandlerFunc
 }
 
 // withPlainReads wraps upstream's handler in a [plainReader]. It returns the handler itself if
-// the storage version is not served or deprecated.
-func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourceDefinition) http.Handler {
+// the storage version is not served or deprecated. minWatch is the minimal duration of a watch
+// without a timeout.
+func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourceDefinition, minWatch time.Duration) http.Handler {
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Storage })
 	if i < 0 || !crd.Spec.Versions[i].Served || crd.Spec.Versions[i].Deprecated {
 		return handler
@@ -52,21 +54,24 @@ func withPlainReads(handler upstream.Handler, crd *apiextensionsv1.CustomResourc
 		if err != nil {
 			return nil // upstream's handler reports the error
 		}
-		return h.partsOf(objects, crd)
+		return h.partsOf(objects, crd, minWatch)
 	})
 	return h
 }
 
-// partsOf returns upstream's get and list handlers over a copy of the storage that
-// returns encoded objects.
-func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1.CustomResourceDefinition) *plainParts {
+// partsOf returns upstream's handlers over a copy of the storage that returns encoded objects.
+func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1.CustomResourceDefinition, minWatch time.Duration) *plainParts {
 	scope := upstream.ReadScope(crd, h.version, objects, encodedSerializer{apiextensions.Codecs})
 	plain := *objects.Store
 	plain.NewFunc = func() runtime.Object { return &watchcache.Encoded{} }
 	plain.NewListFunc = func() runtime.Object {
 		return watchcache.NewEncodedList(scope.HubGroupVersion.WithKind(crd.Status.AcceptedNames.ListKind))
 	}
-	return &plainParts{scope, endpointhandlers.GetResource(&plain, scope), endpointhandlers.ListResource(&plain, nil, scope, false, 0)}
+	return &plainParts{
+		scope: scope, get: endpointhandlers.GetResource(&plain, scope),
+		list:  endpointhandlers.ListResource(&plain, nil, scope, false, 0),
+		watch: endpointhandlers.ListResource(&plain, &plain, scope, true, minWatch),
+	}
 }
 
 // ServeHTTP implements [http.Handler].
@@ -81,14 +86,17 @@ func (h *plainReader) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	read := parts.get
-	if info.Verb == "list" {
+	switch info.Verb {
+	case "list":
 		read = parts.list
+	case "watch":
+		read, req = parts.watch, req.WithContext(watchcache.WithEncodedEvents(req.Context()))
 	}
 	metrics.InstrumentHandlerFunc(strings.ToUpper(info.Verb), info.APIGroup, info.APIVersion, info.Resource, "",
 		metrics.CleanScope(info), metrics.APIServerComponent, false, "", read)(w, req)
 }
 
-// reads reports whether a request gets or lists objects at the storage version, without
+// reads reports whether a request gets, lists or watches objects at the storage version, without
 // parameters that require decoded objects.
 func (h *plainReader) reads(req *http.Request, info *request.RequestInfo) bool {
 	if info.Subresource != "" || info.APIVersion != h.version {
@@ -100,6 +108,9 @@ func (h *plainReader) reads(req *http.Request, info *request.RequestInfo) bool {
 	case "list":
 		return (h.namespaced || info.Namespace == "") && info.Name == "" &&
 			onlyParameters(req, "limit", "continue", "resourceVersion", "resourceVersionMatch", "labelSelector", "timeout", "timeoutSeconds")
+	case "watch": // not with initial events, which end with a bookmark
+		return (h.namespaced || info.Namespace == "") && info.Name == "" &&
+			onlyParameters(req, "watch", "resourceVersion", "resourceVersionMatch", "labelSelector", "allowWatchBookmarks", "timeout", "timeoutSeconds")
 	default:
 		return false
 	}

@@ -253,7 +253,7 @@ func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, cal
 	if p.callsWebhook(d.CRD) {
 		return h, nil
 	}
-	return withPlainReads(h, d.CRD), nil
+	return withPlainReads(h, d.CRD, p.config.MinRequestTimeout), nil
 }
 
 // buildRuled builds a handler whose objects are converted by rules.

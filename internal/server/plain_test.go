@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // newest matches revisions in responses, which concurrent writes can change.
@@ -71,6 +72,18 @@ func TestPlainReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	everything("pruned by another schema")
+	var list metav1.PartialObjectMetadataList
+	if a := v.send("GET", c.path(all), ""); json.Unmarshal([]byte(a.body), &list) != nil {
+		t.Fatalf("got %d %s", a.code, a.body)
+	}
+	c.instance(d, "three", "metadata: {labels: {of: two}}")
+	must(c.of(d).Patch(t.Context(), "three", types.MergePatchType, []byte(`{"spec":{"size":5},"metadata":{"labels":{"of":"three"}}}`), metav1.PatchOptions{}))(t)
+	if err := c.of(d).Delete(t.Context(), "three", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range []string{"", "&labelSelector=of=two", "&resourceVersion=" + list.ResourceVersion, "&labelSelector=of=two&resourceVersion=" + list.ResourceVersion, "&resourceVersion=x"} {
+		both("watch", here+"?watch=1&timeoutSeconds=1"+query)
+	}
 	if got := v.send("GET", c.path(here+"/one"), ""); strings.Contains(got.body, `"text"`) {
 		t.Errorf("not pruned: %s", got.body)
 	}

@@ -319,3 +319,32 @@ func TestSharingGoesOnAfterAKill(t *testing.T) {
 		s.Close()
 	}
 }
+
+// TestAnEndpointEndsAfterARestart shows that the URL of a view goes with the last binding, also if
+// that was made before the server started.
+func TestAnEndpointEndsAfterARestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 2 {
+		s := start(t, dir)
+		if i == 0 {
+			for _, c := range []cluster.Name{storyProvider, storyConsumer} {
+				if err := s.MakeCluster(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		story := storyOn(t, s, map[string]types.UID{})
+		if i == 0 {
+			for _, step := range sharingStory[:3] { // until it is bound
+				step.do(story)
+			}
+		} else {
+			story.consumer.without(apiBindings, "b")
+			story.provider.await(apiSlices, "", "widgets", func(o *unstructured.Unstructured) bool {
+				return !containsAll(fmt.Sprint(o.Object["status"]), []string{viewPath})
+			})
+		}
+		s.Close()
+	}
+}

@@ -21,7 +21,7 @@ type scopeKey struct{}
 type Scope struct {
 	*feed.Set
 	// Sparse tells that clusters outside of the set may have most of the objects. A list then
-	// reads one member after the other.
+	// reads one member after the other, unless others have few objects.
 	Sparse bool
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	kjson "sigs.k8s.io/json"
@@ -175,6 +176,36 @@ func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOpti
 	}
 	raws.copyMeta(&into.about)
 	return nil
+}
+
+type encodedEventsKey struct{}
+
+// WithEncodedEvents returns a context for a watch of custom resources whose events have an
+// [Encoded].
+func WithEncodedEvents(ctx context.Context) context.Context {
+	return context.WithValue(ctx, encodedEventsKey{}, true)
+}
+
+func encodesEvents(ctx context.Context) bool {
+	yes, _ := ctx.Value(encodedEventsKey{}).(bool)
+	return yes
+}
+
+// An encodedEvents is a custom for watches with encoded events. They neither decode nor encode an
+// object whose JSON is kept.
+type encodedEvents struct{ *custom }
+
+// event implements [source].
+func (c encodedEvents) event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	r, ok := bare(e.Object).(*raw)
+	if !ok || e.Type == watch.Bookmark || len(r.framed) == 0 {
+		return c.custom.event(e, wildcard)
+	}
+	line, err := c.encoded(r)
+	if err != nil {
+		return c.custom.event(e, wildcard)
+	}
+	return watch.Event{Type: e.Type, Object: &Encoded{line}}, true
 }
 
 // A reading is the JSON of a stored value, converted by a schema.

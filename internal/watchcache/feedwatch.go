@@ -60,6 +60,9 @@ type feedWatch struct {
 
 // Watch implements [storage.Interface].
 func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if encodesEvents(ctx) {
+		return watchFeed(ctx, encodedEvents{c}, key, o)
+	}
 	return watchFeed(ctx, c, key, o)
 }
 
