@@ -11,12 +11,13 @@ import (
 	"strings"
 	"time"
 
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/test/child"
 )
 
 // views measures what a provider's view over many tenants costs: the memory of a binding, the
 // time from a write in a tenant until the provider has the event, how many events a second it
-// gets, and how long a first list and a first watch take.
+// gets, and how long a first list, a first watch and the rollout of another schema take.
 func views(ctx context.Context, b *bench) error {
 	for text := range strings.SplitSeq(b.plan.viewed, ",") {
 		n, err := strconv.Atoi(text)
@@ -71,16 +72,21 @@ func (b *bench) view(ctx context.Context, s *server, n int) error {
 	b.report.addTime(s.subject, of, "bind, p50", bound.percentile(50))
 	b.report.add(s.subject, of, "live heap of a binding", bytesUnit, (after.liveHeap-before.liveHeap)/float64(n))
 	v := &viewed{bench: b, server: s, clients: clients, tenants: tenants, of: of}
-	if v.things, err = thingsOf(ctx, clients[0], provider); err != nil {
+	view, err := viewOf(ctx, clients[0], provider)
+	if err != nil {
 		return err
 	}
+	v.things, v.bindings = view+"/apis/"+customGroup+"/v1/things", view+apisPath+"v1alpha2/apibindings"
 	if err := v.delay(ctx); err != nil {
 		return err
 	}
 	if err := v.rate(ctx); err != nil {
 		return err
 	}
-	return v.first(ctx)
+	if err := v.first(ctx); err != nil {
+		return err
+	}
+	return v.rollOut(ctx, provider)
 }
 
 // A viewed is a view over tenants.
@@ -89,8 +95,9 @@ type viewed struct {
 	server  *server
 	clients []*client
 	tenants []tenant
-	things  string // URL path of the things of all tenants
-	of      string // for the report
+	// things and bindings are the URL paths of those of all tenants.
+	things, bindings string
+	of               string // for the report
 }
 
 // rested returns the footprint of the server after it has settled.
@@ -101,8 +108,8 @@ func (b *bench) rested(ctx context.Context, s *server) (footprint, error) {
 	return s.footprint(ctx)
 }
 
-// thingsOf returns the URL path of the things of all tenants of a provider.
-func thingsOf(ctx context.Context, c *client, provider tenant) (string, error) {
+// viewOf returns the URL path of the view of a provider over all tenants.
+func viewOf(ctx context.Context, c *client, provider tenant) (string, error) {
 	var slice struct {
 		Status struct {
 			Endpoints []struct {
@@ -129,7 +136,7 @@ func thingsOf(ctx context.Context, c *client, provider tenant) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return u.Path + "/clusters/*/apis/" + customGroup + "/v1/things", nil
+	return u.Path + "/clusters/*", nil
 }
 
 // delay measures the time from the start of a creation in a tenant to its event.
@@ -167,12 +174,12 @@ func (v *viewed) make(ctx context.Context, c *client, i int, word string) error 
 
 // rate measures how many events a second arrive while all clients create objects.
 func (v *viewed) rate(ctx context.Context) error {
-	listed, revision, err := v.list(ctx)
+	listed, revision, err := v.list(ctx, v.things)
 	if err != nil {
 		return err
 	}
 	n := v.plan.operations
-	events, err := v.count(ctx, "&resourceVersion="+revision, n)
+	events, err := v.count(ctx, v.things+"?watch=1&resourceVersion="+revision, `"ADDED"`, n)
 	if err != nil {
 		return err
 	}
@@ -192,13 +199,13 @@ func (v *viewed) rate(ctx context.Context) error {
 // first measures how long a list of all objects and a watch from the start take.
 func (v *viewed) first(ctx context.Context) error {
 	begin := time.Now()
-	n, _, err := v.list(ctx)
+	n, _, err := v.list(ctx, v.things)
 	if err != nil {
 		return err
 	}
 	v.report.addTime(v.server.subject, v.of, fmt.Sprintf("first list of %d objects", n), time.Since(begin))
 	begin = time.Now()
-	events, err := v.count(ctx, "", n)
+	events, err := v.count(ctx, v.things+"?watch=1", `"ADDED"`, n)
 	if err != nil {
 		return err
 	}
@@ -209,9 +216,39 @@ func (v *viewed) first(ctx context.Context) error {
 	return nil
 }
 
-// list returns the number of all things, and the revision of the list.
-func (v *viewed) list(ctx context.Context) (n int, revision string, err error) {
-	body, err := v.clients[0].Call(ctx, http.MethodGet, v.things, jsonType, nil)
+// rollOut gives the export another schema, and measures how long it takes until all bindings have
+// it.
+func (v *viewed) rollOut(ctx context.Context, provider tenant) error {
+	schema, err := apisv1alpha1.FromCustomResourceDefinition(definition(customGroup), "v2")
+	if err != nil {
+		return err
+	}
+	if err := post(ctx, v.clients[0], base(provider)+apisPath+"v1alpha1/apiresourceschemas", schema); err != nil {
+		return err
+	}
+	n, revision, err := v.list(ctx, v.bindings)
+	if err != nil {
+		return err
+	}
+	changed, err := v.count(ctx, v.bindings+"?watch=1&resourceVersion="+revision, `"`+schema.Name+`"`, n)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/resources/0/schema","value":%q}]`, schema.Name)
+	if _, err := v.clients[0].Call(ctx, http.MethodPatch, base(provider)+apisPath+"v1alpha2/apiexports/"+customGroup, jsonPatchType, patch); err != nil {
+		return err
+	}
+	if err := changed(); err != nil {
+		return err
+	}
+	v.report.addTime(v.server.subject, v.of, "another schema, until all bindings have it", time.Since(begin))
+	return nil
+}
+
+// list returns the number of all objects at a path, and the revision of the list.
+func (v *viewed) list(ctx context.Context, path string) (n int, revision string, err error) {
+	body, err := v.clients[0].Call(ctx, http.MethodGet, path, jsonType, nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -225,13 +262,14 @@ func (v *viewed) list(ctx context.Context) (n int, revision string, err error) {
 	return len(list.Items), list.Metadata.ResourceVersion, err
 }
 
-// count begins a watch. The returned function waits until it has delivered a number of objects.
-func (v *viewed) count(ctx context.Context, query string, want int) (wait func() error, err error) {
+// count begins a watch. The returned function waits until it has delivered a number of events with a
+// text.
+func (v *viewed) count(ctx context.Context, path, text string, want int) (wait func() error, err error) {
 	c, err := child.NewClient(v.server.user)
 	if err != nil {
 		return nil, err
 	}
-	body, err := c.Stream(ctx, v.things+"?watch=1"+query)
+	body, err := c.Stream(ctx, path)
 	if err != nil {
 		c.Close()
 		return nil, err
@@ -245,7 +283,7 @@ func (v *viewed) count(ctx context.Context, query string, want int) (wait func()
 				done <- fmt.Errorf("the watch ended after %d of %d objects: %w", seen, want, err)
 				return
 			}
-			if strings.Contains(line, `"ADDED"`) {
+			if strings.Contains(line, text) {
 				seen++
 			}
 		}
