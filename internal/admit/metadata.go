@@ -15,6 +15,7 @@ import (
 var computed = []string{
 	"kcp.io/path", "core.kcp.io/shard", "kcp.io/undecodable",
 	"internal.tenancy.kcp.io/type", "internal.tenancy.kcp.io/cluster", "internal.tenancy.kcp.io/shard", "internal.tenancy.kcp.io/mount-ca",
+	"internal.tenancy.kcp.io/checked-exports",
 }
 
 // Cluster sets the cluster annotation on every written object, so that omitting it changes

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,6 +38,8 @@ type WorkspaceTypes struct {
 	Root   func(cluster.Name) tenancy.Root
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
 	MayBind func(context.Context, user.Info, cluster.Name, apisv1alpha2.ExportReference) (bool, error)
+	// Resolve returns the cluster at a path, and whether there is one.
+	Resolve func(context.Context, string) (cluster.Name, bool)
 	// MayUse reports whether a user may create workspaces of a type.
 	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
 }
@@ -244,7 +247,7 @@ func (r Request) administrator() bool {
 func (w WorkspaceTypes) Rule() Rule {
 	return Rule{
 		Name: "tenancy.kcp.io/WorkspaceType",
-		Mutate: func(_ context.Context, r Request) error {
+		Mutate: func(ctx context.Context, r Request) error {
 			o := r.Object()
 			if o == nil || !r.Is(workspaceTypes) || r.GetSubresource() != "" {
 				return nil
@@ -254,6 +257,9 @@ func (w WorkspaceTypes) Rule() Rule {
 				annotations = map[string]string{}
 			}
 			annotations[core.PathAnnotation] = string(w.PathOf(r.Cluster))
+			if !r.Privileged() {
+				w.locate(ctx, r, annotations)
+			}
 			o.SetAnnotations(annotations)
 			return nil
 		},
@@ -341,15 +347,22 @@ func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec te
 	if n := len(spec.DefaultAPIBindings); n > tenancy.MaxDefaultBindings {
 		return r.Forbid(fmt.Errorf("spec.defaultAPIBindings has %d elements, and the limit is %d", n, tenancy.MaxDefaultBindings))
 	}
-	var old tenancyapi.WorkspaceType
-	if u, ok := r.GetOldObject().(*unstructured.Unstructured); ok && u != nil {
-		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &old) // of a broken type, all are new
+	if r.Privileged() {
+		return nil
 	}
+	old := typeIn(r.GetOldObject())
+	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExportsOf(r.Object().GetAnnotations())
 	for _, ref := range spec.DefaultAPIBindings {
-		if r.Privileged() || slices.Contains(old.Spec.DefaultAPIBindings, ref) {
+		key := tenancy.CheckedExport(ref)
+		if slices.Contains(old.Spec.DefaultAPIBindings, ref) {
+			if before[key] != now[key] { // by a webhook
+				return r.Forbid(fmt.Errorf("the annotation %s is kept by the system", tenancyapi.CheckedExportsAnnotation))
+			}
 			continue
 		}
-		ok, err := w.MayBind(ctx, r.GetUserInfo(), r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export})
+		// The check is of the cluster that is stored, whatever its path means later.
+		ok, err := w.MayBind(ctx, r.GetUserInfo(), r.Cluster, apisv1alpha2.ExportReference{Path: string(now[key]), Name: ref.Export})
+		ok = ok && (ref.Path == "") == (now[key] == "")
 		if err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
 		}
@@ -362,6 +375,39 @@ func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec te
 		}
 	}
 	return nil
+}
+
+// locate records the clusters of the exports in the default bindings of a type. Those of bindings
+// that the type already has stay.
+func (w WorkspaceTypes) locate(ctx context.Context, r Request, annotations map[string]string) {
+	old := typeIn(r.GetOldObject())
+	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExports{}
+	for _, ref := range typeIn(r.GetObject()).Spec.DefaultAPIBindings {
+		key := tenancy.CheckedExport(ref)
+		if slices.Contains(old.Spec.DefaultAPIBindings, ref) {
+			if at, ok := before[key]; ok {
+				now[key] = at
+			}
+		} else if at, ok := w.Resolve(ctx, ref.Path); ok && ref.Path != "" {
+			now[key] = at
+		}
+	}
+	delete(annotations, tenancyapi.CheckedExportsAnnotation)
+	if len(now) > 0 {
+		text, _ := json.Marshal(now) // strings always encode
+		annotations[tenancyapi.CheckedExportsAnnotation] = string(text)
+	}
+}
+
+// typeIn returns the type in an object of a request. It is empty if the object is missing or broken,
+// so all that another one has is new.
+func typeIn(o runtime.Object) (t tenancyapi.WorkspaceType) {
+	if u, ok := o.(*unstructured.Unstructured); ok && u != nil {
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &t) != nil {
+			return tenancyapi.WorkspaceType{}
+		}
+	}
+	return t
 }
 
 // validateLabels refuses labels that are invalid, or that a type may not set.

@@ -38,12 +38,12 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 	if !a.binds() {
 		return nil
 	}
-	var refs []tenancyapi.APIExportReference
+	var refs []tenancy.DefaultExport
 	for _, b := range tenancy.BuiltIns() {
 		if err := a.export(ctx, b); err != nil {
 			return fmt.Errorf("export %s: %w", b.Name, err)
 		}
-		refs = append(refs, tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name})
+		refs = append(refs, tenancy.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
 	}
 	waits, err := a.Bind(ctx, cluster.Root, refs)
 	if err == nil && len(waits) > 0 {

@@ -55,12 +55,12 @@ func (r *readyExports) put(name ExportName, e *readyExport) {
 
 // New implements [tenancy.Defaults]. It reads nothing from etcd, except after a change of an
 // export.
-func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tenancyapi.APIExportReference) ([]store.Write, bool) {
+func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tenancy.DefaultExport) ([]store.Write, bool) {
 	var writes []store.Write
 	groups := map[string]bool{}
 	for _, ref := range exports {
 		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
-		if !ok {
+		if !ok || !ref.Allows(name.Cluster) {
 			return nil, false
 		}
 		ready := a.ready(name)
@@ -80,7 +80,7 @@ func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, expor
 			}
 			groups[group] = true
 		}
-		s := &settling{APIs: a, cluster: c, binding: newDefault(c, path, ref), at: metav1.Now().Rfc3339Copy()}
+		s := &settling{APIs: a, cluster: c, binding: newDefault(c, path, ref.APIExportReference), at: metav1.Now().Rfc3339Copy()}
 		s.binding.Status.APIExportClusterName = string(name.Cluster)
 		s.set(apisv1alpha2.APIExportValid)
 		s.binding.Spec.PermissionClaims = ready.export.accepted()
@@ -170,7 +170,7 @@ func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 
 // Bind implements [tenancy.Defaults]. A cluster that binds an export under another name needs no
 // other binding.
-func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancyapi.APIExportReference) ([]tenancy.Wait, error) {
+func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport) ([]tenancy.Wait, error) {
 	var waits []tenancy.Wait
 	for _, ref := range exports {
 		wait, err := a.bindDefault(ctx, c, ref)
@@ -184,8 +184,11 @@ func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancyapi.AP
 	return waits, nil
 }
 
-func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancyapi.APIExportReference) (*tenancy.Wait, error) {
+func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.DefaultExport) (*tenancy.Wait, error) {
 	name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+	if ok && !ref.Allows(name.Cluster) {
+		return &tenancy.Wait{Export: ref.Export, Missing: true, Message: fmt.Sprintf("the workspace %s is another one than when the WorkspaceType got its APIExport %s; remove the export from spec.defaultAPIBindings and add it again", ref.Path, ref.Export)}, nil
+	}
 	if ok {
 		_, ok = a.Exports.Get(name.Cluster, "", name.Name)
 	}
@@ -204,7 +207,7 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancyapi.A
 			return &tenancy.Wait{Export: ref.Export, Message: fmt.Sprintf("APIBinding %s is not bound; see its conditions", own)}, nil
 		}
 	}
-	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref)
+	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref.APIExportReference)
 	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
 		b.Spec.PermissionClaims = e.accepted()
 	}

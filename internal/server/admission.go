@@ -49,6 +49,14 @@ func (s *Server) admission() admit.Rules {
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
 		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind,
+		Resolve: func(ctx context.Context, path string) (cluster.Name, bool) {
+			p, err := cluster.ParsePath(path)
+			if err != nil {
+				return "", false
+			}
+			at, missing := s.tree.Resolve(ctx, p)
+			return at, missing == ""
+		},
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {

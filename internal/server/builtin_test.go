@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -270,5 +271,51 @@ func TestResourcesByIdentity(t *testing.T) {
 	one.allow("mallory")
 	if _, err := at(t, one.server, cluster.All, as("mallory")).any.Resource(r).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a tenant lists all clusters by identity: %v", err)
+	}
+}
+
+// TestDefaultBindingsAreOfTheCheckedExport shows that a type gives its workspaces the export that
+// its author was allowed to bind, and not one that another provider puts at the same path later.
+func TestDefaultBindingsAreOfTheCheckedExport(t *testing.T) {
+	t.Parallel()
+	home, owner := newTenant(t), newTenant(t)
+	ada := owner.allow("ada")
+	provide := func() *tenant {
+		p := home.inside(home.create(workspaces, workspace("tools")))
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		p.create(apiExports, widgetExport("widgets", "v1"))
+		return p
+	}
+	entry := `{"export":"widgets","path":"` + string(home.name) + `:tools"}`
+	patch := func(patch string) *unstructured.Unstructured {
+		return must(ada.any.Resource(workspaceTypes).Patch(t.Context(), "shop", types.MergePatchType, []byte(patch), metav1.PatchOptions{}))(t)
+	}
+	first := provide()
+	first.exportFor("ada")
+	must(ada.any.Resource(workspaceTypes).Create(t.Context(), typeBinding("shop", "InitializeOnly", home.name+":tools"), metav1.CreateOptions{}))(t)
+	if ws := owner.create(workspaces, of("before", "", "shop")); text(ws, "status", "phase") != "Ready" {
+		t.Fatalf("the new workspace is %v", ws.Object["status"])
+	}
+	if err := home.any.Resource(workspaces).Delete(t.Context(), "tools", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	home.await(workspaces, "", "tools", gone)
+	second := provide()
+	forged := patch(`{"metadata":{"annotations":{"internal.tenancy.kcp.io/checked-exports":"{}"}},"spec":{"additionalWorkspaceLabels":{"a":"b"}}}`)
+	if got := forged.GetAnnotations()["internal.tenancy.kcp.io/checked-exports"]; !strings.Contains(got, string(first.name)) {
+		t.Errorf("the checked exports can be changed: %s", got)
+	}
+	in := owner.inside(owner.create(workspaces, of("after", "", "shop")))
+	lc := in.await(logicalClusters, "", "cluster", func(o *unstructured.Unstructured) bool {
+		return conditionOf(o, "APIBindingsInitialized") == "False APIBindingErrors"
+	})
+	if got := fmt.Sprint(lc.Object["status"]); !strings.Contains(got, "another one than when") {
+		t.Errorf("the workspace waits: %s", got)
+	}
+	patch(`{"spec":{"defaultAPIBindings":[]}}`)
+	second.exportFor("ada")
+	patch(`{"spec":{"defaultAPIBindings":[` + entry + `]}}`)
+	if ws := owner.create(workspaces, of("checked", "", "shop")); text(ws, "status", "phase") != "Ready" {
+		t.Errorf("after the entry was added again, the new workspace is %v", ws.Object["status"])
 	}
 }

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,10 +34,10 @@ const maxReported = 4
 type Defaults interface {
 	// New returns the bindings of a new cluster at a path. It returns ok false if some cannot be
 	// bound yet.
-	New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tenancyapi.APIExportReference) (made []store.Write, ok bool)
+	New(ctx context.Context, c cluster.Name, path cluster.Path, exports []DefaultExport) (made []store.Write, ok bool)
 	// Bind makes the missing bindings of an existing cluster. It returns what some of them wait
 	// for, empty if all are bound.
-	Bind(ctx context.Context, c cluster.Name, exports []tenancyapi.APIExportReference) (waits []Wait, err error)
+	Bind(ctx context.Context, c cluster.Name, exports []DefaultExport) (waits []Wait, err error)
 }
 
 // A Wait is the reason for which a default binding is not bound.
@@ -47,34 +48,70 @@ type Wait struct {
 	Message string
 }
 
-// A defaultExport is an entry in the default bindings of a type. Its path is set.
-type defaultExport struct {
+// A DefaultExport is an entry in the default bindings of a type. Its path is set.
+type DefaultExport struct {
 	tenancyapi.APIExportReference
+	// From are the clusters that the path led to when the authors of the entry were allowed to bind
+	// the export. Any cluster is fine if it is empty.
+	From []cluster.Name
+}
+
+// Allows reports whether the export may be that of a cluster.
+func (d DefaultExport) Allows(c cluster.Name) bool {
+	return len(d.From) == 0 || slices.Contains(d.From, c)
+}
+
+type defaultExport struct {
+	DefaultExport
 	maintained bool
 }
+
+// CheckedExports are the clusters of exports that the author of a WorkspaceType may bind, by the
+// paths and names of the exports.
+type CheckedExports map[string]cluster.Name
+
+// CheckedExportsOf reads the annotation of a WorkspaceType.
+func CheckedExportsOf(annotations map[string]string) CheckedExports {
+	var c CheckedExports
+	if json.Unmarshal([]byte(annotations[tenancyapi.CheckedExportsAnnotation]), &c) != nil {
+		return nil
+	}
+	return c
+}
+
+// CheckedExport returns the key of an export in [CheckedExports].
+func CheckedExport(ref tenancyapi.APIExportReference) string { return ref.Path + ":" + ref.Export }
 
 // addDefaults adds the default bindings of one of the types of a template.
 func (t *Template) addDefaults(of Type, path cluster.Path) {
 	maintained := of.Spec.DefaultAPIBindingLifecycle != nil && *of.Spec.DefaultAPIBindingLifecycle == tenancyapi.Maintain
 	for _, ref := range of.Spec.DefaultAPIBindings {
-		if ref.Path == "" {
-			ref.Path = string(path)
+		d := DefaultExport{APIExportReference: ref}
+		if from, ok := of.checked[CheckedExport(ref)]; ok {
+			d.From = []cluster.Name{from}
 		}
-		i := slices.IndexFunc(t.defaults, func(d defaultExport) bool { return d.APIExportReference == ref })
+		if d.Path == "" {
+			d.Path, d.From = string(path), []cluster.Name{of.Cluster}
+		}
+		i := slices.IndexFunc(t.defaults, func(other defaultExport) bool { return other.APIExportReference == d.APIExportReference })
 		if i < 0 {
-			t.defaults = append(t.defaults, defaultExport{ref, maintained})
-		} else if maintained {
-			t.defaults[i].maintained = true
+			t.defaults = append(t.defaults, defaultExport{d, maintained})
+			continue
+		}
+		same := &t.defaults[i]
+		same.maintained = same.maintained || maintained
+		if same.From = append(same.From, d.From...); len(d.From) == 0 {
+			same.From = nil // any author's right is enough
 		}
 	}
 }
 
 // exports returns the default bindings of a template, or only those that are maintained.
-func (t *Template) exports(maintained bool) []tenancyapi.APIExportReference {
-	var all []tenancyapi.APIExportReference
+func (t *Template) exports(maintained bool) []DefaultExport {
+	var all []DefaultExport
 	for _, d := range t.defaults {
 		if d.maintained || !maintained {
-			all = append(all, d.APIExportReference)
+			all = append(all, d.DefaultExport)
 		}
 	}
 	return all
@@ -178,8 +215,8 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	exports := t.exports(!first)
 	if first && w.Store.Feed().Ledger().Objects(c, w.Resource)+w.Store.Feed().Ledger().Objects(c, w.TypeResource) > 0 {
 		for _, ref := range everywhere() { // its kinds were served without a binding by an older server
-			if !slices.Contains(exports, ref) {
-				exports = append(exports, ref)
+			if !slices.ContainsFunc(exports, func(d DefaultExport) bool { return d.APIExportReference == ref }) {
+				exports = append(exports, DefaultExport{APIExportReference: ref})
 			}
 		}
 	}

@@ -39,6 +39,7 @@ type Type struct {
 // typeContent is the part of a type that workspaces depend on. It is never modified.
 type typeContent struct {
 	Spec     tenancyapi.WorkspaceTypeSpec
+	checked  CheckedExports
 	staleURL bool // see [Types.StaleURL]
 	boundary bool // see [Tree.Tenant]
 }
@@ -79,7 +80,7 @@ func NewTypes(s *store.Store, types keys.Resource, tree *Tree, baseURL string) *
 		table: feed.NewCustomTable(s.Feed(), types, func(t *typeForm) (*typeContent, error) {
 			views := t.Status.VirtualWorkspaces
 			stale := len(views) == 0 || !strings.HasPrefix(views[0].URL, baseURL+"/services/")
-			return &typeContent{t.Spec, stale, isBoundary(t.Metadata.Annotations)}, nil
+			return &typeContent{t.Spec, CheckedExportsOf(t.Metadata.Annotations), stale, isBoundary(t.Metadata.Annotations)}, nil
 		}),
 	}
 	tree.boundary = all.Boundary

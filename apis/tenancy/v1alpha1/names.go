@@ -34,6 +34,10 @@ const (
 	// of the workspace, joined with a colon, as in "root:universal".
 	TypeAnnotation = "internal.tenancy.kcp.io/type"
 
+	// CheckedExportsAnnotation on a WorkspaceType has, as JSON, the logical cluster of each export in
+	// spec.defaultAPIBindings that its author was allowed to bind, by "<path>:<name>".
+	CheckedExportsAnnotation = "internal.tenancy.kcp.io/checked-exports"
+
 	// TenantAnnotation is "true" on WorkspaceTypes in the root workspace whose
 	// workspaces have limits of their own wherever they are, and do not share those of
 	// the workspace that they are in. Only administrators of the server may set it.
