@@ -329,3 +329,15 @@ func (w *Work) End() {
 
 // Ended returns a channel that is closed when the work has ended.
 func (w *Work) Ended() <-chan struct{} { return w.ended }
+
+// Branch returns a context with a work of its own, for a watch that is a part of the request of
+// ctx. It counts for the same tenant until end is called. An error is a Status for the client.
+func Branch(ctx context.Context) (_ context.Context, end func(), err error) {
+	tenant := From(ctx).Tenant()
+	if tenant == "" {
+		return ctx, func() {}, nil
+	}
+	w := From(ctx).shares.Begin()
+	w.For(tenant)
+	return With(ctx, w), w.End, w.Watch()
+}

@@ -28,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/view"
 )
 
 // chain wraps the API handler with the filters of a request, from the innermost to the
@@ -84,7 +85,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = genericapifilters.WithLatencyTrackers(h)
 	h = routine.WithRoutine(h, c.LongRunningFunc)
 	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup) // watches are served after all filters inside this one have returned
-	h = genericapifilters.WithRequestInfo(edge.WithoutWildcardGets(h), c.RequestInfoResolver)
+	h = genericapifilters.WithRequestInfo(edge.WithoutWildcardGets(h), view.Watches{RequestInfoResolver: c.RequestInfoResolver})
 	h = genericapifilters.WithRequestReceivedTimestamp(h)
 	h = genericfilters.WithPanicRecovery(logs.WithPanics(h), c.RequestInfoResolver) // counts aborted requests
 	return s.located(h, recorded)

@@ -23,6 +23,7 @@ import (
 	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/view"
 )
 
@@ -37,6 +38,7 @@ func (s *Server) newViews() (*view.Views, error) {
 	})
 	s.exports = view.NewExports(view.ExportsConfig{
 		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Epoch:   func() values.Epoch { return s.store.Epoch() },
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Limit: func(ctx context.Context, at cluster.Name, a authorizer.Attributes) (bool, error) {
 			return s.authz.Limits(ctx, at, a)

@@ -25,6 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // ExportsConfig holds the dependencies of [Exports]. All fields are required.
@@ -39,6 +40,8 @@ type ExportsConfig struct {
 	// Discovery describes the resources of a view: those of a shape, and claimed ones with the
 	// verbs that are claimed.
 	Discovery func(ctx context.Context, of *serve.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error)
+	// Epoch returns the epoch of resource versions.
+	Epoch func() values.Epoch
 	// Limit reports whether RBAC in the cluster of an export lets a user make a request for its
 	// resources.
 	Limit func(ctx context.Context, export cluster.Name, a authorizer.Attributes) (bool, error)
@@ -98,6 +101,9 @@ func newRequest(home, id, at, path string) *Request {
 
 // Plan implements [View].
 func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
+	if r.together() {
+		return v.together(req, r)
+	}
 	ctx := req.Context()
 	u, known := request.UserFrom(ctx)
 	info, ok := request.RequestInfoFrom(ctx)

@@ -71,6 +71,8 @@ type Plan struct {
 	Query url.Values
 	// Page answers the request, instead of the server.
 	Page http.Handler
+	// together is a watch of several kinds, which answers the request instead of the server.
+	together *together
 	// Context returns the context to serve the request in. Nil keeps the context.
 	Context func(context.Context) (_ context.Context, done func())
 }
@@ -209,33 +211,38 @@ func (v *Views) Enter(next http.Handler) http.Handler {
 		switch {
 		case !ok:
 			next.ServeHTTP(w, req)
-			return
 		case !planned:
 			v.refuse(w, req, apierrors.NewInternalError(errors.New("a request for a view that nobody decided on")))
-			return
 		case p.Page != nil:
 			p.Page.ServeHTTP(w, req)
-			return
+		case p.together != nil:
+			p.together.serve(w, req, func(w http.ResponseWriter, req *http.Request, one part) { enter(w, req, one.of, one.plan, next) })
+		default:
+			enter(w, req, r, p, next)
 		}
-		ctx = request.WithUser(cluster.With(ctx, r.Cluster), p.User)
-		if p.Context != nil {
-			var done func()
-			ctx, done = p.Context(ctx)
-			defer func() { serve.WhenServed(ctx, done) }()
-		}
-		if p.Scope != nil {
-			scope, done := p.Scope()
-			ctx = store.WithScope(ctx, scope)
-			defer func() { serve.WhenServed(ctx, done) }()
-		}
-		inside := req.WithContext(ctx)
-		if p.Query != nil {
-			u := *req.URL
-			u.RawQuery = p.Query.Encode()
-			inside.URL, inside.RequestURI = &u, u.RequestURI()
-		}
-		next.ServeHTTP(w, inside)
 	})
+}
+
+// enter passes a request for a view to next, as it was planned.
+func enter(w http.ResponseWriter, req *http.Request, r *Request, p *Plan, next http.Handler) {
+	ctx := request.WithUser(cluster.With(req.Context(), r.Cluster), p.User)
+	if p.Context != nil {
+		var done func()
+		ctx, done = p.Context(ctx)
+		defer func() { serve.WhenServed(ctx, done) }()
+	}
+	if p.Scope != nil {
+		scope, done := p.Scope()
+		ctx = store.WithScope(ctx, scope)
+		defer func() { serve.WhenServed(ctx, done) }()
+	}
+	inside := req.WithContext(ctx)
+	if p.Query != nil {
+		u := *req.URL
+		u.RawQuery = p.Query.Encode()
+		inside.URL, inside.RequestURI = &u, u.RequestURI()
+	}
+	next.ServeHTTP(w, inside)
 }
 
 func (v *Views) refuse(w http.ResponseWriter, req *http.Request, err error) {

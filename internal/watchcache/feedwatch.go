@@ -56,6 +56,9 @@ type feedWatch struct {
 	members *feed.SetCursor // at the changes of scope that the reader has
 	cursor  int64           // the reader has every selected change up to it
 	missed  int64           // changes up to it come from the history of etcd
+
+	pace *Pace // nil if nothing is asked
+	told int64 // revision of the last bookmark
 }
 
 // Watch implements [storage.Interface].
@@ -78,7 +81,7 @@ func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions)
 	}
 	resource := s.resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), pace: paceOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))
@@ -163,7 +166,12 @@ func (w *feedWatch) follow() {
 		ending = w.of().final.begun
 	}
 	for changed := w.scopeChanged(); w.upToDate(); changed = w.scopeChanged() {
+		asked, ok := w.report()
+		if !ok {
+			return
+		}
 		select {
+		case <-asked:
 		case <-w.sub.More():
 		case <-changed:
 		case <-ending:
@@ -226,6 +234,7 @@ func (w *feedWatch) end() {
 }
 
 func (w *feedWatch) bookmark(rev int64, annotations map[string]string) bool {
+	w.told = rev
 	r := &raw{}
 	r.ResourceVersion, r.Annotations = w.of().store.ResourceVersion(rev), annotations
 	return w.give(watch.Bookmark, r)

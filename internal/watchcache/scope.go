@@ -110,6 +110,9 @@ func (w *feedWatch) rescope(rev int64) bool {
 		return w.fail(expired(w.cursor))
 	}
 	for i, c := range changes {
+		if w.pace != nil && c.Revision-1 > w.told && !w.bookmark(c.Revision-1, nil) {
+			return false // the objects that follow may have much older revisions
+		}
 		last, ok := w.cross(c)
 		if !ok {
 			return false

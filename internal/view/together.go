@@ -1,0 +1,184 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/routine"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/watchcache"
+)
+
+const (
+	// watchPath is the path in a view at which several kinds are watched together.
+	watchPath = "/watch"
+	// mostTogether is how many kinds can be watched together.
+	mostTogether = 32
+)
+
+// infos reads the paths of resources, as the server does.
+var infos = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// Watches resolves requests for several kinds together as watches: the server gives them no time
+// limit, and serves them after its filters have returned.
+type Watches struct{ request.RequestInfoResolver }
+
+// NewRequestInfo implements [request.RequestInfoResolver].
+func (w Watches) NewRequestInfo(req *http.Request) (*request.RequestInfo, error) {
+	info, err := w.RequestInfoResolver.NewRequestInfo(req)
+	if r, ok := From(req.Context()); ok && err == nil && r.together() && info.Verb == "get" {
+		info.Verb = "watch"
+	}
+	return info, err
+}
+
+func (r *Request) together() bool {
+	_, ok := r.view.(*Exports)
+	return ok && r.Path == watchPath && r.Cluster == cluster.All
+}
+
+// A together is a watch of several kinds in one response. Each kind has a watch of its own, which
+// is planned, limited and served as any other.
+type together struct {
+	parts []part
+	// from is the revision to begin with; 0 begins with the existing objects.
+	from int64
+	config
+}
+
+type config struct {
+	revision        func(resourceVersion string) (int64, error)
+	resourceVersion func(int64) string
+}
+
+// A part is the watch of one kind.
+type part struct {
+	request *http.Request
+	of      *Request
+	plan    *Plan
+}
+
+// together plans a watch of several kinds in all clusters.
+func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
+	query := req.URL.Query()
+	for name := range query {
+		if !slices.Contains([]string{"resource", "resourceVersion", "timeoutSeconds"}, name) {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("a watch of several kinds has no parameter %q: it has resource, resourceVersion and timeoutSeconds", name))
+		}
+	}
+	kinds := query["resource"]
+	switch {
+	case req.Method != http.MethodGet:
+		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "watch"}, req.Method)
+	case len(kinds) == 0:
+		return nil, apierrors.NewBadRequest("name what to watch, as in ?resource=v1/configmaps&resource=example.com/v1/widgets")
+	case len(kinds) > mostTogether:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", mostTogether))
+	}
+	epoch := v.config.Epoch()
+	t := &together{config: config{epoch.Revision, epoch.Of}}
+	if given := query.Get("resourceVersion"); given != "" && given != "0" {
+		from, err := epoch.Revision(given)
+		if storage.IsInvalidError(err) {
+			err = apierrors.NewBadRequest(err.Error())
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.from = from
+	}
+	query.Del("resource")
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	p := &Plan{together: t}
+	for i, kind := range kinds {
+		if slices.Contains(kinds[:i], kind) {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("resource %q is there twice", kind))
+		}
+		one, err := v.part(req, r, kind, query)
+		if err != nil {
+			return nil, err
+		}
+		t.parts = append(t.parts, one)
+		p.User, p.Reason = one.plan.User, one.plan.Reason
+	}
+	return p, nil
+}
+
+// part plans the watch of one kind, such as "example.com/v1/widgets".
+func (v *Exports) part(req *http.Request, r *Request, kind string, query url.Values) (part, error) {
+	words := strings.Split(kind, "/")
+	if len(words) < 2 || len(words) > 3 || slices.Contains(words, "") {
+		return part{}, apierrors.NewBadRequest(fmt.Sprintf("resource %q is not of the form <group>/<version>/<plural>, or <version>/<plural> in the core group", kind))
+	}
+	path := "/apis/" + kind
+	if len(words) == 2 {
+		path = "/api/" + kind
+	}
+	inside := req.Clone(req.Context())
+	inside.Header = http.Header{"Accept": {"application/json"}}
+	inside.URL = &url.URL{Path: path, RawQuery: query.Encode()}
+	inside.RequestURI = inside.URL.RequestURI()
+	info, err := infos.NewRequestInfo(inside)
+	if err != nil || !info.IsResourceRequest || info.Verb != "watch" || info.Name != "" {
+		return part{}, apierrors.NewBadRequest(fmt.Sprintf("resource %q cannot be watched", kind))
+	}
+	inside = inside.WithContext(request.WithRequestInfo(req.Context(), info))
+	of := *r
+	of.Path = path
+	plan, err := v.Plan(inside, &of)
+	return part{inside, &of, plan}, err
+}
+
+// serve answers the request. As any watch, it goes on after the filters of the request have
+// returned. next serves the watch of one kind.
+func (t *together) serve(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {
+	task := routine.TaskFrom(req.Context())
+	if task == nil {
+		t.run(w, req, next)
+		return
+	}
+	task.Func = func() { t.run(w, req, next) }
+}
+
+func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {
+	pace := watchcache.NewPace()
+	m := newMerge(w, t, pace)
+	ctx, cancel := context.WithCancel(req.Context())
+	defer m.running.Wait()
+	defer cancel()
+	m.ended = ctx.Done()
+	open := func(p part) (*http.Response, error) {
+		transport := inprocess.Transport{User: p.plan.User, Stop: ctx, Running: &m.running, Grace: time.Millisecond,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, inside *http.Request) {
+				ctx, end, err := fair.Branch(inside.Context())
+				defer end()
+				if err != nil {
+					fail(w, err)
+					return
+				}
+				ctx = watchcache.WithPace(routine.WithTask(ctx, nil), pace)
+				info, _ := request.RequestInfoFrom(p.request.Context())
+				next(w, inside.WithContext(request.WithRequestInfo(ctx, info)), p)
+			}),
+		}
+		return transport.RoundTrip(p.request.WithContext(ctx))
+	}
+	if err := m.run(t.parts, open); err != nil && !errors.Is(err, errEnded) && ctx.Err() == nil {
+		m.fail(err)
+	}
+}
