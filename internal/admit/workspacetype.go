@@ -38,8 +38,9 @@ type WorkspaceTypes struct {
 	Root   func(cluster.Name) tenancy.Root
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
 	MayBind func(context.Context, user.Info, cluster.Name, apisv1alpha2.ExportReference) (bool, error)
-	// Resolve returns the cluster at a path, and whether there is one.
-	Resolve func(context.Context, string) (cluster.Name, bool)
+	// Locate returns the cluster of the export that a reference in a cluster means, and whether
+	// there is one.
+	Locate func(context.Context, cluster.Name, apisv1alpha2.ExportReference) (cluster.Name, bool)
 	// MayUse reports whether a user may create workspaces of a type.
 	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
 }
@@ -388,7 +389,7 @@ func (w WorkspaceTypes) locate(ctx context.Context, r Request, annotations map[s
 			if at, ok := before[key]; ok {
 				now[key] = at
 			}
-		} else if at, ok := w.Resolve(ctx, ref.Path); ok && ref.Path != "" {
+		} else if at, ok := w.Locate(ctx, r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export}); ok && ref.Path != "" {
 			now[key] = at
 		}
 	}

@@ -48,15 +48,7 @@ func (s *Server) admission() admit.Rules {
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
-		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind,
-		Resolve: func(ctx context.Context, path string) (cluster.Name, bool) {
-			p, err := cluster.ParsePath(path)
-			if err != nil {
-				return "", false
-			}
-			at, missing := s.tree.Resolve(ctx, p)
-			return at, missing == ""
-		},
+		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind, Locate: s.locate,
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
@@ -140,6 +132,13 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 	}
 	_, found := s.apis.Exports.Get(export.Cluster, "", export.Name)
 	return found, nil
+}
+
+// locate returns the cluster that a reference to an export in cluster c means, and whether there is
+// one.
+func (s *Server) locate(ctx context.Context, c cluster.Name, ref apisv1alpha2.ExportReference) (cluster.Name, bool) {
+	name, ok := s.apis.Locate(ctx, c, ref.Path, ref.Name)
+	return name.Cluster, ok
 }
 
 // mayDo reports whether a user may do a verb with all objects of a resource in a cluster.

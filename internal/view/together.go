@@ -30,9 +30,6 @@ const (
 	mostTogether = 32
 )
 
-// infos reads the paths of resources, as the server does.
-var infos = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
-
 // Watches resolves requests for several kinds together as watches: the server gives them no time
 // limit, and serves them after its filters have returned.
 type Watches struct{ request.RequestInfoResolver }
@@ -133,7 +130,8 @@ func (v *Exports) part(req *http.Request, r *Request, kind string, query url.Val
 	inside.Header = http.Header{"Accept": {"application/json"}}
 	inside.URL = &url.URL{Path: path, RawQuery: query.Encode()}
 	inside.RequestURI = inside.URL.RequestURI()
-	info, err := infos.NewRequestInfo(inside)
+	paths := request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	info, err := paths.NewRequestInfo(inside)
 	if err != nil || !info.IsResourceRequest || info.Verb != "watch" || info.Name != "" {
 		return part{}, apierrors.NewBadRequest(fmt.Sprintf("resource %q cannot be watched", kind))
 	}
