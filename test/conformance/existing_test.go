@@ -8,7 +8,7 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// The typed clients of the existing kcp, its cluster-aware informers and its provider for
+// The typed clients of the existing kcp, its cluster-aware informers and its providers for
 // multicluster-runtime, unmodified, work with this server. Their build takes minutes, so the test
 // runs only in the long form.
 func TestExistingClients(t *testing.T) {

@@ -1,5 +1,5 @@
 // Command existing uses the libraries of the existing kcp, unchanged, as its clients do: the
-// typed clients and cluster-aware informers of its sdk, and its provider for
+// typed clients and cluster-aware informers of its sdk, and its providers for
 // multicluster-runtime. It takes the kubeconfig of a new server, prints a line for each step, and
 // ends with 1 at the first failure.
 package main
@@ -33,7 +33,7 @@ func run() error {
 		return err
 	}
 	cfg.QPS = -1
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for _, step := range []struct {
 		name string
@@ -46,6 +46,7 @@ func run() error {
 		{"bind", bind},
 		{"other kinds", others},
 		{"provider", provide},
+		{"initializer", initialize},
 	} {
 		if err := step.do(ctx, cfg); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)

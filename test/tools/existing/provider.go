@@ -8,8 +8,11 @@ import (
 
 	kcpclient "github.com/kcp-dev/apimachinery/v2/pkg/client"
 	"github.com/kcp-dev/multicluster-provider/apiexport"
+	"github.com/kcp-dev/multicluster-provider/initializingworkspaces"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	kcpcorev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	"github.com/kcp-dev/sdk/apis/tenancy/initialization"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	kcpcluster "github.com/kcp-dev/sdk/client/clientset/versioned/cluster"
 	corev1 "k8s.io/api/core/v1"
@@ -94,6 +97,91 @@ func provide(ctx context.Context, cfg *rest.Config) error {
 		_, err := mgr.GetCluster(ctx, name)
 		return err != nil, nil
 	})
+}
+
+// initialize runs a controller for the workspaces of a type while these are initialized. It creates
+// a ConfigMap in each, and lets it be Ready.
+func initialize(ctx context.Context, cfg *rest.Config) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer cancel()
+	at := kcpclient.SetCluster(rest.CopyConfig(cfg), provider)
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kcpcorev1alpha1.AddToScheme, tenancyv1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return err
+		}
+	}
+	clusters, err := initializingworkspaces.New(at, "shop", initializingworkspaces.Options{Scheme: s})
+	if err != nil {
+		return err
+	}
+	mgr, err := mcmanager.New(at, clusters, ctrl.Options{Scheme: s, Metrics: server.Options{BindAddress: "0"}})
+	if err != nil {
+		return err
+	}
+	if err := mcbuilder.ControllerManagedBy(mgr).Named("shops").For(&kcpcorev1alpha1.LogicalCluster{}).Complete(mcreconcile.Func(
+		func(ctx context.Context, req mcreconcile.Request) (ctrl.Result, error) {
+			cluster, err := mgr.GetCluster(ctx, req.ClusterName)
+			if err != nil {
+				return ctrl.Result{}, err
+			}
+			return ctrl.Result{}, open(ctx, cluster.GetClient(), req)
+		})); err != nil {
+		return err
+	}
+	wait.Go(func() {
+		if err := mgr.Start(ctx); err != nil {
+			fmt.Println("the manager:", err)
+		}
+	})
+	typed, err := kcpcluster.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	in := typed.Cluster(provider).TenancyV1alpha1().Workspaces()
+	if _, err := in.Create(ctx, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "branch"}, Spec: tenancyv1alpha1.WorkspaceSpec{
+		Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "shop", Path: provider.String()},
+	}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := eventually(ctx, func(ctx context.Context) (bool, error) {
+		ws, err := in.Get(ctx, "branch", metav1.GetOptions{})
+		return err == nil && ws.Status.Phase == kcpcorev1alpha1.LogicalClusterPhaseReady, err
+	}); err != nil {
+		return err
+	}
+	c, err := dynamic.NewForConfig(kcpclient.SetCluster(rest.CopyConfig(cfg), provider.Join("branch")))
+	if err != nil {
+		return err
+	}
+	_, err = c.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("default").Get(ctx, "opened", metav1.GetOptions{})
+	return err
+}
+
+// open creates the ConfigMap of a workspace, and removes the initializer.
+func open(ctx context.Context, c client.Client, req mcreconcile.Request) error {
+	lc := &kcpcorev1alpha1.LogicalCluster{}
+	if err := c.Get(ctx, req.NamespacedName, lc); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var own kcpcorev1alpha1.LogicalClusterInitializer
+	for _, i := range lc.Status.Initializers {
+		if strings.HasSuffix(string(i), ":shop") {
+			own = i
+		}
+	}
+	if own == "" {
+		return nil
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "opened"}}
+	if err := c.Create(ctx, cm); client.IgnoreAlreadyExists(err) != nil {
+		return err
+	}
+	before := lc.DeepCopy()
+	lc.Status.Initializers = initialization.EnsureInitializerAbsent(own, lc.Status.Initializers)
+	return c.Status().Patch(ctx, lc, client.MergeFrom(before))
 }
 
 // use creates a Widget in a workspace and waits for what the controller makes of it.

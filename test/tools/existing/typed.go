@@ -272,6 +272,7 @@ func others(ctx context.Context, cfg *rest.Config) error {
 		ObjectMeta: metav1.ObjectMeta{Name: "shop"},
 		Spec: tenancyv1alpha1.WorkspaceTypeSpec{
 			Initializer:        true,
+			Extend:             tenancyv1alpha1.WorkspaceTypeExtension{With: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "universal", Path: "root"}}},
 			DefaultAPIBindings: []tenancyv1alpha1.APIExportReference{{Path: provider.String(), Export: "widgets"}},
 		},
 	}, metav1.CreateOptions{}); err != nil {
