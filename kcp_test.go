@@ -209,7 +209,7 @@ func TestGroups(t *testing.T) {
 		names = append(names, g.Name)
 	}
 	slices.Sort(names)
-	if got, want := strings.Join(names, " "), " apis.kcp.io coordination.k8s.io core.kcp.io tenancy.kcp.io topology.kcp.io"; got != want {
+	if got, want := strings.Join(names, " "), " apis.kcp.io cache.kcp.io coordination.k8s.io core.kcp.io tenancy.kcp.io topology.kcp.io"; got != want {
 		t.Errorf("groups %q, want %q", got, want)
 	}
 	none := &kcp.Server{Groups: []string{"core", "nonsense.k8s.io"}, NoSync: true}

@@ -21,6 +21,8 @@ func Names() []string {
 		"apiexportrollouts.apis.kcp.io",
 		"apiexports.apis.kcp.io",
 		"apiresourceschemas.apis.kcp.io",
+		"clustercachedresourceendpointslices.cache.kcp.io",
+		"clustercachedresources.cache.kcp.io",
 		"logicalclusters.core.kcp.io",
 		"partitions.topology.kcp.io",
 		"partitionsets.topology.kcp.io",

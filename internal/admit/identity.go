@@ -13,9 +13,9 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// Identity protects the secret in the root workspace whose hash is part of the keys of
-// Workspaces. Without the secret the next start could not find any workspace. So not even
-// system:masters can delete or change it.
+// Identity protects the secrets in the root workspace whose hashes are part of the keys of
+// Workspaces and of the objects of other built-in exports. Without the secret of Workspaces the
+// next start could not find any workspace. So not even system:masters can delete or change them.
 func Identity() Rule {
 	secrets := corev1.Resource("secrets")
 	return Rule{Name: "kcp.io/Identity", Validate: func(_ context.Context, r Request) error {
@@ -26,16 +26,16 @@ func Identity() Rule {
 		ends := r.GetOperation() == admission.Delete
 		switch {
 		case ends && r.Is(namespaces) && old.GetName() == tenancy.ExportsNamespace:
-			return r.Forbid(errors.New("this namespace may not be deleted: workspaces are stored under the hash of a secret in it"))
-		case !r.Is(secrets) || old.GetNamespace() != tenancy.ExportsNamespace || old.GetName() != tenancy.Export:
+			return r.Forbid(errors.New("this namespace may not be deleted: objects of all workspaces are stored under the hashes of secrets in it"))
+		case !r.Is(secrets) || old.GetNamespace() != tenancy.ExportsNamespace || !tenancy.IsBuiltIn(r.Cluster, old.GetName()):
 			return nil
 		case ends:
-			return r.Forbid(errors.New("this secret may not be deleted: workspaces are stored under its hash"))
+			return r.Forbid(errors.New("this secret may not be deleted: objects of all workspaces are stored under its hash"))
 		}
 		before, ok := r.GetOldObject().(*core.Secret)
 		now, ok2 := r.GetObject().(*core.Secret)
 		if ok && ok2 && !bytes.Equal(before.Data[tenancy.IdentityKey], now.Data[tenancy.IdentityKey]) {
-			return r.Forbid(errors.New("the key of this secret may not be changed: workspaces are stored under its hash"))
+			return r.Forbid(errors.New("the key of this secret may not be changed: objects of all workspaces are stored under its hash"))
 		}
 		return nil
 	}}

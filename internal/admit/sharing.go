@@ -42,6 +42,11 @@ type Sharing struct {
 	MayBind func(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error)
 	// MayDo decides which claims a user may accept.
 	MayDo MayDo
+	// Locate returns the cluster at a path.
+	Locate func(ctx context.Context, path string) (cluster.Name, bool)
+	// Cached returns the name of the ClusterCachedResource of another name for a resource, "" if
+	// there is none.
+	Cached func(c cluster.Name, name string, gvr schema.GroupVersionResource) string
 	// BuiltIn reports whether every cluster has a resource without an APIBinding or definition.
 	BuiltIn func(schema.GroupResource) bool
 }
@@ -53,9 +58,11 @@ func (s Sharing) Rules() []Rule {
 		{Name: "tenancy.kcp.io/APIResourceSchema", Validate: s.schema},
 		{Name: "apis.kcp.io/APIConversion", Validate: s.conversion},
 		{Name: "apis.kcp.io/APIExportRollout", Validate: s.rollout},
-		{Name: "apis.kcp.io/APIExport", Mutate: s.path("apiexports"), Validate: s.export},
-		{Name: "apis.kcp.io/APIBinding", Mutate: s.path("apibindings"), Validate: s.binding},
+		{Name: "apis.kcp.io/APIExport", Mutate: s.path(sharingResource("apiexports")), Validate: s.export},
+		{Name: "apis.kcp.io/APIBinding", Mutate: s.path(sharingResource("apibindings")), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},
+		{Name: "apis.kcp.io/ClusterCachedResource", Mutate: s.path(cachedResources()), Validate: s.cached},
+		{Name: "cache.kcp.io/ClusterCachedResourceEndpointSlice", Validate: s.cachedSlice},
 		{Name: "topology.kcp.io/Partition", Validate: partitions},
 	}
 }
@@ -65,10 +72,10 @@ func sharingResource(plural string) schema.GroupResource {
 }
 
 // path sets the path of the cluster on objects of a resource.
-func (s Sharing) path(plural string) func(context.Context, Request) error {
+func (s Sharing) path(of schema.GroupResource) func(context.Context, Request) error {
 	return func(_ context.Context, r Request) error {
 		o := r.Object()
-		if o == nil || !r.Is(sharingResource(plural)) || r.GetSubresource() != "" {
+		if o == nil || !r.Is(of) || r.GetSubresource() != "" {
 			return nil
 		}
 		annotations := maps.Clone(o.GetAnnotations())
@@ -84,7 +91,12 @@ func (s Sharing) path(plural string) func(context.Context, Request) error {
 // wrote returns the new object of a request for a resource, nil if the rule has nothing to
 // check. Only the system writes the status.
 func wrote[T any](r Request, plural string) (*T, error) {
-	if !r.Is(sharingResource(plural)) || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {
+	return wroteOf[T](r, sharingResource(plural))
+}
+
+// wroteOf is wrote for a resource of any group.
+func wroteOf[T any](r Request, gr schema.GroupResource) (*T, error) {
+	if !r.Is(gr) || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {
 		return nil, nil
 	}
 	if r.GetSubresource() == "status" && !r.Privileged() {
@@ -187,8 +199,10 @@ func (s Sharing) export(_ context.Context, r Request) error {
 				GroupResource: schema.GroupResource{Group: x.Group, Resource: x.Name},
 			}.DefinitionName()))
 		}
-		if x.Storage.Virtual != nil {
-			return r.Forbid(fmt.Errorf("spec.resources[%d].storage.virtual must be unset: resources behind a virtual workspace are not served yet", i))
+		if v := x.Storage.Virtual; v != nil {
+			if err := s.reference(v.Reference); err != nil {
+				return r.Forbid(fmt.Errorf("spec.resources[%d].storage.virtual.reference: %w", i, err))
+			}
 		}
 	}
 	return s.asks(r, e.Spec.PermissionClaims)

@@ -9,11 +9,15 @@
 package bind
 
 import (
+	"net/http"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -26,7 +30,11 @@ type APIs struct {
 	// Exports has the exports of all clusters.
 	Exports *feed.Table[*Export]
 	// Slices has the APIExportEndpointSlices of all clusters.
-	Slices *feed.Table[Slice]
+	Slices *feed.Table[*Slice]
+	// Cached has the ClusterCachedResources of all clusters, and CachedSlices their endpoint
+	// slices.
+	Cached       *feed.Table[*Cached]
+	CachedSlices *feed.Table[*Slice]
 	// Partitions and PartitionSets are those of all clusters. Sets have only their name.
 	Partitions    *feed.Table[*Partition]
 	PartitionSets *feed.Table[struct{}]
@@ -35,10 +43,17 @@ type APIs struct {
 	// Bindings has the bindings of all clusters.
 	Bindings *Bindings
 
+	// Kinds are the resources of kinds of the server.
+	Kinds Kinds
+	// Remote returns a handler that proxies requests to a server that a tenant has chosen.
+	// Set it before the first request.
+	Remote func(tenant cluster.Name, what, url string, ca []byte) http.Handler
+
 	schemas     *schemas
 	defaults    readyExports
 	conversions *conversions
 	unions      unions
+	readers     *readers
 	store       *store.Store
 	definitions *serve.Definitions
 	workspaces  *tenancy.Workspaces
@@ -46,23 +61,30 @@ type APIs struct {
 
 // New returns the exports and bindings in a store, whose change feed must not have started.
 // The bindings become a source of the resolver, and creations of exports and bindings are
-// complete when they return.
-func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
+// complete when they return. identities has the identities of the built-in exports by name.
+func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces, identities map[string]string) *APIs {
 	rules := newConversions(s.Feed()) // before the bindings, which use it
+	kinds := kindsOf(identities)
 	a := &APIs{
-		Partitions:    feed.NewCustomTable(s.Feed(), PartitionResource(), partitionOf),
-		PartitionSets: feed.NewCustomTable(s.Feed(), PartitionSetResource(), func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
+		Partitions:    feed.NewCustomTable(s.Feed(), kinds.Partitions, partitionOf),
+		PartitionSets: feed.NewCustomTable(s.Feed(), kinds.PartitionSets, func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
+		Kinds:         kinds,
 		conversions:   rules,
 		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf),
+		Cached:   feed.NewCustomTable(s.Feed(), kinds.Cached, cachedOf), CachedSlices: feed.NewCustomTable(s.Feed(), kinds.CachedSlices, cachedSliceOf),
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, workspaces: w,
 	}
 	if a.binds() {
 		w.Defaults = a
 	}
+	a.Bindings.exported = a.exported
+	a.readers = newReaders(a)
 	s.Feed().Follow(conversionCauses{a.Bindings})
+	s.Feed().Follow(a.readers)
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))
+	s.OnCreate(kinds.Cached, a.createCached)
 	s.OnCreate(BindingResource(), inStorageVersion(BindingResource().GroupResource(), a.createBinding))
 	return a
 }
@@ -72,6 +94,24 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 func (a *APIs) OnUnused(f func(uid string)) {
 	a.Bindings.OnRelease(f)
 	a.schemas.deleted = f
+}
+
+// Kinds are the resources of kinds that are stored under the identities of built-in exports.
+type Kinds struct {
+	// Cached is that of ClusterCachedResources, and CachedSlices that of their endpoint slices.
+	Partitions, PartitionSets, Cached, CachedSlices keys.Resource
+}
+
+func kindsOf(identities map[string]string) Kinds {
+	of := func(group, plural, export string) keys.Resource {
+		return keys.CustomResource(schema.GroupResource{Group: group, Resource: plural}, identities[export])
+	}
+	return Kinds{
+		Partitions:    of(topology.GroupVersion.Group, "partitions", tenancy.TopologyExport),
+		PartitionSets: of(topology.GroupVersion.Group, "partitionsets", tenancy.TopologyExport),
+		Cached:        of(cacheapi.GroupVersion.Group, "clustercachedresources", tenancy.CacheExport),
+		CachedSlices:  of(cacheapi.GroupVersion.Group, "clustercachedresourceendpointslices", tenancy.CacheExport),
+	}
 }
 
 func resource(group, plural string) keys.Resource {

@@ -56,6 +56,8 @@ type Bound struct {
 	schema.GroupResource
 	// Schema is the name of the APIResourceSchema, UID its UID, and Identity that of the export.
 	Schema, UID, Identity string
+	// Virtual is true if the objects are not stored in the cluster.
+	Virtual bool
 }
 
 // Resource returns where the objects of the resource are stored.
@@ -70,6 +72,8 @@ type Bindings struct {
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
 	conversions *conversions
+	// exported returns where the objects of a virtual resource of an export are.
+	exported func(ExportName, schema.GroupResource) serve.Storage
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
@@ -244,8 +248,17 @@ func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, b
 		return serve.Found{}, false
 	}
 	content, evidence := b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+	content = content.In(b.storage(r.Export, bound))
 	evidence = append(evidence, serve.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
 	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
+}
+
+// storage returns where the objects of a bound resource are.
+func (b *Bindings) storage(e ExportName, bound Bound) serve.Storage {
+	if !bound.Virtual {
+		return serve.Stored
+	}
+	return b.exported(e, bound.GroupResource)
 }
 
 // All implements [serve.Source].
@@ -261,6 +274,7 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 			}
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
 				content, _ = b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+				content = content.In(b.storage(r.Export, bound))
 				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
 			}
 		}
@@ -289,7 +303,7 @@ func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (serve
 	most := ""
 	for _, s := range b.shared {
 		for _, bound := range s.Bound {
-			if bound.GroupResource != gr || bound.Identity != identity || s.Deleting {
+			if bound.GroupResource != gr || bound.Identity != identity || bound.Virtual || s.Deleting {
 				continue
 			}
 			if uses[bound.UID] += s.rows; uses[bound.UID] > uses[most] {
@@ -487,6 +501,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 			GroupResource: schema.GroupResource{Group: r.Group, Resource: r.Resource},
 			Schema:        unique.Make(r.Schema.Name).Value(),
 			UID:           unique.Make(r.Schema.UID).Value(), Identity: unique.Make(r.Schema.IdentityHash).Value(),
+			Virtual: len(r.StorageVersions) == 0,
 		})
 	}
 	return out, nil

@@ -43,6 +43,9 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 		if err := a.export(ctx, b); err != nil {
 			return fmt.Errorf("export %s: %w", b.Name, err)
 		}
+		if len(b.Kinds) == 0 {
+			continue
+		}
 		refs = append(refs, tenancy.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
 	}
 	waits, err := a.Bind(ctx, cluster.Root, refs)
@@ -95,11 +98,9 @@ func (a *APIs) export(ctx context.Context, b tenancy.BuiltIn) error {
 
 // storeExport stores a built-in export, with its identity and its APIExportEndpointSlice.
 func (a *APIs) storeExport(ctx context.Context, e *apisv1alpha2.APIExport, rev int64) error {
-	ref, key, err := a.identity(ctx, cluster.Root, e)
-	if err != nil {
+	if err := a.settleExport(ctx, cluster.Root, e); err != nil {
 		return err
 	}
-	settleIdentity(e, ref, key)
 	stored, err := values.Unstructured(e, apisv1alpha2.GroupVersion.WithKind("APIExport"))
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -34,6 +35,9 @@ func (a *APIs) Ending(c cluster.Name, name string) Ending {
 	delete(all, name)
 	maps.DeleteFunc(all, func(_ string, b *Binding) bool { return b.Deleting })
 	for _, r := range own.Bound {
+		if r.Virtual || tenancy.IsGiven(r.GroupResource) {
+			continue // it leaves no objects
+		}
 		var successors []string
 		has := false
 		for other, b := range all {
@@ -58,7 +62,7 @@ func (a *APIs) Ending(c cluster.Name, name string) Ending {
 // wants reports whether the export of a binding has a resource of an identity.
 func (a *APIs) wants(b *Binding, r Bound) bool {
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-	return ok && !b.Replaced && !e.Deleting && e.Identity == r.Identity && e.has(r.GroupResource)
+	return ok && !b.Replaced && !e.Deleting && e.Identity == r.Identity && e.has(r.GroupResource) && e.virtual(r.GroupResource) == nil
 }
 
 // TakeOver gives the resources of a binding that is being deleted to a successor. Both have them

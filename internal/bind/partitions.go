@@ -6,7 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
-	"github.com/unforked/kcp/internal/keys"
 )
 
 // A Partition is the decoded part of a Partition.
@@ -35,11 +34,3 @@ func partitionOf(p *topology.Partition) (*Partition, error) {
 
 // shards returns the labels of all shards.
 func (a *APIs) shards() []labels.Set { return []labels.Set{a.workspaces.Labels()} }
-
-// PartitionResource returns the resource of Partitions.
-func PartitionResource() keys.Resource { return resource(topology.GroupVersion.Group, "partitions") }
-
-// PartitionSetResource returns the resource of PartitionSets.
-func PartitionSetResource() keys.Resource {
-	return resource(topology.GroupVersion.Group, "partitionsets")
-}

@@ -27,7 +27,7 @@ import (
 // set.
 func (a *APIs) ReconcilePartitionSet(ctx context.Context, c cluster.Name, name string) error {
 	s := &topology.PartitionSet{}
-	rev, err := a.store.ReadInto(ctx, PartitionSetResource().Key(c, "", name), s)
+	rev, err := a.store.ReadInto(ctx, a.Kinds.PartitionSets.Key(c, "", name), s)
 	if err != nil || rev == 0 || s.DeletionTimestamp != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (a *APIs) ReconcilePartitionSet(ctx context.Context, c cluster.Name, name s
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: PartitionSetResource(), Cluster: c, Object: stored, Expect: rev}})
+	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.PartitionSets, Cluster: c, Object: stored, Expect: rev}})
 	return err
 }
 
@@ -128,7 +128,7 @@ func (a *APIs) makePartitions(ctx context.Context, c cluster.Name, s *topology.P
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		p := &topology.Partition{}
-		rev, err := a.store.ReadInto(ctx, PartitionResource().Key(c, "", name), p)
+		rev, err := a.store.ReadInto(ctx, a.Kinds.Partitions.Key(c, "", name), p)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (a *APIs) makePartitions(ctx context.Context, c cluster.Name, s *topology.P
 // deletePartition deletes a Partition, or marks it as deleted if it has finalizers.
 func (a *APIs) deletePartition(ctx context.Context, c cluster.Name, name string) error {
 	p := &topology.Partition{}
-	rev, err := a.store.ReadInto(ctx, PartitionResource().Key(c, "", name), p)
+	rev, err := a.store.ReadInto(ctx, a.Kinds.Partitions.Key(c, "", name), p)
 	if err != nil || rev == 0 || p.DeletionTimestamp != nil {
 		return err
 	}
@@ -170,6 +170,6 @@ func (a *APIs) putPartition(ctx context.Context, c cluster.Name, p *topology.Par
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: PartitionResource(), Cluster: c, Object: stored, Expect: rev, Delete: deleted}})
+	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Partitions, Cluster: c, Object: stored, Expect: rev, Delete: deleted}})
 	return err
 }

@@ -95,7 +95,7 @@ func (a *APIs) everySchema(e ExportName, r Exported) []Exported {
 	if rollout := a.rollout(e); rollout != nil {
 		for _, s := range slices.Backward(rollout.Stages) {
 			if name := s.Schemas[r.GroupResource]; name != "" {
-				all = append(all, Exported{r.GroupResource, name})
+				all = append(all, Exported{r.GroupResource, name, r.Virtual})
 			}
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
 // An invalidSchemaError means that a schema of an export is missing, or of another resource.
@@ -53,17 +54,9 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 			taken.conflicts = append(taken.conflicts, why)
 			continue
 		}
-		b := apisv1alpha2.BoundResource{
-			Group: r.Group, Resource: r.Resource,
-			Schema:          apisv1alpha2.BoundSchema{Name: now.Name, UID: string(now.UID), IdentityHash: e.Identity},
-			StorageVersions: []string{storageVersion(now)},
-		}
-		if i := slices.IndexFunc(before, func(b apisv1alpha2.BoundResource) bool { return b.Group == r.Group && b.Resource == r.Resource }); i >= 0 {
-			for _, v := range before[i].StorageVersions { // objects may still be stored in them
-				if !slices.Contains(b.StorageVersions, v) {
-					b.StorageVersions = append(b.StorageVersions, v)
-				}
-			}
+		b, err := boundTo(r, now, e.Identity, before)
+		if err != nil {
+			return nil, err
 		}
 		all = append(all, b)
 	}
@@ -76,6 +69,30 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 		}
 	}
 	return all, nil
+}
+
+// boundTo returns what a binding has of a resource of an export. before is what it had.
+func boundTo(r Exported, s *apisv1alpha1.APIResourceSchema, identity string, before []apisv1alpha2.BoundResource) (apisv1alpha2.BoundResource, error) {
+	b := apisv1alpha2.BoundResource{
+		Group: r.Group, Resource: r.Resource,
+		Schema: apisv1alpha2.BoundSchema{Name: s.Name, UID: string(s.UID), IdentityHash: identity},
+	}
+	if r.Virtual == nil {
+		b.StorageVersions = []string{storageVersion(s)}
+	}
+	i := slices.IndexFunc(before, func(b apisv1alpha2.BoundResource) bool { return b.Group == r.Group && b.Resource == r.Resource })
+	if i < 0 {
+		return b, nil
+	}
+	if len(before[i].StorageVersions) > 0 != (r.Virtual == nil) {
+		return b, &invalidSchemaError{fmt.Sprintf("the APIExport has another storage for %s than when it was bound; delete this APIBinding and create it again", r.GroupResource)}
+	}
+	for _, v := range before[i].StorageVersions { // objects may still be stored in them
+		if !slices.Contains(b.StorageVersions, v) {
+			b.StorageVersions = append(b.StorageVersions, v)
+		}
+	}
+	return b, nil
 }
 
 func storageVersion(s *apisv1alpha1.APIResourceSchema) string {
@@ -124,6 +141,9 @@ func (s *settling) conflict(r keys.Resource, spec apisv1alpha1.APIResourceSchema
 	if other, _ := s.Bindings.Owner(s.cluster, gr); other != "" {
 		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)
 	}
+	if tenancy.IsGiven(gr) {
+		return "" // the binding gives the cluster what it has
+	}
 	if why := s.definitions.NameConflict(s.cluster, spec.Group, spec.Names); why != "" {
 		return fmt.Sprintf("%s: %s%s", gr, why, s.holders(spec))
 	}
@@ -143,11 +163,14 @@ func (s *settling) holders(spec apisv1alpha1.APIResourceSchemaSpec) string {
 // Missing says why resources of an export have no schema that can be served.
 type Missing map[schema.GroupResource]string
 
-// Shape returns the resources of an export, and those that are missing.
+// Shape returns the resources of an export that consumers store, and those that are missing.
 func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Shape, Missing, error) {
 	var all []serve.Served
 	lacks := Missing{}
 	for _, r := range e.Resources {
+		if r.Virtual != nil {
+			continue // consumers have no objects of it
+		}
 		content, err := a.viewed(ctx, name, r)
 		var invalid *invalidSchemaError
 		switch {

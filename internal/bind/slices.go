@@ -14,7 +14,8 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// A Slice is the decoded part of an APIExportEndpointSlice.
+// A Slice is the decoded part of an APIExportEndpointSlice, or of a
+// ClusterCachedResourceEndpointSlice.
 type Slice struct {
 	// Path and Name are the reference to its export.
 	Path, Name string
@@ -22,10 +23,12 @@ type Slice struct {
 	Partition string
 	// Own is its own name.
 	Own string
+	// Cached is the name of its ClusterCachedResource, which is in the same cluster.
+	Cached string
 }
 
-func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (Slice, error) {
-	return Slice{s.Spec.APIExport.Path, s.Spec.APIExport.Name, s.Spec.Partition, s.Name}, nil
+func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (*Slice, error) {
+	return &Slice{Path: s.Spec.APIExport.Path, Name: s.Spec.APIExport.Name, Partition: s.Spec.Partition, Own: s.Name}, nil
 }
 
 // ViewPath returns the path of the virtual workspace of an export.
@@ -42,20 +45,7 @@ func (a *APIs) ReconcileSlice(ctx context.Context, c cluster.Name, name string) 
 		return err
 	}
 	before := s.DeepCopy()
-	valid := conditions.Condition{Type: apisv1alpha2.APIExportValid, Status: metav1.ConditionTrue}
-	ref := s.Spec.APIExport
-	export, located := a.Locate(ctx, c, ref.Path, ref.Name)
-	_, exists := a.Exports.Get(export.Cluster, "", export.Name)
-	s.Status.Endpoints = nil
-	selects := a.partition(c, s)
-	switch {
-	case !located || !exists:
-		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha2.APIExportNotFound
-		valid.Message = "there is no APIExport " + ref.Name + " at this path"
-	case selects && a.Bindings.Bound(export):
-		s.Status.Endpoints = []apisv1alpha1.Endpoint{{URL: a.workspaces.BaseURL + ViewPath(export)}}
-	}
-	s.Status.Conditions.Set(valid)
+	a.endpoints(ctx, c, endpoints{of: s.Spec.APIExport, partition: s.Spec.Partition, status: &s.Status, path: ViewPath})
 	if equality.Semantic.DeepEqual(before.Status, s.Status) {
 		return nil
 	}
@@ -67,24 +57,55 @@ func (a *APIs) ReconcileSlice(ctx context.Context, c cluster.Name, name string) 
 	return err
 }
 
+// endpoints are what the status of a slice depends on.
+type endpoints struct {
+	of        apisv1alpha2.ExportReference
+	partition string
+	status    *apisv1alpha1.APIExportEndpointSliceStatus
+	path      func(ExportName) string // of the virtual workspace
+}
+
+// endpoints sets the status of a slice.
+func (a *APIs) endpoints(ctx context.Context, c cluster.Name, of endpoints) {
+	valid := conditions.Condition{Type: apisv1alpha2.APIExportValid, Status: metav1.ConditionTrue}
+	export, located := a.Locate(ctx, c, of.of.Path, of.of.Name)
+	_, exists := a.Exports.Get(export.Cluster, "", export.Name)
+	of.status.Endpoints = nil
+	selects := a.partition(c, of.partition, of.status)
+	switch {
+	case !located || !exists:
+		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha2.APIExportNotFound
+		valid.Message = "there is no APIExport " + of.of.Name + " at this path"
+	case selects && a.Bindings.Bound(export):
+		of.status.Endpoints = []apisv1alpha1.Endpoint{{URL: a.workspaces.BaseURL + of.path(export)}}
+	}
+	of.status.Conditions.Set(valid)
+}
+
 // partition sets what the status of a slice says about its Partition. It reports whether the
 // Partition selects the shard of this server.
-func (a *APIs) partition(c cluster.Name, s *apisv1alpha1.APIExportEndpointSlice) bool {
+func (a *APIs) partition(c cluster.Name, name string, st *apisv1alpha1.APIExportEndpointSliceStatus) bool {
 	valid := conditions.Condition{Type: apisv1alpha1.PartitionValid, Status: metav1.ConditionTrue}
-	defer func() { s.Status.Conditions.Set(valid) }()
-	s.Status.ShardSelector = ""
-	if s.Spec.Partition == "" {
+	defer func() { st.Conditions.Set(valid) }()
+	st.ShardSelector = ""
+	if name == "" {
 		return true
 	}
-	p, ok := a.Partitions.Get(c, "", s.Spec.Partition)
+	p, ok := a.Partitions.Get(c, "", name)
 	if !ok || p.Selector == nil {
 		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha1.PartitionInvalidReference
-		valid.Message = "there is no Partition " + s.Spec.Partition + " in this workspace"
+		valid.Message = "there is no Partition " + name + " in this workspace"
 		if ok {
-			valid.Message = "the selector of the Partition " + s.Spec.Partition + " is invalid"
+			valid.Message = "the selector of the Partition " + name + " is invalid"
 		}
 		return false
 	}
-	s.Status.ShardSelector = p.Selector.String()
+	st.ShardSelector = p.Selector.String()
 	return p.Selector.Matches(a.workspaces.Labels())
+}
+
+// selects reports whether a Partition selects the shard of this server. No name selects all.
+func (a *APIs) selects(c cluster.Name, name string) bool {
+	p, ok := a.Partitions.Get(c, "", name)
+	return name == "" || ok && p.Selector != nil && p.Selector.Matches(a.workspaces.Labels())
 }

@@ -66,6 +66,8 @@ func All(d Deps) []control.Loop {
 		Rollouts(d),
 		BindingDeletion(d),
 		EndpointSlices(d),
+		CachedResources(d),
+		CachedEndpointSlices(d),
 		PartitionSets(d),
 		BoundDefinitions(d),
 		DefaultBindings(d),

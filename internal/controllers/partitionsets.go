@@ -37,9 +37,9 @@ func (f *partitionCauses) Reset() { clear(f.sets) }
 // Apply implements [feed.Follower].
 func (f *partitionCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
-	case bind.PartitionSetResource():
+	case f.apis.Kinds.PartitionSets:
 		f.put(keyOf(e.Key))
-	case bind.PartitionResource():
+	case f.apis.Kinds.Partitions:
 		f.owned(keyOf(e.Key))
 	}
 }

@@ -33,7 +33,7 @@ func (l RelayLimits) withDefaults() RelayLimits {
 
 // ErrBusy means that the limit of concurrent requests is reached, of the tenant or of
 // the server.
-var ErrBusy = errors.New("too many concurrent requests to mounted workspaces")
+var ErrBusy = errors.New("too many concurrent requests to outside servers")
 
 // A Redirected is the error for a response that is a redirect. It is not proxied,
 // because the client would send its credentials to the new URL.

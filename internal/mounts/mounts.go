@@ -1,5 +1,6 @@
-// Package mounts proxies requests to workspaces that another server serves. The other server
-// gets the user in headers and authorizes the request.
+// Package mounts proxies requests to servers that tenants choose: those of mounted workspaces, and
+// those with the objects of resources that are not stored here. The other server gets the user in
+// headers and authorizes the request.
 package mounts
 
 import (
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -27,7 +29,7 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// A Proxy proxies the requests to mounted workspaces.
+// A Proxy proxies requests to servers that tenants choose.
 type Proxy struct {
 	// Certificate authenticates this server to the others.
 	Certificate Certificate
@@ -51,32 +53,33 @@ const (
 	remoteExtraPrefix = "X-Remote-Extra-"
 )
 
-type mountKey struct{}
+type targetKey struct{}
 
-// A mountedAt is the mounted workspace that a request is for.
-type mountedAt struct {
-	parent cluster.Name
-	name   string
-	*tenancy.Mount
+// A target is the server that a request is for.
+type target struct {
+	tenant cluster.Name // the cluster that requests count for
+	what   string       // the server, for messages
+	url    string
+	ca     []byte
+	ready  bool
 }
 
-func mountOf(ctx context.Context) (mountedAt, bool) {
-	at, ok := ctx.Value(mountKey{}).(mountedAt)
-	return at, ok
+func targetOf(ctx context.Context) (target, bool) {
+	to, ok := ctx.Value(targetKey{}).(target)
+	return to, ok
 }
 
-// mountAt returns the mounted workspace at a path. If it is not ready in the cache, mountAt
-// looks again after the cache is current.
-func (p *Proxy) mountAt(ctx context.Context, path cluster.Path) (mountedAt, bool) {
-	find := func() (at mountedAt) {
-		at.parent, at.name, at.Mount = p.At(path)
-		return at
+// mountAt returns the server of the mounted workspace at a path. If it is not ready in the cache,
+// mountAt looks again after the cache is current.
+func (p *Proxy) mountAt(ctx context.Context, path cluster.Path) (target, bool) {
+	parent, _, m := p.At(path)
+	if m != nil && !m.Ready && p.Fresh(ctx) {
+		parent, _, m = p.At(path)
 	}
-	at := find()
-	if at.Mount != nil && !at.Ready && p.Fresh(ctx) {
-		at = find()
+	if m == nil {
+		return target{}, false
 	}
-	return at, at.Mount != nil
+	return target{parent, "the mounted workspace", m.URL, m.CA, m.Ready}, true
 }
 
 // WithMount stores the mounted workspace in the context of requests whose path leads to
@@ -87,7 +90,7 @@ func (p *Proxy) WithMount(next http.Handler) http.Handler {
 		ctx := req.Context()
 		if broken, ok := edge.Broken(ctx); ok {
 			if at, ok := p.mountAt(ctx, broken.Path); ok {
-				req = req.WithContext(context.WithValue(ctx, mountKey{}, at))
+				req = req.WithContext(context.WithValue(ctx, targetKey{}, at))
 			}
 		}
 		next.ServeHTTP(w, req)
@@ -101,7 +104,7 @@ func OrUpgrade(longRunning request.LongRunningRequestCheck) request.LongRunningR
 		if longRunning(req, info) {
 			return true
 		}
-		_, mounted := mountOf(req.Context())
+		_, mounted := targetOf(req.Context())
 		return mounted && httpstream.IsUpgradeRequest(req)
 	}
 }
@@ -110,28 +113,51 @@ func OrUpgrade(longRunning request.LongRunningRequestCheck) request.LongRunningR
 // The filter is inside authentication and outside all filters that depend on a cluster of this
 // server.
 func (p *Proxy) WithProxy(next http.Handler) http.Handler {
-	proxy := &httputil.ReverseProxy{
-		Rewrite:        rewrite,
-		Transport:      roundTripper(p.relay),
-		FlushInterval:  -1, // watches
-		ErrorLog:       log.New(io.Discard, "", 0),
-		ModifyResponse: func(resp *http.Response) error { return cleanAnswer(resp.Header) },
-		ErrorHandler:   refuse,
-	}
+	proxy := p.proxy()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		at, ok := mountOf(req.Context())
-		switch hops, _ := strconv.Atoi(req.Header.Get(hopsHeader)); {
-		case !ok:
-			next.ServeHTTP(w, req)
-		case !at.Ready:
-			http.Error(w, "Not available.", http.StatusServiceUnavailable)
-		case hops >= maxHops || hops < 0:
-			edge.Refuse(w, req, unreachable(http.StatusLoopDetected, "its mount leads back to itself"))
-		default:
-			defer forgiveLeaving(req.Context())
-			proxy.ServeHTTP(w, req)
+		if at, ok := targetOf(req.Context()); ok {
+			pass(proxy, at, w, req)
+			return
 		}
+		next.ServeHTTP(w, req)
 	})
+}
+
+// To returns a handler that proxies requests to the server at a URL that a tenant has chosen.
+// Messages call the server what. Requests count for the tenant. Certificates in ca verify the
+// server, or those of this machine if there are none.
+func (p *Proxy) To(tenant cluster.Name, what, at string, ca []byte) http.Handler {
+	proxy, to := p.proxy(), target{tenant, what, at, ca, true}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		pass(proxy, to, w, req.WithContext(context.WithValue(req.Context(), targetKey{}, to)))
+	})
+}
+
+func (p *Proxy) proxy() http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite:       rewrite,
+		Transport:     roundTripper(p.relay),
+		FlushInterval: -1, // watches
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ModifyResponse: func(resp *http.Response) error {
+			flowcontrol.WatchInitialized(resp.Request.Context())
+			return cleanAnswer(resp.Header)
+		},
+		ErrorHandler: refuse,
+	}
+}
+
+// pass proxies a request, whose context has the target.
+func pass(proxy http.Handler, to target, w http.ResponseWriter, req *http.Request) {
+	switch hops, _ := strconv.Atoi(req.Header.Get(hopsHeader)); {
+	case !to.ready:
+		http.Error(w, "Not available.", http.StatusServiceUnavailable)
+	case hops >= maxHops || hops < 0:
+		edge.Refuse(w, req, unreachable(to, http.StatusLoopDetected, "the request comes back to this server"))
+	default:
+		defer forgiveLeaving(req.Context())
+		proxy.ServeHTTP(w, req)
+	}
 }
 
 // forgiveLeaving recovers a panic of the proxy if the client has disconnected. The proxy
@@ -149,10 +175,10 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements [http.RoundTripper].
 func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// relay sends a proxied request. It counts for the cluster that the Workspace is in.
+// relay sends a proxied request.
 func (p *Proxy) relay(req *http.Request) (*http.Response, error) {
-	at, _ := mountOf(req.Context())
-	through, err := p.Relay(at.parent, at.CA, p.Certificate.loader())
+	to, _ := targetOf(req.Context())
+	through, err := p.Relay(to.tenant, to.ca, p.Certificate.loader())
 	if err != nil {
 		return nil, err
 	}
@@ -162,8 +188,8 @@ func (p *Proxy) relay(req *http.Request) (*http.Response, error) {
 // rewrite builds the proxied request. It removes the client's credentials, and
 // sets the user in headers that a client cannot set.
 func rewrite(p *httputil.ProxyRequest) {
-	at, _ := mountOf(p.In.Context())
-	to, err := url.Parse(at.URL)
+	at, _ := targetOf(p.In.Context())
+	to, err := url.Parse(at.url)
 	if err != nil {
 		to = &url.URL{} // the transport refuses it
 	}
@@ -243,20 +269,21 @@ func cleanAnswer(h http.Header) error {
 
 func refuse(w http.ResponseWriter, req *http.Request, err error) {
 	var timeout interface{ Timeout() bool }
+	to, _ := targetOf(req.Context())
 	switch {
 	case errors.Is(err, dial.ErrBusy):
 		w.Header().Set("Retry-After", "1")
 		edge.Refuse(w, req, apierrors.NewTooManyRequests(err.Error(), 1))
 	case errors.As(err, &timeout) && timeout.Timeout():
-		edge.Refuse(w, req, unreachable(http.StatusGatewayTimeout, err.Error()))
+		edge.Refuse(w, req, unreachable(to, http.StatusGatewayTimeout, err.Error()))
 	default:
-		edge.Refuse(w, req, unreachable(http.StatusBadGateway, err.Error()))
+		edge.Refuse(w, req, unreachable(to, http.StatusBadGateway, err.Error()))
 	}
 }
 
-func unreachable(code int32, why string) error {
+func unreachable(to target, code int32, why string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: metav1.StatusReason(strings.ReplaceAll(http.StatusText(int(code)), " ", "")),
-		Message: "the mounted workspace cannot be reached: " + why,
+		Message: to.what + " cannot be reached: " + why,
 	}}
 }

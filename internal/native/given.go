@@ -43,7 +43,9 @@ func NewGiven(identities map[string]string, bound bool, further []*apiextensions
 		if err != nil {
 			return nil, err
 		}
-		if of, exported := tenancy.BuiltInOf(name); exported {
+		if of, exported := tenancy.BuiltInOf(name); exported && of.Given {
+			every = append(every, serve.Served{Content: content, Identity: identities[of.Name]})
+		} else if exported {
 			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
 			if of.Everywhere && !bound {
 				workspaces = append(workspaces, all[len(all)-1])

@@ -70,8 +70,11 @@ func resourcesOf(gv schema.GroupVersion, contents []*Content) (resources, error)
 		if sub == nil {
 			sub = &apiextensionsv1.CustomResourceSubresources{}
 		}
-		out.listed = append(out.listed, listing(crd, sub)...)
-		out.aggregated = append(out.aggregated, describe(gv, crd, sub))
+		one := resources{listing(crd, sub), []apidiscoveryv2.APIResourceDiscovery{describe(gv, crd, sub)}}
+		if can := c.verbs(); can != nil {
+			one = can.restrict(gv.Group, one)
+		}
+		out = out.and(one)
 	}
 	return out, nil
 }

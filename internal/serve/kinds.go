@@ -41,14 +41,14 @@ func NewKinds(natives []Kind, shapeOf func(cluster.Name) *Shape) *Kinds {
 	return k
 }
 
-// Find returns the kind that cluster c serves as gvk, in exactly this version.
+// Find returns the kind that cluster c stores and serves as gvk, in exactly this version.
 func (k *Kinds) Find(c cluster.Name, gvk schema.GroupVersionKind) (Kind, bool) {
 	if native, ok := k.natives[gvk]; ok {
 		return native, true
 	}
 	for _, s := range k.shapeOf(c).All() {
 		d := s.Content.Definition
-		if d.Spec.Group != gvk.Group || d.Status.AcceptedNames.Kind != gvk.Kind {
+		if s.Content.storage != Stored || d.Spec.Group != gvk.Group || d.Status.AcceptedNames.Kind != gvk.Kind {
 			continue
 		}
 		for _, v := range d.Spec.Versions {
@@ -68,7 +68,7 @@ func (k *Kinds) StoredAs(c cluster.Name, r keys.Resource) (Kind, bool) {
 		return native, ok
 	}
 	s, ok := k.shapeOf(c).Find(schema.GroupResource{Group: r.Group, Resource: r.Resource})
-	if !ok || s.Identity != r.Identity {
+	if !ok || s.Identity != r.Identity || s.Content.storage != Stored {
 		return Kind{}, false
 	}
 	version := ""

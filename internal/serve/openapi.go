@@ -215,6 +215,9 @@ func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 			return nil, fmt.Errorf("build OpenAPI of %s, version %s: %w", c.Definition.Name, p.gv.Version, err)
 		}
 		s.Paths.Paths = withoutEmptyGroup(s.Paths.Paths)
+		if can := c.verbs(); can != nil {
+			can.trim(p.gv.Group, s.Paths)
+		}
 		specs = append(specs, s)
 	}
 	merged, err := builder.MergeSpecsV3(specs...)
@@ -269,6 +272,9 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 				return nil, fmt.Errorf("build OpenAPI version 2 of %s, version %s: %w", c.Definition.Name, gv.Version, err)
 			}
 			swagger.Paths.Paths = withoutEmptyGroup(swagger.Paths.Paths)
+			if can := c.verbs(); can != nil {
+				can.trimV2(gv.Group, swagger.Paths.Paths)
+			}
 			// Native schemas have no defaults. Schemas that both use must be equal,
 			// or merging would keep both.
 			swagger.Definitions = handler2.PruneDefaults(swagger.Definitions)

@@ -56,6 +56,9 @@ type PoolConfig struct {
 	MaxBody           int64 // bytes
 	// Converters convert the objects of resources that the server defines.
 	Converters map[schema.GroupResource]Convert
+	// Origin returns where the objects of a resource are that is not stored in the cluster that
+	// has it.
+	Origin func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f Found) (*Origin, error)
 	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
 	// or one list.
 	ConversionTimeout time.Duration
@@ -129,6 +132,10 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 // found serves a request for a resource.
 func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
 	defer p.requested(req.Context(), info, f)()
+	if f.Content.storage != Stored {
+		p.virtual(w, req, info, f)
+		return
+	}
 	req = req.WithContext(store.WithIdentity(req.Context(), f.Identity))
 	p.serve(w, p.conditional(req, info, f), f)
 }

@@ -35,6 +35,8 @@ type Content struct {
 	Definition *apiextensionsv1.CustomResourceDefinition
 	text       []byte // JSON of a contentText
 	rules      *Rules // that convert its objects, nil for none
+	storage    Storage
+	stored     *Content // the content with [Stored], nil if it is this one
 }
 
 // contentText holds the fields of a content that its hash covers.

@@ -235,27 +235,22 @@ func (d *Discovery) viewedOpenAPI(pages map[string]http.Handler, all map[schema.
 // trim removes the operations of a group whose verbs are not in v.
 func (v Verbs) trim(group string, paths *spec3.Paths) {
 	for path, item := range paths.Paths {
-		before, after, named := strings.Cut(path, "/{name}")
-		resource := before[strings.LastIndexByte(before, '/')+1:] + after
-		can := func(verbs ...string) bool { return len(v.of(group, resource, verbs)) > 0 }
-		if named && !can("get") || !named && !can("list") {
-			item.Get = nil
-		}
-		if named || !can("create") {
-			item.Post = nil
-		}
-		if !can("update") {
-			item.Put = nil
-		}
-		if !can("patch") {
-			item.Patch = nil
-		}
-		if named && !can("delete") || !named && !can("deletecollection") {
-			item.Delete = nil
-		}
+		get, post, put, patch, del := v.operations(group, path)
+		keep(get, &item.Get)
+		keep(post, &item.Post)
+		keep(put, &item.Put)
+		keep(patch, &item.Patch)
+		keep(del, &item.Delete)
 		if item.Get == nil && item.Post == nil && item.Put == nil && item.Patch == nil && item.Delete == nil {
 			delete(paths.Paths, path)
 		}
+	}
+}
+
+// keep removes an operation unless it is kept.
+func keep[T any](kept bool, operation **T) {
+	if !kept {
+		*operation = nil
 	}
 }
 

@@ -63,11 +63,6 @@ func (s *Server) admission() admit.Rules {
 			return s.authz.ConfirmDescending(ctx, u, rules)
 		},
 	}
-	sharing := admit.Sharing{
-		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: types.PathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
-		RootBinding:     func(name string) bool { return s.apis.RootBinding(name) },
-		ConversionUsage: s.usage(bind.ConversionResource()), Schema: s.schemaNamed,
-	}
 	return append(admit.Rules{
 		admit.Cluster(),
 		types.Rule(),
@@ -81,7 +76,26 @@ func (s *Server) admission() admit.Rules {
 		definitions.Rule(),
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
-	}, sharing.Rules()...)
+	}, s.sharing(types.PathOf).Rules()...)
+}
+
+// sharing returns the rules for the kinds with which APIs are shared.
+func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
+	return admit.Sharing{
+		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
+		Locate: func(ctx context.Context, path string) (cluster.Name, bool) {
+			at, ok := s.apis.Locate(ctx, "", path, "")
+			return at.Cluster, ok
+		},
+		Cached: func(c cluster.Name, name string, gvr schema.GroupVersionResource) string {
+			if other := s.apis.CachedFor(c, name, gvr); other != nil {
+				return other.Name
+			}
+			return ""
+		},
+		ConversionUsage: s.usage(bind.ConversionResource()), Schema: s.schemaNamed,
+	}
 }
 
 // usage returns a function that returns the number and size of a cluster's objects of a

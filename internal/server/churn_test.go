@@ -271,8 +271,10 @@ func compareClusters(t *testing.T, s *running, clusters map[string]string) {
 		}
 		c := parts[6]
 		parts[6] = "…"
-		if last := len(parts) - 1; parts[last] == apisv1alpha2.DefaultBindingName(c, "root", "tenancy.kcp.io") {
-			parts[last] = "tenancy.kcp.io-…"
+		for _, export := range []string{"tenancy.kcp.io", "topology.kcp.io"} {
+			if last := len(parts) - 1; parts[last] == apisv1alpha2.DefaultBindingName(c, "root", export) {
+				parts[last] = export + "-…"
+			}
 		}
 		keys[c] = append(keys[c], strings.Join(parts, "/"))
 	}

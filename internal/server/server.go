@@ -320,7 +320,10 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Converters:        bind.Converters(),
 		Requested:         s.requested,
 		ConversionTimeout: s.config.ConversionTimeout,
-		Dialer:            s.dialer, Lend: s.lend,
+		Origin: func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+			return s.apis.Origin(ctx, c, gr, f)
+		},
+		Dialer: s.dialer, Lend: s.lend,
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths

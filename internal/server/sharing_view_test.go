@@ -178,3 +178,16 @@ func TestAnEndpointIsThereWhileSomebodyBinds(t *testing.T) {
 	}
 	p.await(apiSlices, "", "widgets", func(o *unstructured.Unstructured) bool { return endpoints(o) == 0 })
 }
+
+// allowsIn grants a user verbs on a resource of a group.
+func (c *tenant) allowsIn(role, name string, verbs []string, group, resource string) {
+	c.t.Helper()
+	must(c.kube.RbacV1().ClusterRoles().Create(c.t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: role}, Rules: []rbacv1.PolicyRule{{Verbs: verbs, APIGroups: []string{group}, Resources: []string{resource}}},
+	}, metav1.CreateOptions{}))(c.t)
+	must(c.kube.RbacV1().ClusterRoleBindings().Create(c.t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+	}, metav1.CreateOptions{}))(c.t)
+}

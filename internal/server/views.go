@@ -59,8 +59,13 @@ func (s *Server) newViews() (*view.Views, error) {
 		},
 	})
 	checks := &view.Checks{Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Checker: func() *evolve.Checker { return s.checker }}
-	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks)
+	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks, view.NewReplication(s.exports, s.cachedContent))
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
+}
+
+// cachedContent serves the discovery of the view of a ClusterCachedResource.
+func (s *Server) cachedContent(ctx context.Context, c *serve.Content) (http.Handler, error) {
+	return s.discovery.ViewedOnce(ctx, serve.NewShape(serve.Served{Content: c}), map[schema.GroupResource][]string{c.GroupResource(): {"get", "list", "watch"}})
 }
 
 // withViews passes requests for views to inside, and all others to others. A request for a

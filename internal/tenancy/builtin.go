@@ -19,13 +19,18 @@ type BuiltIn struct {
 	Kinds []string
 	// Everywhere is true if all users may bind it, and universal workspaces do.
 	Everywhere bool
+	// Given is true if every logical cluster has the kinds, also without a binding.
+	Given bool
 }
 
 // BuiltIns returns the built-in exports. The root workspace binds all of them.
 func BuiltIns() []BuiltIn {
 	return []BuiltIn{
 		{Name: Export, Short: "tenancy", Kinds: []string{"workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}, Everywhere: true},
+		{Name: TopologyExport, Short: "topology", Kinds: []string{"partitions.topology.kcp.io", "partitionsets.topology.kcp.io"}, Everywhere: true},
 		{Name: ShardExport, Short: "shards", Kinds: []string{"shards.core.kcp.io"}},
+		{Name: CacheExport, Short: "cache", Kinds: []string{"clustercachedresourceendpointslices.cache.kcp.io", "clustercachedresources.cache.kcp.io"}, Given: true},
+		{Name: "migration.kcp.io", Short: "migration"}, // without kinds: there is one shard
 	}
 }
 
@@ -49,6 +54,13 @@ func IsBuiltIn(c cluster.Name, export string) bool {
 func IsKind(gr schema.GroupResource) bool {
 	_, ok := BuiltInOf(gr.String())
 	return ok
+}
+
+// IsGiven reports whether every logical cluster has a kind of a built-in export, also without a
+// binding.
+func IsGiven(gr schema.GroupResource) bool {
+	b, ok := BuiltInOf(gr.String())
+	return ok && b.Given
 }
 
 // everywhere returns the default bindings of universal workspaces.

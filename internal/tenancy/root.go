@@ -27,6 +27,9 @@ import (
 const (
 	// ShardExport is the name of the export of Shards.
 	ShardExport = "shards.core.kcp.io"
+	// TopologyExport is the name of the export of Partitions, and CacheExport that of
+	// ClusterCachedResources.
+	TopologyExport, CacheExport = "topology.kcp.io", "cache.kcp.io"
 	// ExportsNamespace has the secrets of the identities of exports.
 	ExportsNamespace = "kcp-system"
 	// Export is the name of the export of Workspaces.

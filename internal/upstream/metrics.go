@@ -16,14 +16,14 @@ import (
 func boundMetrics() {
 	values := map[string][]string{
 		"group": {
-			"", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apis.kcp.io", "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
+			"", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apis.kcp.io", "cache.kcp.io", "authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io",
 			"coordination.k8s.io", "core.kcp.io", "events.k8s.io", "rbac.authorization.k8s.io", "tenancy.kcp.io", "topology.kcp.io",
 		},
 		"version":     {"", "v1", "v1alpha1", "v1alpha2", "v1beta1"},
 		"subresource": {"", "approval", "finalize", "scale", "status", "token"},
 		"resource": {
 			"", "apibindings.apis.kcp.io", "apiconversions.apis.kcp.io", "apiexportendpointslices.apis.kcp.io", "apiexportrollouts.apis.kcp.io", "apiexports.apis.kcp.io", "apiresourceschemas.apis.kcp.io",
-			"certificatesigningrequests.certificates.k8s.io", "clusterrolebindings.rbac.authorization.k8s.io", "clusterroles.rbac.authorization.k8s.io",
+			"certificatesigningrequests.certificates.k8s.io", "clustercachedresourceendpointslices.cache.kcp.io", "clustercachedresources.cache.kcp.io", "clusterrolebindings.rbac.authorization.k8s.io", "clusterroles.rbac.authorization.k8s.io",
 			"configmaps", "customresourcedefinitions.apiextensions.k8s.io", "events", "events.events.k8s.io", "leases.coordination.k8s.io",
 			"localsubjectaccessreviews.authorization.k8s.io", "logicalclusters.core.kcp.io", "mutatingadmissionpolicies.admissionregistration.k8s.io",
 			"mutatingadmissionpolicybindings.admissionregistration.k8s.io", "mutatingwebhookconfigurations.admissionregistration.k8s.io",

@@ -76,12 +76,17 @@ func (v *Exports) Name() string { return "apiexport" }
 
 // Parse implements [View].
 func (v *Exports) Parse(rest string) (*Request, error) {
+	return parseOwned(v.Name(), "export", rest)
+}
+
+// parseOwned reads the part of a path after the name of a view that belongs to an object.
+func parseOwned(view, object, rest string) (*Request, error) {
 	home, rest, _ := strings.Cut(rest, "/")
 	name, rest, _ := strings.Cut(rest, "/")
 	word, rest, found := strings.Cut(rest, "/")
 	at, path, _ := strings.Cut(rest, "/")
 	if home == "" || name == "" || !found || word != "clusters" || at == "" {
-		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>/<export>/clusters/<name or *>/…", Prefix, v.Name()))
+		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>/<%s>/clusters/<name or *>/…", Prefix, view, object))
 	}
 	return newRequest(home, name, at, path), nil
 }
@@ -172,7 +177,7 @@ func (v *Exports) plan(req *http.Request, r *Request, of *viewing) (*Plan, error
 	case !of.info.IsResourceRequest:
 		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
 	case !exported && !asked && gr != apiBindings:
-		return nil, notFound(fmt.Sprintf("the export neither has the resource %s nor claims it", gr))
+		return nil, notFound(fmt.Sprintf("the export neither lets consumers store the resource %s nor claims it", gr))
 	case !exported && asked && r.Cluster == cluster.All:
 		return v.claimedEverywhere(req, of, gr, claimed)
 	case !exported && asked:

@@ -141,8 +141,6 @@ func (v *Views) Parse(path string) (r *Request, found bool, err error) {
 // Without it, clients of these views would get a misleading 403.
 func missing(name string) string {
 	switch name {
-	case "replication":
-		return "this view of shared APIs does not exist yet"
 	case "cache", "migratingworkspaces":
 		return "there is a single shard"
 	}

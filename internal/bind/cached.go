@@ -1,0 +1,212 @@
+package bind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
+)
+
+// A Cached is the decoded part of a ClusterCachedResource.
+type Cached struct {
+	Name string
+	schema.GroupResource
+	// Version is the version of the resource, empty for any.
+	Version string
+	// Part is the part of the objects that can be read.
+	Part feed.Part
+	// Identity is empty before the object has one.
+	Identity string
+	// Secret is the namespace and name of the secret of the identity.
+	Secret   types.NamespacedName
+	Deleting bool
+}
+
+func cachedOf(r *cacheapi.ClusterCachedResource) (*Cached, error) {
+	out := &Cached{
+		Name: r.Name, GroupResource: schema.GroupResource{Group: r.Spec.Group, Resource: r.Spec.Resource}, Version: r.Spec.Version,
+		Identity: r.Status.IdentityHash, Deleting: r.DeletionTimestamp != nil,
+	}
+	if i := r.Spec.Identity; i != nil && i.SecretRef != nil {
+		out.Secret = types.NamespacedName{Namespace: i.SecretRef.Namespace, Name: i.SecretRef.Name}
+	}
+	if r.Spec.LabelSelector != nil {
+		selector, err := metav1.LabelSelectorAsSelector(r.Spec.LabelSelector)
+		if err != nil {
+			return nil, err // without a row, nothing is served
+		}
+		out.Part = feed.NewPart(selector.String())
+	}
+	return out, nil
+}
+
+func cachedSliceOf(s *cacheapi.ClusterCachedResourceEndpointSlice) (*Slice, error) {
+	return &Slice{
+		Path: s.Spec.APIExport.Path, Name: s.Spec.APIExport.Name, Partition: s.Spec.Partition, Own: s.Name,
+		Cached: s.Spec.ClusterCachedResource.Name,
+	}, nil
+}
+
+// A sourceError means that the resource of a ClusterCachedResource cannot be read.
+type sourceError struct{ reason, message string }
+
+func (e *sourceError) Error() string { return e.message }
+
+// source returns how cluster c serves the resource of a ClusterCachedResource.
+func (a *APIs) source(c cluster.Name, gr schema.GroupResource, version string) (serve.Found, error) {
+	in, ok := a.Bindings.resolver.Find(c, gr)
+	switch {
+	case !ok || in.Content.Storage() != serve.Stored:
+		return in, &sourceError{cacheapi.NoResources, fmt.Sprintf("this workspace stores no %s", gr)}
+	case !slices.ContainsFunc(in.Content.Definition.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Served && (version == "" || v.Name == version)
+	}):
+		return in, &sourceError{cacheapi.NoResources, fmt.Sprintf("%s has no version %s", gr, version)}
+	case in.Content.Definition.Spec.Scope != apiextensionsv1.ClusterScoped:
+		return in, &sourceError{cacheapi.ResourceNotClusterScoped, fmt.Sprintf("%s has objects in namespaces; only cluster-scoped resources can be cached", gr)}
+	}
+	return in, nil
+}
+
+// createCached stores a new ClusterCachedResource with its identity and status. It is a
+// [store.CreateHook].
+func (a *APIs) createCached(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
+	r, err := values.Typed[cacheapi.ClusterCachedResource](obj)
+	if err != nil {
+		return err
+	}
+	if err := a.settleCached(ctx, c, r); err != nil {
+		return err
+	}
+	stored, err := values.Unstructured(r, cacheapi.GroupVersion.WithKind("ClusterCachedResource"))
+	if err != nil {
+		return err
+	}
+	rev, err := a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Cached, Cluster: c, Object: stored}})
+	if err != nil {
+		return err
+	}
+	return a.finish(ctx, c, stored, obj, rev)
+}
+
+// ReconcileCached brings a ClusterCachedResource up to date with its secret and its resource. It
+// removes the finalizer of one that is being deleted: there are no copies.
+func (a *APIs) ReconcileCached(ctx context.Context, c cluster.Name, name string) error {
+	r := &cacheapi.ClusterCachedResource{}
+	rev, err := a.store.ReadInto(ctx, a.Kinds.Cached.Key(c, "", name), r)
+	if err != nil || rev == 0 {
+		return err
+	}
+	before := r.DeepCopy()
+	if r.DeletionTimestamp != nil {
+		r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == cacheapi.Finalizer })
+		r.Status.Phase = cacheapi.PhaseDeleting
+	} else if err := a.settleCached(ctx, c, r); err != nil {
+		return err
+	}
+	if equality.Semantic.DeepEqual(before, r) {
+		return nil
+	}
+	stored, err := values.Unstructured(r, cacheapi.GroupVersion.WithKind("ClusterCachedResource"))
+	if err != nil {
+		return err
+	}
+	gone := r.DeletionTimestamp != nil && len(r.Finalizers) == 0
+	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Cached, Cluster: c, Object: stored, Expect: rev, Delete: gone}})
+	return err
+}
+
+// settleCached sets what the server keeps in a ClusterCachedResource.
+func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.ClusterCachedResource) error {
+	identity, err := a.settleIdentity(ctx, c, identified{r.Name, "ClusterCachedResource", &r.Spec.Identity, &r.Status.IdentityHash})
+	if err != nil {
+		return err
+	}
+	in, err := a.source(c, schema.GroupResource{Group: r.Spec.Group, Resource: r.Spec.Resource}, r.Spec.Version)
+	valid := conditions.Condition{Type: cacheapi.ResourceValid, Status: metav1.ConditionTrue}
+	started := conditions.Condition{Type: cacheapi.ReplicationStarted, Status: metav1.ConditionTrue, Reason: cacheapi.Started}
+	var lacks *sourceError
+	if errors.As(err, &lacks) {
+		valid.Status, valid.Severity, valid.Reason, valid.Message = metav1.ConditionFalse, conditions.SeverityError, lacks.reason, lacks.message
+		started.Status, started.Severity, started.Reason, started.Message = metav1.ConditionFalse, conditions.SeverityError, lacks.reason, lacks.message
+	} else {
+		d := in.Content.Definition
+		if r.Annotations == nil {
+			r.Annotations = map[string]string{}
+		}
+		r.Annotations[cacheapi.KindAnnotation] = d.Status.AcceptedNames.Kind
+		r.Annotations[cacheapi.ScopeAnnotation] = string(d.Spec.Scope)
+	}
+	for _, one := range []conditions.Condition{valid, identity, started} {
+		r.Status.Conditions.Set(one)
+	}
+	all := ready(r.Status.Conditions, metav1.Now().Rfc3339Copy())
+	r.Status.Conditions.Set(all)
+	if r.Status.Phase = cacheapi.PhaseInitializing; all.Status == metav1.ConditionTrue {
+		r.Status.Phase = cacheapi.PhaseReady
+	}
+	if !slices.Contains(r.Finalizers, cacheapi.Finalizer) {
+		r.Finalizers = append(r.Finalizers, cacheapi.Finalizer)
+	}
+	return nil
+}
+
+// CachedViewPath returns the path of the virtual workspace of a ClusterCachedResourceEndpointSlice.
+func CachedViewPath(c cluster.Name, name string) string {
+	return "/services/replication/" + string(c) + "/" + name
+}
+
+// ReconcileCachedSlice brings the status of a ClusterCachedResourceEndpointSlice up to date. It
+// has the URL of the virtual workspace as long as somebody binds the export.
+func (a *APIs) ReconcileCachedSlice(ctx context.Context, c cluster.Name, name string) error {
+	s := &cacheapi.ClusterCachedResourceEndpointSlice{}
+	rev, err := a.store.ReadInto(ctx, a.Kinds.CachedSlices.Key(c, "", name), s)
+	if err != nil || rev == 0 || s.DeletionTimestamp != nil {
+		return err
+	}
+	before := s.DeepCopy()
+	a.endpoints(ctx, c, endpoints{of: s.Spec.APIExport, partition: s.Spec.Partition, status: &s.Status, path: func(ExportName) string { return CachedViewPath(c, name) }})
+	valid := conditions.Condition{Type: cacheapi.ResourceValid, Status: metav1.ConditionTrue}
+	if _, ok := a.Cached.Get(c, "", s.Spec.ClusterCachedResource.Name); !ok {
+		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, cacheapi.NotFound
+		valid.Message = "there is no ClusterCachedResource " + strconv.Quote(s.Spec.ClusterCachedResource.Name) + " in this workspace"
+		s.Status.Endpoints = nil
+	}
+	s.Status.Conditions.Set(valid)
+	if equality.Semantic.DeepEqual(before.Status, s.Status) {
+		return nil
+	}
+	stored, err := values.Unstructured(s, cacheapi.GroupVersion.WithKind("ClusterCachedResourceEndpointSlice"))
+	if err != nil {
+		return err
+	}
+	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.CachedSlices, Cluster: c, Object: stored, Expect: rev}})
+	return err
+}
+
+// CachedFor returns the ClusterCachedResource of another name for a resource of a cluster, nil if
+// there is none.
+func (a *APIs) CachedFor(c cluster.Name, name string, gvr schema.GroupVersionResource) *Cached {
+	for _, r := range a.Cached.List(c, "") {
+		if r.Name != name && r.GroupResource == gvr.GroupResource() && r.Version == gvr.Version {
+			return r
+		}
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package bind
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// readers are the readers of virtual resources. It is a follower of the change feed, behind the
+// tables of exports, ClusterCachedResources and their slices.
+type readers struct {
+	apis *APIs
+	// members has, for each ClusterCachedResource by its name, the cluster with the objects.
+	members *feed.Members[ExportName]
+
+	// These are used by the feed alone.
+	building bool
+	last     int64                                                 // revision of the last change
+	virtual  map[ExportName]map[schema.GroupResource]serve.Storage // virtual resources of exports
+
+	mu    sync.Mutex
+	watch map[keys.Key]map[*reader]struct{} // by the objects that they depend on
+}
+
+// A reader is a watch of a virtual resource.
+type reader struct {
+	current func() bool // whether it reads the right objects
+	end     context.CancelFunc
+}
+
+func newReaders(a *APIs) *readers {
+	return &readers{
+		apis: a, members: feed.NewMembers[ExportName](a.store.Feed().Revision), virtual: map[ExportName]map[schema.GroupResource]serve.Storage{},
+		watch: map[keys.Key]map[*reader]struct{}{},
+	}
+}
+
+// Reset implements [feed.Follower].
+func (r *readers) Reset() { r.building = true }
+
+// Done implements [feed.Follower].
+func (r *readers) Done() {
+	r.building = false
+	all := map[cluster.Name][]feed.In[ExportName]{}
+	for _, k := range r.apis.Cached.Keys() {
+		if all[k.Cluster] == nil {
+			all[k.Cluster] = r.of(k.Cluster)
+		}
+	}
+	r.members.Replace(all, r.last)
+	clear(r.virtual)
+	for _, k := range r.apis.Exports.Keys() {
+		r.export(ExportName{k.Cluster, k.Name}) // the resolver has been rebuilt before
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, all := range r.watch {
+		check(all)
+	}
+}
+
+// Apply implements [feed.Follower].
+func (r *readers) Apply(e feed.Event) {
+	r.last = max(r.last, e.Revision)
+	if r.building {
+		return
+	}
+	switch e.Key.Resource {
+	case r.apis.Kinds.Cached:
+		r.members.Put(e.Key.Cluster, r.of(e.Key.Cluster), e.Revision)
+	case ExportResource():
+		r.export(ExportName{e.Key.Cluster, e.Key.Name})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	check(r.watch[e.Key])
+}
+
+// check ends the watches that do not read the right objects any more.
+func check(all map[*reader]struct{}) {
+	for one := range all {
+		if !one.current() {
+			one.end()
+		}
+	}
+}
+
+// of returns the groups of a cluster: its ClusterCachedResources.
+func (r *readers) of(c cluster.Name) []feed.In[ExportName] {
+	var all []feed.In[ExportName]
+	for _, one := range r.apis.Cached.List(c, "") {
+		if !one.Deleting {
+			all = append(all, feed.In[ExportName]{Group: ExportName{c, one.Name}, Selector: one.Part.String()})
+		}
+	}
+	return all
+}
+
+// export tells the resolver which resources of consumers have changed with an export: those whose
+// objects are in another kind of storage.
+func (r *readers) export(name ExportName) {
+	before := r.virtual[name]
+	now := map[schema.GroupResource]serve.Storage{}
+	if e, ok := r.apis.Exports.Get(name.Cluster, "", name.Name); ok {
+		for _, x := range e.Resources {
+			if x.Virtual != nil {
+				now[x.GroupResource] = x.Virtual.storage()
+			}
+		}
+	}
+	if r.virtual[name] = now; len(now) == 0 {
+		delete(r.virtual, name)
+	}
+	if maps.Equal(before, now) {
+		return
+	}
+	for _, k := range r.apis.Bindings.To(name) {
+		for _, gr := range slices.Concat(slices.Collect(maps.Keys(before)), slices.Collect(maps.Keys(now))) {
+			r.apis.Bindings.resolver.Changed(k.Cluster, gr)
+		}
+	}
+}
+
+// follow sets the functions of an origin that follows from objects. Its watches end when current,
+// called after every change of one of them, is false.
+func (r *readers) follow(o *serve.Origin, current func() bool, on ...keys.Key) {
+	o.Covers = func(ctx context.Context, resourceVersion string) error { return r.covers(ctx, resourceVersion, on) }
+	o.Until = func(ctx context.Context) (context.Context, func()) {
+		ctx, cancel := context.WithCancel(ctx)
+		one := &reader{current, cancel}
+		r.join(one, on, true)
+		if !current() {
+			cancel() // it has changed since
+		}
+		// The definition of the objects may become that of others, too.
+		ctx, ended := r.apis.Bindings.resolver.WatchContext(ctx, o.Cluster, o.Found)
+		return ctx, func() { ended(); r.join(one, on, false); cancel() }
+	}
+}
+
+// join adds or removes a watch.
+func (r *readers) join(one *reader, on []keys.Key, add bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range on {
+		if add && r.watch[k] == nil {
+			r.watch[k] = map[*reader]struct{}{}
+		}
+		if add {
+			r.watch[k][one] = struct{}{}
+		} else if delete(r.watch[k], one); len(r.watch[k]) == 0 {
+			delete(r.watch, k)
+		}
+	}
+}
+
+// covers refuses a watch from a resource version at which the objects that it depends on may have
+// led to another origin: the client would miss which objects are not in this one. It then lists.
+func (r *readers) covers(ctx context.Context, resourceVersion string, on []keys.Key) error {
+	if resourceVersion == "" || resourceVersion == "0" {
+		return nil
+	}
+	from, err := r.apis.store.Epoch().Revision(resourceVersion)
+	if err != nil {
+		return err
+	}
+	for _, k := range on {
+		changed, _, err := r.apis.store.Revision(ctx, k)
+		if err != nil {
+			return err
+		}
+		if changed > from {
+			return apierrors.NewResourceExpired("the provider has published other objects since this resource version; list them again")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// A Storage says where the objects of a resource are.
+type Storage byte
+
+const (
+	// Stored objects are in the cluster that has the resource.
+	Stored Storage = iota
+	// Cached objects are those of another cluster. They can only be read.
+	Cached
+	// Remote objects are on another server, which gets all requests.
+	Remote
+)
+
+// In returns the content for objects in a storage. Its discovery has only the verbs of that
+// storage.
+func (c *Content) In(s Storage) *Content {
+	if s == Stored {
+		return c
+	}
+	in := *c
+	in.storage, in.stored = s, c
+	in.Hash = sha256.Sum256(append(slices.Clone(c.Hash[:]), byte(s)))
+	in.WatchHash = sha256.Sum256(append(slices.Clone(c.WatchHash[:]), byte(s)))
+	return &in
+}
+
+// Storage returns where the objects of the content are.
+func (c *Content) Storage() Storage { return c.storage }
+
+// verbs returns what clients can do with the objects, nil for everything.
+func (c *Content) verbs() Verbs {
+	if c.storage != Cached {
+		return nil
+	}
+	return Verbs{c.GroupResource(): {"get", "list", "watch"}}
+}
+
+// An Origin has the objects of a resource that are not stored in the cluster of a request.
+type Origin struct {
+	// Remote serves the request, if another server has the objects.
+	Remote http.Handler
+	// Cluster and Found are the cluster with the objects, and how it serves them. The objects
+	// of Part can be read.
+	Cluster cluster.Name
+	Found   Found
+	Part    feed.Part
+	// Scope returns the scope of a watch of these objects.
+	Scope func() (store.Scope, func())
+	// Covers refuses a watch from a resource version at which another origin may have had the
+	// place of this one.
+	Covers func(ctx context.Context, resourceVersion string) error
+	// Until returns a context for a watch that ends when another origin takes the place of this
+	// one. The caller must call the returned function when the watch has ended.
+	Until func(ctx context.Context) (context.Context, func())
+}
+
+// virtual serves a request for a resource whose objects are not stored in the cluster of the
+// request. The definition of that cluster describes them.
+func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
+	fail := func(err error) {
+		gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
+	}
+	gr := f.Content.GroupResource()
+	if f.Content.storage == Cached && (info.Subresource != "" || !readsOnly(info.Verb)) {
+		fail(unchangeable(gr, info))
+		return
+	}
+	c, err := cluster.One(req.Context())
+	if err != nil {
+		fail(apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	origin, err := p.config.Origin(req.Context(), c, gr, f)
+	if err != nil {
+		fail(err)
+		return
+	}
+	if info.Verb == "watch" {
+		if err := origin.Covers(req.Context(), req.URL.Query().Get("resourceVersion")); err != nil {
+			fail(err)
+			return
+		}
+		ctx, ended := p.config.Resolver.WatchContext(req.Context(), c, f)
+		defer func() { WhenServed(ctx, ended) }()
+		ctx, done := origin.Until(ctx)
+		defer func() { WhenServed(ctx, done) }()
+		req = req.WithContext(ctx)
+	}
+	if origin.Remote != nil {
+		req.Body = http.MaxBytesReader(w, req.Body, p.config.MaxBody)
+		origin.Remote.ServeHTTP(w, req)
+		return
+	}
+	ctx, left := origin.Enter(req.Context(), info.Verb)
+	defer func() { WhenServed(ctx, left) }()
+	in := Served{Content: f.Content.stored, Identity: origin.Found.Identity}
+	p.serve(w, req.WithContext(store.WithIdentity(ctx, in.Identity)), Found{Served: in})
+}
+
+// Enter returns the context in which a request reads the objects of the origin. The caller must
+// call the returned function when the request has ended.
+func (o *Origin) Enter(ctx context.Context, verb string) (context.Context, func()) {
+	if verb == "watch" { // the objects that it covers may become others
+		scope, done := o.Scope()
+		return store.WithScope(cluster.With(ctx, cluster.All), scope), done
+	}
+	ctx = cluster.With(ctx, o.Cluster)
+	if o.Part.String() != "" {
+		ctx = store.WithPart(ctx, o.Found.Content.GroupResource(), o.Part)
+	}
+	return ctx, func() {}
+}
+
+func readsOnly(verb string) bool { return slices.Contains([]string{"get", "list", "watch"}, verb) }
+
+// unchangeable returns the error for a request that does not just read cached objects.
+func unchangeable(gr schema.GroupResource, info *request.RequestInfo) error {
+	why := fmt.Sprintf("the objects of %s belong to the provider of the API, and can only be read here: %s is not supported", gr, info.Verb)
+	if info.Subresource != "" {
+		why = fmt.Sprintf("the objects of %s belong to the provider of the API, and have no subresource %s here", gr, info.Subresource)
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: why,
+		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource},
+	}}
+}
+
+// operations reports which methods the OpenAPI path of a resource in a group has.
+func (v Verbs) operations(group, path string) (get, post, put, patch, del bool) {
+	before, after, named := strings.Cut(path, "/{name}")
+	resource := before[strings.LastIndexByte(before, '/')+1:] + after
+	can := func(verbs ...string) bool { return len(v.of(group, resource, verbs)) > 0 }
+	get, del = can("list"), can("deletecollection")
+	if named {
+		get, del = can("get"), can("delete")
+	}
+	return get, !named && can("create"), can("update"), can("patch"), del
+}
+
+// trimV2 is [Verbs.trim] for OpenAPI version 2.
+func (v Verbs) trimV2(group string, paths map[string]spec.PathItem) {
+	for path, item := range paths {
+		get, post, put, patch, del := v.operations(group, path)
+		keep(get, &item.Get)
+		keep(post, &item.Post)
+		keep(put, &item.Put)
+		keep(patch, &item.Patch)
+		keep(del, &item.Delete)
+		if item.Get == nil && item.Post == nil && item.Put == nil && item.Patch == nil && item.Delete == nil {
+			delete(paths, path)
+			continue
+		}
+		paths[path] = item
+	}
+}

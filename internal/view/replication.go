@@ -1,0 +1,121 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/serve"
+)
+
+// Replication are the views of ClusterCachedResources. The view of an endpoint slice has the
+// objects that its ClusterCachedResource selects, for reading, in each cluster that binds the
+// export of the slice. RBAC of the export's cluster guards it, as apiexports/content.
+type Replication struct {
+	exports   *Exports
+	discovery func(context.Context, *serve.Content) (http.Handler, error)
+}
+
+// NewReplication returns the views. They use the guard, the exports and the bindings of e.
+// discovery describes a content of which objects can only be read.
+func NewReplication(e *Exports, discovery func(context.Context, *serve.Content) (http.Handler, error)) *Replication {
+	return &Replication{e, discovery}
+}
+
+// Name implements [View].
+func (v *Replication) Name() string { return "replication" }
+
+// Parse implements [View].
+func (v *Replication) Parse(rest string) (*Request, error) {
+	return parseOwned(v.Name(), "endpoint slice", rest)
+}
+
+// Plan implements [View].
+func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
+	ctx, apis := req.Context(), v.exports.config.APIs()
+	u, known := request.UserFrom(ctx)
+	info, ok := request.RequestInfoFrom(ctx)
+	if !known || !ok {
+		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	}
+	guard := authorizer.AttributesRecord{
+		User: u, Verb: info.Verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
+		Resource: "apiexports", Subresource: "content", Name: apis.ExportOfSlice(r.Home, r.ID), ResourceRequest: true,
+	}
+	if decision, reason, err := v.exports.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(&Refusal{guard, reason}, err)
+	}
+	if err := v.exports.config.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	export := bind.ExportName{Cluster: r.Home, Name: apis.ExportOfSlice(r.Home, r.ID)}
+	if export.Name != guard.Name {
+		return nil, &Refusal{guard, auth.Denied} // the slice is another one by now
+	}
+	origin, err := apis.CachedThrough(r.Home, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	member := func(context.Context) bool {
+		e, ok := apis.Exports.Get(export.Cluster, "", export.Name)
+		return ok && (r.Cluster == cluster.All || apis.Bindings.Binds(r.Cluster, bind.Via{ExportName: export, Identity: e.Identity}))
+	}
+	if !member(ctx) {
+		attributes, err := filters.GetAuthorizerAttributes(ctx)
+		return nil, errors.Join(&Refusal{attributes, auth.Denied}, err)
+	}
+	p := &Plan{User: u, Reason: "the user may " + info.Verb + " the content of APIExport " + export.Name}
+	switch {
+	case !info.IsResourceRequest && describes(info.Path):
+		p.Page, err = v.discovery(ctx, origin.Found.Content)
+		return p, err
+	case !info.IsResourceRequest:
+		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
+	}
+	return p, v.read(req, r, &cachedReading{p, origin, info, member})
+}
+
+// A cachedReading is a request for the objects of a ClusterCachedResource.
+type cachedReading struct {
+	plan   *Plan
+	origin *serve.Origin
+	info   *request.RequestInfo
+	member func(context.Context) bool
+}
+
+// read completes the plan of a request for objects.
+func (v *Replication) read(req *http.Request, r *Request, of *cachedReading) error {
+	gr := schema.GroupResource{Group: of.info.APIGroup, Resource: of.info.Resource}
+	switch {
+	case gr != of.origin.Found.Content.GroupResource():
+		return notFound("the ClusterCachedResource is of another resource than " + gr.String())
+	case of.info.Subresource != "" || !slices.Contains([]string{"get", "list", "watch"}, of.info.Verb):
+		err := apierrors.NewMethodNotSupported(gr, of.info.Verb)
+		err.ErrStatus.Message = "the objects of a ClusterCachedResource can only be read through this view; get, list or watch them"
+		return err
+	case of.info.Verb != "watch":
+		of.plan.Context = func(ctx context.Context) (context.Context, func()) { return of.origin.Enter(ctx, of.info.Verb) }
+		return nil
+	}
+	if err := of.origin.Covers(req.Context(), req.URL.Query().Get("resourceVersion")); err != nil {
+		return err
+	}
+	of.plan.Context = func(ctx context.Context) (context.Context, func()) {
+		ctx, left := v.exports.lasting.until(ctx, r.Cluster, of.member)
+		ctx, ended := of.origin.Until(ctx)
+		ctx, done := of.origin.Enter(ctx, of.info.Verb)
+		return serve.WithViewed(ctx, serve.Found{Served: of.origin.Found.Served}), func() { done(); ended(); left() }
+	}
+	return nil
+}
