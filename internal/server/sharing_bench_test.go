@@ -142,7 +142,7 @@ func (s *sharing) rollOut(bindings int) {
 	s.ReportMetric(float64((processTime()-cpu).Microseconds())/float64(bindings), "cpu-µs/rollout-binding")
 }
 
-// events writes objects for a watch through the view of the provider.
+// events writes objects for a watch through the view of the provider, as fast as that reads them.
 func (s *sharing) events(client *http.Client) {
 	n := 20_000
 	if testing.Short() {
@@ -165,6 +165,7 @@ func (s *sharing) events(client *http.Client) {
 	if stream.StatusCode != http.StatusOK {
 		s.Fatal(stream.Status)
 	}
+	unread := make(chan struct{}, 500) // a watch ends if its reader is too far behind
 	cpu, begin, counted := processTime(), time.Now(), make(chan error, 1)
 	go func() {
 		lines := bufio.NewReaderSize(stream.Body, 1<<20)
@@ -173,19 +174,23 @@ func (s *sharing) events(client *http.Client) {
 				counted <- err
 				return
 			}
+			<-unread
 		}
 		counted <- stream.Body.Close()
 	}()
 	s.each(n, func(i int) error {
+		select {
+		case unread <- struct{}{}:
+		case err := <-counted:
+			return fmt.Errorf("the watch ended: %w", err)
+		}
 		name := fmt.Sprint("w", i)
 		at := strings.Replace(strings.TrimSuffix(key, "model"), string(s.of[0]), string(s.of[i%len(s.of)]), 1) + name
 		of := strings.NewReplacer(`"name":"model"`, `"name":"`+name+`"`, string(made.GetUID()), fmt.Sprintf("%s%08d", made.GetUID()[:28], i))
 		_, err := etcd.Put(s.Context(), at, of.Replace(value))
 		return err
 	})
-	written := time.Since(begin)
 	s.ok(<-counted)
-	s.ReportMetric(float64(n)/written.Seconds(), "writes/s")
 	s.ReportMetric(float64(n)/time.Since(begin).Seconds(), "events/s")
 	s.ReportMetric(float64((processTime()-cpu).Microseconds())/float64(n), "cpu-µs/event")
 }
