@@ -253,14 +253,6 @@ func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, b
 	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
 }
 
-// storage returns where the objects of a bound resource are.
-func (b *Bindings) storage(e ExportName, bound Bound) serve.Storage {
-	if !bound.Virtual {
-		return serve.Stored
-	}
-	return b.exported(e, bound.GroupResource)
-}
-
 // All implements [serve.Source].
 func (b *Bindings) All(c cluster.Name) []serve.Served {
 	b.mu.RLock()

@@ -63,6 +63,14 @@ func (a *APIs) exported(name ExportName, gr schema.GroupResource) serve.Storage 
 	return serve.Cached
 }
 
+// storage returns where the objects of a bound resource are.
+func (b *Bindings) storage(e ExportName, bound Bound) serve.Storage {
+	if !bound.Virtual {
+		return serve.Stored
+	}
+	return b.exported(e, bound.GroupResource)
+}
+
 func unavailable(gr schema.GroupResource, why string) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("the objects of %s cannot be reached: %s", gr, why))
 }

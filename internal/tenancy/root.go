@@ -184,7 +184,9 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 		return nil
 	}
 	for i := 1; err == nil && i < len(b.bindings); i++ {
-		_, err = w.Store.Commit(ctx, b.bindings[i:i+1])
+		if _, err = w.Store.Commit(ctx, b.bindings[i:i+1]); storage.IsExist(err) {
+			err = nil // a loop made it
+		}
 	}
 	return err
 }
