@@ -384,12 +384,15 @@ func (w WorkspaceTypes) locate(ctx context.Context, r Request, annotations map[s
 	old := typeIn(r.GetOldObject())
 	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExports{}
 	for _, ref := range typeIn(r.GetObject()).Spec.DefaultAPIBindings {
+		if ref.Path == "" {
+			continue // the export is always in the cluster of the type
+		}
 		key := tenancy.CheckedExport(ref)
-		if slices.Contains(old.Spec.DefaultAPIBindings, ref) {
-			if at, ok := before[key]; ok {
-				now[key] = at
-			}
-		} else if at, ok := w.Locate(ctx, r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export}); ok && ref.Path != "" {
+		at, ok := before[key]
+		if !slices.Contains(old.Spec.DefaultAPIBindings, ref) {
+			at, ok = w.Locate(ctx, r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export})
+		}
+		if ok {
 			now[key] = at
 		}
 	}

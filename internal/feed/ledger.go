@@ -37,10 +37,11 @@ type books struct {
 	free     []int32   // numbers without a resource
 }
 
-// A tallied resource has entries in a number of clusters.
+// A tallied resource has entries in a number of clusters, with some bytes in total.
 type tallied struct {
 	keys.Resource
 	clusters int
+	bytes    int64
 }
 
 // An entry is the usage of one resource. A cluster has few resources, so a slice is
@@ -98,17 +99,11 @@ func (l *Ledger) Named(c cluster.Name, gr schema.GroupResource) Usage {
 func (l *Ledger) Bytes(r keys.Resource) int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var sum int64
-	if i, ok := l.now.numbers.Get(r); ok {
-		for _, entries := range l.now.clusters.All() {
-			for _, e := range entries {
-				if e.resource == i {
-					sum += e.bytes
-				}
-			}
-		}
+	i, ok := l.now.numbers.Get(r)
+	if !ok {
+		return 0
 	}
-	return sum
+	return l.now.of[i].bytes
 }
 
 // A Count is the usage of one resource in one cluster.
@@ -188,7 +183,9 @@ func (b *books) add(c cluster.Name, r keys.Resource, objects int32, bytes int64)
 	e := &entries[at]
 	e.objects += objects
 	e.bytes += bytes
+	b.of[i].bytes += bytes
 	if e.objects == 0 {
+		b.of[i].bytes -= e.bytes
 		entries[at] = entries[len(entries)-1]
 		entries = entries[:len(entries)-1]
 		b.release(i)

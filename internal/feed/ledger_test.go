@@ -43,4 +43,10 @@ func TestLedgerForgetsResources(t *testing.T) {
 	if l.Objects("c1", again.Resource) != 1 || l.Objects("c1", kept.Resource) != 1 || l.Bytes(kept.Resource) != 4 {
 		t.Error("a number that was free is counted with another")
 	}
+	kept.Cluster = "c2"
+	l.apply(Event{Key: kept, Value: []byte("fifteen")})
+	l.apply(Event{Key: kept, Previous: []byte("fifteen"), Value: []byte("five")})
+	if n := l.Bytes(kept.Resource); n != 8 {
+		t.Errorf("two clusters have %d bytes, want 8", n)
+	}
 }

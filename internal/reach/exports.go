@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/edge"
 )
 
 const (
@@ -174,7 +175,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 }
 
 func (q *Questions) readExportPage(query url.Values) (limit int, at exportMark, err error) {
-	if limit, err = readLimit(query, exportPage, "exports"); err != nil {
+	if limit, err = edge.Limit(query, exportPage, "exports"); err != nil {
 		return 0, at, err
 	}
 	token := query.Get("continue")

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -162,25 +161,8 @@ func (q *Questions) places(names []cluster.Name) []place {
 	return all
 }
 
-// readLimit returns the limit in a query of a list of some things. Without one, and at most, it
-// is a whole page.
-func readLimit(query url.Values, page int, of string) (int, error) {
-	text := query.Get("limit")
-	if text == "" {
-		return page, nil
-	}
-	limit, err := strconv.Atoi(text)
-	if err != nil || limit < 0 {
-		return 0, apierrors.NewBadRequest("limit must be a number of " + of + ", 0 for as many as possible")
-	}
-	if limit = min(limit, page); limit == 0 {
-		limit = page
-	}
-	return limit, nil
-}
-
 func readPage(query url.Values) (limit int, from *bookmark, err error) {
-	if limit, err = readLimit(query, reachPage, "workspaces"); err != nil {
+	if limit, err = edge.Limit(query, reachPage, "workspaces"); err != nil {
 		return 0, nil, err
 	}
 	token := query.Get("continue")

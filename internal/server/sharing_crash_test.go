@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -311,7 +312,7 @@ func TestSharingGoesOnAfterAKill(t *testing.T) {
 			said = append(said, lines.Text())
 		}
 		line := lines.Text()
-		if err := child.Process.Kill(); err != nil || json.Unmarshal([]byte(strings.TrimPrefix(line, prefix)), &uids) != nil {
+		if err := errors.Join(child.Process.Kill(), lines.Err()); err != nil || json.Unmarshal([]byte(strings.TrimPrefix(line, prefix)), &uids) != nil {
 			t.Fatalf("the process ended before it was killed: %v\n%s", err, strings.Join(said, "\n"))
 		}
 		_ = child.Wait() // returns the signal as an error

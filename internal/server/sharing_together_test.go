@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -44,10 +43,9 @@ func (v *viewer) several(query string) *several {
 	v.t.Cleanup(s.closed)
 	go func() {
 		defer close(s.lines)
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
+		for events := json.NewDecoder(resp.Body); ; {
 			var e severalEvent
-			if json.Unmarshal(lines.Bytes(), &e) != nil {
+			if events.Decode(&e) != nil {
 				return
 			}
 			select {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -82,14 +81,10 @@ type page struct {
 	only  string       // the path or the cluster of one consumer; empty for all
 }
 
-func readPage(query url.Values) (page, error) {
-	p := page{limit: pageSize, only: query.Get("consumer")}
-	if text := query.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return p, apierrors.NewBadRequest("limit must be a number of consumers, 0 for as many as possible")
-		}
-		p.limit = min(cmp.Or(n, pageSize), pageSize)
+func readPage(query url.Values) (p page, err error) {
+	p.only = query.Get("consumer")
+	if p.limit, err = edge.Limit(query, pageSize, "consumers"); err != nil {
+		return p, err
 	}
 	name, err := base64.RawURLEncoding.DecodeString(query.Get("continue"))
 	if err != nil {
@@ -104,7 +99,9 @@ func (m *Meter) report(e bind.ExportName, identity string, p page) *apisv1alpha2
 	used, at := m.used(e, identity)
 	bound := m.having(e, identity)
 	for s := range bound {
-		used[s] = used[s] // in the report, also if nothing was stored yet
+		if _, stored := used[s]; !stored {
+			used[s] = record{} // a consumer is in the report before its first object
+		}
 	}
 	r := &apisv1alpha2.APIExportUsage{Export: e.Name, Time: *timeOf(at), Consumers: []apisv1alpha2.ConsumerUsage{}}
 	r.SetGroupVersionKind(apisv1alpha2.GroupVersion.WithKind("APIExportUsage"))
