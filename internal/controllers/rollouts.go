@@ -23,7 +23,6 @@ func Rollouts(d Deps) control.Loop {
 		Do: func(ctx context.Context, k control.Key) error {
 			return ignore(rollouts.Reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
 		},
-		Workers: 1, // so that of two rollouts of an export only one begins
 	}
 }
 

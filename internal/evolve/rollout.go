@@ -1,6 +1,7 @@
 package evolve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -39,6 +40,8 @@ type Rollouts struct {
 
 	mu     sync.Mutex
 	checks map[control.Key]*ringCheck
+
+	beginning sync.Mutex // held until the first stage of a rollout is stored and known
 }
 
 // A ringCheck is a check of one ring that is under way.
@@ -98,6 +101,13 @@ type step struct {
 func (s *step) write(ctx context.Context, rev int64) error {
 	if equality.Semantic.DeepEqual(s.before, s.rollout) && len(s.also) == 0 {
 		return nil
+	}
+	if len(s.before.Status.Stages) == 0 && len(s.rollout.Status.Stages) > 0 { // of two rollouts of an export only one begins
+		s.beginning.Lock()
+		defer s.beginning.Unlock()
+		if why, _, err := s.blocked(ctx); why != "" || err != nil {
+			return cmp.Or(err, control.After(0))
+		}
 	}
 	stored, err := values.Unstructured(s.rollout, apis.GroupVersion.WithKind("APIExportRollout"))
 	if err != nil {
@@ -222,7 +232,7 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 			continue
 		}
 		earlier := other.Created.Before(&s.rollout.CreationTimestamp) || other.Created.Equal(&s.rollout.CreationTimestamp) && other.Name < s.rollout.Name
-		if len(s.rollout.Status.Stages) == 0 && (earlier || len(other.Stages) > 0) {
+		if len(s.before.Status.Stages) == 0 && (earlier || len(other.Stages) > 0) {
 			return fmt.Sprintf("APIExportRollout %s of the same APIExport is not completed", other.Name), apis.RolloutOther, nil
 		}
 	}
