@@ -270,6 +270,9 @@ func compareClusters(t *testing.T, s *running, clusters map[string]string) {
 			continue
 		}
 		c := parts[6]
+		if parts[2] == "s" && parts[4] == "names" {
+			continue // guards names, where a loop made a binding
+		}
 		parts[6] = "…"
 		for _, export := range []string{"tenancy.kcp.io", "topology.kcp.io"} {
 			if last := len(parts) - 1; parts[last] == apisv1alpha2.DefaultBindingName(c, "root", export) {
