@@ -171,7 +171,8 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
 	w.defaults(ctx, &b, cluster.Path(c))
-	if b.bound(w) && len(b.bindings) < 2 { // else a loop says so
+	bound := b.bound(w) // else a loop completes the bindings
+	if bound && len(b.bindings) < 2 {
 		boundDefaults(l, b.now)
 	}
 	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
@@ -179,14 +180,26 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 		return err
 	}
 	writes := slices.Concat(b.namespace(metav1.NamespaceDefault), []store.Write{b.write(LogicalClusters(), stored)}, b.first())
-	_, err = w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
+	rev, err := w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
 	if errors.Is(err, store.ErrChanged) || storage.IsExist(err) {
 		return nil
 	}
-	for i := 1; err == nil && i < len(b.bindings); i++ {
-		if _, err = w.Store.Commit(ctx, b.bindings[i:i+1]); storage.IsExist(err) {
-			err = nil // a loop made it
+	if err != nil || len(b.bindings) < 2 {
+		return err
+	}
+	if err := w.bindBetween(ctx, b); err != nil {
+		return err
+	}
+	writes = b.last()
+	if bound {
+		boundDefaults(l, b.now)
+		if stored, err = values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster")); err != nil {
+			return err
 		}
+		writes = append(slices.Clone(writes), store.Write{Resource: LogicalClusters(), Cluster: c, Object: stored, Expect: rev})
+	}
+	if _, err = w.Store.Commit(ctx, writes); storage.IsExist(err) || storage.IsConflict(err) {
+		return nil // a loop was faster
 	}
 	return err
 }
