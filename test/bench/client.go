@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	jsonType      = child.JSON
-	jsonPatchType = "application/json-patch+json"
-	protobufType  = "application/vnd.kubernetes.protobuf"
+	jsonType     = child.JSON
+	protobufType = "application/vnd.kubernetes.protobuf"
 )
 
 type client = child.Client

@@ -235,8 +235,8 @@ func (v *viewed) rollOut(ctx context.Context, provider tenant) error {
 		return err
 	}
 	begin := time.Now()
-	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/resources/0/schema","value":%q}]`, schema.Name)
-	if _, err := v.clients[0].Call(ctx, http.MethodPatch, base(provider)+apisPath+"v1alpha2/apiexports/"+customGroup, jsonPatchType, patch); err != nil {
+	patch := fmt.Appendf(nil, `{"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, customGroup, schema.Name)
+	if _, err := v.clients[0].Call(ctx, http.MethodPatch, base(provider)+apisPath+"v1alpha2/apiexports/"+customGroup, jsonType, patch); err != nil {
 		return err
 	}
 	if err := changed(); err != nil {
