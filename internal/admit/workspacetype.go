@@ -378,8 +378,8 @@ func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec te
 	return nil
 }
 
-// locate records the clusters of the exports in the default bindings of a type. Those of bindings
-// that the type already has stay.
+// locate sets an annotation: for each default binding of a type, the cluster of its export. A binding
+// that the type had before keeps its cluster.
 func (w WorkspaceTypes) locate(ctx context.Context, r Request, annotations map[string]string) {
 	old := typeIn(r.GetOldObject())
 	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExports{}

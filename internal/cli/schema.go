@@ -34,7 +34,7 @@ func (a *app) schemaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schema",
 		Short: "Change the schemas of exported APIs",
-		Long:  "Check the next schemas of an APIExport against the objects of all its consumers.",
+		Long:  "Check whether new schemas of an APIExport would break objects of its consumers.",
 		Example: `  # Find out which objects a schema would break
   kubectl kcp schema check widgets -f schema.yaml`,
 		Args: cobra.NoArgs,
@@ -50,7 +50,7 @@ func (a *app) schemaCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check EXPORT [SCHEMA...] [-f FILE]",
 		Short: "Find out which objects a schema would break",
-		Long: `Check the next schemas of an APIExport against the stored objects of all its consumers. The schemas are APIResourceSchemas in the workspace of the APIExport, or in files, where they may also be CustomResourceDefinitions, with APIConversions beside them. Nothing is changed.
+		Long: `Check whether new schemas of an APIExport would break stored objects of its consumers. The command changes nothing. Name APIResourceSchemas in the workspace of the APIExport, or give a file with APIResourceSchemas or CustomResourceDefinitions. The file may also have APIConversions.
 
 An object breaks if it becomes unreadable or invalid, or if it loses a field. The command fails if one does. Without a schema, it prints in which versions objects are stored, and were written.
 

@@ -184,7 +184,7 @@ func TestHostileRollouts(t *testing.T) {
 			t.Errorf("created: %v, want %q", err, why)
 		}
 	}
-	// What a rollout lacks is in its condition. Schemas of other clusters and resources do not exist for it.
+	// The condition of a rollout names the schema that it lacks. A schema of another cluster does not exist for it.
 	for name, o := range map[string]*unstructured.Unstructured{
 		"elsewhere": newRollout("elsewhere", "[]", "elsewhere"),
 		"people":    decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportRollout, metadata: {name: people}, spec: {export: widgets, schemas: [v1.people.example.com]}}`),

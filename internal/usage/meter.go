@@ -287,7 +287,7 @@ func (m *Meter) Stop(ctx context.Context) error {
 	return err
 }
 
-// begin begins to measure. What changed since the mark was not measured: it counts from then.
+// begin starts to measure. Objects that changed since the mark count from the mark on.
 func (m *Meter) begin(ctx context.Context) error {
 	m.mu.Lock()
 	measuring := m.measuring

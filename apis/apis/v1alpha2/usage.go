@@ -15,8 +15,8 @@ type APIExportUsage struct {
 	// export is the name of the APIExport.
 	Export string `json:"export"`
 
-	// time is up to when the sums of this report are complete. It is usually less than a minute
-	// ago. What later reports add comes after it.
+	// time is the end of the period that this report covers, usually less than a minute ago. A
+	// later report adds only usage after this time.
 	Time metav1.MicroTime `json:"time"`
 
 	// consumers are the logical clusters that bind the APIExport, or did so in the last 90 days, by
