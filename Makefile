@@ -2,10 +2,12 @@
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
 RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 # Compilers and tests collect garbage less often: a sixth less processor time, for more memory.
-QUICK = GOGC=400 $(RACE)
+QUICK = GOGC=400
 STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
+# Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
+SCRIPTED = ./cmd/kcp ./test/conformance ./test/faults ./test/module
 .PHONY: build check gen bench storm conformance dist clients nightly fmt lint gen-diff programs bench-short storm-short test
 
 build:
@@ -27,7 +29,7 @@ storm: build
 	go run ./test/storm
 
 conformance: programs
-	CONFORMANCE=long $(RACE) go test -count=1 -timeout 180m ./test/conformance
+	CONFORMANCE=long go test -count=1 -timeout 180m ./test/conformance
 
 dist:
 	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist
@@ -41,6 +43,7 @@ clients:
 	mkdir -p $(MIRROR) && mv bin/clients/terraform-provider-kubectl $(MIRROR)/
 
 nightly: bench dist clients storm conformance
+	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
 	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
@@ -49,7 +52,7 @@ fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
 
 lint: bin/lint
-	$(QUICK) bin/lint ./...
+	$(QUICK) $(RACE) bin/lint ./...
 
 bin/lint: $(wildcard internal/arch/lint/*)
 	go -C internal/arch/lint build -o $(CURDIR)/bin/lint .
@@ -59,16 +62,19 @@ gen-diff:
 	test "$$before" = "$$($(GENERATED) | xargs sha256sum)" || { echo "generated files were not up to date; make gen has made them so: commit them"; exit 1; }
 
 programs:
-	$(QUICK) go build -o bin/race/ ./cmd/...
-	$(QUICK) $(STOCK) -o $(CURDIR)/bin/race/ ./cmd/... tool
+	$(QUICK) go build -o bin/ ./cmd/... ./test/bench ./test/storm
+	$(QUICK) $(STOCK) -o $(CURDIR)/bin/ ./cmd/... tool
 
-bench-short:
-	$(RACE) go run ./test/bench -short -subjects kcp -kcp bin/race/kcp
+bench-short: programs
+	bin/bench -short -subjects kcp -kcp bin/kcp
 
-storm-short:
-	$(RACE) go run ./test/storm -short -run '^lists$$' -kcp bin/race/kcp
+storm-short: programs
+	bin/storm -short -kcp bin/kcp
 
-# make lint has the checks of go vet.
-test:
-	$(QUICK) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED)
-	$(QUICK) go test -vet=off -timeout 20m $(filter-out $(BENCHED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
+# gotestsum repeats at the end what failed. make lint has the checks of go vet.
+TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -timeout 20m
+
+test: programs
+	$(QUICK) $(RACE) $(TEST) -bench . -benchtime 1x $(BENCHED)
+	$(QUICK) $(RACE) $(TEST) -p 3 $(filter-out $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
+	$(QUICK) $(TEST) -p 3 $(SCRIPTED)

@@ -104,11 +104,9 @@ func clientPrograms(t *testing.T) string {
 // realKubectl returns the folder of the pinned kubectl. It builds kubectl if it is missing.
 func realKubectl(t *testing.T) string {
 	t.Helper()
-	for _, built := range []string{"../../bin/race", "../../bin"} {
-		if bin, err := filepath.Abs(built); err == nil {
-			if _, err := os.Stat(filepath.Join(bin, "kubectl")); err == nil {
-				return bin
-			}
+	if bin, err := filepath.Abs("../../bin"); err == nil {
+		if _, err := os.Stat(filepath.Join(bin, "kubectl")); err == nil {
+			return bin
 		}
 	}
 	bin := t.TempDir()

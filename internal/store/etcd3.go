@@ -39,8 +39,8 @@ func (s *Store) Etcd3(c *kubernetes.Client, o Objects) (Etcd3, error) {
 	return s.etcd3(c, o, s.values.Transformer(o.Config.GroupResource))
 }
 
-// Lenient returns upstream's storage for reads that must not fail on a value. The codec must
-// not fail either, see [Store.CacheCodec].
+// Lenient returns upstream's storage for reads that must not fail on a corrupt value, or on one
+// that is skipped by [values.WithSkip]. The codec must not fail either, see [Store.CacheCodec].
 func (s *Store) Lenient(c *kubernetes.Client, o Objects) (Etcd3, error) {
 	return s.etcd3(c, o, s.values.Transformer(o.Config.GroupResource).Lenient())
 }

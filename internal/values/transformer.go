@@ -19,15 +19,33 @@ type Transformer struct {
 	// prefix of the keys in etcd. It is not part of the data that is authenticated along
 	// with an encrypted value, so that data can be moved to another prefix.
 	prefix string
-	// lenient hides failed decryption: the value becomes empty, which no codec decodes.
+	// lenient hides values that are corrupt or skipped: they become empty, which no codec decodes.
 	lenient bool
 }
 
-// Lenient returns a transformer that returns an empty value instead of an error of
-// decryption, for reads that fill a cache of all clusters.
+// Lenient returns a transformer that returns an empty value for one that is corrupt, for reads
+// in all clusters. It fails for a value that cannot be read now: a reader that missed the
+// object would take it for deleted. See [WithSkip].
 func (t Transformer) Lenient() Transformer {
 	t.lenient = true
 	return t
+}
+
+type skipKey struct{}
+
+// WithSkip returns a context in which lenient transformers call skip for a value that cannot be
+// read now, and return an empty value if it returns true.
+func WithSkip(ctx context.Context, skip func(Path) bool) context.Context {
+	return context.WithValue(ctx, skipKey{}, skip)
+}
+
+// hides reports whether the transformer returns an empty value instead of an error.
+func (t Transformer) hides(ctx context.Context, p Path, err error) bool {
+	if !t.lenient || IsCorrupt(err) {
+		return t.lenient
+	}
+	skip, ok := ctx.Value(skipKey{}).(func(Path) bool)
+	return ok && skip(p)
 }
 
 // Encrypts reports whether encryption is configured for the resource. It may be the
@@ -60,7 +78,7 @@ func (t Transformer) TransformFromStorage(ctx context.Context, data []byte, at v
 	}
 	data, stale, err := t.Open(ctx, data, path)
 	if err != nil {
-		if !t.lenient {
+		if !t.hides(ctx, path, err) {
 			return nil, false, err
 		}
 		data = nil

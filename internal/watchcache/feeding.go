@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // betweenWatches is the least time between the starts of two watches of one cache.
@@ -21,18 +22,21 @@ const betweenWatches = time.Second
 
 // A feeding is the storage that fills a watch cache of all clusters.
 type feeding struct {
-	storage.Interface
+	*cacheSource
 	caches   *Caches
 	progress *store.Progress // of the resource
 	cache    *cacher.Cacher  // that it fills
 	from     int64           // revision to begin with, if it is not compacted; 0 for that of the last process
 
-	ended chan struct{} // closed once stopped
+	ctx    context.Context // ends with stop
+	end    context.CancelFunc
+	probes sync.WaitGroup
 
 	mu      sync.Mutex
 	watch   *fed      // the present watch; nil before the first
 	begun   time.Time // when it began
 	listed  bool      // whether the cache was filled before
+	stale   bool      // whether the cache must be filled anew
 	stopped bool
 }
 
@@ -49,8 +53,9 @@ func (w *fed) Stop() {
 	w.done()
 }
 
-func (c *Caches) feeding(source storage.Interface, prefix string, from int64) *feeding {
-	return &feeding{Interface: source, caches: c, progress: c.store.Follow(prefix), from: from, ended: make(chan struct{})}
+func (c *Caches) feeding(source *cacheSource, prefix string, from int64) *feeding {
+	ctx, end := context.WithCancel(context.Background())
+	return &feeding{cacheSource: source, caches: c, progress: c.store.Follow(prefix), from: from, ctx: ctx, end: end}
 }
 
 // begin records the cache that f fills, once it is made.
@@ -85,7 +90,7 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 	}
 	f.mu.Lock()
 	first := !f.listed
-	f.listed = true
+	f.listed, f.stale = true, false
 	f.mu.Unlock()
 	from := f.from
 	if from == 0 {
@@ -96,11 +101,11 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 		// the resumed watches get later changes as events.
 		before := o
 		before.ResourceVersion, before.ResourceVersionMatch = strconv.FormatInt(from, 10), metav1.ResourceVersionMatchExact
-		if err := f.Interface.GetList(ctx, key, before, list); err == nil {
+		if err := f.fill(ctx, key, before, list); err == nil {
 			return nil
 		} // compacted
 	}
-	return f.Interface.GetList(ctx, key, o, list)
+	return f.fill(ctx, key, o, list)
 }
 
 // Watch keeps the cache up to date.
@@ -109,7 +114,10 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 		return nil, err
 	}
 	f.pace(ctx)
-	w, err := f.Interface.Watch(ctx, key, o)
+	if f.isStale() {
+		return nil, apierrors.NewResourceExpired("the cache must be filled anew")
+	}
+	w, err := f.cacheSource.Watch(values.WithSkip(ctx, f.lost), key, o)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +127,8 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	defer f.mu.Unlock()
 	if f.watch = fresh; f.stopped {
 		w.Stop()
+	} else if f.unread.filled() {
+		f.probes.Go(f.probe)
 	}
 	return fresh, nil
 }
@@ -137,7 +147,7 @@ func (f *feeding) pace(ctx context.Context) {
 	defer pause.Stop()
 	select {
 	case <-pause.C:
-	case <-f.ended:
+	case <-f.ctx.Done():
 	case <-ctx.Done():
 	}
 }
@@ -159,12 +169,11 @@ func (f *feeding) stop() {
 	delete(f.caches.feeds, f)
 	f.caches.feedsMu.Unlock()
 	f.mu.Lock()
-	if !f.stopped {
-		close(f.ended)
-	}
 	f.stopped = true
 	w := f.watch
 	f.mu.Unlock()
+	f.end()
+	f.probes.Wait()
 	if w != nil {
 		w.Interface.Stop()
 		<-w.read

@@ -262,10 +262,11 @@ func (w *feedWatch) deliver(e feed.Event) bool {
 		}
 	}
 	if had && (now == nil || p.String() != "" || !w.options.Predicate.Empty()) {
-		if was, err = readsOf(e).before(w, e); err == nil {
-			had, err = w.selected(was, p)
+		if was, err = readsOf(e).before(w, e); err != nil {
+			return w.fail(err)
 		}
-		had = had && err == nil // an object that cannot be read was not delivered before
+		had, err = w.selected(was, p)
+		had = had && err == nil // an object that cannot be selected was not delivered before
 	}
 	switch {
 	case !w.stillCovers(e.Key.Cluster, p):

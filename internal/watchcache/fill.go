@@ -10,6 +10,7 @@ import (
 
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // fillBytes is about the size of a page that fills a cache, as stored.
@@ -22,6 +23,7 @@ type cacheSource struct {
 	store.Etcd3
 	client *kubernetes.Client
 	page   atomic.Int64 // objects of the next page; 0 before the first
+	unread unread
 }
 
 // source returns the storage that fills a cache. The codec of the objects must never fail.
@@ -35,15 +37,16 @@ func (c *Caches) source(o store.Objects) (*cacheSource, error) {
 	return &cacheSource{Etcd3: inner, client: client}, nil
 }
 
-// GetList implements [storage.Interface].
-func (f *cacheSource) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+// fill reads a page of objects into the cache.
+func (f *cacheSource) fill(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
 	page := max(etcd.FirstPage, f.page.Load())
 	if o.Predicate.Continue == "" {
 		page = etcd.FirstPage // objects may have grown since the cache was filled before
+		f.unread.list()
 	}
 	o.Predicate.Limit = min(o.Predicate.Limit, page)
 	ctx, read := store.CountReads(ctx)
-	err := f.Etcd3.GetList(ctx, key, o, list)
+	err := f.GetList(values.WithSkip(ctx, f.unread.missed), key, o, list)
 	if limit := o.Predicate.Limit; err == nil && limit > 0 {
 		f.page.Store(etcd.NextPage(limit, read.Bytes, fillBytes))
 	}

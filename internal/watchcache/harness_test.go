@@ -3,6 +3,7 @@ package watchcache
 import (
 	"os"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,6 +66,7 @@ func serve(t testing.TB, o store.Options) *served {
 		s.Close()
 		t.Fatal(err)
 	}
+	c.limits.probe = 10 * time.Millisecond
 	return &served{s, c}
 }
 

@@ -36,10 +36,12 @@ type limits struct {
 	sweep time.Duration
 	// bookmark is the interval of bookmarks of a watch.
 	bookmark time.Duration
+	// probe is the interval of attempts to decrypt values that a cache lacks.
+	probe time.Duration
 }
 
 func defaultLimits() limits {
-	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, bookmark: bookmarkEvery}
+	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, bookmark: bookmarkEvery, probe: 5 * time.Second}
 }
 
 const (

@@ -57,11 +57,9 @@ func startStock(t *testing.T) *side {
 // program returns a program of test/tools. It builds the program if make has not.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	for _, dir := range []string{"../../bin/race", "../../bin"} {
-		if file, err := filepath.Abs(dir + "/" + name); err == nil {
-			if _, err := os.Stat(file); err == nil {
-				return file
-			}
+	if file, err := filepath.Abs("../../bin/" + name); err == nil {
+		if _, err := os.Stat(file); err == nil {
+			return file
 		}
 	}
 	file, from := filepath.Join(t.TempDir(), name), "./cmd/"+name

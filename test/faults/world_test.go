@@ -82,21 +82,14 @@ func start(t *testing.T) *world {
 // kcp returns the program to test, which make has built.
 func kcp(t *testing.T) string {
 	t.Helper()
-	folders := []string{"../../bin/race", "../../bin"}
-	if long() {
-		folders = folders[1:]
+	file, err := filepath.Abs("../../bin/kcp")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, folder := range folders {
-		file, err := filepath.Abs(filepath.Join(folder, "kcp"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(file); err == nil {
-			return file
-		}
+	if _, err := os.Stat(file); err != nil {
+		t.Fatal("bin/kcp is missing; make build builds it")
 	}
-	t.Fatal("bin/kcp is missing; make build builds it")
-	return ""
+	return file
 }
 
 // start starts the process, and returns when it is ready.

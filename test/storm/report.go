@@ -17,8 +17,6 @@ const (
 	barP50    = 3 * time.Millisecond
 	barP99    = 30 * time.Millisecond
 	barMemory = 1 << 30
-	// shortMemory is for the short form, whose server may have the race detector.
-	shortMemory = 4 << 30
 )
 
 // A result is the result of a storm.
@@ -131,7 +129,7 @@ func judge(results []result) (err error) {
 			err = errors.Join(err, fmt.Errorf("%s: %d answers are 429 without Retry-After", r.name, r.count.Hasty))
 		case r.during.get.errors()+r.during.create.errors() > 0:
 			err = errors.Join(err, fmt.Errorf("%s: requests of the quiet tenant failed: get %v, create %v", r.name, r.during.get.failed, r.during.create.failed))
-		case r.early || r.most.memory-r.before.memory > shortMemory:
+		case r.early || r.most.memory-r.before.memory > barMemory:
 			err = errors.Join(err, fmt.Errorf("%s: memory grew by %s", r.name, mib(r.most.memory-r.before.memory)))
 		case r.took < 0:
 			err = errors.Join(err, fmt.Errorf("%s: memory grew by %s and goroutines from %.0f to %.0f, for good", r.name, mib(r.after.memory-r.before.memory), r.before.goroutines, r.after.goroutines))
