@@ -168,7 +168,8 @@ func (r *reader) read(bin string, blocks []pageBlock) {
 
 // openShell starts a bash with an empty home.
 func (r *reader) openShell(ctx context.Context, bin string) error {
-	bash := exec.CommandContext(ctx, "bash", "--noprofile", "--norc")
+	// The context of a test ends before its cleanups. The shell must live until then, to end its jobs.
+	bash := exec.CommandContext(context.WithoutCancel(ctx), "bash", "--noprofile", "--norc")
 	bash.Dir = r.dir
 	played, installed, _ := strings.Cut(os.Getenv("PATH"), string(os.PathListSeparator))
 	bash.Env = append(os.Environ(), "HOME="+r.dir, "KUBECONFIG=", "GORACE=atexit_sleep_ms=0",
@@ -192,8 +193,10 @@ func (r *reader) openShell(ctx context.Context, bin string) error {
 	}
 	r.shell, r.status = in, bufio.NewReader(status)
 	r.t.Cleanup(func() {
-		_ = in.Close()        // ends the shell
-		_ = bash.Wait()       // with the status of its last command
+		_ = in.Close() // ends the shell
+		hangs := time.AfterFunc(time.Minute, func() { _ = bash.Process.Kill() })
+		_ = bash.Wait() // with the status of its last command
+		hangs.Stop()
 		_ = statusEnd.Close() // the test is over
 		_ = status.Close()
 	})
