@@ -52,6 +52,9 @@ func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Uns
 	if err != nil {
 		return nil //nolint:nilerr // it is refused when it is compared with the schema
 	}
+	if ref == nil {
+		unstructured.RemoveNestedField(u.Object, "spec", "type")
+	}
 	if _, mounted, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "mount"); mounted && ref == nil {
 		return nil
 	}
@@ -101,7 +104,8 @@ func keepType(r Request, u *unstructured.Unstructured) {
 	_ = unstructured.SetNestedMap(u.Object, kept, "spec", "type") // spec is an object: its type was read
 }
 
-// typeOf returns the type in the spec of a Workspace, nil if there is none.
+// typeOf returns the type in the spec of a Workspace, nil if there is none. An empty type is none:
+// typed clients of the existing kcp send one.
 func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, error) {
 	if _, found, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
 		return nil, err
@@ -115,6 +119,9 @@ func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, e
 	ref := &tenancyapi.WorkspaceTypeReference{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, ref); err != nil {
 		return nil, err
+	}
+	if *ref == (tenancyapi.WorkspaceTypeReference{}) {
+		return nil, nil
 	}
 	if ref.Name == "" {
 		return nil, errors.New("a type without a name")

@@ -100,6 +100,7 @@ func TestKeepType(t *testing.T) {
 	full := map[string]any{"name": "a", "path": "root"}
 	for name, say := range map[string]struct{ old, now, want any }{
 		"left out":         {full, nil, full},
+		"empty":            {full, map[string]any{"name": ""}, full},
 		"without its path": {full, map[string]any{"name": "a"}, full},
 		"another":          {full, map[string]any{"name": "b"}, map[string]any{"name": "b"}},
 		"another path":     {full, map[string]any{"name": "a", "path": "b"}, map[string]any{"name": "a", "path": "b"}},
