@@ -29,7 +29,8 @@ import (
 const schemaPrefix = 10
 
 // Bootstrap creates what the server needs to share APIs, unless it exists: the cluster of the
-// definitions of bound schemas, and the built-in exports, to which the root workspace is bound.
+// definitions of bound schemas, the cluster of the shard, and the built-in exports, to which the
+// root workspace and the shard are bound.
 // A server with other schemas than the last one adds them, and names them in its exports.
 func (a *APIs) Bootstrap(ctx context.Context) error {
 	if err := a.workspaces.MakeSystem(ctx, cluster.BoundDefinitions); err != nil {
@@ -48,11 +49,19 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 		}
 		refs = append(refs, tenancy.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
 	}
-	waits, err := a.Bind(ctx, cluster.Root, refs)
-	if err == nil && len(waits) > 0 {
-		err = fmt.Errorf("the root workspace cannot bind its own exports: %s", waits[0].Message)
+	if err := a.workspaces.MakeCluster(ctx, cluster.Shard); err != nil {
+		return err
 	}
-	return err
+	for _, c := range []cluster.Name{cluster.Root, cluster.Shard} {
+		waits, err := a.Bind(ctx, c, refs)
+		if err == nil && len(waits) > 0 {
+			err = fmt.Errorf("%s cannot bind the built-in exports: %s", c, waits[0].Message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // binds reports whether this server can bind exports. Without CustomResourceDefinitions it

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -123,6 +124,29 @@ func viewOf(t *testing.T, c *tenant, export string) dynamic.Interface {
 	config := c.config()
 	config.Host = "http://kcp/services/apiexport/" + string(c.name) + "/" + export + "/clusters/*"
 	return must(dynamic.NewForConfig(config))(t)
+}
+
+// TestTheClusterOfTheShard shows what system:shard has for system:masters, and that others see
+// nothing of it.
+func TestTheClusterOfTheShard(t *testing.T) {
+	t.Parallel()
+	s := newTenant(t).server
+	shard := at(t, s, cluster.Shard, server.System())
+	var bound []string
+	for _, b := range must(shard.any.Resource(apiBindings).List(t.Context(), metav1.ListOptions{}))(t).Items {
+		bound = append(bound, text(&b, "spec", "reference", "export", "name")+" "+conditionOf(&b, "Ready"))
+	}
+	slices.Sort(bound)
+	if want := []string{"cache.kcp.io True", "shards.core.kcp.io True", "tenancy.kcp.io True", "topology.kcp.io True"}; !slices.Equal(bound, want) {
+		t.Errorf("system:shard binds %v, not %v", bound, want)
+	}
+	if err := shard.any.Resource(logicalClusters).Delete(t.Context(), "cluster", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("system:masters may delete the cluster of the shard: %v", err)
+	}
+	admin := &user.DefaultInfo{Name: "kcp-admin", Groups: []string{"system:kcp:admin", user.AllAuthenticated}}
+	if _, err := at(t, s, cluster.Shard, admin).any.Resource(apiBindings).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an administrator reads the cluster of the shard: %v", err)
+	}
 }
 
 // TestBuiltInExportsBelongToTheServer shows that nobody can change or delete the built-in

@@ -71,9 +71,9 @@ func differences(before, after map[string]int) string {
 	return s.String()
 }
 
-// ownClusters is the number of clusters that a server without workspaces has: root, system:admin
-// and system:bound-crds.
-const ownClusters = 3
+// ownClusters is the number of clusters that a server without workspaces has: root, system:admin,
+// system:bound-crds and system:shard.
+const ownClusters = 4
 
 // whenFewer waits until etcd contains fewer than n clusters.
 func whenFewer(t testing.TB, s *running, n int) {

@@ -167,7 +167,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	l.Finalizers = []string{core.DeletionFinalizer}
 	l.Labels = map[string]string{core.PhaseLabel: string(core.PhaseReady)}
 	l.Annotations = map[string]string{core.PathAnnotation: string(c), core.ShardAnnotation: string(w.Shard)}
-	l.Spec.DirectlyDeletable = true
+	l.Spec.DirectlyDeletable = !c.System()
 	l.Status.Phase = core.PhaseReady
 	l.Status.URL = w.url(string(c))
 	w.defaults(ctx, &b, cluster.Path(c))
