@@ -7,17 +7,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-const (
-	// StepMaximal is the step in which the provider of a resource limits its consumers.
-	StepMaximal = "04-maxpermissionpolicy"
-
-	// ConsumerPrefix begins the names of users and groups in the RBAC with which a provider
-	// limits what consumers may do with its resources.
-	ConsumerPrefix = "apis.kcp.io:binding:"
-)
+// StepMaximal is the step in which the provider of a resource limits its consumers.
+const StepMaximal = "04-maxpermissionpolicy"
 
 // limit asks the cluster that limits a resource whether a request that RBAC allows may be made.
 func (z *Authorizer) limit(ctx context.Context, a authorizer.Attributes, allowed verdict) verdict {
@@ -59,7 +54,7 @@ func (z *Authorizer) Limits(ctx context.Context, at cluster.Name, a authorizer.A
 }
 
 // limits decides by the RBAC of cluster at, in which the names of users and groups of other
-// clusters have [ConsumerPrefix].
+// clusters have [apisv1alpha2.ConsumerPrefix].
 func (z *Authorizer) limits(ctx context.Context, at cluster.Name, a authorizer.Attributes) verdict {
 	c, _ := cluster.From(ctx)
 	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
@@ -85,9 +80,9 @@ func consumer(c cluster.Name, u user.Info) user.Info {
 	if u = seenFrom(c, u); isServiceAccount(u) {
 		u = foreign(c, u)
 	}
-	out := &user.DefaultInfo{Name: ConsumerPrefix + u.GetName(), UID: u.GetUID()}
+	out := &user.DefaultInfo{Name: apisv1alpha2.ConsumerPrefix + u.GetName(), UID: u.GetUID()}
 	for _, g := range u.GetGroups() {
-		out.Groups = append(out.Groups, ConsumerPrefix+g)
+		out.Groups = append(out.Groups, apisv1alpha2.ConsumerPrefix+g)
 	}
 	return out
 }

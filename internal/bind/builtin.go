@@ -78,8 +78,11 @@ func (a *APIs) export(ctx context.Context, b tenancy.BuiltIn) error {
 	if rev == 0 {
 		e = &apisv1alpha2.APIExport{ObjectMeta: newMeta("", b.Name)}
 		e.Annotations = map[string]string{core.PathAnnotation: string(cluster.Root)}
+		if b.Limited {
+			e.Spec.MaximalPermissionPolicy = &apisv1alpha2.MaximalPermissionPolicy{Local: &apisv1alpha2.LocalPolicy{}}
+		}
 		if b.Everywhere {
-			if err := a.workspaces.AllowBinding(ctx, b); err != nil {
+			if err := a.workspaces.Allow(ctx, b); err != nil {
 				return err
 			}
 			if err := a.workspaces.DefaultTo(ctx, b.Name); err != nil {

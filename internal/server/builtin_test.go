@@ -149,6 +149,29 @@ func TestTheClusterOfTheShard(t *testing.T) {
 	}
 }
 
+// TestAnOperatorLimitsWorkspaces shows that RBAC in the root workspace limits what members of all
+// workspaces may do with the kinds of tenancy.kcp.io.
+func TestAnOperatorLimitsWorkspaces(t *testing.T) {
+	t.Parallel()
+	s := start(t, t.TempDir())
+	t.Cleanup(func() { s.Close() })
+	root := at(t, s, cluster.Root, server.System())
+	w := root.workspace("w")
+	w.allow("pat")
+	pat := at(t, s, w.name, as("pat"))
+	pat.create(workspaces, decoded(`{apiVersion: tenancy.kcp.io/v1alpha1, kind: Workspace, metadata: {name: allowed}}`))
+	role := must(root.kube.RbacV1().ClusterRoles().Get(t.Context(), "system:kcp:apiexport:tenancy:maximal-permission-policy", metav1.GetOptions{}))(t)
+	role.Rules[0].Verbs = []string{"get", "list", "watch"}
+	must(root.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}))(t)
+	eventually(t, "no more workspaces can be created", func() bool {
+		_, err := pat.any.Resource(workspaces).Create(t.Context(), decoded(`{apiVersion: tenancy.kcp.io/v1alpha1, kind: Workspace, metadata: {generateName: refused-}}`), metav1.CreateOptions{})
+		return apierrors.IsForbidden(err)
+	})
+	must(pat.any.Resource(workspaces).Get(t.Context(), "allowed", metav1.GetOptions{}))(t)
+	admin := at(t, s, w.name, &user.DefaultInfo{Name: "kcp-admin", Groups: []string{"system:kcp:admin", user.AllAuthenticated}})
+	admin.create(workspaces, decoded(`{apiVersion: tenancy.kcp.io/v1alpha1, kind: Workspace, metadata: {name: of-the-admin}}`))
+}
+
 // TestBuiltInExportsBelongToTheServer shows that nobody can change or delete the built-in
 // exports, their schemas or the bindings of root, and that tenants cannot have kinds of these
 // names.

@@ -19,6 +19,8 @@ type BuiltIn struct {
 	Kinds []string
 	// Everywhere is true if all users may bind it, and universal workspaces do.
 	Everywhere bool
+	// Limited is true if RBAC in the root workspace limits what its consumers may do.
+	Limited bool
 	// Given is true if every logical cluster has the kinds, also without a binding.
 	Given bool
 }
@@ -26,7 +28,7 @@ type BuiltIn struct {
 // BuiltIns returns the built-in exports. The root workspace binds all of them.
 func BuiltIns() []BuiltIn {
 	return []BuiltIn{
-		{Name: Export, Short: "tenancy", Kinds: []string{"workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}, Everywhere: true},
+		{Name: Export, Short: "tenancy", Kinds: []string{"workspaceauthenticationconfigurations.tenancy.kcp.io", "workspaces.tenancy.kcp.io", "workspacetypes.tenancy.kcp.io"}, Everywhere: true, Limited: true},
 		{Name: TopologyExport, Short: "topology", Kinds: []string{"partitions.topology.kcp.io", "partitionsets.topology.kcp.io"}, Everywhere: true},
 		{Name: ShardExport, Short: "shards", Kinds: []string{"shards.core.kcp.io"}},
 		{Name: CacheExport, Short: "cache", Kinds: []string{"clustercachedresourceendpointslices.cache.kcp.io", "clustercachedresources.cache.kcp.io"}, Given: true},

@@ -9,8 +9,10 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/storage"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -296,11 +298,27 @@ func (w *Workspaces) DefaultTo(ctx context.Context, export string) error {
 	return nil
 }
 
-// AllowBinding lets all authenticated users bind a built-in export.
-func (w *Workspaces) AllowBinding(ctx context.Context, of BuiltIn) error {
+// Allow lets all authenticated users bind a built-in export, and consumers use its resources, unless
+// somebody changed that. The latter matters if the export has a maximal permission policy.
+func (w *Workspaces) Allow(ctx context.Context, of BuiltIn) error {
 	b := w.birth(cluster.Root, metav1.Now())
-	rule := rbacv1.PolicyRule{Verbs: []string{"bind"}, APIGroups: []string{"apis.kcp.io"}, Resources: []string{"apiexports"}, ResourceNames: []string{of.Name}}
-	return ensure(ctx, w.Store, b.allow("system:kcp:apiexport:"+of.Short+":bind", rule)...)
+	name := "system:kcp:apiexport:" + of.Short
+	var resources, states []string
+	for _, kind := range of.Kinds {
+		resource, _, _ := strings.Cut(kind, ".")
+		resources, states = append(resources, resource), append(states, resource+"/status")
+	}
+	consumers := apisv1alpha2.ConsumerPrefix + user.AllAuthenticated
+	writes := append(b.allow(name+":bind", user.AllAuthenticated,
+		rbacv1.PolicyRule{Verbs: []string{"bind"}, APIGroups: []string{"apis.kcp.io"}, Resources: []string{"apiexports"}, ResourceNames: []string{of.Name}},
+	), b.allow(name+":maximal-permission-policy", consumers,
+		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{of.Name}, Resources: resources},
+		rbacv1.PolicyRule{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{of.Name}, Resources: states},
+	)...)
+	writes = append(writes, b.allow(name+":maximal-permission-policy-admin", apisv1alpha2.ConsumerPrefix+"system:kcp:admin",
+		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{of.Name}, Resources: []string{"*"}},
+	)...)
+	return ensure(ctx, w.Store, writes...)
 }
 
 // Maintains returns the clusters whose default bindings a change of a type concerns. It takes

@@ -48,17 +48,17 @@ func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
 // use returns the writes that let all authenticated users use a type.
 func (b birth) use(name string) []store.Write {
 	rule := rbacv1.PolicyRule{Verbs: []string{"use"}, APIGroups: []string{tenancyapi.GroupVersion.Group}, Resources: []string{"workspacetypes"}, ResourceNames: []string{name}}
-	return b.allow("system:kcp:"+name+"-workspacetype-use", rule)
+	return b.allow("system:kcp:"+name+"-workspacetype-use", user.AllAuthenticated, rule)
 }
 
-// allow returns the writes of a role and its binding that give all authenticated users a right.
-func (b birth) allow(name string, rule rbacv1.PolicyRule) []store.Write {
+// allow returns the writes of a role and its binding that give a group some rights.
+func (b birth) allow(name, group string, rules ...rbacv1.PolicyRule) []store.Write {
 	meta := b.meta("", name)
 	return []store.Write{
-		b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{rule}}),
+		b.write(native(rbacv1.GroupName, "clusterroles"), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}),
 		b.write(native(rbacv1.GroupName, "clusterrolebindings"), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: b.meta("", meta.Name),
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.AllAuthenticated}},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: group}},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 		}),
 	}

@@ -129,6 +129,10 @@ type MaximalPermissionPolicy struct {
 	Local *LocalPolicy `json:"local,omitempty"`
 }
 
+// ConsumerPrefix begins the names of users and groups in the RBAC with which a provider limits what
+// consumers may do with its resources.
+const ConsumerPrefix = "apis.kcp.io:binding:"
+
 // LocalPolicy takes a limit from RBAC in the logical cluster of the export.
 type LocalPolicy struct{}
 
