@@ -190,9 +190,9 @@ func (s *server) check(ctx context.Context, service string, check *apis.APIExpor
 // printCheck prints the result of a check for people.
 func (a *app) printCheck(ref string, s *apis.APIExportCheckStatus, schemas bool) {
 	if schemas {
-		a.print.say("Export %s: %d consumers, %d objects checked, %d would break.", ref, s.Consumers, s.Checked, s.Broken)
+		a.print.say("Export %s: %s, %s checked, %d would break.", ref, counted(int(s.Consumers), "consumer"), counted(int(s.Checked), "object"), s.Broken)
 	} else {
-		a.print.say("Export %s: %d consumers, %d objects.", ref, s.Consumers, s.Checked)
+		a.print.say("Export %s: %s, %s.", ref, counted(int(s.Consumers), "consumer"), counted(int(s.Checked), "object"))
 	}
 	for _, p := range s.Problems {
 		a.print.say("Breaks all objects of %s", p)

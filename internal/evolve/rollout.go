@@ -350,7 +350,7 @@ func (s *step) stop(check *ringCheck, what string) bool {
 	st, sum := &s.rollout.Status, check.sum
 	st.Checked, st.Broken, st.Causes = sum.Checked, sum.Broken, slices.Clone(sum.Problems)
 	for _, c := range sum.Causes[:min(len(sum.Causes), maxListed)] {
-		st.Causes = append(st.Causes, fmt.Sprintf("%s %s: %s in %d objects", schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Field, c.Reason, c.Objects))
+		st.Causes = append(st.Causes, fmt.Sprintf("%s %s: %s, objects: %d", schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Field, c.Reason, c.Objects))
 	}
 	st.StoppedGeneration = 0
 	if sum.Broken <= s.rollout.Spec.MaxBroken && len(sum.Problems) == 0 {

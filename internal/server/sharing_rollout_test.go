@@ -85,7 +85,7 @@ func TestARolloutInRings(t *testing.T) {
 		t.Errorf("the rollout is %s", got)
 	}
 	causes, _, _ := unstructured.NestedStringSlice(stopped.Object, "status", "causes")
-	if want := []string{"widgets.example.com spec.color: FieldLost in 1 objects"}; !slices.Equal(causes, want) {
+	if want := []string{"widgets.example.com spec.color: FieldLost, objects: 1"}; !slices.Equal(causes, want) {
 		t.Errorf("causes: %q", causes)
 	}
 	canary.hasSchema("v2")
