@@ -81,6 +81,7 @@ type Backend struct {
 	// many deletions.
 	Deleted *atomic.Int64
 
+	holds *holds // of an etcd in this process
 	close func()
 }
 

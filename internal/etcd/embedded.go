@@ -30,26 +30,8 @@ const (
 // startEmbedded runs an etcd member in this process, without listeners. Only the clients of
 // the returned backend can reach it.
 func startEmbedded(ctx context.Context, settings Config, fsync bool) (*Backend, error) {
-	cfg := embed.NewConfig()
-	cfg.Name = "kcp"
-	cfg.Dir = settings.Dir
 	fatal := newFatalHook()
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewNopCore(), zap.WithPanicHook(fatal), zap.WithFatalHook(fatal)))
-	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
-	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
-	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
-	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
-	cfg.UnsafeNoFsync = !fsync
-	cfg.QuotaBackendBytes = cmp.Or(settings.QuotaBackendBytes, QuotaBytes)
-	cfg.ForceNewCluster = settings.ForceNewCluster
-	if settings.WALSizeBytes > 0 {
-		wal.SegmentSizeBytes = settings.WALSizeBytes // a global of etcd: for all members in this process
-	}
-	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
-	cfg.WatchProgressNotifyInterval = progressEvery
-	cfg.MaxTxnOps, cfg.MaxRequestBytes = MaxTxnOps, maxRequestSize
-	cfg.TickMs, cfg.ElectionMs = 10, 100 // a single member elects itself at once
-
+	cfg := settings.embedded(fsync, fatal)
 	e, err := start(ctx, cfg, fatal)
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", cfg.Dir, err)
@@ -67,19 +49,42 @@ func startEmbedded(ctx context.Context, settings Config, fsync bool) (*Backend, 
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	deleted := new(atomic.Int64)
+	deleted, held := new(atomic.Int64), &holds{pressed: func() bool { return capacity.above(pressedAt) }}
 	history := &compactor{kept: settings.history(), pressed: func() bool { return capacity.above(pressedAt) },
-		paused: func() bool { return diskLevel(capacity.disk.Load()) == diskFull }}
+		paused: func() bool { return held.now() || diskLevel(capacity.disk.Load()) == diskFull }}
 	wg.Go(func() { history.run(working, client, deleted.Load) })
 	wg.Go(func() { file.run(working) })
 	wg.Go(func() { disk.run(working) })
-	return &Backend{Client: client, Watcher: watches.client, Capacity: capacity, Deleted: deleted, close: func() {
+	return &Backend{Client: client, Watcher: watches.client, Capacity: capacity, Deleted: deleted, holds: held, close: func() {
 		stop()
 		wg.Wait()
 		_ = client.Close() // returns only the error of its cancelled context
 		watches.close()
 		e.Close()
 	}}, nil
+}
+
+// embedded returns the configuration of an etcd member without listeners.
+func (c Config) embedded(fsync bool, fatal *fatalHook) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = "kcp"
+	cfg.Dir = c.Dir
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewNopCore(), zap.WithPanicHook(fatal), zap.WithFatalHook(fatal)))
+	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
+	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
+	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
+	cfg.InitialCluster = cfg.Name + "=" + nowhere[0].String()
+	cfg.UnsafeNoFsync = !fsync
+	cfg.QuotaBackendBytes = cmp.Or(c.QuotaBackendBytes, QuotaBytes)
+	cfg.ForceNewCluster = c.ForceNewCluster
+	if c.WALSizeBytes > 0 {
+		wal.SegmentSizeBytes = c.WALSizeBytes // a global of etcd: for all members in this process
+	}
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
+	cfg.WatchProgressNotifyInterval = progressEvery
+	cfg.MaxTxnOps, cfg.MaxRequestBytes = MaxTxnOps, maxRequestSize
+	cfg.TickMs, cfg.ElectionMs = 10, 100 // a single member elects itself at once
+	return cfg
 }
 
 // start runs a member until it is ready. After an error, goroutines and open files may

@@ -12,6 +12,9 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
+// ErrInUse is the error of [LockDir] for a directory that another process has locked.
+var ErrInUse = errors.New("in use")
+
 // LockDir creates dir if it does not exist, and locks it for this process.
 func LockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -22,7 +25,7 @@ func LockDir(dir string) (unlock func(), err error) {
 	switch {
 	case errors.Is(err, fileutil.ErrLocked):
 		holder, _ := os.ReadFile(path) // for the error message only
-		return nil, fmt.Errorf("data directory %s is in use by process %s; stop that server, or choose another directory with --root-directory", dir, strings.TrimSpace(string(holder)))
+		return nil, fmt.Errorf("data directory %s is %w by process %s; stop that server, or choose another directory with --root-directory", dir, ErrInUse, strings.TrimSpace(string(holder)))
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return nil, fmt.Errorf("data directory %s is not writable: %w; make it writable, or choose another with --root-directory", dir, err)
 	case err != nil:
