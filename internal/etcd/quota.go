@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 )
 
 // A quotaWatcher measures the database of an external etcd.
@@ -28,6 +29,19 @@ func newQuotaWatcher(client *clientv3.Client) *quotaWatcher {
 
 // run measures until ctx ends.
 func (q *quotaWatcher) run(ctx context.Context) { wait.UntilWithContext(ctx, q.look, lookEvery) }
+
+// logAlarm logs that the alarm for lack of space was raised or disarmed.
+func logAlarm(ctx context.Context, full bool, inUse, quota int64) {
+	log := klog.FromContext(ctx).WithValues("bytesInUse", inUse, "quota", quota)
+	if !full {
+		log.Info("etcd has space again")
+		return
+	}
+	log.Error(nil, "etcd is full: it accepts only reads and deletions. "+WhenFull)
+}
+
+// WhenFull says what to do about the alarm of an external etcd.
+const WhenFull = "Delete objects, or raise --quota-backend-bytes of etcd; wait for a compaction; then run etcdctl defrag --cluster and etcdctl alarm disarm. No server needs a restart"
 
 // look asks every server, because each has its own database file. The fullest one counts.
 func (q *quotaWatcher) look(ctx context.Context) {
@@ -52,7 +66,9 @@ func (q *quotaWatcher) look(ctx context.Context) {
 	}
 	q.inUse.Store(inUse)
 	q.quota.Store(quota)
-	q.full.Store(full)
+	if before := q.full.Swap(full); before != full {
+		logAlarm(ctx, full, inUse, quota)
+	}
 	if full || q.above(pressedAt) {
 		select {
 		case q.pressed <- struct{}{}:

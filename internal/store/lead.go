@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
@@ -55,12 +56,27 @@ func (s *Store) Lead(ctx context.Context, run func(context.Context)) {
 		run(ctx)
 		return
 	}
+	last := ""
 	for ctx.Err() == nil {
-		if err := s.leadOnce(ctx, run); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The loops do not run here; trying again")
-			pause(ctx, candidateRetry)
+		err := s.leadOnce(ctx, run)
+		if err == nil || ctx.Err() != nil {
+			last = ""
+			continue
 		}
+		if last != err.Error() { // once, as it is tried every second
+			last = err.Error()
+			klog.FromContext(ctx).Error(err, "This process cannot be a candidate for the loops; trying again every second")
+		}
+		pause(ctx, candidateRetry)
 	}
+}
+
+// notGranted explains why etcd grants no lease.
+func notGranted(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fmt.Errorf("etcd is full and grants no lease for the loops: %w. Deletions of workspaces, garbage collection and other loops run only at servers that were candidates before. %s", err, etcd.WhenFull)
+	}
+	return fmt.Errorf("lease for the loops: %w", err)
 }
 
 // leadOnce makes this process a candidate, waits for its turn, and calls run until the lease
@@ -72,7 +88,7 @@ func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
 	defer cancel()
 	lease, err := client.Grant(granting, leaseSeconds)
 	if err != nil {
-		return fmt.Errorf("lease for the loops: %w", err)
+		return notGranted(err)
 	}
 	defer func() { // so that another takes over at once
 		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.ReadTimeout)

@@ -113,6 +113,16 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 		t.Fatalf("etcd still grants leases: %v", err)
 	}
 
+	late, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: members.Servers()}})
+	if err != nil {
+		t.Fatalf("a server does not start while etcd is full: %v", err)
+	}
+	defer late.Close()
+	err = late.leadOnce(t.Context(), func(context.Context) { t.Error("a server without a candidacy runs the loops") })
+	if err == nil || !strings.Contains(err.Error(), "etcdctl alarm disarm") {
+		t.Errorf("a server that starts while etcd is full: %v", err)
+	}
+
 	kill()
 	term := <-terms
 	remove := func(name string) error {
@@ -132,6 +142,35 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 		t.Errorf("a deletion after the lease was lost: %v", err)
 	}
 	<-term.Done()
+
+	// What the error says makes it a candidate, without a restart.
+	emptied(t, members.Servers())
+	led := make(chan struct{})
+	running.Go(func() { late.Lead(ctx, func(context.Context) { close(led); cancel() }) })
+	<-led
+}
+
+// emptied does what the advice for a full etcd says.
+func emptied(t *testing.T, servers []string) {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: servers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }() // reports only that its context ended
+	gone, err := client.Delete(t.Context(), "/elsewhere/", clientv3.WithPrefix())
+	if err == nil {
+		_, err = client.Compact(t.Context(), gone.Header.Revision, clientv3.WithCompactPhysical())
+	}
+	if err == nil {
+		_, err = client.Defragment(t.Context(), servers[0])
+	}
+	if err == nil {
+		_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A process that lost its lease, for example because it hung, cannot write any more.
