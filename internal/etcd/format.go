@@ -61,13 +61,8 @@ func (f Format) Check(ctx context.Context) (int64, error) {
 	if err := json.Unmarshal(read.Kvs[0].Value, &theirs); err != nil {
 		return 0, fmt.Errorf("the description of the stored data at %s is damaged: %w; restore a backup", f.Key, err)
 	}
-	if theirs.Reader > layout || theirs.Layout < layout {
-		return 0, fmt.Errorf("the stored data has layout %d and needs a program that reads layout %d; this one reads layout %d: start the version of kcp that wrote it", theirs.Layout, theirs.Reader, layout)
-	}
-	for _, stored := range []string{theirs.Kubernetes, cmp.Or(theirs.Oldest, theirs.Kubernetes)} {
-		if err := canRead(stored, f.Kubernetes); err != nil {
-			return 0, err
-		}
+	if err := theirs.readable(f.Kubernetes); err != nil {
+		return 0, err
 	}
 	if theirs.Kubernetes != f.Kubernetes {
 		theirs.Oldest, theirs.Kubernetes = cmp.Or(theirs.Oldest, theirs.Kubernetes), f.Kubernetes
@@ -76,6 +71,19 @@ func (f Format) Check(ctx context.Context) (int64, error) {
 		}
 	}
 	return resp.Header.Revision, nil
+}
+
+// readable returns an error if a program for a Kubernetes version cannot read the data.
+func (d format) readable(kubernetes string) error {
+	if d.Reader > layout || d.Layout < layout {
+		return fmt.Errorf("the stored data has layout %d and needs a program that reads layout %d; this one reads layout %d: start the version of kcp that wrote it", d.Layout, d.Reader, layout)
+	}
+	for _, stored := range []string{d.Kubernetes, cmp.Or(d.Oldest, d.Kubernetes)} {
+		if err := canRead(stored, kubernetes); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // create writes the description of new data. If another process has written one, create
