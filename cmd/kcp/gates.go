@@ -9,6 +9,8 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
+
+	"github.com/unforked/kcp/internal/upstream"
 )
 
 // gates is the flag --feature-gates. Gates of the existing kcp are accepted and have no
@@ -43,12 +45,25 @@ func (g gates) Set(text string) error {
 			return fmt.Errorf("%q must be a gate's name, =, and true or false", pair)
 		}
 		_, known := utilfeature.DefaultMutableFeatureGate.GetAll()[featuregate.Feature(name)]
+		if fixed, ok := upstream.FixedGates()[featuregate.Feature(name)]; ok && fixed != on {
+			return fmt.Errorf("the feature gate %s is always %t here: workspaces share what it changes; leave it out", name, fixed)
+		}
 		if !known && !slices.Contains(accepted, name) {
 			return fmt.Errorf("there is no feature gate %q; leave it out, or check its spelling", name)
 		}
 		g[name] = on
 	}
 	return nil
+}
+
+// usage describes the flag, with the gates that can be set.
+func (gates) usage() string {
+	known := slices.DeleteFunc(utilfeature.DefaultFeatureGate.KnownFeatures(), func(line string) bool {
+		name, _, _ := strings.Cut(line, "=")
+		_, fixed := upstream.FixedGates()[featuregate.Feature(name)]
+		return fixed
+	})
+	return "Feature gates of the Kubernetes libraries, for experts. Gates of the existing kcp are accepted and have no effect. Options are:\n" + strings.Join(known, "\n")
 }
 
 // apply sets the gates of the libraries.

@@ -130,7 +130,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
 	o.operation(f)
-	f.Var(o.gates, "feature-gates", "Feature gates of the Kubernetes libraries. Gates of the existing kcp are accepted and have no effect.")
+	f.Var(o.gates, "feature-gates", o.gates.usage())
 	o.logging.add(f)
 }
 

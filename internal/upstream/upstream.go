@@ -38,17 +38,18 @@ var SetGlobals = sync.OnceFunc(func() {
 	boundMetrics()
 	jsonpatch.AccumulatedCopySizeLimit = maxCopied
 	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
-	for gate, err := range setGates(utilfeature.DefaultMutableFeatureGate, gates()) {
+	for gate, err := range setGates(utilfeature.DefaultMutableFeatureGate, FixedGates()) {
 		klog.Background().Error(err, "Feature gate of the libraries keeps its value", "gate", gate)
 	}
 })
 
-// gates returns the feature gates with another value than the libraries' default.
+// FixedGates returns the feature gates with another value than the libraries' default. Operators
+// cannot set them.
 //
 // At the next minor version: look at whether the gates still exist and are not locked, in
 // k8s.io/apiserver/pkg/features. If one is locked to true, remove it here and measure the
 // memory of a workspace and the load of etcd.
-func gates() map[featuregate.Feature]bool {
+func FixedGates() map[featuregate.Feature]bool {
 	return map[featuregate.Feature]bool{
 		// It lists every resource of all clusters again every few minutes.
 		features.DetectCacheInconsistency: false,

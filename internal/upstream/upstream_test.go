@@ -18,14 +18,14 @@ import (
 // The libraries still have the gates that the server sets, and do not lock them.
 func TestGates(t *testing.T) {
 	SetGlobals()
-	for gate, want := range gates() {
+	for gate, want := range FixedGates() {
 		spec, ok := utilfeature.DefaultMutableFeatureGate.GetAll()[gate]
 		if !ok || spec.LockToDefault || spec.PreRelease == featuregate.GA {
-			t.Errorf("%s: %+v; remove it from gates and measure again what it costs", gate, spec)
+			t.Errorf("%s: %+v; remove it from FixedGates and measure again what it costs", gate, spec)
 			continue
 		}
 		if spec.Default == want {
-			t.Errorf("%s is %v by default; remove it from gates", gate, want)
+			t.Errorf("%s is %v by default; remove it from FixedGates", gate, want)
 		}
 		if got := utilfeature.DefaultFeatureGate.Enabled(gate); got != want {
 			t.Errorf("%s is %v, want %v", gate, got, want)
