@@ -44,7 +44,7 @@ clients:
 
 nightly: bench dist clients storm conformance
 	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
-	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 
