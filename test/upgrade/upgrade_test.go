@@ -101,14 +101,7 @@ func (c client) objects() map[string]any {
 	c.t.Helper()
 	all := map[string]any{}
 	for _, made := range content() {
-		status, text := c.try(http.MethodGet, made.path, "")
-		var list struct {
-			Items []map[string]any `json:"items"`
-		}
-		if err := json.Unmarshal(text, &list); err != nil || status != http.StatusOK {
-			c.t.Fatalf("%s: %d %s", made.path, status, text)
-		}
-		for _, o := range list.Items {
+		for _, o := range c.list(made.path) {
 			meta := o["metadata"].(map[string]any)
 			if meta["name"] == "kube-root-ca.crt" {
 				continue // the CA is not part of the data
@@ -124,6 +117,30 @@ func (c client) objects() map[string]any {
 		}
 	}
 	return all
+}
+
+// list returns the objects at a path. It waits until the path is served: a newer program makes the
+// APIBindings of older workspaces in the background.
+func (c client) list(path string) []map[string]any {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, text := c.try(http.MethodGet, path, "")
+		var list struct {
+			Items []map[string]any `json:"items"`
+		}
+		if err := json.Unmarshal(text, &list); err == nil && status == http.StatusOK {
+			return list.Items
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			c.t.Fatalf("%s: %d %s", path, status, text)
+		}
+	}
 }
 
 // TestUpgrade opens the data of an earlier program with all objects. In the nightly form it
