@@ -81,7 +81,11 @@ func (r Runner) Run(ctx context.Context, loops ...Loop) {
 		all.Wait()
 	}
 	if r.Lead != nil {
-		r.Lead(ctx, run)
+		r.Lead(ctx, func(term context.Context) {
+			r.Metrics.leads(1)
+			defer r.Metrics.leads(-1)
+			run(term)
+		})
 		return
 	}
 	run(ctx)

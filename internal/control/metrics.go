@@ -17,6 +17,7 @@ type Metrics struct {
 	adds    *metrics.CounterVec
 	retries *metrics.CounterVec
 	work    *metrics.HistogramVec
+	leading *metrics.Gauge
 }
 
 // NewMetrics returns metrics. They count once they are registered.
@@ -36,6 +37,10 @@ func NewMetrics() *Metrics {
 			Subsystem: subsystem, Name: "retries_total", StabilityLevel: metrics.ALPHA,
 			Help: "Number of retries of keys after an error.",
 		}, loop),
+		leading: metrics.NewGauge(&metrics.GaugeOpts{
+			Subsystem: subsystem, Name: "leading", StabilityLevel: metrics.ALPHA,
+			Help: "1 if this server runs the loops of all servers on its etcd. Of those, one has 1.",
+		}),
 		work: metrics.NewHistogramVec(&metrics.HistogramOpts{
 			Subsystem: subsystem, Name: "work_duration_seconds", StabilityLevel: metrics.ALPHA,
 			Help:    "Time that the loop took to reconcile one key, in seconds.",
@@ -52,11 +57,12 @@ func (m *Metrics) Register(register func(metrics.Registerable) error) error {
 	if m == nil || m.adds == nil {
 		return nil
 	}
-	var errs [4]error
+	var errs [5]error
 	m.waiting, errs[0] = meter.Register(register, m.waiting)
 	m.adds, errs[1] = meter.Register(register, m.adds)
 	m.retries, errs[2] = meter.Register(register, m.retries)
 	m.work, errs[3] = meter.Register(register, m.work)
+	m.leading, errs[4] = meter.Register(register, m.leading)
 	return errors.Join(errs[:]...)
 }
 
@@ -84,5 +90,12 @@ func (m *Metrics) retried(loop string) {
 func (m *Metrics) worked(loop string, d time.Duration) {
 	if m.on() {
 		m.work.WithLabelValues(loop).Observe(d.Seconds())
+	}
+}
+
+// leads counts the servers of the process that lead.
+func (m *Metrics) leads(change float64) {
+	if m.on() {
+		m.leading.Add(change)
 	}
 }

@@ -45,6 +45,8 @@ type Capacity struct {
 	full atomic.Bool
 	disk atomic.Int32 // a diskLevel
 
+	gauges *gauges
+
 	mu      sync.Mutex
 	spare   *rate.Limiter // limits changes above the tenants' share
 	spareOf int64         // the quota that spare was created for
@@ -53,7 +55,7 @@ type Capacity struct {
 // NewCapacity returns the capacity of a database with the given quota in bytes, 0 if it is
 // unknown. used returns the bytes in use.
 func NewCapacity(used func() int64, quota int64) *Capacity {
-	c := &Capacity{used: used}
+	c := &Capacity{used: used, gauges: newGauges()}
 	c.quota.Store(quota)
 	return c
 }

@@ -62,6 +62,7 @@ func (d *diskWatcher) run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		d.measure(ctx)
 		d.reserve(ctx)
+		d.publish()
 	}, diskEvery)
 }
 

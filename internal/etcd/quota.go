@@ -69,6 +69,7 @@ func (q *quotaWatcher) look(ctx context.Context) {
 	if before := q.full.Swap(full); before != full {
 		logAlarm(ctx, full, inUse, quota)
 	}
+	q.publish()
 	if full || q.above(pressedAt) {
 		select {
 		case q.pressed <- struct{}{}:

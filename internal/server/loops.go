@@ -22,7 +22,7 @@ func (s *Server) runLoops() error {
 		loops = append(loops, further...)
 	}
 	metrics := control.NewMetrics()
-	if err := errors.Join(metrics.Register(legacyregistry.Register), s.caches.PublishMetrics(legacyregistry.Register)); err != nil {
+	if err := errors.Join(metrics.Register(legacyregistry.Register), s.caches.PublishMetrics(legacyregistry.Register), s.store.PublishMetrics(legacyregistry.Register)); err != nil {
 		return err
 	}
 	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })

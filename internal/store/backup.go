@@ -4,10 +4,18 @@ import (
 	"context"
 	"io"
 
+	"k8s.io/component-base/metrics"
+
 	"github.com/unforked/kcp/internal/backup"
 )
 
 // Backup writes all keys at one revision, for [backup.Reader.Restore]. version is that of kcp.
 func (s *Store) Backup(ctx context.Context, version string, to io.Writer) error {
 	return backup.Write(ctx, backup.Source{Backend: s.backend, Prefix: s.prefix, Version: version}, to)
+}
+
+// PublishMetrics registers the metrics of the database. register is the method of that name of a
+// Kubernetes registry, or legacyregistry.Register.
+func (s *Store) PublishMetrics(register func(metrics.Registerable) error) error {
+	return s.backend.Capacity.PublishMetrics(register)
 }
