@@ -56,7 +56,7 @@ The context "` + currentContext + `" of your kubeconfig holds the current worksp
 		Args: cobra.MaximumNArgs(1),
 	}
 	a.navigation(cmd)
-	cmd.AddCommand(a.useCommand(), a.currentCommand(), a.treeCommand(), a.listCommand(),
+	cmd.AddCommand(a.useCommand(), a.currentCommand(), a.treeCommand(), a.listCommand(), a.topCommand(),
 		a.createCommand("create NAME", "kubectl ws create"), a.createContextCommand(), a.deleteCommand(),
 		a.shareCommand(), a.unshareCommand(), a.kubeconfigCommand(), a.explainCommand())
 	return cmd

@@ -329,7 +329,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, s.serveBackup)
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
-	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports()}, s.config.Subresources...)
+	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
 	s.front = s.discovery.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
 	return nil
 }

@@ -7,10 +7,13 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/usage"
 	"github.com/unforked/kcp/internal/view"
 )
@@ -21,6 +24,19 @@ func (s *Server) usageOfExports() serve.Subresource {
 	return serve.Subresource{
 		Resource: bind.ExportResource().GroupResource(), Name: usage.Subresource, Kind: apisv1alpha2.GroupVersion.WithKind("APIExportUsage"),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.meter.ServeHTTP(w, req) }),
+	}
+}
+
+// usageOfClusters returns the subresource that reports what a logical cluster stores.
+func (s *Server) usageOfClusters() serve.Subresource {
+	return serve.Subresource{
+		Resource: tenancy.LogicalClusters().GroupResource(), Name: usage.Subresource, Kind: core.GroupVersion.WithKind("LogicalClusterUsage"),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			clusters := &usage.Clusters{Ledger: s.store.Feed().Ledger(), Tree: s.tree, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+				return s.computeFor(ctx, c, fair.Heavy, f)
+			}}
+			clusters.ServeHTTP(w, req)
+		}),
 	}
 }
 

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+func (a *app) topCommand() *cobra.Command {
+	var f format
+	var resources bool
+	cmd := &cobra.Command{
+		Use:   "top [WORKSPACE]",
+		Short: "Show what workspaces store",
+		Long: `Show what the current workspace or another one stores, and what the workspaces in it store with everything below them, the largest first. Sizes are those in the database.
+
+This needs the verb get on logicalclusters/usage in each workspace that is shown, and list on workspaces.`,
+		Example: `  # Show what the current workspace and those in it store
+  kubectl ws top
+
+  # Show what all workspaces of a server store
+  kubectl ws top :
+
+  # Show what a workspace stores by resource
+  kubectl ws top team --resources`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.complete,
+	}
+	outputFlag(cmd, &f, []format{asJSON, asYAML})
+	cmd.Flags().BoolVar(&resources, "resources", false, "Show only this workspace, by resource.")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.top(cmd.Context(), args, resources, f)
+	}
+	return cmd
+}
+
+func (a *app) top(ctx context.Context, args []string, resources bool, f format) error {
+	_, srv, err := a.openAt(ctx, args)
+	if err != nil {
+		return err
+	}
+	own, err := srv.stored(ctx, srv.base.path)
+	if err != nil {
+		return about(srv.base.path, "cannot read what workspace %q stores: %w", srv.base.path, err)
+	}
+	if resources {
+		if f.encoded() {
+			return a.print.result(f, own)
+		}
+		a.print.table(resourceRows(own))
+		return nil
+	}
+	all, err := srv.storedBelow(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b *usageOf) int {
+		return cmp.Or(cmp.Compare(b.bytes(), a.bytes()), cmp.Compare(a.Name, b.Name))
+	})
+	if f.encoded() {
+		return a.print.result(f, struct {
+			*core.LogicalClusterUsage `json:",inline"`
+			Workspaces                []*usageOf `json:"workspaces"`
+		}{own, all})
+	}
+	rows := [][]string{{"NAME", "WORKSPACES", "OBJECTS", "SIZE"}, {".", "1", strconv.FormatInt(own.Total.Objects, 10), sizeText(own.Total.Bytes)}}
+	for _, u := range all {
+		rows = append(rows, u.row())
+	}
+	a.print.table(rows)
+	return nil
+}
+
+// usageOf is what a workspace stores, with everything below it.
+type usageOf struct {
+	Name   string                    `json:"name"`
+	Usage  *core.LogicalClusterUsage `json:"usage,omitempty"`
+	Remark string                    `json:"remark,omitempty"` // why it is unknown
+}
+
+func (u *usageOf) bytes() int64 {
+	if u.Usage == nil {
+		return -1
+	}
+	return u.Usage.Total.Bytes + u.Usage.Below.Bytes
+}
+
+func (u *usageOf) row() []string {
+	if u.Usage == nil {
+		return []string{u.Name + " (" + u.Remark + ")", dash(""), dash(""), dash("")}
+	}
+	return []string{u.Name, strconv.FormatInt(1+u.Usage.Below.Workspaces, 10), strconv.FormatInt(u.Usage.Total.Objects+u.Usage.Below.Objects, 10), sizeText(u.bytes())}
+}
+
+func resourceRows(u *core.LogicalClusterUsage) [][]string {
+	rows := [][]string{{"RESOURCE", "OBJECTS", "SIZE"}}
+	largest := slices.SortedFunc(slices.Values(u.Resources), func(a, b core.StoredResource) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	for _, r := range largest {
+		rows = append(rows, []string{schema.GroupResource{Group: r.Group, Resource: r.Resource}.String(), strconv.FormatInt(r.Objects, 10), sizeText(r.Bytes)})
+	}
+	return rows
+}
+
+// sizeText returns a number of bytes for people.
+func sizeText(bytes int64) string {
+	switch {
+	case bytes < 10<<10:
+		return strconv.FormatInt(bytes, 10)
+	case bytes < 10<<20:
+		return fmt.Sprintf("%dKi", bytes>>10)
+	default:
+		return fmt.Sprintf("%dMi", bytes>>20)
+	}
+}
+
+// stored returns what the workspace at a path stores.
+func (s *server) stored(ctx context.Context, path cluster.Path) (*core.LogicalClusterUsage, error) {
+	u := &core.LogicalClusterUsage{}
+	return u, s.ask(ctx, "/clusters/"+string(path)+"/apis/"+core.GroupVersion.String()+"/logicalclusters/"+core.LogicalClusterName+"/usage", nil, u)
+}
+
+// storedBelow returns what the workspaces in the current one store.
+func (s *server) storedBelow(ctx context.Context) ([]*usageOf, error) {
+	workspaces, err := s.list(ctx, s.base.path)
+	if err != nil {
+		return nil, about(s.base.path, "cannot list the workspaces in %q: %w", s.base.path, err)
+	}
+	all := make([]*usageOf, len(workspaces))
+	var work errgroup.Group
+	work.SetLimit(listers)
+	for i, w := range workspaces {
+		all[i] = &usageOf{Name: w.Name}
+		if !listable(w) {
+			all[i].Remark = string(w.Status.Phase)
+			continue
+		}
+		work.Go(func() error {
+			u, err := s.stored(ctx, s.base.path.Join(w.Name))
+			if err != nil {
+				all[i].Remark = (&node{err: err}).remark()
+				return ctx.Err()
+			}
+			all[i].Usage = u
+			return nil
+		})
+	}
+	return all, work.Wait()
+}
