@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,7 +46,11 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
+	defer context.AfterFunc(s.ctx, func() {
+		cancel()
+		// A client that does not read would delay the shutdown. In-process requests have no deadline.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+	})()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := s.Backup(ctx, w); err != nil {
 		klog.FromContext(ctx).Error(err, "A backup was not completed", "user", u.GetName())
