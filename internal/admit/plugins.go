@@ -26,7 +26,8 @@ func elsewhere() sets.Set[string] {
 		"ImagePolicyWebhook", "LimitRanger", "NodeRestriction", "TaintNodesByCondition", "PodNodeSelector", "PodTolerationRestriction",
 		"PodTopologyLabels", "Priority", "RuntimeClass", "PodSecurity", "PersistentVolumeClaimResize", "DefaultStorageClass",
 		"StorageObjectInUseProtection", "DefaultIngressClass", "DenyServiceExternalIPs", "JobValidation", "NodeDeclaredFeatureValidator",
-		"PodGroupWorkloadExists", "PodGroupProtection", "ServiceAccount", "NamespaceLifecycle")
+		"PodGroupWorkloadExists", "PodGroupProtection", "ServiceAccount", "NamespaceLifecycle",
+		"ResourceQuota")
 }
 
 // existing returns the admission plugins of the existing kcp that kube-apiserver lacks.

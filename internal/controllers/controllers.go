@@ -26,6 +26,8 @@ type Deps struct {
 	Policy     *auth.Bootstrap
 	// Namespaces has the deletion timestamp of each namespace, nil if it has none.
 	Namespaces *feed.Table[store.Namespace]
+	// Quotas are the ResourceQuotas of all clusters.
+	Quotas *store.Quotas
 	// ClusterRoles have only their UID, labels and rules.
 	ClusterRoles *feed.Table[*rbacv1.ClusterRole]
 	Kinds        *serve.Kinds
@@ -58,6 +60,8 @@ func All(d Deps) []control.Loop {
 		NamespaceDeletion(d),
 		ServiceAccountTokens(d),
 		ClusterRoleAggregation(d),
+		Quotas(d),
+		CertificateRequests(d),
 		DefinitionNames(d),
 		DefinitionDeletion(d),
 		StorageRenewal(d),

@@ -137,6 +137,7 @@ func (l *Ledger) Clusters() int {
 
 func (l *Ledger) reset() {
 	l.tenants.Reset()
+	l.tenants.Counters.Reset()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.building = &books{}
@@ -144,6 +145,7 @@ func (l *Ledger) reset() {
 
 func (l *Ledger) swap() {
 	l.tenants.Swap()
+	l.tenants.Counters.Reset() // an existing object looked like a new one meanwhile
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now, l.building = l.building, nil
@@ -158,6 +160,11 @@ func (l *Ledger) apply(e Event) {
 		objects = 1
 	}
 	l.tenants.Changed(e.Key.Cluster, int64(len(e.Value)-len(e.Previous)))
+	if e.Key.Root != keys.System {
+		l.tenants.Counters.Changed(quota.Change{
+			Cluster: e.Key.Cluster, Resource: e.Key.GroupResource(), Namespace: e.Key.Namespace, Revision: e.Revision, Objects: int64(objects), Key: e.Key.Path,
+		})
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to := l.now

@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // adds its types to the scheme
 	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
+	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/events/install"
@@ -34,6 +35,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	"k8s.io/kubernetes/pkg/registry/authentication/selfsubjectreview"
 	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
+	certificatesrest "k8s.io/kubernetes/pkg/registry/certificates/rest"
 	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
 	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
@@ -58,10 +60,6 @@ const (
 
 // uncached are the resources without a watch cache. Their objects expire with etcd leases.
 var uncached = []schema.GroupResource{{Resource: "events"}}
-
-// planned resources will be built in. CustomResourceDefinitions with these names would stop
-// working then, so they are refused now.
-var planned = []schema.GroupResource{{Resource: "resourcequotas"}}
 
 // storage returns the storage of built-in kinds. It encodes them in upstream's storage versions
 // for the effective version.
@@ -112,7 +110,7 @@ type Groups struct {
 type Installed struct {
 	// Kinds are the built-in kinds whose objects can be deleted.
 	Kinds []serve.Kind
-	// Own are the built-in and planned resources.
+	// Own are the built-in resources.
 	Own map[schema.GroupResource]bool
 	// Models are the OpenAPI models of the core group.
 	Models map[string]*spec.Schema
@@ -131,7 +129,6 @@ type Group struct {
 func (s Groups) all() []Group {
 	enabled := serverstorage.NewResourceConfig()
 	enabled.EnableVersions(corev1.SchemeGroupVersion, eventsv1.SchemeGroupVersion)
-	enabled.DisableResources(corev1.SchemeGroupVersion.WithResource("resourcequotas"))
 	return append([]Group{
 		{"core", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return (&corerest.GenericConfig{
@@ -143,6 +140,9 @@ func (s Groups) all() []Group {
 		{"authentication.k8s.io", s.authenticationGroup},
 		{"authorization.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return authorizationrest.RESTStorageProvider{Authorizer: s.Authorizer, RuleResolver: s.Authorizer}.NewRESTStorage(kubernetesDefaults(), g)
+		}},
+		{"certificates.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+			return certificatesrest.RESTStorageProvider{Authorizer: s.Authorizer}.NewRESTStorage(kubernetesDefaults(), g)
 		}},
 		{"coordination.k8s.io", func(g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 			return coordinationrest.RESTStorageProvider{}.NewRESTStorage(kubernetesDefaults(), g)
@@ -214,9 +214,6 @@ func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, erro
 		left[name] = true
 	}
 	in := &Installed{Own: map[schema.GroupResource]bool{}}
-	for _, gr := range planned {
-		in.Own[gr] = true
-	}
 	every := len(left) == 0
 	var infos []*genericapiserver.APIGroupInfo
 	from := storage(s.Caches, s.Version, newSharing(s.RootCA, s.Definitions.Share).share)

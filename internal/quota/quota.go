@@ -37,6 +37,9 @@ const (
 // the stored bytes and, after recent writes, a rate limiter. Its methods can be called
 // concurrently. Use [New] to create one.
 type Tenants struct {
+	// Counters count objects for quotas.
+	Counters *Counters
+
 	share int64 // percent of the database
 
 	mu       sync.Mutex
@@ -54,7 +57,7 @@ func New(share int) *Tenants {
 	if share <= 0 {
 		share = DefaultShare
 	}
-	return &Tenants{share: int64(share), of: func(c cluster.Name) cluster.Name { return c }, now: newSums(), sweepAt: 1024}
+	return &Tenants{Counters: &Counters{}, share: int64(share), of: func(c cluster.Name) cluster.Name { return c }, now: newSums(), sweepAt: 1024}
 }
 
 // SetTenant sets the function that returns the tenant of a cluster. f must be fast; it is

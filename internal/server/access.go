@@ -84,7 +84,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err := s.config.Mounts.Validate(); err != nil {
 		return err
 	}
-	s.rbac, s.namespaces = lookup.NewRBAC(s.store), s.store.GuardNamespaces()
+	s.rbac, s.namespaces, s.quotas = lookup.NewRBAC(s.store), s.store.GuardNamespaces(), s.store.GuardQuotas()
 	fresh, current := s.store.Feed().Fresh, s.store.Feed().Current
 	key, err := s.signingKey(ctx)
 	if err != nil {

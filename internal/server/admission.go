@@ -76,7 +76,9 @@ func (s *Server) admission() admit.Rules {
 		definitions.Rule(),
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
-	}, s.sharing(types.PathOf).Rules()...)
+	}, slices.Concat(s.sharing(types.PathOf).Rules(), admit.Certificates(authorizer.AuthorizerFunc(s.authorize)), admit.Rules{
+		admit.Quotas(func() *store.Quotas { return s.quotas }), // the last, as in Kubernetes
+	})...)
 }
 
 // sharing returns the rules for the kinds with which APIs are shared.
@@ -186,6 +188,11 @@ func (s *Server) schemaNamed(ctx context.Context, c cluster.Name, name string) (
 		return nil, err
 	}
 	return found, nil
+}
+
+// authorize decides with the authorizers, which are made after the rules.
+func (s *Server) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return s.authorizers().Authorize(ctx, a)
 }
 
 // authorizers returns the built-in authorizer followed by the configured ones.

@@ -63,7 +63,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Every: s.config.UsageEvery})
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
-		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, ClusterRoles: s.rbac.Table(),
+		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
 		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
 		Client: s.ownLoops,
 	})

@@ -152,6 +152,7 @@ type Server struct {
 	natives     *native.Installed
 
 	namespaces *feed.Table[store.Namespace]
+	quotas     *store.Quotas
 	loops      []control.Loop
 	tree       *tenancy.Tree
 	offline    *offline.Clusters

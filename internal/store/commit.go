@@ -53,6 +53,18 @@ var ErrChanged = errors.New("changed by another writer")
 // If an object is not at the expected revision, the error is that of Kubernetes' storage:
 // AlreadyExists, NotFound or Conflict.
 func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (int64, error) {
+	ctx, charges, err := s.guard.quotas.chargeAll(ctx, writes)
+	if err != nil {
+		return 0, err
+	}
+	rev, err := s.commit(ctx, writes, changes)
+	for _, c := range charges {
+		c.settled(rev, err)
+	}
+	return rev, err
+}
+
+func (s *Store) commit(ctx context.Context, writes []Write, changes []Fence) (int64, error) {
 	txn, err := s.transaction(ctx, writes, changes)
 	if err != nil {
 		return 0, err
@@ -70,6 +82,9 @@ func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (i
 		rev := resp.Header.Revision
 		if resp.Succeeded {
 			s.guard.saw(rev, txn.touched()...)
+			for _, k := range txn.keys {
+				s.guard.quotas.wrote(k, rev)
+			}
 			for _, c := range changes {
 				s.guard.fences.learn(c.Cluster, fence{rev: rev, state: c.State}, rev)
 			}

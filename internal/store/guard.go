@@ -30,6 +30,7 @@ type guard struct {
 	prefix               string // of etcd keys, as in "/registry"
 	fences               *fences
 	namespaces           *namespaceGuard // nil to create objects without a check of their namespace
+	quotas               *Quotas         // nil to create objects without quotas
 	tenants              *quota.Tenants
 	capacity             *etcd.Capacity
 
@@ -81,7 +82,12 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err := g.afford(ctx, k.Cluster, len(value), expected == 0); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
+	ctx, charge, err := g.quotas.charge(ctx, k, expected == 0)
+	if err != nil {
+		return kubernetes.PutResponse{}, err
+	}
 	resp, kv, err := g.write(ctx, k, expected, clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID)))
+	charge.settle(resp, err)
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
@@ -149,6 +155,7 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 		}
 		if resp.Succeeded {
 			g.saw(resp.Header.Revision, k.Resource)
+			g.quotas.wrote(k, resp.Header.Revision)
 			return resp, nil, nil
 		}
 		g.saw(resp.Header.Revision)

@@ -1,0 +1,165 @@
+package controllers
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typedcertificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
+
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+const (
+	// keepDecided and keepOpen are how long Kubernetes keeps requests for certificates after
+	// they were issued, denied or failed, and while nothing was issued.
+	keepDecided = time.Hour
+	keepOpen    = 24 * time.Hour
+)
+
+var certificateRequests = keys.Resource{Root: keys.Native, Group: certificatesapi.GroupName, Resource: "certificatesigningrequests"}
+
+// A certificateRequest is the part of a CertificateSigningRequest that the loop needs.
+type certificateRequest struct {
+	uid types.UID
+	// until is when the request is deleted; zero if it is kept.
+	until time.Time
+	// ready is set while an approved request waits for a signer of Kubernetes.
+	ready bool
+}
+
+// CertificateRequests signs approved requests for certificates whose signer is the server,
+// and deletes old ones as Kubernetes does.
+func CertificateRequests(d Deps) control.Loop {
+	table := feed.NewTable(d.Store.Feed(), certificateRequests, certificateRequestOf)
+	return control.Loop{
+		Name: "certificate-requests",
+		On: d.on(func(wake func(control.Key)) (unsubscribe func()) {
+			unsubscribe = table.Subscribe(func(k keys.Key) { wake(keyOf(k)) })
+			for _, k := range table.Keys() {
+				wake(keyOf(k))
+			}
+			return unsubscribe
+		}),
+		Do: func(ctx context.Context, k control.Key) error {
+			r, ok := table.Get(k.Cluster, "", k.Name)
+			if !ok {
+				return nil
+			}
+			client, err := typedcertificatesv1.NewForConfig(d.Client(k.Cluster))
+			if err != nil {
+				return err
+			}
+			requests := client.CertificateSigningRequests()
+			if !r.until.IsZero() && !time.Now().Before(r.until) {
+				err := requests.Delete(ctx, k.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.uid}})
+				if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+					return nil
+				}
+				return err
+			}
+			if r.ready {
+				if err := d.sign(ctx, requests, k.Name); err != nil {
+					return err
+				}
+			}
+			if r.until.IsZero() {
+				return nil
+			}
+			return control.After(max(0, time.Until(r.until)))
+		},
+	}
+}
+
+// sign issues the certificate of an approved request, or marks the request as failed.
+func (d Deps) sign(ctx context.Context, requests typedcertificatesv1.CertificateSigningRequestInterface, name string) error {
+	r, err := requests.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || len(r.Status.Certificate) > 0 {
+		return err
+	}
+	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerNotServed", LastUpdateTime: metav1.Now(),
+		Message: fmt.Sprintf("This server does not sign for %s: such a certificate would be valid in all workspaces, or it is for a node. Use a signer of your own, or a service account.", r.Spec.SignerName),
+	})
+	_, err = requests.UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	return err
+}
+
+// isOurs reports whether a signer is one of the controller manager of Kubernetes.
+func isOurs(signer string) bool {
+	switch signer {
+	case certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName:
+		return true
+	default:
+		return false
+	}
+}
+
+func certificateRequestOf(o runtime.Object) (certificateRequest, error) {
+	r, ok := o.(*certificatesapi.CertificateSigningRequest)
+	if !ok {
+		return certificateRequest{}, fmt.Errorf("a CertificateSigningRequest is a %T", o)
+	}
+	known := certificateRequest{uid: r.UID}
+	issued := len(r.Status.Certificate) > 0
+	var approved, failed bool
+	var ends []time.Time
+	for _, c := range r.Status.Conditions {
+		switch c.Type {
+		case certificatesapi.CertificateApproved:
+			approved = true
+			ends = append(ends, after(c.LastUpdateTime, keepOpen))
+			if issued {
+				ends = append(ends, after(c.LastUpdateTime, keepDecided), expiry(r.Status.Certificate))
+			}
+		case certificatesapi.CertificateDenied, certificatesapi.CertificateFailed:
+			failed = true
+			ends = append(ends, after(c.LastUpdateTime, keepDecided))
+		}
+	}
+	if len(r.Status.Conditions) == 0 {
+		ends = append(ends, after(r.CreationTimestamp, keepOpen))
+	}
+	for _, end := range ends {
+		if !end.IsZero() && (known.until.IsZero() || end.Before(known.until)) {
+			known.until = end
+		}
+	}
+	known.ready = approved && !failed && !issued && isOurs(r.Spec.SignerName)
+	return known, nil
+}
+
+// after returns the time d after t, or none if t is not set.
+func after(t metav1.Time, d time.Duration) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.Add(d)
+}
+
+// expiry returns when a certificate expires, or none if it cannot be read.
+func expiry(certificate []byte) time.Time {
+	block, _ := pem.Decode(certificate)
+	if block == nil {
+		return time.Time{}
+	}
+	all, err := x509.ParseCertificates(block.Bytes)
+	if err != nil || len(all) == 0 {
+		return time.Time{}
+	}
+	return all[0].NotAfter
+}

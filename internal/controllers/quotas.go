@@ -1,0 +1,154 @@
+package controllers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// quotaStatusEvery is how often the status of one ResourceQuota is written at most. The store
+// does not read it: it counts for itself.
+const quotaStatusEvery = 200 * time.Millisecond
+
+// Quotas keeps the status of ResourceQuotas: limits and what is used of them.
+func Quotas(d Deps) control.Loop {
+	all := func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }
+	counted := &countedQuotas{inbox: newInbox(all), all: all, of: d.Quotas}
+	d.Store.Feed().Follow(counted)
+	written := &pace{last: map[control.Key]time.Time{}}
+	return control.Loop{
+		Name: "resource-quotas",
+		On:   d.on(counted.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			q, ok := d.Quotas.Table().Get(k.Cluster, k.Namespace, k.Name)
+			if !ok {
+				return nil
+			}
+			if wait := written.wait(k, time.Now()); wait > 0 {
+				return control.After(wait)
+			}
+			used := corev1.ResourceList{}
+			for _, h := range q.Hard {
+				switch {
+				case h.Counts:
+					n, err := d.Quotas.Used(ctx, k.Cluster, h.Subject)
+					if err != nil {
+						return err
+					}
+					used[h.Name] = *resource.NewQuantity(n, resource.DecimalSI)
+				case !store.Uncounted(h.GroupResource):
+					used[h.Name] = *resource.NewQuantity(0, resource.DecimalSI)
+				}
+			}
+			return d.showUsed(ctx, k, used, written)
+		},
+	}
+}
+
+// showUsed writes the status of a ResourceQuota, unless it is right.
+func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceList, written *pace) error {
+	client, err := typedcorev1.NewForConfig(d.Client(k.Cluster))
+	if err != nil {
+		return err
+	}
+	quotas := client.ResourceQuotas(k.Namespace)
+	q, err := quotas.Get(ctx, k.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	status := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard, Used: used}
+	if equality.Semantic.DeepEqual(q.Status, status) || q.DeletionTimestamp != nil {
+		return nil
+	}
+	q.Status = status
+	if _, err = quotas.UpdateStatus(ctx, q, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+		return nil
+	}
+	written.wrote(k, time.Now())
+	return err
+}
+
+// A pace remembers when statuses were written.
+type pace struct {
+	mu   sync.Mutex
+	last map[control.Key]time.Time
+}
+
+// wait returns how long to wait before the next write.
+func (p *pace) wait(k control.Key, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return quotaStatusEvery - now.Sub(p.last[k])
+}
+
+func (p *pace) wrote(k control.Key, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.last) >= 1000 {
+		recent := map[control.Key]time.Time{}
+		for k, at := range p.last {
+			if now.Sub(at) < quotaStatusEvery {
+				recent[k] = at
+			}
+		}
+		p.last = recent
+	}
+	p.last[k] = now
+}
+
+// countedQuotas finds the ResourceQuotas whose use changes.
+type countedQuotas struct {
+	*inbox
+	all func() []control.Key
+	of  *store.Quotas
+
+	reading bool
+}
+
+// Reset implements [feed.Follower].
+func (f *countedQuotas) Reset() { f.reading = true }
+
+// Apply implements [feed.Follower].
+func (f *countedQuotas) Apply(e feed.Event) {
+	if f.reading {
+		return
+	}
+	if e.Key.Resource == store.ResourceQuotas() {
+		if e.Deleted() {
+			f.of.Forget(e.Key.Cluster)
+		} else {
+			f.put(keyOf(e.Key))
+		}
+	}
+	if e.Key.Root == keys.System || !e.Deleted() && e.Previous != nil {
+		return
+	}
+	for _, q := range f.of.Counting(e.Key) {
+		if q.Counts(e.Key.GroupResource()) {
+			f.put(control.Key{Cluster: e.Key.Cluster, Namespace: q.Namespace, Name: q.Name})
+		}
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *countedQuotas) Done() {
+	f.reading = false
+	for _, k := range f.all() {
+		f.put(k)
+	}
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+const (
+	// tenure is how long a process that holds quotas can work undisturbed: others wait as
+	// long before they take them over. One tenure serves all creations that wait.
+	tenure = 20 * time.Millisecond
+	// takeovers limits how often one creation takes quotas over.
+	takeovers = 50
+)
+
+// holders knows which quotas this process holds.
+type holders struct {
+	of *Quotas
+
+	mu    sync.Mutex
+	known map[cluster.Name]*holding
+}
+
+// A holding is the state of the quotas of one cluster.
+type holding struct {
+	taking sync.Mutex // one taker at a time in this process
+
+	mu  sync.Mutex
+	rev int64 // at which this process took the quotas; 0 if it does not hold them
+}
+
+func holderKey(c cluster.Name) keys.Key { return keys.SystemKey(c, "quotas", "holder") }
+
+func (h *holders) get(c cluster.Name) *holding {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == nil {
+		h.known = map[cluster.Name]*holding{}
+	}
+	one := h.known[c]
+	if one == nil {
+		one = &holding{}
+		h.known[c] = one
+	}
+	return one
+}
+
+func (h *holders) drop(c cluster.Name) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.known, c)
+}
+
+// condition returns the condition that this process holds the quotas of a cluster during the
+// write of a charge.
+func (h *holders) condition(ctx context.Context, c *charge) (*Condition, error) {
+	rev, err := h.hold(ctx, c, 0)
+	if err != nil {
+		return nil, err
+	}
+	on := &Condition{Of: c.key.Resource, On: holderKey(c.key.Cluster), Revision: rev}
+	on.Renew = func(ctx context.Context, lost int64) (int64, error) { return h.hold(ctx, c, lost) }
+	return on, nil
+}
+
+// hold takes the quotas of the cluster, unless this process holds them, and decides again on
+// the charge. found is the revision of another holder, 0 if none is known.
+func (h *holders) hold(ctx context.Context, c *charge, found int64) (int64, error) {
+	one := h.get(c.key.Cluster)
+	rev, err := one.hold(ctx, h.of.store, c.key.Cluster, found)
+	if err != nil {
+		return 0, err
+	}
+	if refused := c.Check(); refused != nil {
+		return 0, c.exceeded(refused)
+	}
+	return rev, nil
+}
+
+func (h *holding) held() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rev
+}
+
+func (h *holding) set(rev int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rev = rev
+}
+
+func (h *holding) hold(ctx context.Context, s *Store, c cluster.Name, found int64) (int64, error) {
+	if rev := h.held(); rev > found {
+		return rev, nil
+	}
+	h.taking.Lock()
+	defer h.taking.Unlock()
+	for range takeovers {
+		if rev := h.held(); rev > found {
+			return rev, nil
+		}
+		if found > 0 {
+			select {
+			case <-time.After(tenure + rand.N(tenure)):
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		}
+		rev, err := h.take(ctx, s, c)
+		if err != nil {
+			return 0, err
+		}
+		if rev > found {
+			h.set(rev)
+			return rev, nil
+		}
+		found = max(found, 1)
+	}
+	return 0, apierrors.NewServerTimeout(ResourceQuotas().GroupResource(), "hold", 1)
+}
+
+// take writes the holder key, and waits until everything up to then is applied. It returns 0
+// if another process was quicker.
+func (h *holding) take(ctx context.Context, s *Store, c cluster.Name) (int64, error) {
+	f, err := s.guard.allowed(ctx, c, true)
+	if err != nil {
+		return 0, err
+	}
+	key, fenced := s.prefix+holderKey(c).Path(), s.prefix+keys.Fence(c).Path()
+	now, err := s.guard.kv.Get(ctx, key, clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, err
+	}
+	var at int64
+	if len(now.Kvs) > 0 {
+		at = now.Kvs[0].ModRevision
+	}
+	txn := s.guard.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", at), clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev))
+	resp, err := committed(ctx, txn.Then(clientv3.OpPut(key, "-")).Else(clientv3.OpGet(fenced)))
+	if err != nil {
+		return 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	if !resp.Succeeded {
+		s.guard.read(c, resp.Responses[0].GetResponseRange(), resp.Header.Revision)
+		return 0, nil
+	}
+	return resp.Header.Revision, s.feed.Await(ctx, resp.Header.Revision)
+}

@@ -1,0 +1,400 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/quota"
+)
+
+const (
+	// WholeClusterAnnotation makes a ResourceQuota in [WholeClusterNamespace] count the objects
+	// of all namespaces, and those without a namespace.
+	WholeClusterAnnotation = "experimental.quota.kcp.io/cluster-scoped"
+	// WholeClusterNamespace is the namespace of such ResourceQuotas.
+	WholeClusterNamespace = "admin"
+
+	// maxQuotas is how many ResourceQuotas apply to one creation. Each costs time in every
+	// creation, so the admission refuses more in one namespace.
+	maxQuotas = 128
+)
+
+// ResourceQuotas is the resource of ResourceQuotas.
+func ResourceQuotas() keys.Resource {
+	return keys.Resource{Root: keys.Native, Resource: "resourcequotas"}
+}
+
+// A Quota is the part of a ResourceQuota that decides.
+type Quota struct {
+	Namespace, Name string
+	// Whole is set if the quota counts the objects of the whole cluster.
+	Whole bool
+	Hard  []Hard
+}
+
+// A Hard is one limit of a quota.
+type Hard struct {
+	Name corev1.ResourceName
+	quota.Demand
+	// Counts is unset if nothing counts for the limit: it is about pods or volumes, or the
+	// quota has a scope, which only pods and volumes have.
+	Counts bool
+	// limit is the quantity as it was written.
+	limit string
+}
+
+// quotaOf returns the decisive part of a ResourceQuota.
+func quotaOf(o runtime.Object) (Quota, error) {
+	q, ok := o.(*core.ResourceQuota)
+	if !ok {
+		return Quota{}, fmt.Errorf("a ResourceQuota is a %T", o)
+	}
+	known := Quota{Namespace: q.Namespace, Name: q.Name, Whole: isWhole(q.Namespace, q.Annotations)}
+	scoped := len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil
+	for name, most := range q.Spec.Hard {
+		gr, counts := counted(corev1.ResourceName(name))
+		s := quota.Subject{GroupResource: gr, Namespace: q.Namespace}
+		if known.Whole {
+			s.Namespace = ""
+		}
+		known.Hard = append(known.Hard, Hard{Name: corev1.ResourceName(name), Demand: quota.Demand{Subject: s, Most: most.Value()}, Counts: counts && !scoped, limit: most.String()})
+	}
+	return known, nil
+}
+
+func isWhole(namespace string, annotations map[string]string) bool {
+	return namespace == WholeClusterNamespace && annotations[WholeClusterAnnotation] == "true"
+}
+
+// counted returns the resource whose objects count for a limit. The short names are those of
+// Kubernetes.
+func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
+	if of, ok := strings.CutPrefix(string(name), "count/"); ok {
+		gr := schema.ParseGroupResource(of)
+		return gr, gr.Resource != "" && !Uncounted(gr)
+	}
+	switch name {
+	case corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceServices, corev1.ResourceQuotas, corev1.ResourceReplicationControllers,
+		corev1.ResourcePersistentVolumeClaims, corev1.ResourcePods:
+		return schema.GroupResource{Resource: string(name)}, true
+	default:
+		return schema.GroupResource{}, false
+	}
+}
+
+// Uncounted reports whether quotas ignore a resource, as they do in Kubernetes.
+func Uncounted(gr schema.GroupResource) bool {
+	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")
+}
+
+// Quotas enforces ResourceQuotas. The creation of an object that has a quota is admitted in
+// memory: the counters of this process, which follow the change feed, and its creations in
+// flight must be below the limit. So that this is exact with several processes on one etcd,
+// one of them holds the quotas of a cluster at a time, when a limit is near: it has written
+// the cluster's holder key, and each of its creations compares the revision of that key. The
+// next process that needs it writes the key, waits until it has applied all changes up to
+// then, and counts again. In a single process quotas cost no write and no read.
+type Quotas struct {
+	store    *Store
+	table    *feed.Table[Quota]
+	counters *quota.Counters
+	holders  holders
+
+	// unseen is the revision of the last write of a quota by this process, by cluster, until
+	// the feed has applied it.
+	mu     sync.Mutex
+	unseen map[cluster.Name]int64
+	some   atomic.Bool // whether unseen has entries
+}
+
+// GuardQuotas enforces ResourceQuotas from now on. It must be called before the feed starts.
+func (s *Store) GuardQuotas() *Quotas {
+	q := &Quotas{store: s, counters: s.guard.tenants.Counters, unseen: map[cluster.Name]int64{}}
+	q.holders.of = q
+	q.table = feed.NewTable(s.feed, ResourceQuotas(), quotaOf).IndexBy(func(q Quota) []string {
+		if q.Whole {
+			return []string{""}
+		}
+		return []string{q.Namespace}
+	})
+	s.guard.quotas = q
+	return q
+}
+
+// Table returns the quotas of all clusters.
+func (q *Quotas) Table() *feed.Table[Quota] { return q.table }
+
+// wrote records a write of a quota by this process, which holds from now on.
+func (q *Quotas) wrote(k keys.Key, rev int64) {
+	if q == nil || k.Resource != ResourceQuotas() {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.unseen[k.Cluster] = rev
+	q.some.Store(true)
+}
+
+// current waits until the quotas that this process wrote are in the table.
+func (q *Quotas) current(ctx context.Context, c cluster.Name) error {
+	if !q.some.Load() {
+		return nil
+	}
+	q.mu.Lock()
+	rev := q.unseen[c]
+	q.mu.Unlock()
+	if rev == 0 {
+		return nil
+	}
+	if err := q.store.feed.WaitFor(ctx, rev); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c, rev := range q.unseen {
+		if q.store.feed.Reached(rev) {
+			delete(q.unseen, c)
+		}
+	}
+	q.some.Store(len(q.unseen) > 0)
+	return nil
+}
+
+// Counting returns the quotas of the namespace and of the whole cluster of an object.
+func (q *Quotas) Counting(k keys.Key) []Quota {
+	in := q.table.By("", k.Cluster)
+	if k.Namespace != "" {
+		in = append(in, q.table.By(k.Namespace, k.Cluster)...)
+	}
+	return in
+}
+
+// demands returns the limits for one more object, and their quotas.
+func (q *Quotas) demands(k keys.Key) (limits []Hard, of []string) {
+	for _, one := range q.Counting(k) {
+		for _, h := range one.Hard {
+			if h.Counts && h.GroupResource == k.GroupResource() {
+				limits, of = append(limits, h), append(of, one.Name)
+			}
+		}
+	}
+	return limits, of
+}
+
+// Counts reports whether the quota counts the objects of a resource.
+func (q Quota) Counts(gr schema.GroupResource) bool {
+	return slices.ContainsFunc(q.Hard, func(h Hard) bool { return h.Counts && h.GroupResource == gr })
+}
+
+// A charge is the creation of an object that quotas count. It is nil without quotas.
+type charge struct {
+	*quota.Charge
+	limits []Hard
+	of     []string // names of the quotas
+	key    keys.Key
+}
+
+// charge admits the creation of an object, or returns a 403 Status. The returned context is
+// that of the write.
+func (q *Quotas) charge(ctx context.Context, k keys.Key, creates bool) (context.Context, *charge, error) {
+	if q == nil || !creates || k.Root == keys.System || k.Cluster.System() {
+		return ctx, nil, nil
+	}
+	if err := q.current(ctx, k.Cluster); err != nil {
+		return ctx, nil, err
+	}
+	limits, _ := q.demands(k)
+	if len(limits) == 0 {
+		return ctx, nil, nil
+	}
+	c, err := q.reserve(ctx, k, false)
+	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) { // objects or quotas may have been deleted
+		c, err = q.reserve(ctx, k, false)
+	}
+	if err != nil || c == nil || !q.store.Several() || !c.Near() {
+		return ctx, c, err
+	}
+	on, err := q.holders.condition(ctx, c)
+	if err != nil {
+		c.Failed()
+		return ctx, nil, err
+	}
+	return WithCondition(ctx, on), c, nil
+}
+
+// chargeAll is charge for the creations of a Commit.
+func (q *Quotas) chargeAll(ctx context.Context, writes []Write) (context.Context, []*charge, error) {
+	var all []*charge
+	for _, w := range writes {
+		o, err := meta.Accessor(w.Object)
+		if err != nil {
+			return ctx, nil, err
+		}
+		var c *charge
+		if ctx, c, err = q.charge(ctx, w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), w.Expect == 0 && !w.Delete); err != nil {
+			for _, c := range all {
+				c.Failed()
+			}
+			return ctx, nil, err
+		}
+		if c != nil {
+			all = append(all, c)
+		}
+	}
+	return ctx, all, nil
+}
+
+// reserve admits the creation of an object. The charge is nil if no quota counts it.
+func (q *Quotas) reserve(ctx context.Context, k keys.Key, dry bool) (*charge, error) {
+	for {
+		c := &charge{key: k}
+		c.limits, c.of = q.demands(k)
+		if len(c.limits) == 0 {
+			return nil, nil
+		}
+		if len(c.limits) > maxQuotas {
+			return nil, apierrors.NewForbidden(k.GroupResource(), k.Name, fmt.Errorf("more than %d quotas count it; delete some ResourceQuotas", maxQuotas))
+		}
+		demands := make([]quota.Demand, len(c.limits))
+		for i, h := range c.limits {
+			demands[i] = h.Demand
+		}
+		admitted, refused, unread := q.counters.Reserve(k.Cluster, k.Path(), demands, dry)
+		if c.Charge = admitted; refused != nil {
+			return nil, c.exceeded(refused)
+		}
+		for _, s := range unread {
+			if err := q.count(ctx, k.Cluster, s); err != nil {
+				return nil, err
+			}
+		}
+		if admitted != nil {
+			return c, nil
+		}
+	}
+}
+
+// Check returns the error of the creation of an object now, without creating it.
+func (q *Quotas) Check(ctx context.Context, k keys.Key) error {
+	if err := q.current(ctx, k.Cluster); err != nil {
+		return err
+	}
+	_, err := q.reserve(ctx, k, true)
+	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) {
+		_, err = q.reserve(ctx, k, true)
+	}
+	return err
+}
+
+// exceeded returns the error of Kubernetes for an exceeded quota.
+func (c *charge) exceeded(r *quota.Refusal) error {
+	h := c.limits[r.Demand]
+	return apierrors.NewForbidden(c.key.GroupResource(), c.key.Name, fmt.Errorf("exceeded quota: %s, requested: %s=1, used: %s=%d, limited: %s=%s",
+		c.of[r.Demand], h.Name, h.Name, r.Used, h.Name, h.limit))
+}
+
+// settle ends the charge after a write.
+func (c *charge) settle(resp *clientv3.TxnResponse, err error) {
+	switch {
+	case c == nil:
+	case err == nil && resp.Succeeded:
+		c.settled(resp.Header.Revision, nil)
+	case err == nil:
+		c.Failed()
+	default:
+		c.settled(0, err)
+	}
+}
+
+// settled ends the charge after a write at a revision. After an error of etcd the object may
+// have been created: then the charge ends by itself.
+func (c *charge) settled(rev int64, err error) {
+	var definite *apierrors.StatusError
+	switch {
+	case err == nil:
+		c.Created(rev)
+	case errors.As(err, &definite):
+		c.Failed()
+	}
+}
+
+// Used returns the number of stored objects of a subject.
+func (q *Quotas) Used(ctx context.Context, c cluster.Name, s quota.Subject) (int64, error) {
+	for {
+		if n, ok := q.counters.Count(c, s); ok {
+			return n, nil
+		}
+		if err := q.count(ctx, c, s); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// count reads the number of objects of a subject from etcd.
+func (q *Quotas) count(ctx context.Context, c cluster.Name, s quota.Subject) error {
+	counted := q.counters.Read(c, s)
+	for {
+		ranges := q.ranges(c, s)
+		ops := make([]clientv3.Op, len(ranges))
+		for i, prefix := range ranges {
+			ops[i] = clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		}
+		resp, err := q.store.guard.kv.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return err
+		}
+		rev := resp.Header.Revision
+		if err := q.store.feed.Await(ctx, rev); err != nil {
+			return err
+		}
+		if len(q.ranges(c, s)) != len(ranges) {
+			continue // the first object of another identity was created meanwhile
+		}
+		var n int64
+		for _, one := range resp.Responses {
+			n += one.GetResponseRange().Count
+		}
+		counted(n, rev)
+		return nil
+	}
+}
+
+// ranges returns the prefixes of the keys of a subject.
+func (q *Quotas) ranges(c cluster.Name, s quota.Subject) []string {
+	tail := "/" + string(c) + "/"
+	if s.Namespace != "" {
+		tail += s.Namespace + "/"
+	}
+	native := keys.NativeResource(s.GroupResource)
+	all := []string{q.store.prefix + native.Prefix() + tail}
+	for r := range q.store.feed.Ledger().Of(c) {
+		if r.Root != keys.System && r != native && r.GroupResource() == s.GroupResource {
+			all = append(all, q.store.prefix+r.Prefix()+tail)
+		}
+	}
+	return all
+}
+
+// Forget frees the counters of a cluster that has no quota.
+func (q *Quotas) Forget(c cluster.Name) {
+	if len(q.table.List(c, "")) == 0 {
+		q.counters.Drop(c)
+		q.holders.drop(c)
+	}
+}
