@@ -40,6 +40,7 @@ func (o *options) operation(f *pflag.FlagSet) {
 	f.BoolVar(&op.Encryption.Reload, "encryption-provider-config-automatic-reload", false, "Reload --encryption-provider-config when it changes.")
 	f.DurationVar(&op.EventTTL, "event-ttl", op.EventTTL, "How long the server keeps events.")
 	f.DurationVar(&op.ConversionTimeout, "conversion-cel-transformation-timeout", op.ConversionTimeout, "Time that the rules of an APIConversion may take for one object or one list.")
+	f.Int64Var(&op.TotalObjectLimit, "logical-cluster-total-object-limit", op.TotalObjectLimit, "Maximum number of objects in one logical cluster, without events. 0 means no limit. The annotation core.kcp.io/max-total-objects of a LogicalCluster overrides it.")
 	f.IntVar(&op.TenantStoragePercent, "tenant-storage-percent", op.TenantStoragePercent, "Maximum part of the database for one tenant, in percent. A tenant is everything below one topmost workspace or one home.")
 	f.IntVar(&op.DeleteCollectionWorkers, "delete-collection-workers", op.DeleteCollectionWorkers, "Number of objects that a request to delete a collection deletes concurrently.")
 	f.StringVar(&op.ProfilerAddress, "profiler-address", "", "Address to serve profiles at without authentication, such as 127.0.0.1:6060.")

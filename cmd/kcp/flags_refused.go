@@ -26,7 +26,7 @@ func refusals() []refusal {
 		{[]string{"enable-leader-election", "leader-election-*"}, "servers on one etcd always agree on who runs the controllers"},
 		{[]string{"run-virtual-workspaces", "virtual-workspace*"}, "this process serves all virtual workspaces itself"},
 		{[]string{"batteries-included"}, "the administrators and workspaces are always there, and other batteries are not served"},
-		{[]string{"logical-cluster-total-object-limit", "logical-cluster-object-count-scan-interval"}, "the number of objects has no limit yet"},
+		{[]string{"logical-cluster-object-count-scan-interval"}, "objects are counted as they change, and nothing is scanned"},
 		{[]string{"root-identities-file"}, "the exports in root do not exist yet"},
 		{[]string{"miniproxy-mapping-file"}, "there are no shards to route to"},
 		{[]string{"authorization-mode", "authorization-policy-file"}, "--authorization-order says who is asked, or a file by --authorization-config"},

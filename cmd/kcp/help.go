@@ -28,7 +28,7 @@ func sections() []section {
 		{"Authentication", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},
 		{"Authorization and admission", []string{"authorization-*", "enable-admission-plugins", "disable-admission-plugins"}},
 		{"Certificates and connections", []string{"cert-dir", "tls-*", "http2-*", "disable-http2-serving", "permit-*", "cors-*", "strict-transport-*"}},
-		{"Limits and shutdown", []string{"max-*", "min-*", "request-timeout", "event-ttl", "conversion-cel-transformation-timeout", "delete-collection-workers", "tenant-storage-percent", "goaway-chance", "livez-*", "shutdown-*"}},
+		{"Limits and shutdown", []string{"max-*", "min-*", "request-timeout", "event-ttl", "conversion-cel-transformation-timeout", "delete-collection-workers", "tenant-storage-percent", "logical-cluster-total-object-limit", "goaway-chance", "livez-*", "shutdown-*"}},
 		{"Encryption at rest", []string{"encryption-*"}},
 		{"Audit log", []string{"audit-*"}},
 		{"Logs, traces and profiles", []string{"v", "vmodule", "logging-*", "log-*", "tracing-*", "profil*", "contention-profiling", "debug-socket-path"}},

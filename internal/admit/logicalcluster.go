@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -43,6 +44,11 @@ func LogicalClusters() Rule {
 			}
 			if r.Cluster == cluster.Root && r.GetOperation() == admission.Update && inactiveAnywhere(r.Object()) {
 				return r.Forbid(errors.New("the root workspace cannot be taken offline"))
+			}
+			if r.GetOperation() == admission.Update {
+				if err := checkLimits(r); err != nil {
+					return err
+				}
 			}
 			if r.Privileged() {
 				return nil
@@ -83,7 +89,21 @@ func derived(label string) bool {
 
 // settable returns the annotations of kcp.io that operators may change.
 func settable() []string {
-	return append(slices.Clone(inactivity), core.ForceDeleteAnnotation, core.ForceDeletedByAnnotation)
+	return slices.Concat(inactivity, limits, []string{core.ForceDeleteAnnotation, core.ForceDeletedByAnnotation})
+}
+
+// limits are the annotations with the limits of a logical cluster.
+var limits = []string{core.MaxTotalObjectsAnnotation, core.MaxTotalBytesAnnotation, core.MaxTreeObjectsAnnotation, core.MaxTreeBytesAnnotation}
+
+// checkLimits refuses limits that are not numbers.
+func checkLimits(r Request) error {
+	for _, key := range limits {
+		value, ok := r.Object().GetAnnotations()[key]
+		if _, err := strconv.ParseInt(value, 10, 64); ok && err != nil {
+			return r.Forbid(fmt.Errorf("annotation %s is %q and has to be a whole number; 0 means no limit", key, value))
+		}
+	}
+	return nil
 }
 
 // keepSystemKeys restores annotations and labels of the system that an update omits, as
@@ -96,7 +116,7 @@ func keepSystemKeys(r Request) {
 	}
 	annotations, labels := slices.Collect(maps.Keys(old.GetAnnotations())), slices.Collect(maps.Keys(old.GetLabels()))
 	annotations = slices.DeleteFunc(annotations, func(key string) bool {
-		return !system(key) || slices.Contains(settable(), key)
+		return !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(limits, key))
 	})
 	labels = slices.DeleteFunc(labels, func(key string) bool { return !system(key) })
 	now.SetAnnotations(madeGood(old.GetAnnotations(), now.GetAnnotations(), annotations...))
@@ -121,7 +141,7 @@ func validateLogicalCluster(r Request) error {
 	}
 	for _, key := range changed(old.GetAnnotations(), now.GetAnnotations()) {
 		// The rule ForceDelete decides on the annotations of forced deletion.
-		if !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(inactivity, key)) {
+		if !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(inactivity, key) && !slices.Contains(limits, key)) {
 			continue
 		}
 		return r.Forbid(fmt.Errorf("annotation %s of LogicalCluster is kept by the system and cannot be changed", key))

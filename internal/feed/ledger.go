@@ -159,12 +159,12 @@ func (l *Ledger) apply(e Event) {
 	case e.Previous == nil:
 		objects = 1
 	}
-	l.tenants.Changed(e.Key.Cluster, int64(len(e.Value)-len(e.Previous)))
-	if e.Key.Root != keys.System {
-		l.tenants.Counters.Changed(quota.Change{
-			Cluster: e.Key.Cluster, Resource: e.Key.GroupResource(), Namespace: e.Key.Namespace, Revision: e.Revision, Objects: int64(objects), Key: e.Key.Path,
-		})
-	}
+	// What is stored and what is only admitted change at once.
+	l.tenants.Counters.Changed(quota.Change{
+		Cluster: e.Key.Cluster, Resource: e.Key.GroupResource(), Namespace: e.Key.Namespace, Revision: e.Revision, Objects: int64(objects), Key: e.Key.Path,
+	}, func() {
+		l.tenants.Changed(e.Key.Cluster, countedObjects(e.Key, int64(objects)), int64(len(e.Value)-len(e.Previous)))
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to := l.now
@@ -172,6 +172,14 @@ func (l *Ledger) apply(e Event) {
 		to = l.building
 	}
 	to.add(e.Key.Cluster, e.Key.Resource, objects, int64(len(e.Value)-len(e.Previous)))
+}
+
+// countedObjects returns the number of objects that limits count. Events expire by themselves.
+func countedObjects(k keys.Key, n int64) int64 {
+	if k.Root == keys.System || k.Root == keys.Native && k.Resource.Resource == "events" {
+		return 0
+	}
+	return n
 }
 
 // add adds to the entry of a resource in a cluster. It drops an entry without objects.

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -17,10 +18,18 @@ type Subject struct {
 	Namespace string
 }
 
-// A Demand is one more object of a subject, of which there may be Most.
+// A Demand is an addition to a subject, of which there may be Most.
 type Demand struct {
 	Subject
-	Most int64
+	// Cluster is the cluster of the subject.
+	Cluster cluster.Name
+	Most    int64
+	// Size is what is added: 0 means one object.
+	Size int64
+	// Margin is how near a limit has to be for [Charge.Near].
+	Margin int64
+	// Stored returns what is stored of the subject, if others count it; else nil.
+	Stored func() int64
 }
 
 const (
@@ -28,9 +37,6 @@ const (
 	idleCounter = 10 * time.Minute
 	// uncertainFor is how long a write of unknown outcome counts. etcd has decided by then.
 	uncertainFor = time.Minute
-	// leastMargin and partMargin say how near a limit is: see [Charge.Near].
-	leastMargin = 500
-	partMargin  = 10
 )
 
 // Counters count the objects of subjects that have a limit. A subject is counted once someone
@@ -48,12 +54,13 @@ type Counters struct {
 // A counter counts one subject. While a number is read from etcd, since has the changes.
 type counter struct {
 	objects int64
+	stored  func() int64 // returns objects, if others count them
 	counted bool
 	reading bool
 	since   []change
 	// charges are admitted creations that objects does not include, the oldest first.
 	charges []*Charge
-	used    time.Time
+	touched time.Time
 }
 
 type change struct{ revision, objects int64 }
@@ -64,7 +71,7 @@ type Charge struct {
 	key      string
 	began    time.Time
 	counters []*counter
-	most     []int64
+	demands  []Demand
 	rev      int64 // at which the object was created; 0 while that is not known
 	seen     int64 // revision of the last creation of the key
 	ended    bool
@@ -81,10 +88,11 @@ type Change struct {
 	Key func() string
 }
 
-// Changed counts a change.
-func (t *Counters) Changed(e Change) {
+// Changed counts a change, which count counts for others.
+func (t *Counters) Changed(e Change, count func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	count()
 	if e.Objects == 0 {
 		return
 	}
@@ -131,7 +139,7 @@ func (t *Counters) Reset() {
 	defer t.mu.Unlock()
 	for _, of := range t.clusters.All() {
 		for _, c := range of {
-			c.counted, c.reading, c.since, c.objects = false, false, nil, 0
+			c.counted, c.reading, c.since, c.objects = c.stored != nil, false, nil, 0
 		}
 	}
 }
@@ -179,7 +187,7 @@ func (t *Counters) counter(in cluster.Name, s Subject) *counter {
 		t.clusters.Put(in, of) // the sweep may have dropped it
 		t.number++
 	}
-	c.used = time.Now()
+	c.touched = time.Now()
 	return c
 }
 
@@ -188,7 +196,7 @@ func (t *Counters) sweep() {
 	t.number = 0
 	t.clusters.DropFunc(func(_ cluster.Name, of map[Subject]*counter) bool {
 		for s, c := range of {
-			if len(c.charges) == 0 && !c.reading && time.Since(c.used) > idleCounter {
+			if len(c.charges) == 0 && !c.reading && time.Since(c.touched) > idleCounter {
 				delete(of, s)
 			}
 		}
@@ -216,7 +224,7 @@ func (t *Counters) Count(in cluster.Name, s Subject) (int64, bool) {
 	if c == nil || !c.counted {
 		return 0, false
 	}
-	c.used = time.Now()
+	c.touched = time.Now()
 	return c.objects, true
 }
 
@@ -236,24 +244,27 @@ type Refusal struct {
 
 // Reserve admits the creation of the object at key, or refuses it. If the counters of some
 // subjects have to be read first, it returns these. With dry set it reserves nothing.
-func (t *Counters) Reserve(in cluster.Name, key string, demands []Demand, dry bool) (*Charge, *Refusal, []Subject) {
+func (t *Counters) Reserve(key string, demands []Demand, dry bool) (*Charge, *Refusal, []Demand) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var unread []Subject
-	c := &Charge{of: t, key: key, began: time.Now()}
+	var unread []Demand
+	c := &Charge{of: t, key: key, began: time.Now(), demands: demands}
 	for _, d := range demands {
-		n := t.counter(in, d.Subject)
-		if !n.counted {
-			unread = append(unread, d.Subject)
+		n := t.counter(d.Cluster, d.Subject)
+		if d.Stored != nil {
+			n.stored, n.counted = d.Stored, true
 		}
-		c.counters, c.most = append(c.counters, n), append(c.most, d.Most)
+		if !n.counted {
+			unread = append(unread, d)
+		}
+		c.counters = append(c.counters, n)
 	}
 	if len(unread) > 0 {
 		return nil, nil, unread
 	}
 	for i, n := range c.counters {
 		n.expire(c.began)
-		if used := n.objects + int64(len(n.charges)); used >= c.most[i] {
+		if used := n.used(nil); used+demands[i].size() > demands[i].Most {
 			return nil, &Refusal{i, used}, nil
 		}
 	}
@@ -271,6 +282,24 @@ func (t *Counters) Reserve(in cluster.Name, key string, demands []Demand, dry bo
 	return c, nil, nil
 }
 
+func (d Demand) size() int64 { return max(1, d.Size) }
+
+// used returns what is stored and what was admitted before a charge; all that was admitted if
+// that is nil.
+func (n *counter) used(before *Charge) int64 {
+	used := n.objects
+	if n.stored != nil {
+		used = n.stored()
+	}
+	for _, c := range n.charges {
+		if c == before {
+			break
+		}
+		used += c.demands[slices.Index(c.counters, n)].size()
+	}
+	return used
+}
+
 // expire drops charges whose outcome must be known by now.
 func (n *counter) expire(now time.Time) {
 	for len(n.charges) > 0 && now.Sub(n.charges[0].began) > uncertainFor {
@@ -278,17 +307,18 @@ func (n *counter) expire(now time.Time) {
 	}
 }
 
-// Near reports whether a limit is so near that creations by other processes, of which this
-// one has not heard yet, could exceed it.
-func (c *Charge) Near() bool {
+// Near returns the clusters whose limits are so near that writes by other processes, of which
+// this one has not heard yet, could exceed them.
+func (c *Charge) Near() []cluster.Name {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
+	var near []cluster.Name
 	for i, n := range c.counters {
-		if n.objects+int64(len(n.charges)) > c.most[i]-max(leastMargin, c.most[i]/partMargin) {
-			return true
+		if d := c.demands[i]; n.used(nil) > d.Most-d.Margin && !slices.Contains(near, d.Cluster) {
+			near = append(near, d.Cluster)
 		}
 	}
-	return false
+	return near
 }
 
 // Check decides again on a charge, after changes by other processes. Charges have a claim in
@@ -297,14 +327,7 @@ func (c *Charge) Check() *Refusal {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	for i, n := range c.counters {
-		used := n.objects
-		for _, other := range n.charges {
-			if other == c {
-				break
-			}
-			used++
-		}
-		if used >= c.most[i] {
+		if used := n.used(c); used+c.demands[i].size() > c.demands[i].Most {
 			return &Refusal{i, used}
 		}
 	}

@@ -49,6 +49,7 @@ type Tenants struct {
 	stale    bool  // the tenants of all clusters must be determined again
 	buckets  shrink.Map[cluster.Name, *rate.Limiter]
 	sweepAt  int
+	trees    trees
 }
 
 // New returns limits by which each tenant may store share percent of the database; 0 means
@@ -143,15 +144,16 @@ func (t *Tenants) Drop(c cluster.Name) bool {
 	return t.buckets.Drop(c)
 }
 
-// Changed adds bytes to the stored bytes of a cluster. The number can be negative.
-func (t *Tenants) Changed(c cluster.Name, bytes int64) {
+// Changed adds objects and bytes to what a cluster stores. The numbers can be negative.
+func (t *Tenants) Changed(c cluster.Name, objects, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	to := t.now
 	if t.building != nil {
 		to = t.building
 	}
-	to.add(c, t.of(c), bytes)
+	to.add(c, t.of(c), objects, bytes)
+	t.trees.changed(c)
 }
 
 // Holds returns the stored bytes of a tenant.
@@ -178,4 +180,5 @@ func (t *Tenants) Swap() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now, t.building, t.stale = t.building, nil, true
+	t.trees.reset()
 }

@@ -60,10 +60,10 @@ func TestBudget(t *testing.T) {
 func TestTenantsHoldAShareOfTheDatabase(t *testing.T) {
 	const database = 400 << 20
 	b := New(25)
-	b.Changed("a1", 60<<20) // before its tenant is known
-	b.Changed("b1", 10<<20)
+	b.Changed("a1", 0, 60<<20) // before its tenant is known
+	b.Changed("b1", 0, 10<<20)
 	b.SetTenant(below)
-	b.Changed("a2", 30<<20)
+	b.Changed("a2", 0, 30<<20)
 	create := func(c cluster.Name, n int) error {
 		return b.Allow(Write{Cluster: c, Bytes: n, Creates: true}, database)
 	}
@@ -89,12 +89,12 @@ func TestTenantsHoldAShareOfTheDatabase(t *testing.T) {
 	if err := create("root", 100<<20); err != nil {
 		t.Errorf("root: %v", err)
 	}
-	b.Changed("a1", -60<<20)
+	b.Changed("a1", 0, -60<<20)
 	if err := create("a3", 20<<20); err != nil {
 		t.Errorf("after a deletion: %v", err)
 	}
 	b.Reset()
-	b.Changed("a2", 95<<20)
+	b.Changed("a2", 0, 95<<20)
 	if n := b.Holds("a"); n != 30<<20 {
 		t.Errorf("%d bytes during a rebuild", n)
 	}
@@ -108,10 +108,10 @@ func TestTenantsHoldAShareOfTheDatabase(t *testing.T) {
 func TestSumsForget(t *testing.T) {
 	b := New(0)
 	b.SetTenant(below)
-	b.Changed("a1", 5)
-	b.Changed("a2", 7)
-	b.Changed("a1", -5)
-	b.Changed("a2", -7)
+	b.Changed("a1", 0, 5)
+	b.Changed("a2", 0, 7)
+	b.Changed("a1", 0, -5)
+	b.Changed("a2", 0, -7)
 	if b.now.clusters.Len() > 0 || b.now.tenants.Len() > 0 {
 		t.Errorf("%d clusters and %d tenants have state", b.now.clusters.Len(), b.now.tenants.Len())
 	}

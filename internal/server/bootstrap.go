@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/offline"
+	"github.com/unforked/kcp/internal/quota"
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -38,6 +39,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	types := tenancy.TypeResource(identity)
 	s.types = tenancy.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
 	s.store.SetTenant(s.tree.Tenant)
+	s.quotas.SetBounds(func(c cluster.Name) []quota.Bound { return s.tree.Bounds(c, s.config.TotalObjectLimit) }, s.tree.Above)
 	shards := tenancy.ShardResource(identities[tenancy.ShardExport])
 	s.workspaces = &tenancy.Workspaces{
 		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),

@@ -139,7 +139,7 @@ func TestWhoMakesInactive(t *testing.T) {
 		}
 	}
 	operator := at(t, c.server, c.name, &user.DefaultInfo{Name: "operator", Groups: []string{auth.AdminGroup, user.AllAuthenticated}})
-	if err := operator.annotate("core.kcp.io/max-total-objects", `"9"`); !apierrors.IsForbidden(err) {
+	if err := operator.annotate("internal.kcp.io/replicate", `"core.kcp.io"`); !apierrors.IsForbidden(err) {
 		t.Errorf("the operator changes something else: %v", err)
 	}
 	for _, value := range []string{`"false"`, `""`, `"TRUE"`, `"true "`, `"1"`} {

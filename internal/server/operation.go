@@ -43,6 +43,8 @@ type Operation struct {
 	// DeleteCollectionWorkers is how many objects a deletecollection request deletes in
 	// parallel. The default is 1.
 	DeleteCollectionWorkers int
+	// TotalObjectLimit is the maximum number of objects in a logical cluster, 0 for none.
+	TotalObjectLimit int64
 	// TenantStoragePercent is the maximum part of the database for one tenant: everything
 	// below one topmost workspace or one home. The default is 25 percent.
 	TenantStoragePercent int
@@ -127,6 +129,9 @@ func (o *Operation) check() error {
 	}
 	if o.DeleteCollectionWorkers < 1 {
 		all = append(all, fmt.Errorf("--delete-collection-workers %d is too few; set at least 1", o.DeleteCollectionWorkers))
+	}
+	if o.TotalObjectLimit < 0 {
+		all = append(all, errors.New("--logical-cluster-total-object-limit must not be negative; 0 means no limit"))
 	}
 	if p := o.TenantStoragePercent; p < 1 || p > 100 {
 		all = append(all, fmt.Errorf("--tenant-storage-percent %d is invalid; choose a percentage from 1 to 100", p))

@@ -82,9 +82,6 @@ func (s *Store) commit(ctx context.Context, writes []Write, changes []Fence) (in
 		rev := resp.Header.Revision
 		if resp.Succeeded {
 			s.guard.saw(rev, txn.touched()...)
-			for _, k := range txn.keys {
-				s.guard.quotas.wrote(k, rev)
-			}
 			for _, c := range changes {
 				s.guard.fences.learn(c.Cluster, fence{rev: rev, state: c.State}, rev)
 			}

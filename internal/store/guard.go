@@ -82,7 +82,7 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err := g.afford(ctx, k.Cluster, len(value), expected == 0); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	ctx, charge, err := g.quotas.charge(ctx, k, expected == 0)
+	ctx, charge, err := g.quotas.charge(ctx, sized{k, len(value), expected == 0, etcd.ClearsUp(ctx)})
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}

@@ -59,23 +59,26 @@ func (h *holders) drop(c cluster.Name) {
 	delete(h.known, c)
 }
 
-// condition returns the condition that this process holds the quotas of a cluster during the
-// write of a charge.
-func (h *holders) condition(ctx context.Context, c *charge) (*Condition, error) {
-	rev, err := h.hold(ctx, c, 0)
-	if err != nil {
-		return nil, err
+// conditions returns the conditions that this process holds the limits that are near during
+// the write of a charge.
+func (h *holders) conditions(ctx context.Context, c *charge) ([]*Condition, error) {
+	var all []*Condition
+	for _, in := range c.Near() {
+		rev, err := h.hold(ctx, c, in, 0)
+		if err != nil {
+			return nil, err
+		}
+		on := &Condition{Of: c.key.Resource, On: holderKey(in), Revision: rev}
+		on.Renew = func(ctx context.Context, lost int64) (int64, error) { return h.hold(ctx, c, in, lost) }
+		all = append(all, on)
 	}
-	on := &Condition{Of: c.key.Resource, On: holderKey(c.key.Cluster), Revision: rev}
-	on.Renew = func(ctx context.Context, lost int64) (int64, error) { return h.hold(ctx, c, lost) }
-	return on, nil
+	return all, nil
 }
 
-// hold takes the quotas of the cluster, unless this process holds them, and decides again on
+// hold takes the limits of a cluster, unless this process holds them, and decides again on
 // the charge. found is the revision of another holder, 0 if none is known.
-func (h *holders) hold(ctx context.Context, c *charge, found int64) (int64, error) {
-	one := h.get(c.key.Cluster)
-	rev, err := one.hold(ctx, h.of.store, c.key.Cluster, found)
+func (h *holders) hold(ctx context.Context, c *charge, in cluster.Name, found int64) (int64, error) {
+	rev, err := h.get(in).hold(ctx, h.of.store, in, found)
 	if err != nil {
 		return 0, err
 	}

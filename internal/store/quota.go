@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
@@ -33,6 +34,11 @@ const (
 	// maxQuotas is how many ResourceQuotas apply to one creation. Each costs time in every
 	// creation, so the admission refuses more in one namespace.
 	maxQuotas = 128
+
+	// leastMargin and marginPart say how near a limit of objects is when one process has to
+	// hold it: with a tenth of the limit left, or with this number of objects.
+	leastMargin = 500
+	marginPart  = 10
 )
 
 // ResourceQuotas is the resource of ResourceQuotas.
@@ -114,10 +120,14 @@ type Quotas struct {
 	store    *Store
 	table    *feed.Table[Quota]
 	counters *quota.Counters
+	tenants  *quota.Tenants
 	holders  holders
+	// bounds returns the limits for writes in a cluster; nil until SetBounds.
+	bounds func(cluster.Name) []quota.Bound
+	above  func(cluster.Name) ([]cluster.Name, bool)
 
-	// unseen is the revision of the last write of a quota by this process, by cluster, until
-	// the feed has applied it.
+	// unseen is the revision of the last write of a quota or a LogicalCluster by a request to
+	// this process, by cluster, until the feed has applied it.
 	mu     sync.Mutex
 	unseen map[cluster.Name]int64
 	some   atomic.Bool // whether unseen has entries
@@ -125,7 +135,7 @@ type Quotas struct {
 
 // GuardQuotas enforces ResourceQuotas from now on. It must be called before the feed starts.
 func (s *Store) GuardQuotas() *Quotas {
-	q := &Quotas{store: s, counters: s.guard.tenants.Counters, unseen: map[cluster.Name]int64{}}
+	q := &Quotas{store: s, counters: s.guard.tenants.Counters, tenants: s.guard.tenants, unseen: map[cluster.Name]int64{}}
 	q.holders.of = q
 	q.table = feed.NewTable(s.feed, ResourceQuotas(), quotaOf).IndexBy(func(q Quota) []string {
 		if q.Whole {
@@ -140,9 +150,10 @@ func (s *Store) GuardQuotas() *Quotas {
 // Table returns the quotas of all clusters.
 func (q *Quotas) Table() *feed.Table[Quota] { return q.table }
 
-// wrote records a write of a quota by this process, which holds from now on.
+// wrote records a write of a quota, or of a LogicalCluster with its limits, by this process.
+// It holds from now on.
 func (q *Quotas) wrote(k keys.Key, rev int64) {
-	if q == nil || k.Resource != ResourceQuotas() {
+	if q == nil || k.Resource != ResourceQuotas() && (k.Root != keys.Custom || k.GroupResource() != logicalClusters) {
 		return
 	}
 	q.mu.Lock()
@@ -156,8 +167,15 @@ func (q *Quotas) current(ctx context.Context, c cluster.Name) error {
 	if !q.some.Load() {
 		return nil
 	}
+	in := []cluster.Name{c}
+	if q.above != nil {
+		in, _ = q.above(c)
+	}
+	var rev int64
 	q.mu.Lock()
-	rev := q.unseen[c]
+	for _, c := range append(in, c) {
+		rev = max(rev, q.unseen[c])
+	}
 	q.mu.Unlock()
 	if rev == 0 {
 		return nil
@@ -185,16 +203,28 @@ func (q *Quotas) Counting(k keys.Key) []Quota {
 	return in
 }
 
-// demands returns the limits for one more object, and their quotas.
-func (q *Quotas) demands(k keys.Key) (limits []Hard, of []string) {
+// A limit is a demand with the error if it is refused.
+type limit struct {
+	quota.Demand
+	exceeded func(used int64) error
+}
+
+// limits returns the limits for one more object.
+func (q *Quotas) limits(k keys.Key) []limit {
+	var all []limit
 	for _, one := range q.Counting(k) {
 		for _, h := range one.Hard {
-			if h.Counts && h.GroupResource == k.GroupResource() {
-				limits, of = append(limits, h), append(of, one.Name)
+			if !h.Counts || h.GroupResource != k.GroupResource() {
+				continue
 			}
+			d := h.Demand
+			d.Cluster, d.Margin = k.Cluster, max(leastMargin, h.Most/marginPart)
+			all = append(all, limit{d, func(used int64) error { // the text of Kubernetes
+				return fmt.Errorf("exceeded quota: %s, requested: %s=1, used: %s=%d, limited: %s=%s", one.Name, h.Name, h.Name, used, h.Name, h.limit)
+			}})
 		}
 	}
-	return limits, of
+	return all
 }
 
 // Counts reports whether the quota counts the objects of a resource.
@@ -202,40 +232,71 @@ func (q Quota) Counts(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(q.Hard, func(h Hard) bool { return h.Counts && h.GroupResource == gr })
 }
 
-// A charge is the creation of an object that quotas count. It is nil without quotas.
+// A charge is a write that quotas or limits count. It is nil without any.
 type charge struct {
 	*quota.Charge
-	limits []Hard
-	of     []string // names of the quotas
+	limits []limit
 	key    keys.Key
 }
 
-// charge admits the creation of an object, or returns a 403 Status. The returned context is
-// that of the write.
-func (q *Quotas) charge(ctx context.Context, k keys.Key, creates bool) (context.Context, *charge, error) {
-	if q == nil || !creates || k.Root == keys.System || k.Cluster.System() {
+// A sized write is one of an object of so many bytes.
+type sized struct {
+	keys.Key
+	bytes   int
+	creates bool
+	// exempt writes are part of a deletion or come from the server itself. The limits of
+	// clusters do not hold for them.
+	exempt bool
+}
+
+// charge admits a write, or returns a 403 Status. The returned context is that of the write.
+func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge, error) {
+	if q == nil || w.Root == keys.System || w.Cluster.System() {
 		return ctx, nil, nil
 	}
-	if err := q.current(ctx, k.Cluster); err != nil {
+	if err := q.current(ctx, w.Cluster); err != nil {
 		return ctx, nil, err
 	}
-	limits, _ := q.demands(k)
-	if len(limits) == 0 {
+	if len(q.all(w)) == 0 {
 		return ctx, nil, nil
 	}
-	c, err := q.reserve(ctx, k, false)
-	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) { // objects or quotas may have been deleted
-		c, err = q.reserve(ctx, k, false)
+	c, err := q.decide(ctx, w, !w.creates)
+	if err != nil || c == nil || !w.creates || !q.store.Several() {
+		return ctx, reserved(c, w), err
 	}
-	if err != nil || c == nil || !q.store.Several() || !c.Near() {
-		return ctx, c, err
-	}
-	on, err := q.holders.condition(ctx, c)
+	on, err := q.holders.conditions(ctx, c)
 	if err != nil {
 		c.Failed()
 		return ctx, nil, err
 	}
-	return WithCondition(ctx, on), c, nil
+	return WithCondition(ctx, on...), c, nil
+}
+
+// reserved returns the charge of a creation. What an update adds is not reserved.
+func reserved(c *charge, w sized) *charge {
+	if !w.creates {
+		return nil
+	}
+	return c
+}
+
+// all returns the limits of quotas and of clusters for a write.
+func (q *Quotas) all(w sized) []limit {
+	all := q.bounded(w)
+	if w.creates {
+		all = append(all, q.limits(w.Key)...)
+	}
+	return all
+}
+
+// decide admits a write. It refuses it only on fresh data: objects or quotas may have been
+// deleted.
+func (q *Quotas) decide(ctx context.Context, w sized, dry bool) (*charge, error) {
+	c, err := q.reserve(ctx, w, dry)
+	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) {
+		c, err = q.reserve(ctx, w, dry)
+	}
+	return c, err
 }
 
 // chargeAll is charge for the creations of a Commit.
@@ -247,7 +308,10 @@ func (q *Quotas) chargeAll(ctx context.Context, writes []Write) (context.Context
 			return ctx, nil, err
 		}
 		var c *charge
-		if ctx, c, err = q.charge(ctx, w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), w.Expect == 0 && !w.Delete); err != nil {
+		if w.Expect != 0 || w.Delete {
+			continue
+		}
+		if ctx, c, err = q.charge(ctx, sized{w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), 0, true, etcd.ClearsUp(ctx)}); err != nil {
 			for _, c := range all {
 				c.Failed()
 			}
@@ -260,27 +324,26 @@ func (q *Quotas) chargeAll(ctx context.Context, writes []Write) (context.Context
 	return ctx, all, nil
 }
 
-// reserve admits the creation of an object. The charge is nil if no quota counts it.
-func (q *Quotas) reserve(ctx context.Context, k keys.Key, dry bool) (*charge, error) {
+// reserve admits a write. The charge is nil if nothing limits it.
+func (q *Quotas) reserve(ctx context.Context, w sized, dry bool) (*charge, error) {
 	for {
-		c := &charge{key: k}
-		c.limits, c.of = q.demands(k)
+		c := &charge{key: w.Key, limits: q.all(w)}
 		if len(c.limits) == 0 {
 			return nil, nil
 		}
 		if len(c.limits) > maxQuotas {
-			return nil, apierrors.NewForbidden(k.GroupResource(), k.Name, fmt.Errorf("more than %d quotas count it; delete some ResourceQuotas", maxQuotas))
+			return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, fmt.Errorf("more than %d quotas count it; delete some ResourceQuotas", maxQuotas))
 		}
 		demands := make([]quota.Demand, len(c.limits))
 		for i, h := range c.limits {
 			demands[i] = h.Demand
 		}
-		admitted, refused, unread := q.counters.Reserve(k.Cluster, k.Path(), demands, dry)
+		admitted, refused, unread := q.counters.Reserve(w.Path(), demands, dry)
 		if c.Charge = admitted; refused != nil {
 			return nil, c.exceeded(refused)
 		}
-		for _, s := range unread {
-			if err := q.count(ctx, k.Cluster, s); err != nil {
+		for _, d := range unread {
+			if err := q.count(ctx, d.Cluster, d.Subject); err != nil {
 				return nil, err
 			}
 		}
@@ -295,18 +358,13 @@ func (q *Quotas) Check(ctx context.Context, k keys.Key) error {
 	if err := q.current(ctx, k.Cluster); err != nil {
 		return err
 	}
-	_, err := q.reserve(ctx, k, true)
-	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) {
-		_, err = q.reserve(ctx, k, true)
-	}
+	_, err := q.decide(ctx, sized{k, 0, true, etcd.ClearsUp(ctx)}, true)
 	return err
 }
 
-// exceeded returns the error of Kubernetes for an exceeded quota.
+// exceeded returns the error of a refused write.
 func (c *charge) exceeded(r *quota.Refusal) error {
-	h := c.limits[r.Demand]
-	return apierrors.NewForbidden(c.key.GroupResource(), c.key.Name, fmt.Errorf("exceeded quota: %s, requested: %s=1, used: %s=%d, limited: %s=%s",
-		c.of[r.Demand], h.Name, h.Name, r.Used, h.Name, h.limit))
+	return apierrors.NewForbidden(c.key.GroupResource(), c.key.Name, c.limits[r.Demand].exceeded(r.Used))
 }
 
 // settle ends the charge after a write.

@@ -66,6 +66,8 @@ type Root struct {
 	Type string
 	// StaleURL is true while the status has a URL of another server address.
 	StaleURL bool
+	// Limits are those in the annotations, nil if there are none.
+	Limits *Limits
 	// Parent and Name are the cluster and name of the Workspace; empty if there is none.
 	Parent cluster.Name
 	Name   string
@@ -95,7 +97,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
-				Inactive: isInactive(l.Metadata.Annotations),
+				Inactive: isInactive(l.Metadata.Annotations), Limits: limitsOf(l.Metadata.Annotations),
 				Defaulted: slices.ContainsFunc(l.Status.Conditions, func(c conditionForm) bool {
 					return c.Type == string(core.APIBindingsInitialized) && c.Status == string(metav1.ConditionTrue)
 				}),

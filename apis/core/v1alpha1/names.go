@@ -49,6 +49,18 @@ const (
 	// hold. Zero and below mean no limit.
 	MaxTotalObjectsAnnotation = "core.kcp.io/max-total-objects"
 
+	// MaxTotalBytesAnnotation limits how many bytes the objects of a logical cluster may
+	// have in the database. Zero and below mean no limit.
+	MaxTotalBytesAnnotation = "core.kcp.io/max-total-bytes"
+
+	// MaxTreeObjectsAnnotation is MaxTotalObjectsAnnotation for the logical cluster and all
+	// below it together.
+	MaxTreeObjectsAnnotation = "core.kcp.io/max-tree-objects"
+
+	// MaxTreeBytesAnnotation is MaxTotalBytesAnnotation for the logical cluster and all below
+	// it together.
+	MaxTreeBytesAnnotation = "core.kcp.io/max-tree-bytes"
+
 	// ReplicateAnnotation lists, separated by commas, the API groups on whose behalf
 	// the object is replicated to other shards.
 	ReplicateAnnotation = "internal.kcp.io/replicate"
