@@ -413,7 +413,7 @@ func TestCoreGroupIsCollected(t *testing.T) {
 	c.configMap("still")
 }
 
-// Built-in and planned names of the core group cannot be defined.
+// Built-in names of the core group cannot be defined.
 func TestReservedInTheCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
