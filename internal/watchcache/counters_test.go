@@ -12,7 +12,7 @@ func TestPublishMetrics(t *testing.T) {
 	registry := metrics.NewKubeRegistry()
 	for range 2 {
 		w, _ := kelvin(t)
-		if err := w.store.PublishMetrics(registry.Register); err != nil {
+		if err := w.store.Caches.PublishMetrics(registry.Register); err != nil {
 			t.Fatal(err)
 		}
 		create(t, w.store, "c1")
