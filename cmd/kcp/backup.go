@@ -9,10 +9,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -28,7 +30,7 @@ import (
 // reportEvery is how often a command reports its progress.
 const reportEvery = 2 * time.Second
 
-// source says where kcp backup reads from.
+// source says which data kcp backup and kcp defragment are about.
 type source struct {
 	server     kcp.Server // only its directory and etcd
 	etcd       etcdFlags
@@ -63,12 +65,15 @@ the file of --encryption-provider-config.`,
 			return s.save(ctx, args[0], cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
+	s.flags(cmd.Flags())
+	return cmd
+}
+
+func (s *source) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.server.Dir, "root-directory", rootDirectory, "Directory of the server.")
-	f.StringVar(&s.kubeconfig, "kubeconfig", "", "Kubeconfig of an administrator, to back up a server that runs. (default <root-directory>/admin.kubeconfig)")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "Kubeconfig of an administrator, for a server that runs. (default <root-directory>/admin.kubeconfig)")
 	f.StringVar(&s.context, "context", "shard-base", "Context of the kubeconfig; its user must be in the group system:masters.")
 	s.etcd.add(f, &s.server)
-	return cmd
 }
 
 func (s *source) save(ctx context.Context, file string, out io.Writer) error {
@@ -90,11 +95,24 @@ func (s *source) open(ctx context.Context) (io.ReadCloser, error) {
 	if err := s.etcd.apply(&s.server.Etcd); err != nil {
 		return nil, err
 	}
+	unlock, err := s.find()
+	if err != nil {
+		return nil, err
+	}
+	if unlock == nil {
+		return s.ask(ctx, http.MethodGet, "/backup")
+	}
+	return s.read(ctx, unlock)
+}
+
+// find decides between a server and etcd. It returns nil if a server runs. Otherwise etcd is to be
+// opened, and then the returned function is to be called.
+func (s *source) find() (unlock func(), err error) {
 	if s.kubeconfig != "" {
-		return s.ask(ctx)
+		return nil, nil
 	}
 	if len(s.server.Etcd.Servers) > 0 {
-		return s.read(ctx, func() {})
+		return func() {}, nil
 	}
 	data := s.server.Etcd.Dir
 	if data == "" {
@@ -103,19 +121,16 @@ func (s *source) open(ctx context.Context) (io.ReadCloser, error) {
 	if _, err := os.Stat(etcd.DatabaseFile(data)); err != nil {
 		return nil, fmt.Errorf("no data in %s: %w; name the directory of the server with --root-directory, or one that runs elsewhere with --kubeconfig", data, err)
 	}
-	unlock, err := etcd.LockDir(s.server.Dir)
+	unlock, err = etcd.LockDir(s.server.Dir)
 	if errors.Is(err, etcd.ErrInUse) {
 		s.kubeconfig = filepath.Join(s.server.Dir, "admin.kubeconfig")
-		return s.ask(ctx)
+		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s.read(ctx, unlock)
+	return unlock, err
 }
 
-// ask requests the backup from a server.
-func (s *source) ask(ctx context.Context) (io.ReadCloser, error) {
+// ask sends a request to a server, and returns the body of the response.
+func (s *source) ask(ctx context.Context, method, path string) (io.ReadCloser, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: s.context}).ClientConfig()
 	if err != nil {
@@ -125,7 +140,7 @@ func (s *source) ask(ctx context.Context) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/backup", nil)
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(config.Host, "/")+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +151,7 @@ func (s *source) ask(ctx context.Context) (io.ReadCloser, error) {
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // for the error below only
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("the server makes no backup: %s", reason(resp.Status, text))
+		return nil, fmt.Errorf("the server refuses: %s", reason(resp.Status, text))
 	}
 	return resp.Body, nil
 }

@@ -81,8 +81,9 @@ type Backend struct {
 	// many deletions.
 	Deleted *atomic.Int64
 
-	holds *holds // of an etcd in this process
-	close func()
+	holds      *holds // of an etcd in this process
+	defragment func(context.Context) ([]Defragmented, error)
+	close      func()
 }
 
 // Close stops all background work, the clients and the etcd in this process.

@@ -86,7 +86,7 @@ func (d *defragmenter) defragment(ctx context.Context) error {
 		return fmt.Errorf("disarm the alarm: %w", err)
 	}
 	d.full.Store(false)
-	klog.FromContext(ctx).Info("Defragmented the database, whose file had reached its quota", "bytes", d.server.Backend().Size(), "before", before, "took", time.Since(began))
+	klog.FromContext(ctx).Info("Defragmented the database", "bytes", d.server.Backend().Size(), "before", before, "took", time.Since(began))
 	return nil
 }
 

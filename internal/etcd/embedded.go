@@ -55,7 +55,7 @@ func startEmbedded(ctx context.Context, settings Config, fsync bool) (*Backend, 
 	wg.Go(func() { history.run(working, client, deleted.Load) })
 	wg.Go(func() { file.run(working) })
 	wg.Go(func() { disk.run(working) })
-	return &Backend{Client: client, Watcher: watches.client, Capacity: capacity, Deleted: deleted, holds: held, close: func() {
+	return &Backend{Client: client, Watcher: watches.client, Capacity: capacity, Deleted: deleted, holds: held, defragment: file.now, close: func() {
 		stop()
 		wg.Wait()
 		_ = client.Close() // returns only the error of its cancelled context

@@ -75,6 +75,10 @@ func connect(ctx context.Context, c Config) (*Backend, error) {
 		c := clientv3.NewCtxClient(client.Ctx())
 		c.KV, c.Lease, c.Watcher, c.Maintenance = client.KV, clientv3.NewLease(client), clientv3.NewWatcher(client), client.Maintenance
 		return c
+	}, defragment: func(ctx context.Context) ([]Defragmented, error) {
+		all, err := defragmentAll(ctx, client)
+		quota.look(ctx)
+		return all, err
 	}, close: func() {
 		stop()
 		wg.Wait()

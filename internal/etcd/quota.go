@@ -41,7 +41,7 @@ func logAlarm(ctx context.Context, full bool, inUse, quota int64) {
 }
 
 // WhenFull says what to do about the alarm of an external etcd.
-const WhenFull = "Delete objects, or raise --quota-backend-bytes of etcd; wait for a compaction; then run etcdctl defrag --cluster and etcdctl alarm disarm. No server needs a restart"
+const WhenFull = "Delete objects, or raise --quota-backend-bytes of etcd; wait for a compaction; then run kcp defragment, or etcdctl defrag --cluster and etcdctl alarm disarm. No server needs a restart"
 
 // look asks every server, because each has its own database file. The fullest one counts.
 func (q *quotaWatcher) look(ctx context.Context) {

@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,31 +21,55 @@ import (
 	"github.com/unforked/kcp/internal/edge"
 )
 
-// backupPath serves a backup of everything, to members of system:masters.
-const backupPath = "/backup"
+// Members of system:masters operate the database at these paths.
+const (
+	backupPath     = "/backup"     // GET returns a backup of everything
+	defragmentPath = "/defragment" // POST defragments the database, and returns the sizes
+)
 
-// orBackup adds backups to the requests that have no timeout.
-func orBackup(longRunning request.LongRunningRequestCheck) request.LongRunningRequestCheck {
+// orOperation adds requests of operators to those that have no timeout.
+func orOperation(longRunning request.LongRunningRequestCheck) request.LongRunningRequestCheck {
 	return func(req *http.Request, info *request.RequestInfo) bool {
-		return !info.IsResourceRequest && info.Path == backupPath || longRunning(req, info)
+		return !info.IsResourceRequest && (info.Path == backupPath || info.Path == defragmentPath) || longRunning(req, info)
 	}
+}
+
+// forMasters passes requests of members of system:masters with the given method to next.
+func forMasters(method string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		u, ok := request.UserFrom(req.Context())
+		_, inCluster := cluster.From(req.Context())
+		operation := schema.GroupResource{Resource: strings.TrimPrefix(req.URL.Path, "/")}
+		switch {
+		case !ok || inCluster:
+			http.NotFound(w, req)
+		case !slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup): // it concerns all workspaces, and their secrets
+			edge.Refuse(w, req, apierrors.NewForbidden(operation, "", errors.New("this is for the group system:masters")))
+		case req.Method != method:
+			edge.Refuse(w, req, apierrors.NewMethodNotSupported(operation, req.Method))
+		default:
+			next(w, req)
+		}
+	}
+}
+
+// serveDefragment defragments the database, and returns the sizes.
+func (s *Server) serveDefragment(w http.ResponseWriter, req *http.Request) {
+	done, err := s.store.Defragment(req.Context())
+	if err == nil {
+		var text []byte
+		if text, err = json.Marshal(done); err == nil {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(text) // fails only if the client has gone
+			return
+		}
+	}
+	edge.Refuse(w, req, apierrors.NewInternalError(err))
 }
 
 // serveBackup streams a backup. A backup that fails halfway says so at its end.
 func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
-	u, ok := request.UserFrom(req.Context())
-	_, inCluster := cluster.From(req.Context())
-	switch {
-	case !ok || inCluster:
-		http.NotFound(w, req)
-		return
-	case !slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup): // it has the secrets of all tenants
-		edge.Refuse(w, req, apierrors.NewForbidden(schema.GroupResource{Resource: "backup"}, "", errors.New("a backup has the secrets of all workspaces and needs the group system:masters")))
-		return
-	case req.Method != http.MethodGet:
-		edge.Refuse(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "backup"}, req.Method))
-		return
-	}
+	u, _ := request.UserFrom(req.Context())
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, func() {

@@ -197,6 +197,37 @@ func TestBackupIsForMasters(t *testing.T) {
 	}
 }
 
+// Only members of system:masters defragment the database. Objects stay.
+func TestDefragment(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	c.configMap("kept")
+	post := func(u user.Info, path string) (int, string) {
+		t.Helper()
+		client := &http.Client{Transport: c.server.InProcess("root", u).Transport}
+		resp := must(client.Post("http://kcp"+path, "", nil))(t)
+		body := must(io.ReadAll(resp.Body))(t)
+		_ = resp.Body.Close()
+		return resp.StatusCode, string(body)
+	}
+	if status, body := post(&user.DefaultInfo{Name: "kcp-admin", Groups: []string{"system:kcp:admin", user.AllAuthenticated}}, "/defragment"); status != http.StatusForbidden {
+		t.Errorf("an administrator of workspaces: %d %s", status, body)
+	}
+	if status, body := post(server.System(), c.path("/defragment")); status != http.StatusNotFound {
+		t.Errorf("in a cluster: %d %s", status, body)
+	}
+	if status, body := post(server.System(), "/backup"); status != http.StatusMethodNotAllowed {
+		t.Errorf("a backup by POST: %d %s", status, body)
+	}
+	if status, body := post(server.System(), "/defragment"); status != http.StatusOK || !strings.Contains(body, `"member":"embedded"`) {
+		t.Errorf("masters: %d %s", status, body)
+	}
+	if _, err := c.kube.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	c.configMap("later")
+}
+
 // A backup of servers on an external etcd is restored into a server with an embedded one.
 func TestBackupOfExternal(t *testing.T) {
 	e := startEquals(t, 2, etcdtest.Options{})

@@ -327,7 +327,8 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Dialer: s.dialer, Lend: s.lend,
 	})
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, s.serveBackup)
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, forMasters(http.MethodGet, s.serveBackup))
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
@@ -361,7 +362,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
-	cfg.LongRunningFunc = orBackup(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))
+	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.Health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.Health()...)

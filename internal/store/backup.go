@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-base/metrics"
 
 	"github.com/unforked/kcp/internal/backup"
+	"github.com/unforked/kcp/internal/etcd"
 )
 
 // Backup writes all keys at one revision, for [backup.Reader.Restore]. version is that of kcp.
@@ -18,4 +19,9 @@ func (s *Store) Backup(ctx context.Context, version string, to io.Writer) error 
 // Kubernetes registry, or legacyregistry.Register.
 func (s *Store) PublishMetrics(register func(metrics.Registerable) error) error {
 	return s.backend.Capacity.PublishMetrics(register)
+}
+
+// Defragment defragments the database, or every member of an external etcd.
+func (s *Store) Defragment(ctx context.Context) ([]etcd.Defragmented, error) {
+	return s.backend.Defragment(ctx)
 }

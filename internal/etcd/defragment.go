@@ -1,0 +1,82 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// defragmentTimeout is the maximum time to defragment one member of an external etcd.
+const defragmentTimeout = 30 * time.Minute
+
+// A Defragmented member has a new database file without free pages.
+type Defragmented struct {
+	// Member is the URL of a member, or "embedded".
+	Member string `json:"member"`
+	// Before and After are the sizes of the file in bytes.
+	Before int64 `json:"before"`
+	After  int64 `json:"after"`
+	// Seconds is how long it took. The member has answered no requests in that time.
+	Seconds float64 `json:"seconds"`
+}
+
+// Defragment defragments every member, one after the other, and then clears the alarm for lack of
+// space if every member has enough. It returns the members done so far with an error.
+func (b *Backend) Defragment(ctx context.Context) ([]Defragmented, error) { return b.defragment(ctx) }
+
+// now defragments the file of an etcd in this process.
+func (d *defragmenter) now(ctx context.Context) ([]Defragmented, error) {
+	before, began := d.server.Backend().Size(), time.Now()
+	if err := d.defragment(ctx); err != nil {
+		return nil, err
+	}
+	d.publish()
+	return []Defragmented{{"embedded", before, d.server.Backend().Size(), time.Since(began).Seconds()}}, nil
+}
+
+// defragmentAll defragments the members of an external etcd.
+func defragmentAll(ctx context.Context, client *clientv3.Client) (all []Defragmented, err error) {
+	spacious := true
+	for _, member := range client.Endpoints() {
+		before, err := client.Status(ctx, member)
+		if err != nil {
+			return all, fmt.Errorf("the state of %s: %w; defragmenting needs a user of etcd with the role root", member, err)
+		}
+		began := time.Now()
+		each, cancel := context.WithTimeout(ctx, defragmentTimeout)
+		_, err = client.Defragment(each, member)
+		cancel()
+		if err != nil {
+			return all, fmt.Errorf("defragment %s: %w", member, err)
+		}
+		after, err := client.Status(ctx, member)
+		if err != nil {
+			return all, fmt.Errorf("the state of %s after it was defragmented: %w", member, err)
+		}
+		all = append(all, Defragmented{member, before.DbSize, after.DbSize, time.Since(began).Seconds()})
+		spacious = spacious && (after.DbSizeQuota == 0 || after.DbSize < after.DbSizeQuota/100*defragmentBelow)
+	}
+	if !spacious {
+		return all, nil
+	}
+	return all, disarm(ctx, client)
+}
+
+// disarm clears the alarm for lack of space. It leaves alarms about corruption.
+func disarm(ctx context.Context, client *clientv3.Client) error {
+	alarms, err := client.AlarmList(ctx)
+	if err != nil {
+		return fmt.Errorf("list the alarms of etcd: %w", err)
+	}
+	full := slices.DeleteFunc(alarms.Alarms, func(a *pb.AlarmMember) bool { return a.Alarm != pb.AlarmType_NOSPACE })
+	for _, a := range full {
+		if _, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: a.MemberID, Alarm: a.Alarm}); err != nil {
+			return fmt.Errorf("disarm the alarm of member %x: %w", a.MemberID, err)
+		}
+	}
+	return nil
+}
