@@ -43,3 +43,6 @@ func (s *Server) Handlers() int { return s.pool.Handlers() }
 
 // Store returns the server's store.
 func (s *Server) Store() *store.Store { return s.store }
+
+// Quotas returns what enforces ResourceQuotas.
+func (s *Server) Quotas() *store.Quotas { return s.quotas }

@@ -248,10 +248,10 @@ func TestPlugins(t *testing.T) {
 		t.Errorf("a rule that is off: %v", err)
 	}
 	for want, p := range map[string]admit.Plugins{
-		`no admission plugin "Unheard"`: {Enable: []string{"Unheard"}},
-		`both name "example.com/No"`:    {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
-		`"ResourceQuota" is not served`: {Enable: []string{"ResourceQuota"}},
-		"cannot be disabled":            {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+		`no admission plugin "Unheard"`:  {Enable: []string{"Unheard"}},
+		`both name "example.com/No"`:     {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
+		`"EventRateLimit" is not served`: {Enable: []string{"EventRateLimit"}},
+		"cannot be disabled":             {Disable: []string{"WorkspaceNamespaceLifecycle"}},
 	} {
 		o := server.DefaultOperation()
 		o.Plugins = p

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -239,5 +240,84 @@ func TestQuotaAtSeveralServers(t *testing.T) {
 	creates(t, 6, 5, "y", "default", kube)
 	if n := list(); n != 31 {
 		t.Errorf("%d config maps, want 31", n)
+	}
+	e.ok(e.dynamic(third, "root").Resource(workspaces).Delete(t.Context(), "limited", metav1.DeleteOptions{}))
+	root := &tenant{t: t, server: &running{Server: third}, name: "root", any: e.dynamic(third, "root")}
+	root.await(workspaces, "", "limited", gone)
+	e.nothing("/registry/", "/", c)
+}
+
+// Kinds of definitions and of exports are counted like built-in ones.
+func TestQuotaOfCustomResources(t *testing.T) {
+	t.Parallel()
+	provider, consumer, own := exporter(t), newTenant(t), newTenant(t)
+	consumer.create(apiBindings, bindingTo("widgets", provider.name, "widgets"))
+	own.define(widgetDefinition())
+	for _, c := range []*tenant{consumer, own} {
+		c.quota("default", quotaOf("q", "count/widgets.example.com", "3"))
+		var made atomic.Int64
+		var all sync.WaitGroup
+		for i := range 12 {
+			all.Go(func() {
+				_, err := c.any.Resource(widgets).Namespace("default").Create(t.Context(), newWidget(fmt.Sprint("w", i)), metav1.CreateOptions{})
+				if err == nil {
+					made.Add(1)
+				} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: q, requested: count/widgets.example.com=1") {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if made.Load() != 3 {
+			t.Errorf("%d widgets, want 3", made.Load())
+		}
+		c.used("default", "q", "count/widgets.example.com", "3")
+		if err := c.any.Resource(widgets).Namespace("default").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.used("default", "q", "count/widgets.example.com", "0")
+	}
+}
+
+// Quotas hold and are counted again after a restart. Without quotas nothing is counted.
+func TestQuotaAfterARestart(t *testing.T) {
+	t.Parallel()
+	dir, name := t.TempDir(), cluster.NewName()
+	c, stop := restartable(t, dir, name)
+	c.quota("default", quotaOf("q", "count/secrets", "2"))
+	secret := func(name string) error {
+		_, err := c.kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := secret(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	c, _ = restartable(t, dir, name)
+	if err := secret("c"); !apierrors.IsForbidden(err) {
+		t.Errorf("a third secret: %v", err)
+	}
+	if err := c.kube.CoreV1().Secrets("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.used("default", "q", "count/secrets", "1")
+	if err := secret("c"); err != nil {
+		t.Error(err)
+	}
+	if !c.server.Quotas().Counted(name) {
+		t.Error("nothing is counted in the cluster with a quota")
+	}
+	other := c.server.tenant(t)
+	if err := configMapIn(other.kube, "default", "x"); err != nil || other.server.Quotas().Counted(other.name) {
+		t.Errorf("objects are counted in a cluster without quotas, %v", err)
+	}
+	if err := c.kube.CoreV1().ResourceQuotas("default").Delete(t.Context(), "q", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.settled()
+	if c.server.Quotas().Counted(name) {
+		t.Error("objects are counted after the quota was deleted")
 	}
 }

@@ -449,6 +449,9 @@ func (q *Quotas) ranges(c cluster.Name, s quota.Subject) []string {
 	return all
 }
 
+// Counted reports whether anything is counted for quotas of a cluster.
+func (q *Quotas) Counted(c cluster.Name) bool { return q.counters.Tracked(c) }
+
 // Forget frees the counters of a cluster that has no quota.
 func (q *Quotas) Forget(c cluster.Name) {
 	if len(q.table.List(c, "")) == 0 {
