@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -169,29 +170,25 @@ func (q *Quotas) current(ctx context.Context, c cluster.Name) error {
 	}
 	in := []cluster.Name{c}
 	if q.above != nil {
-		in, _ = q.above(c)
+		above, _ := q.above(c)
+		in = append(in, above...)
 	}
-	var rev int64
-	q.mu.Lock()
-	for _, c := range append(in, c) {
-		rev = max(rev, q.unseen[c])
-	}
-	q.mu.Unlock()
-	if rev == 0 {
-		return nil
-	}
-	if err := q.store.feed.WaitFor(ctx, rev); err != nil {
-		return err
-	}
+	return q.store.feed.WaitFor(ctx, q.newest(in))
+}
+
+// newest returns the newest revision that the table does not have yet of some clusters, 0 if
+// it has all.
+func (q *Quotas) newest(of []cluster.Name) int64 {
+	applied := q.store.feed.Revision()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for c, rev := range q.unseen {
-		if q.store.feed.Reached(rev) {
-			delete(q.unseen, c)
-		}
-	}
+	maps.DeleteFunc(q.unseen, func(_ cluster.Name, rev int64) bool { return rev <= applied })
 	q.some.Store(len(q.unseen) > 0)
-	return nil
+	var rev int64
+	for _, c := range of {
+		rev = max(rev, q.unseen[c])
+	}
+	return rev
 }
 
 // Counting returns the quotas of the namespace and of the whole cluster of an object.

@@ -69,9 +69,9 @@ func (t *Tree) Bounds(c cluster.Name, objects int64) []quota.Bound {
 		if !ok {
 			break
 		}
-		l := root.Limits
-		if l == nil {
-			l = &Limits{}
+		var l Limits
+		if root.Limits != nil {
+			l = *root.Limits
 		}
 		if at == c && root.Whole {
 			own := quota.Bound{Cluster: c, Objects: l.Own.Objects, Bytes: l.Own.Bytes}
