@@ -3,10 +3,12 @@
 package native
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -24,8 +26,9 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install" // adds its types to the scheme
 	"k8s.io/kubernetes/pkg/apis/authentication"
-	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // adds its types to the scheme
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install"
 	_ "k8s.io/kubernetes/pkg/apis/authorization/install"
 	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
 	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
@@ -102,6 +105,8 @@ type Groups struct {
 	// Chosen names the groups to install; all if it is empty. The core group is always
 	// installed: every cluster has namespaces.
 	Chosen []string
+	// Settle waits until all that this process has written is in force.
+	Settle func(context.Context)
 	// Further are API groups to install besides the built-in ones.
 	Further []Group
 }
@@ -151,6 +156,7 @@ func (s Groups) all() []Group {
 			return eventsrest.RESTStorageProvider{TTL: s.EventTTL}.NewRESTStorage(enabled, g)
 		}},
 		{"rbac.authorization.k8s.io", s.rbacGroup},
+		{admissionregistrationv1.GroupName, s.registrationGroup},
 		{"apiextensions.k8s.io", s.Definitions.APIGroup},
 	}, s.Further...)
 }

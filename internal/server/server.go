@@ -51,6 +51,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/flow"
 	"github.com/unforked/kcp/internal/home"
+	"github.com/unforked/kcp/internal/hooks"
 	"github.com/unforked/kcp/internal/logs"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/mounts"
@@ -137,6 +138,7 @@ type Server struct {
 	accounts *auth.ServiceAccounts
 	admins   *auth.Admins
 	rules    admit.Rules
+	hooks    *hooks.Hooks
 	pool     *serve.Pool
 	dialer   *dial.Dialer // for calls to addresses that tenants configure
 	// resolver knows the custom resources of each cluster. definitions are its source.
@@ -193,7 +195,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()
@@ -308,6 +310,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
 		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
 		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
+		Settle: func(ctx context.Context) { _ = s.store.Feed().CatchUp(ctx) }, // what is late is in force soon
 	}.Install(s.generic)
 	if err != nil {
 		return err
@@ -315,7 +318,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.dialer = s.newDialer()
 	s.pool = serve.NewPool(serve.PoolConfig{
 		Resolver: s.resolver, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
-		Storage: s.caches.Customs(customConfig), Metadata: s.caches.CustomMetadata(customConfig), Admission: s.rules, Authorizer: s.authz,
+		Storage: s.caches.Customs(customConfig), Metadata: s.caches.CustomMetadata(customConfig), Admission: s.hooks, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
 		Converters:        bind.Converters(),
@@ -354,7 +357,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.Authentication.APIAudiences = s.authn.Audiences
 	cfg.Authentication.RequestHeaderConfig = s.authn.RequestHeader
 	cfg.Authorization.Authorizer = s.authorizers()
-	cfg.AdmissionControl = s.rules
+	cfg.AdmissionControl = s.hooks
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensions.Scheme)
 	cfg.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIConfig.Info.Title = "kcp"

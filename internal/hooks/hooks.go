@@ -1,0 +1,138 @@
+// Package hooks runs the webhooks and policies that tenants configure for the writes of their
+// logical clusters, with the dispatchers of Kubernetes. It hides that these were made for one
+// cluster: a plugin exists only for a cluster that has configurations, has no goroutine, and
+// sees the objects of its cluster in tables that all clusters share.
+package hooks
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/store"
+)
+
+// Config has what hooks need of the server. All fields are set.
+type Config struct {
+	Store *store.Store
+	// Rules are the server's own rules, which run before the hooks, and again after hooks
+	// that may have changed the object.
+	Rules admit.Rules
+	// Authorizer answers the expressions of policies that ask for rights.
+	Authorizer authorizer.Authorizer
+	// Dialer returns the dialer for calls of webhooks.
+	Dialer func() *dial.Dialer
+	// Provider returns the cluster of the export of a resource that a cluster has bound.
+	Provider func(cluster.Name, schema.GroupResource) (cluster.Name, bool)
+}
+
+// Hooks are the webhooks and policies of all clusters, and the server's own rules. Methods may
+// be called concurrently.
+type Hooks struct {
+	config     Config
+	mutating   *webhooks
+	validating *webhooks
+}
+
+var (
+	_ admission.MutationInterface   = (*Hooks)(nil)
+	_ admission.ValidationInterface = (*Hooks)(nil)
+)
+
+// New returns the hooks that are stored. The change feed of the store must not have started.
+func New(c Config) *Hooks {
+	h := &Hooks{config: c}
+	h.mutating = newWebhooks(h, mutatingTable(c.Store), newMutating)
+	h.validating = newWebhooks(h, validatingTable(c.Store), newValidating)
+	return h
+}
+
+// Handles implements [admission.Interface].
+func (*Hooks) Handles(admission.Operation) bool { return true }
+
+// A dispatch passes a request to the hooks of one kind that a cluster has. It reports whether
+// there are any.
+type dispatch func(ctx context.Context, from cluster.Name, r admit.Request, o admission.ObjectInterfaces) (bool, error)
+
+// Admit implements [admission.MutationInterface].
+func (h *Hooks) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := h.config.Rules.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	r, err := request(ctx, a)
+	if err != nil || inprocess.IsLoop(ctx) || protected(r) {
+		return err
+	}
+	found, err := h.each(ctx, r, o, h.mutating.dispatch)
+	if err != nil || !found {
+		return err
+	}
+	// The server has the last word on what it sets itself.
+	if err := h.config.Rules.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	// Upstream calls its whole chain at most once more, too.
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	if _, err := h.each(ctx, r, o, h.mutating.dispatch); err != nil {
+		return err
+	}
+	return h.config.Rules.Admit(ctx, a, o)
+}
+
+// Validate implements [admission.ValidationInterface].
+func (h *Hooks) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := h.config.Rules.Validate(ctx, a, o); err != nil {
+		return err
+	}
+	r, err := request(ctx, a)
+	if err != nil || inprocess.IsLoop(ctx) {
+		return err
+	}
+	_, err = h.each(ctx, r, o, h.validating.dispatch)
+	return err
+}
+
+func request(ctx context.Context, a admission.Attributes) (admit.Request, error) {
+	c, err := cluster.One(ctx)
+	if err != nil {
+		return admit.Request{}, apierrors.NewBadRequest(err.Error())
+	}
+	return admit.Request{Attributes: a, Cluster: c}, nil
+}
+
+// each runs the given hooks of every cluster whose hooks apply to a request: that of the
+// request and, for a bound resource, that of the export. It reports whether there are any.
+func (h *Hooks) each(ctx context.Context, r admit.Request, o admission.ObjectInterfaces, all ...dispatch) (found bool, err error) {
+	if _, err := h.config.Store.Feed().Current(ctx); err != nil {
+		return false, err
+	}
+	from := [2]cluster.Name{r.Cluster}
+	if provider, ok := h.config.Provider(r.Cluster, r.GetResource().GroupResource()); ok && provider != r.Cluster {
+		from[1] = provider
+	}
+	ctx = context.WithValue(ctx, waitsKey{}, &fair.Waits{})
+	for _, run := range all {
+		for _, c := range from {
+			if c == "" {
+				continue
+			}
+			has, err := run(ctx, c, r, o)
+			if found = found || has; err != nil {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}
