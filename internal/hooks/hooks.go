@@ -10,13 +10,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/rest"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -32,6 +37,12 @@ type Config struct {
 	Dialer func() *dial.Dialer
 	// Provider returns the cluster of the export of a resource that a cluster has bound.
 	Provider func(cluster.Name, schema.GroupResource) (cluster.Name, bool)
+	// Kind returns a kind that a cluster serves.
+	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
+	// Client returns a configuration of clients that read in a cluster.
+	Client func(cluster.Name) *rest.Config
+	// Models returns the OpenAPI models of the built-in kinds.
+	Models func() []map[string]*spec.Schema
 }
 
 // Hooks are the webhooks and policies of all clusters, and the server's own rules. Methods may
@@ -40,6 +51,10 @@ type Hooks struct {
 	config     Config
 	mutating   *webhooks
 	validating *webhooks
+	// mutators and validators are the policies.
+	mutators   *policies[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]
+	validators *policies[*validating.Policy, *validating.PolicyBinding, validating.Validator]
+	types      *types
 }
 
 var (
@@ -52,6 +67,8 @@ func New(c Config) *Hooks {
 	h := &Hooks{config: c}
 	h.mutating = newWebhooks(h, mutatingTable(c.Store), newMutating)
 	h.validating = newWebhooks(h, validatingTable(c.Store), newValidating)
+	h.mutators, h.validators = newMutators(h), newValidators(h)
+	h.types = newTypes(c.Models, c.Client)
 	return h
 }
 
@@ -71,7 +88,7 @@ func (h *Hooks) Admit(ctx context.Context, a admission.Attributes, o admission.O
 	if err != nil || inprocess.IsLoop(ctx) || protected(r) {
 		return err
 	}
-	found, err := h.each(ctx, r, o, h.mutating.dispatch)
+	found, err := h.each(ctx, r, o, h.mutators.dispatch, h.mutating.dispatch)
 	if err != nil || !found {
 		return err
 	}
@@ -85,7 +102,7 @@ func (h *Hooks) Admit(ctx context.Context, a admission.Attributes, o admission.O
 		return nil
 	}
 	again.SetIsReinvoke()
-	if _, err := h.each(ctx, r, o, h.mutating.dispatch); err != nil {
+	if _, err := h.each(ctx, r, o, h.mutators.dispatch, h.mutating.dispatch); err != nil {
 		return err
 	}
 	return h.config.Rules.Admit(ctx, a, o)
@@ -100,7 +117,7 @@ func (h *Hooks) Validate(ctx context.Context, a admission.Attributes, o admissio
 	if err != nil || inprocess.IsLoop(ctx) {
 		return err
 	}
-	_, err = h.each(ctx, r, o, h.validating.dispatch)
+	_, err = h.each(ctx, r, o, h.validators.dispatch, h.validating.dispatch)
 	return err
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,6 +30,25 @@ type row[T any] struct {
 	object T
 	// unreadable is why the object cannot be read. Requests that it might concern are refused.
 	unreadable error
+
+	compile  sync.Once
+	compiled any
+}
+
+// compiledBy returns what compile makes of the object, which it is called for once.
+func compiledBy[T, C any](r *row[T], compile func(T) C) C {
+	r.compile.Do(func() { r.compiled = compile(r.object) })
+	return r.compiled.(C)
+}
+
+// readable returns an error if an object of rows cannot be read.
+func readable[T any](rows []*row[T]) error {
+	for _, r := range rows {
+		if r.unreadable != nil {
+			return apierrors.NewServiceUnavailable(r.unreadable.Error() + "; requests are refused until it is deleted or can be read")
+		}
+	}
+	return nil
 }
 
 // newTable returns the table of a kind of admissionregistration.k8s.io.

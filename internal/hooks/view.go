@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"context"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,17 @@ type view struct {
 	*Hooks
 	place
 	configurations []configuration
+	read           *namespacesRead // of one request; nil for a plugin
+}
+
+func newView(h *Hooks, at place, all []configuration) view {
+	return view{Hooks: h, place: at, configurations: all, read: &namespacesRead{}}
+}
+
+// namespacesRead keeps the namespace that the policies of one request read.
+type namespacesRead struct {
+	mu   sync.Mutex
+	last *corev1.Namespace
 }
 
 // authorizer returns an authorizer of the cluster of the hooks. The library calls it without
@@ -44,8 +56,24 @@ func (v view) authorizer() authorizer.Authorizer {
 	})
 }
 
-// namespace reads a namespace of the cluster of the request.
+// namespace returns a namespace of the cluster of the request.
 func (v view) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	if v.read == nil {
+		return v.readNamespace(ctx, name)
+	}
+	v.read.mu.Lock()
+	defer v.read.mu.Unlock()
+	if v.read.last != nil && v.read.last.Name == name {
+		return v.read.last, nil
+	}
+	ns, err := v.readNamespace(ctx, name)
+	if err == nil {
+		v.read.last = ns
+	}
+	return ns, err
+}
+
+func (v view) readNamespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	gr := schema.GroupResource{Resource: "namespaces"}
 	o, _, err := v.config.Store.Read(ctx, keys.Key{Resource: keys.NativeResource(gr), Cluster: v.in, Name: name})
 	switch {

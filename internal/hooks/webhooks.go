@@ -78,10 +78,8 @@ func (w *webhooks) dispatch(ctx context.Context, from cluster.Name, r admit.Requ
 	if len(now) == 0 || rules.IsExemptAdmissionConfigurationResource(r.Attributes) {
 		return false, nil
 	}
-	for _, c := range now {
-		if c.unreadable != nil {
-			return true, apierrors.NewServiceUnavailable(c.unreadable.Error() + "; requests are refused until it is deleted or can be read")
-		}
+	if err := readable(now); err != nil {
+		return true, err
 	}
 	p, err := w.plugin(place{from, r.Cluster}, now)
 	if err != nil {

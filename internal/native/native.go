@@ -52,6 +52,7 @@ import (
 	rolebindingstore "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/watchcache"
@@ -107,6 +108,8 @@ type Groups struct {
 	Chosen []string
 	// Settle waits until all that this process has written is in force.
 	Settle func(context.Context)
+	// Kind returns a kind that a cluster serves.
+	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
 	// Further are API groups to install besides the built-in ones.
 	Further []Group
 }
@@ -119,6 +122,8 @@ type Installed struct {
 	Own map[schema.GroupResource]bool
 	// Models are the OpenAPI models of the core group.
 	Models map[string]*spec.Schema
+	// Further are those of the other groups.
+	Further map[string]*spec.Schema
 }
 
 // A Group is an API group that registries of Kubernetes serve.
@@ -249,7 +254,13 @@ func (s Groups) Install(to *genericapiserver.GenericAPIServer) (*Installed, erro
 	for name := range left {
 		return nil, fmt.Errorf("there is no built-in API group %q", name)
 	}
-	return in, to.InstallAPIGroups(infos...)
+	if err := to.InstallAPIGroups(infos...); err != nil {
+		return nil, err
+	}
+	if len(infos) > 0 {
+		in.Further = infos[0].StaticOpenAPISpec
+	}
+	return in, nil
 }
 
 // install builds a group and adds its kinds and resources to in.

@@ -66,7 +66,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
-		Kinds: serve.NewKinds(s.natives.Kinds, s.resolver.Shape), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
+		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
 		Client: s.ownLoops,
 	})
 	return nil

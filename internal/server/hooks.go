@@ -2,17 +2,21 @@ package server
 
 import (
 	"context"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/hooks"
+	"github.com/unforked/kcp/internal/serve"
 )
 
-// prepareHooks sets s.hooks, which call webhooks and evaluate policies after the rules. s.dialer
-// and s.apis are set later.
+// prepareHooks sets s.hooks, which call webhooks and evaluate policies after the rules. s.natives,
+// s.dialer and s.apis are set later.
 func (s *Server) prepareHooks(context.Context) error {
+	s.kinds = sync.OnceValue(func() *serve.Kinds { return serve.NewKinds(s.natives.Kinds, s.resolver.Shape) })
 	s.hooks = hooks.New(hooks.Config{
 		Store: s.store, Rules: s.rules, Authorizer: s.authorizers(),
 		Dialer: func() *dial.Dialer { return s.dialer },
@@ -23,6 +27,15 @@ func (s *Server) prepareHooks(context.Context) error {
 			}
 			return b.Export.Cluster, true
 		},
+		Kind: s.kind, Client: s.ownLoops,
+		Models: func() []map[string]*spec.Schema {
+			return []map[string]*spec.Schema{s.natives.Models, s.natives.Further}
+		},
 	})
 	return nil
+}
+
+// kind returns a kind that cluster c serves.
+func (s *Server) kind(c cluster.Name, gvk schema.GroupVersionKind) (serve.Kind, bool) {
+	return s.kinds().Find(c, gvk)
 }

@@ -139,6 +139,7 @@ type Server struct {
 	admins   *auth.Admins
 	rules    admit.Rules
 	hooks    *hooks.Hooks
+	kinds    func() *serve.Kinds // of all groups
 	pool     *serve.Pool
 	dialer   *dial.Dialer // for calls to addresses that tenants configure
 	// resolver knows the custom resources of each cluster. definitions are its source.
@@ -310,7 +311,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
 		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
 		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
-		Settle: func(ctx context.Context) { _ = s.store.Feed().CatchUp(ctx) }, // what is late is in force soon
+		Kind: s.kind, Settle: func(ctx context.Context) { _ = s.store.Feed().CatchUp(ctx) }, // what is late is in force soon
 	}.Install(s.generic)
 	if err != nil {
 		return err
