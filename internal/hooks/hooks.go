@@ -55,6 +55,7 @@ type Hooks struct {
 	mutators   *policies[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]
 	validators *policies[*validating.Policy, *validating.PolicyBinding, validating.Validator]
 	types      *types
+	slow       *slow
 }
 
 var (
@@ -68,7 +69,7 @@ func New(c Config) *Hooks {
 	h.mutating = newWebhooks(h, mutatingTable(c.Store), newMutating)
 	h.validating = newWebhooks(h, validatingTable(c.Store), newValidating)
 	h.mutators, h.validators = newMutators(h), newValidators(h)
-	h.types = newTypes(c.Models, c.Client)
+	h.types, h.slow = newTypes(c.Models, c.Client), newSlow()
 	return h
 }
 
@@ -114,8 +115,11 @@ func (h *Hooks) Validate(ctx context.Context, a admission.Attributes, o admissio
 		return err
 	}
 	r, err := request(ctx, a)
-	if err != nil || inprocess.IsLoop(ctx) {
+	if err != nil {
 		return err
+	}
+	if inprocess.IsLoop(ctx) {
+		return h.byLoop(ctx, r, o)
 	}
 	_, err = h.each(ctx, r, o, h.validators.dispatch, h.validating.dispatch)
 	return err

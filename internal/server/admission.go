@@ -74,6 +74,9 @@ func (s *Server) admission() admit.Rules {
 		namespaces.Lifecycle(),
 		admit.Identity(),
 		definitions.Rule(),
+		admit.Hooks{Usage: func(c cluster.Name, gr schema.GroupResource) (int64, int64) {
+			return s.usage(keys.NativeResource(gr))(c)
+		}}.Rule(),
 		descendants.Rule(),
 		admit.RequiredGroups(auth.CheckRequiredGroups),
 	}, slices.Concat(s.sharing(types.PathOf).Rules(), admit.Certificates(authorizer.AuthorizerFunc(s.authorize)), admit.Rules{

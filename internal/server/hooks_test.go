@@ -24,10 +24,10 @@ import (
 // A reviewer is a server of webhooks. The path of a request chooses the function that answers.
 type reviewer struct {
 	*httptest.Server
-	answers map[string]func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse
 
-	mu   sync.Mutex
-	seen map[string][]*admissionv1.AdmissionRequest // by path
+	mu      sync.Mutex
+	answers map[string]func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse
+	seen    map[string][]*admissionv1.AdmissionRequest // by path
 }
 
 func newReviewer(t *testing.T) *reviewer {
@@ -49,8 +49,9 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	r.mu.Lock()
 	r.seen[req.URL.Path] = append(r.seen[req.URL.Path], review.Request)
+	answer := r.answers[strings.Split(req.URL.Path, "/")[1]]
 	r.mu.Unlock()
-	review.Response = r.answers[strings.Split(req.URL.Path, "/")[1]](review.Request)
+	review.Response = answer(review.Request)
 	if review.Response == nil {
 		<-req.Context().Done()
 		return
@@ -59,6 +60,13 @@ func (r *reviewer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(review)
+}
+
+// answer sets the function for the paths that begin with a word.
+func (r *reviewer) answer(word string, f func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answers[word] = f
 }
 
 // reviews returns the requests for a path so far.
@@ -91,17 +99,17 @@ type hooked struct {
 func newHooked(t *testing.T) *hooked {
 	t.Helper()
 	hook := newReviewer(t)
-	hook.answers["deny"] = func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	hook.answer("deny", func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "not " + r.Name}}
-	}
-	hook.answers["allow"] = func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	})
+	hook.answer("allow", func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		return &admissionv1.AdmissionResponse{Allowed: true}
-	}
-	hook.answers["label"] = func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	})
+	hook.answer("label", func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		kind := admissionv1.PatchTypeJSONPatch
 		return &admissionv1.AdmissionResponse{Allowed: true, PatchType: &kind, Patch: []byte(`[{"op":"add","path":"/metadata/labels","value":{"seen":"yes"}}]`)}
-	}
-	hook.answers["hang"] = func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse { return nil }
+	})
+	hook.answer("hang", func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse { return nil })
 	return &hooked{startConfigured(t, func(c *server.Config) { c.EgressAllow = loopback() }), hook}
 }
 
@@ -159,7 +167,10 @@ func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
 	for name, test := range map[string]func(*testing.T, *hooked){
-		"refuses": testWebhookRefuses,
+		"refuses": testWebhookRefuses, "changes": testWebhookChanges, "reinvoked": testWebhookReinvoked, "dry run": testWebhookDryRun,
+		"selects": testWebhookSelects, "fails": testWebhookFails, "addresses": testWebhookAddresses, "authorities": testWebhookAuthorities,
+		"lock out": testWebhookLockOut, "garbage": testWebhookGarbage, "privileges": testWebhookPrivileges, "provider": testWebhookProvider,
+		"hangs": testWebhookHangs, "limits": testWebhookLimits,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, h) })
 	}

@@ -128,7 +128,7 @@ func TestBoundedMetrics(t *testing.T) {
 		legacyregistry.Registerer().(*prometheus.Registry).Describe(descriptions)
 	}()
 	form := regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
-	chosen := []string{"group", "version", "resource", "subresource", "crd_name"}
+	chosen := []string{"group", "version", "resource", "subresource", "crd_name", "policy", "policy_binding"}
 	bounded := upstream.BoundedMetrics()
 	for d := range descriptions {
 		m := form.FindStringSubmatch(d.String())

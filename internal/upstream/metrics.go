@@ -35,6 +35,8 @@ func boundMetrics() {
 		},
 		// All definitions are counted together.
 		"crd_name": {""}, "from_version": {""}, "to_version": {""},
+		// So are all webhooks and policies.
+		"name": {""}, "policy": {""}, "policy_binding": {""},
 	}
 	for _, qualified := range values["resource"] { // some have the group in a label of its own
 		plain, _, _ := strings.Cut(qualified, ".")
@@ -80,6 +82,15 @@ func BoundedMetrics() map[string][]string {
 		"resource":                         {"apiserver_storage_objects", "apiserver_storage_transformation_operations_total"},
 		"subresource":                      {"apiserver_websocket_streaming_requests_total"},
 		"crd_name,from_version,to_version": {"apiserver_crd_conversion_webhook_duration_seconds"},
+		"name": {
+			"apiserver_admission_match_condition_evaluation_errors_total", "apiserver_admission_match_condition_evaluation_seconds",
+			"apiserver_admission_match_condition_exclusions_total", "apiserver_admission_webhook_admission_duration_seconds",
+			"apiserver_admission_webhook_fail_open_count", "apiserver_admission_webhook_rejection_count", "apiserver_admission_webhook_request_total",
+		},
+		"policy,policy_binding": {
+			"apiserver_mutating_admission_policy_check_duration_seconds", "apiserver_mutating_admission_policy_check_total",
+			"apiserver_validating_admission_policy_check_duration_seconds", "apiserver_validating_admission_policy_check_total",
+		},
 	} {
 		for label := range strings.SplitSeq(labels, ",") {
 			all[label] = append(all[label], names...)

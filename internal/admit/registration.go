@@ -1,0 +1,74 @@
+package admit
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	// Every server keeps the webhooks and policies of a cluster in memory, and compares each
+	// write with all of them. These limits are several times what known collections have.
+	maxHooks     = 200
+	maxHookBytes = 4 << 20
+)
+
+// Hooks limits the webhooks and policies of a cluster.
+type Hooks struct {
+	// Usage returns how many objects of a resource a cluster has, and their size in bytes.
+	Usage func(cluster.Name, schema.GroupResource) (objects, bytes int64)
+}
+
+// Rule refuses webhooks that are services, and webhooks and policies beyond the limits.
+func (h Hooks) Rule() Rule {
+	return Rule{Name: "kcp.io/AdmissionConfiguration", Validate: h.validate}
+}
+
+func (h Hooks) validate(_ context.Context, r Request) error {
+	gr := r.GetResource().GroupResource()
+	if gr.Group != admissionregistration.GroupName || r.GetSubresource() != "" || r.GetObject() == nil {
+		return nil
+	}
+	if op := r.GetOperation(); op != admission.Create && op != admission.Update {
+		return nil
+	}
+	if errs := services(r); len(errs) > 0 {
+		return apierrors.NewInvalid(r.GetKind().GroupKind(), r.GetName(), errs)
+	}
+	objects, bytes := h.Usage(r.Cluster, gr)
+	if r.GetOperation() == admission.Create && objects >= maxHooks {
+		return r.Forbid(fmt.Errorf("a workspace has at most %d %s; delete some, or put several webhooks or expressions into one", maxHooks, gr.Resource))
+	}
+	if bytes >= maxHookBytes {
+		return r.Forbid(fmt.Errorf("the %s of a workspace have at most 4 MiB; delete some", gr.Resource))
+	}
+	return nil
+}
+
+// services returns an error for each webhook that is a service.
+func services(r Request) (errs field.ErrorList) {
+	at := field.NewPath("webhooks")
+	add := func(i int, c admissionregistration.WebhookClientConfig) {
+		if c.Service != nil {
+			errs = append(errs, field.Forbidden(at.Index(i).Child("clientConfig", "service"), "workspaces have no services; use clientConfig.url"))
+		}
+	}
+	switch o := r.GetObject().(type) {
+	case *admissionregistration.MutatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			add(i, o.Webhooks[i].ClientConfig)
+		}
+	case *admissionregistration.ValidatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			add(i, o.Webhooks[i].ClientConfig)
+		}
+	}
+	return errs
+}
