@@ -245,3 +245,25 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("%d keys at %d; restored at %d; %v", len(all.Kvs), all.Header.Revision, rev, err)
 	}
 }
+
+// An interrupted restore leaves nothing, and does not call the backup damaged.
+func TestInterruptedRestore(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	r, err := backup.NewReader(bytes.NewReader(saved(t, 300)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = r.Restore(ctx, backup.Target{Dir: dir, Progress: func(keys int64) {
+		if keys == 100 {
+			cancel()
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "damaged") {
+		t.Errorf("an interrupted restore: %v", err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(dir)); len(left) > 0 {
+		t.Errorf("it leaves %v", left)
+	}
+}

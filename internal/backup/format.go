@@ -11,6 +11,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -221,7 +222,10 @@ func (r *Reader) Read(sink Sink, progress func(keys int64)) error {
 			if err := kv.Unmarshal(value); err != nil {
 				return damaged(err)
 			}
-			if err := sink.Put(kv); err != nil {
+			switch err := sink.Put(kv); {
+			case errors.Is(err, context.Canceled):
+				return err
+			case err != nil:
 				return damaged(err)
 			}
 			if r.keys++; progress != nil {

@@ -69,7 +69,7 @@ func (r *Reader) Restore(ctx context.Context, t Target) (revision int64, err err
 	revision = r.first(time.Now())
 	data := filepath.Join(work, "etcd-server")
 	err = etcd.Create(ctx, data, revision, func(c *etcd.Content) error {
-		return r.Read(&moved{Content: c, from: r.Header.Prefix, to: t.Prefix, without: t.Without}, t.Progress)
+		return r.Read(&moved{Content: c, interrupted: ctx.Err, from: r.Header.Prefix, to: t.Prefix, without: t.Without}, t.Progress)
 	})
 	switch {
 	case err != nil:
@@ -116,12 +116,16 @@ func (r *Reader) first(now time.Time) int64 {
 // moved puts the keys below another prefix.
 type moved struct {
 	*etcd.Content
-	from, to string
-	without  func(key string) bool
+	interrupted func() error
+	from, to    string
+	without     func(key string) bool
 }
 
 // Put implements [Sink].
 func (m *moved) Put(kv *mvccpb.KeyValue) error {
+	if err := m.interrupted(); err != nil {
+		return err
+	}
 	key, ok := strings.CutPrefix(string(kv.Key), m.from+"/")
 	if !ok {
 		return fmt.Errorf("key %q is not below %s", kv.Key, m.from)

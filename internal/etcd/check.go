@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
@@ -64,6 +65,11 @@ type fatalHook struct {
 }
 
 func newFatalHook() *fatalHook { return &fatalHook{reached: make(chan error, 1)} }
+
+// logger returns a logger for etcd that only calls h.
+func (h *fatalHook) logger() *zap.Logger {
+	return zap.New(zapcore.NewNopCore(), zap.WithPanicHook(h), zap.WithFatalHook(h))
+}
 
 // OnWrite implements [zapcore.CheckWriteHook] for log messages of etcd at the levels panic and
 // fatal. During the start, the message becomes the error of the start. Later it ends the

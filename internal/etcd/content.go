@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"go.uber.org/zap"
 )
 
 const (
@@ -38,14 +37,24 @@ func Create(ctx context.Context, dir string, revision int64, fill func(*Content)
 		return err
 	}
 	empty.Close()
-	file := backend.DefaultBackendConfig(zap.NewNop())
+	failed := newFatalHook() // such as a full disk
+	file := backend.DefaultBackendConfig(failed.logger())
 	file.Path, file.BatchInterval, file.BatchLimit = DatabaseFile(dir), never, 1<<30
-	c := &Content{db: backend.New(file), last: revision, subs: map[int64]int64{}}
-	err = fill(c)
-	if err == nil {
-		c.mark()
+	done := make(chan error, 1)
+	go func() { // ends early if the database fails
+		c := &Content{db: backend.New(file), last: revision, subs: map[int64]int64{}}
+		err := fill(c)
+		if err == nil {
+			c.mark()
+		}
+		done <- errors.Join(err, c.db.Close()) // closing flushes and syncs
+	}()
+	select {
+	case err := <-done:
+		return err
+	case err := <-failed.reached: // the database stays open: closing would fail again
+		return fmt.Errorf("%s: %w", file.Path, err)
 	}
-	return errors.Join(err, c.db.Close()) // closing flushes and syncs
 }
 
 // Content is the content of a database that [Create] writes.

@@ -12,8 +12,6 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 )
 
@@ -69,7 +67,7 @@ func (c Config) embedded(fsync bool, fatal *fatalHook) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "kcp"
 	cfg.Dir = c.Dir
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapcore.NewNopCore(), zap.WithPanicHook(fatal), zap.WithFatalHook(fatal)))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(fatal.logger())
 	nowhere := []url.URL{{Scheme: "http", Host: "localhost:0"}}
 	cfg.ListenPeerUrls, cfg.ListenClientUrls = []url.URL{}, []url.URL{}
 	cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = nowhere, nowhere
