@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/unforked/kcp/internal/server"
 )
@@ -40,13 +41,15 @@ func BenchmarkQuota(b *testing.B) {
 			count := func(i int64) error {
 				one.Lock()
 				defer one.Unlock()
-				q, err := quotas.Get(b.Context(), "q", metav1.GetOptions{})
-				if err != nil {
+				return retry.RetryOnConflict(retry.DefaultRetry, func() error { // with the loop of the server
+					q, err := quotas.Get(b.Context(), "q", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					q.Status.Used = quotaOf("", "count/configmaps", fmt.Sprint(i)).Spec.Hard
+					_, err = quotas.UpdateStatus(b.Context(), q, metav1.UpdateOptions{})
 					return err
-				}
-				q.Status.Used = quotaOf("", "count/configmaps", fmt.Sprint(i)).Spec.Hard
-				_, err = quotas.UpdateStatus(b.Context(), q, metav1.UpdateOptions{})
-				return err
+				})
 			}
 			cpu := processTime()
 			b.SetParallelism(4)
