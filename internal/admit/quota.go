@@ -30,6 +30,9 @@ func Quotas(of func() *store.Quotas) Rule {
 			if n := len(q.Spec.Hard); n > maxQuotaLimits {
 				return r.Forbid(fmt.Errorf("it has %d limits, and %d are allowed; use several quotas", n, maxQuotaLimits))
 			}
+			if err := of().Current(ctx, r.Cluster); err != nil {
+				return err
+			}
 			if r.GetOperation() == admission.Create && len(of().Table().List(r.Cluster, r.GetNamespace())) >= maxQuotas {
 				return r.Forbid(fmt.Errorf("a namespace can have %d ResourceQuotas; put several limits into one", maxQuotas))
 			}

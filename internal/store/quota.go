@@ -163,8 +163,8 @@ func (q *Quotas) wrote(k keys.Key, rev int64) {
 	q.some.Store(true)
 }
 
-// current waits until the quotas that this process wrote are in the table.
-func (q *Quotas) current(ctx context.Context, c cluster.Name) error {
+// Current waits until the quotas that this process wrote are in the table.
+func (q *Quotas) Current(ctx context.Context, c cluster.Name) error {
 	if !q.some.Load() {
 		return nil
 	}
@@ -251,7 +251,7 @@ func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge,
 	if q == nil || w.Root == keys.System || w.Cluster.System() {
 		return ctx, nil, nil
 	}
-	if err := q.current(ctx, w.Cluster); err != nil {
+	if err := q.Current(ctx, w.Cluster); err != nil {
 		return ctx, nil, err
 	}
 	if len(q.all(w)) == 0 {
@@ -352,7 +352,7 @@ func (q *Quotas) reserve(ctx context.Context, w sized, dry bool) (*charge, error
 
 // Check returns the error of the creation of an object now, without creating it.
 func (q *Quotas) Check(ctx context.Context, k keys.Key) error {
-	if err := q.current(ctx, k.Cluster); err != nil {
+	if err := q.Current(ctx, k.Cluster); err != nil {
 		return err
 	}
 	_, err := q.decide(ctx, sized{k, 0, true, etcd.ClearsUp(ctx)}, true)
