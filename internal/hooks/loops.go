@@ -31,7 +31,8 @@ type slow struct {
 
 func newSlow() *slow { return &slow{until: map[cluster.Name]time.Time{}, now: time.Now} }
 
-var errSlow = apierrors.NewTooManyRequests("the webhooks or policies that apply to this deletion did not answer within "+loopTime.String()+"; the server tries again within a minute", 60)
+// errSlow has no time to retry after, for which clients would wait.
+var errSlow = apierrors.NewServiceUnavailable("the webhooks or policies that apply to this deletion did not answer within " + loopTime.String() + "; the server asks them again within a minute")
 
 // limited runs the hooks of a deletion by a loop, unless those of the cluster were slow.
 func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Context) error) error {

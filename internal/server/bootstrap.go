@@ -44,7 +44,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.workspaces = &tenancy.Workspaces{
 		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
-		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere,
+		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
 	}
 	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces, identities)
 	s.apis.Remote = s.mountProxy().To

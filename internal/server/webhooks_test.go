@@ -286,3 +286,41 @@ func testWebhookLimits(t *testing.T, h *hooked) {
 		t.Errorf("a missing configuration: %v", err)
 	}
 }
+
+// The deletion of a workspace asks the webhooks and policies that apply, and says which refuses.
+// It ends when they allow it.
+func testWebhookPurge(t *testing.T, h *hooked) {
+	parent := h.tenant(t)
+	child := parent.workspace("child")
+	child.content("kept")
+	path := "/allow/" + string(child.name)
+	h.validates(child, path, nil, matching("", "configmaps", admissionregistrationv1.Delete))
+	child.forbids("stays", `oldObject.metadata.name != "kept"`, func(p *admissionregistrationv1.ValidatingAdmissionPolicySpec, _ *admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) {
+		p.MatchConstraints = &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+			{RuleWithOperations: matching("", "configmaps", admissionregistrationv1.Delete)},
+		}}
+	})
+	parent.deleteWorkspace("child")
+	parent.says(workspaces, "child", "configmaps default/kept cannot be deleted", "ValidatingAdmissionPolicy 'stays'")
+	if len(h.hook.reviews(path)) == 0 {
+		t.Error("the webhook was not asked")
+	}
+	if err := child.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), "stays", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	parent.await(workspaces, "", "child", gone)
+
+	// A webhook that does not answer blocks the deletion of its own workspace alone, and a forced
+	// one does not wait for it.
+	child = parent.workspace("silent")
+	child.content("kept")
+	h.validates(child, "/hang/"+string(child.name), nil, matching("*", "*", admissionregistrationv1.Delete))
+	parent.deleteWorkspace("silent")
+	parent.says(workspaces, "silent", "did not answer within 3s")
+	parent.workspace("other")
+	parent.deleteWorkspace("other")
+	parent.await(workspaces, "", "other", gone)
+	force := []byte(`{"metadata":{"annotations":{"core.kcp.io/force-delete":"its webhook is gone"}}}`)
+	must(parent.any.Resource(workspaces).Patch(t.Context(), "silent", types.MergePatchType, force, metav1.PatchOptions{}))(t)
+	parent.await(workspaces, "", "silent", gone)
+}

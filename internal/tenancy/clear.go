@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,14 +48,15 @@ const (
 	// frames are objects that contain or define other content.
 	frames
 	// access is RBAC, service accounts, secrets and objects of the system. Controllers in
-	// the cluster need them until they have removed the last of their finalizers.
+	// the cluster need them until they have removed the last of their finalizers. It is also
+	// the webhooks and policies, which may refuse the deletion of other content.
 	access
 	stages
 )
 
 func stageOf(r keys.Resource) stage {
 	switch {
-	case r.Root == keys.Native && r.Group == rbacv1.GroupName,
+	case r.Root == keys.Native && (r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName),
 		r == native("", "serviceaccounts"), r == native("", "secrets"), r.Root == keys.System:
 		return access
 	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io",
@@ -295,13 +297,16 @@ func (c *clearing) isForced(item store.Item) bool {
 // page collects the objects of a page that can be deleted at once, and marks the others as
 // being deleted.
 func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
-	var unmarked []store.Item
+	var unmarked, asked []store.Item
 	for _, item := range page {
 		waitsFor, err := finalizers(ctx, item)
 		if !c.readable(item, err) {
 			continue
 		}
-		if len(waitsFor) == 0 || c.forced {
+		if free := len(waitsFor) == 0 || c.forced; free && c.hooked(item) {
+			asked = append(asked, item)
+			continue
+		} else if free {
 			c.doomed = append(c.doomed, item.Bare())
 			continue
 		}
@@ -320,6 +325,9 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 		}
 		return ctx.Err()
 	}); err != nil {
+		return err
+	}
+	if err := c.ask(ctx, asked); err != nil {
 		return err
 	}
 	// Objects of later stages are deleted only if all of them can be.

@@ -25,6 +25,8 @@ const (
 	SomeResourcesRemain = "SomeResourcesRemain"
 	// SomeFinalizersRemain means that clients must remove finalizers.
 	SomeFinalizersRemain = "SomeFinalizersRemain"
+	// SomeDeletionsRefused means that webhooks or policies refuse to delete objects.
+	SomeDeletionsRefused = "SomeDeletionsRefused"
 	// SomeTerminatorsRemain means that terminators must finish before the content is
 	// deleted.
 	SomeTerminatorsRemain = "SomeTerminatorsRemain"
@@ -35,7 +37,7 @@ const (
 
 // blocks reports whether a reason means that the deletion waits for an action of a user.
 func blocks(reason string) bool {
-	return reason == SomeFinalizersRemain || reason == SomeTerminatorsRemain || reason == SomeObjectsUnreadable
+	return reason == SomeFinalizersRemain || reason == SomeDeletionsRefused || reason == SomeTerminatorsRemain || reason == SomeObjectsUnreadable
 }
 
 // A Progress is the state of the deletion of a cluster.

@@ -40,6 +40,9 @@ type Workspaces struct {
 	// NameElsewhere returns the name in other clusters of a user of cluster c. The creator
 	// of a workspace in c becomes its administrator by that name.
 	NameElsewhere func(c cluster.Name, u user.Info) string
+	// Hooked reports whether webhooks or policies may refuse to delete objects of a resource
+	// in a cluster; nil for none.
+	Hooked func(cluster.Name, schema.GroupResource) bool
 }
 
 // LogicalClusters returns the resource of LogicalClusters. They belong to no export.
