@@ -31,8 +31,11 @@ type slow struct {
 
 func newSlow() *slow { return &slow{until: map[cluster.Name]time.Time{}, now: time.Now} }
 
-// errSlow has no time to retry after, for which clients would wait.
-var errSlow = apierrors.NewServiceUnavailable("the webhooks or policies that apply to this deletion did not answer within " + loopTime.String() + "; the server asks them again within a minute")
+// tooSlow is the error of a deletion whose hooks took too long. It has no time to retry after, for
+// which clients would wait.
+func tooSlow() error {
+	return apierrors.NewServiceUnavailable("the webhooks or policies that apply to this deletion did not answer within " + loopTime.String() + "; the server asks them again within a minute")
+}
 
 // limited runs the hooks of a deletion by a loop, unless those of the cluster were slow.
 func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Context) error) error {
@@ -44,7 +47,7 @@ func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Con
 	}
 	s.mu.Unlock()
 	if known {
-		return errSlow
+		return tooSlow()
 	}
 	limited, cancel := context.WithTimeout(ctx, loopTime)
 	defer cancel()
@@ -61,7 +64,7 @@ func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Con
 		}
 	}
 	s.until[c] = now.Add(loopPause)
-	return errSlow
+	return tooSlow()
 }
 
 // byLoop runs the hooks for a write of one of the server's own loops. These act on objects of
