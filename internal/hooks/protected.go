@@ -1,16 +1,21 @@
 package hooks
 
 import (
-	"strings"
+	"slices"
 
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	cache "github.com/unforked/kcp/apis/cache/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 )
 
-// protected reports whether tenants may not change the object of a request: the request is one
-// of an operator, whom the server's own rules trust with fields that tenants may not set, and
-// its kind is one of the server. An operator who annotates a Workspace would otherwise write
-// whatever a webhook of the tenant adds to it.
+// protected reports whether hooks may not change the object of a request: its kind is one of the
+// server. What such an object says is decided by rights that the user of the request has in other
+// clusters, such as that to bind an export, or has as an operator. The owner of a hook would
+// otherwise borrow the rights of whoever writes in their workspace.
 func protected(r admit.Request) bool {
-	group := r.GetResource().Group
-	return r.Privileged() && (group == "kcp.io" || strings.HasSuffix(group, ".kcp.io"))
+	groups := []string{apisv1alpha1.GroupVersion.Group, cache.GroupVersion.Group, core.GroupVersion.Group, tenancyapi.GroupVersion.Group, topology.GroupVersion.Group}
+	return slices.Contains(groups, r.GetResource().Group)
 }

@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -172,27 +172,35 @@ func testWebhookGarbage(t *testing.T, h *hooked) {
 	}
 }
 
-// What a webhook adds to a kind of the server in a request of an operator is not stored: the
-// server trusts operators with fields that tenants may not set.
+// Webhooks and policies do not change kinds of the server, but may refuse them: their owner would
+// borrow rights that the user of the request has in other clusters, or has as an operator.
 func testWebhookPrivileges(t *testing.T, h *hooked) {
-	parent := h.tenant(t)
-	h.hook.answer("own", patching(`[{"op":"add","path":"/metadata/labels","value":{"seen":"yes"}}]`))
-	h.mutates(parent, "/own/"+string(parent.name), nil, matching("tenancy.kcp.io", "workspaces", admissionregistrationv1.Create, admissionregistrationv1.Update))
-	parent.workspace("child")
-	ann := parent.allow("ann")
-	must(ann.any.Resource(workspaces).Create(t.Context(), workspace("anns"), metav1.CreateOptions{}))(t)
-	for name, want := range map[string]string{"child": "", "anns": "yes"} {
-		ws := must(parent.any.Resource(workspaces).Get(t.Context(), name, metav1.GetOptions{}))(t)
-		if got := ws.GetLabels()["seen"]; got != want {
-			t.Errorf("label of %s is %q", name, got)
+	parent, provider := h.tenant(t), h.tenant(t)
+	provider.create(apiSchemas, widgetSchema("v1", "color"))
+	provider.create(apiExports, widgetExport("wanted", "v1"))
+	provider.create(apiExports, widgetExport("given", "v1"))
+	h.hook.answer("borrow", patching(`[{"op":"replace","path":"/spec/reference/export/name","value":"wanted"}]`))
+	h.mutates(parent, "/borrow", nil, matching("apis.kcp.io", "apibindings", admissionregistrationv1.Create))
+	parent.changes("borrow", merging(`Object{metadata: Object.metadata{labels: {"seen": "yes"}}}`), matched("*", "*"))
+	bound := parent.create(apiBindings, bindingTo("given", provider.name, "given"))
+	if got := text(bound, "spec", "reference", "export", "name"); got != "given" || bound.GetLabels()["seen"] != "" {
+		t.Errorf("the binding is to %q, with labels %v", got, bound.GetLabels())
+	}
+
+	h.hook.answer("lift", patching(`[{"op":"add","path":"/metadata/annotations/core.kcp.io~1max-total-objects","value":"0"}]`))
+	h.mutates(parent, "/lift", nil, matching("core.kcp.io", "logicalclusters", admissionregistrationv1.Update))
+	operator := at(t, parent.server, parent.name, &user.DefaultInfo{Name: "kcp-admin", Groups: []string{"system:kcp:admin", user.AllAuthenticated}})
+	for _, who := range []*tenant{operator, parent} {
+		must(who.any.Resource(logicalClusters).Patch(t.Context(), "cluster", types.MergePatchType, []byte(`{"metadata":{"annotations":{"core.kcp.io/max-total-objects":"9"}}}`), metav1.PatchOptions{}))(t)
+		limited := must(who.any.Resource(logicalClusters).Patch(t.Context(), "cluster", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}))(t)
+		if got := limited.GetAnnotations()["core.kcp.io/max-total-objects"]; got != "9" {
+			t.Errorf("a webhook changed a limit to %q", got)
 		}
 	}
-	h.hook.answer("steal", patching(`[{"op":"add","path":"/metadata/annotations","value":{"experimental.tenancy.kcp.io/owner":"{\"username\":\"eve\"}"}}]`))
-	h.mutates(parent, "/steal", nil, matching("tenancy.kcp.io", "workspaces", admissionregistrationv1.Create))
-	ws, err := ann.any.Resource(workspaces).Create(t.Context(), workspace("stolen"), metav1.CreateOptions{})
-	if err == nil && strings.Contains(ws.GetAnnotations()["experimental.tenancy.kcp.io/owner"], "eve") {
-		t.Error("a webhook chose the owner of a workspace")
-	}
+
+	h.validates(parent, "/deny/workspaces", nil, matching("tenancy.kcp.io", "workspaces", admissionregistrationv1.Create))
+	_, err := parent.any.Resource(workspaces).Create(t.Context(), workspace("b"), metav1.CreateOptions{})
+	wantRefusal(t, err, "not b")
 }
 
 // The webhooks and policies of the export's cluster apply to the objects of its consumers, as
