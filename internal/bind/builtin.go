@@ -49,8 +49,10 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 		}
 		refs = append(refs, tenancy.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
 	}
-	if err := a.workspaces.MakeCluster(ctx, cluster.Shard); err != nil {
-		return err
+	if _, made := a.workspaces.Tree.Cluster(cluster.Shard); !made { // a start writes nothing that is there: the disk may be full
+		if err := a.workspaces.MakeCluster(ctx, cluster.Shard); err != nil {
+			return err
+		}
 	}
 	for _, c := range []cluster.Name{cluster.Root, cluster.Shard} {
 		waits, err := a.Bind(ctx, c, refs)

@@ -191,7 +191,7 @@ func (f *Feed) Current(ctx context.Context) (waited bool, err error) {
 	defer cancel()
 	if err := f.confirm(limited); err != nil {
 		if ctx.Err() == nil {
-			err = etcd.Unavailable("the rights of the request cannot be confirmed: the database does not answer in time; try again")
+			err = etcd.Unavailable("what decides on the request cannot be confirmed: etcd, the database of the server, does not answer in time; try again")
 			etcd.NoteOutage(ctx, err)
 		}
 		return true, err

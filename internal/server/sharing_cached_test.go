@@ -223,8 +223,14 @@ func TestAnotherPublicationEndsTheWatches(t *testing.T) {
 	p, consumer := publisher(t), newTenant(t)
 	consumer.create(apiBindings, bindingTo("flavors", p.name, "flavors"))
 	in := consumer.any.Resource(flavors)
-	from := must(in.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
-	w := must(in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from}))(t)
+	var from string
+	var w watch.Interface
+	eventually(t, "a watch begins", func() (began bool) { // a loop may still write the status of the publication
+		from = must(in.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
+		var err error
+		w, err = in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
+		return err == nil
+	})
 	if err := p.any.Resource(cachedSlices).Delete(t.Context(), "flavors", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

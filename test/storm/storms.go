@@ -49,6 +49,9 @@ func storms() []storm {
 		{name: "dryrun", what: "2.9 MB custom resources with dryRun=All over 20 workspaces, 60 in flight", prepare: prepares(defineThings)},
 		{name: "openapi", what: "OpenAPI v2 of 40 shapes, 80 in flight", prepare: prepares(defineShapes)},
 		{name: "yaml", what: "lists of config maps in YAML over 12 workspaces, 48 in flight", prepare: prepares(fill)},
+		{name: "webhooks", what: "config maps for 5 webhooks that never answer, 100 in flight", prepare: prepares(hookUp)},
+		{name: "policies", what: "config maps of 1,000 keys for 20 policies that compare all pairs, 64 in flight", prepare: prepares(regulate)},
+		{name: "quotas", what: "ResourceQuotas of 200 limits made and deleted beside leases, 100 in flight"},
 		{name: "strangers", what: "mixture: reset, selector, keys", of: []string{"reset", "selector", "keys"}},
 		{name: "definitions", what: "mixture: watches, dryrun, openapi", of: []string{"watches", "dryrun", "openapi"}, prepare: prepares(defineThings, defineShapes)},
 		{name: "lists", what: "mixture: yaml, bytes, reachable", of: []string{"yaml", "bytes", "reachable"}, prepare: prepares(fill)},
@@ -67,6 +70,7 @@ func attacks() map[string]func(context.Context, *target, *tally) error {
 	keys := sync.OnceValue(func() []byte { return manyKeys(260_000) })
 	large := sync.OnceValue(func() []byte { return largeConfigMap(largeBytes) })
 	huge := sync.OnceValue(hugeThing)
+	pairs := sync.OnceValue(func() []byte { return labelled("policies", 1000) })
 	return map[string]func(context.Context, *target, *tally) error{
 		"reset": resets,
 		"selector": flood{inFlight: 200, stranger: true, request: func(i int) (string, string, []byte) {
@@ -93,6 +97,13 @@ func attacks() map[string]func(context.Context, *target, *tally) error {
 		"bytes": flood{inFlight: 100, each: func(t *target, i int) (string, string, []byte) {
 			return http.MethodPost, t.at(i) + configMaps, large()
 		}}.run,
+		"webhooks": flood{inFlight: 100, each: func(t *target, i int) (string, string, []byte) {
+			return http.MethodPost, t.at(i) + configMaps, labelled("webhooks", 1)
+		}}.run,
+		"policies": flood{inFlight: 64, each: func(t *target, i int) (string, string, []byte) {
+			return http.MethodPost, t.at(i%regulated) + configMaps, pairs()
+		}}.run,
+		"quotas": flood{inFlight: 100, each: churn}.run,
 		"reads": flood{inFlight: 64, each: func(t *target, i int) (string, string, []byte) {
 			return http.MethodGet, t.at(0) + "/apis/rbac.authorization.k8s.io/v1/clusterroles", nil
 		}}.run,

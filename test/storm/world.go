@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,11 +38,12 @@ type world struct {
 	workspaces []string // paths of URLs
 	quiet      string
 	ca         []byte
-	prepared   map[string]bool
+	hole       string // URL at which nothing answers
+	listener   net.Listener
 }
 
 func newWorld(ctx context.Context, o *options, dir string, slowEtcd bool) (w *world, err error) {
-	w = &world{options: o, slowEtcd: slowEtcd, prepared: map[string]bool{}}
+	w = &world{options: o, slowEtcd: slowEtcd}
 	defer func() {
 		if err != nil {
 			w.stop()
@@ -54,7 +56,11 @@ func newWorld(ctx context.Context, o *options, dir string, slowEtcd bool) (w *wo
 	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		return w, err
 	}
-	flags := []string{"--token-auth-file=" + file}
+	flags := []string{"--token-auth-file=" + file, "--tenant-egress-allow-cidrs=127.0.0.1/32"}
+	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil { // the system accepts connections, nobody reads
+		return w, err
+	}
+	w.hole = "https://" + w.listener.Addr().String()
 	if slowEtcd {
 		if w.etcd, err = startEtcd(dir); err != nil {
 			return w, err
@@ -76,6 +82,9 @@ func (w *world) stop() {
 	}
 	if w.etcd != nil {
 		w.etcd.stop()
+	}
+	if w.listener != nil {
+		_ = w.listener.Close() // it has no content
 	}
 }
 
