@@ -3,7 +3,6 @@ package usage
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -12,7 +11,6 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -30,18 +28,7 @@ type Clusters struct {
 
 // ServeHTTP serves the usage of the LogicalCluster of a request.
 func (u *Clusters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	report, err := u.answer(req)
-	if err != nil {
-		edge.Refuse(w, req, err)
-		return
-	}
-	text, err := json.Marshal(report)
-	if err != nil {
-		edge.Refuse(w, req, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(text) // fails only if the client has gone
+	respond(w, req, u.answer)
 }
 
 func (u *Clusters) answer(req *http.Request) (*core.LogicalClusterUsage, error) {

@@ -32,7 +32,12 @@ const (
 
 // ServeHTTP serves the usage of an APIExport to users who may get it.
 func (m *Meter) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	report, err := m.answer(req)
+	respond(w, req, m.answer)
+}
+
+// respond writes a report, or the error for which there is none.
+func respond[T any](w http.ResponseWriter, req *http.Request, answer func(*http.Request) (T, error)) {
+	report, err := answer(req)
 	if err != nil {
 		edge.Refuse(w, req, err)
 		return
