@@ -23,6 +23,8 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "Show what workspaces store",
 		Long: `Show what the current workspace or another one stores, and what the workspaces in it store with everything below them, the largest first. Sizes are those in the database.
 
+With --resources, it shows one workspace by resource: what it stores, its requests since it was created, up to about a minute ago, and the watches that the server has open now.
+
 This needs the verb get on logicalclusters/usage in each workspace that is shown, and list on workspaces.`,
 		Example: `  # Show what the current workspace and those in it store
   kubectl ws top
@@ -30,13 +32,13 @@ This needs the verb get on logicalclusters/usage in each workspace that is shown
   # Show what all workspaces of a server store
   kubectl ws top :
 
-  # Show what a workspace stores by resource
+  # Show what a workspace stores and how much it is used, by resource
   kubectl ws top team --resources`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
 	outputFlag(cmd, &f, []format{asJSON, asYAML})
-	cmd.Flags().BoolVar(&resources, "resources", false, "Show only this workspace, by resource.")
+	cmd.Flags().BoolVar(&resources, "resources", false, "Show only this workspace, by resource, with its requests.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.top(cmd.Context(), args, resources, f)
 	}
@@ -102,12 +104,23 @@ func (u *usageOf) row() []string {
 }
 
 func resourceRows(u *core.LogicalClusterUsage) [][]string {
-	rows := [][]string{{"RESOURCE", "OBJECTS", "SIZE"}}
-	largest := slices.SortedFunc(slices.Values(u.Resources), func(a, b core.StoredResource) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	rows := [][]string{{"RESOURCE", "OBJECTS", "SIZE", "READS", "WRITES", "WATCHES"}}
+	largest := slices.SortedStableFunc(slices.Values(u.Resources), func(a, b core.StoredResource) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	for _, r := range largest {
-		rows = append(rows, []string{schema.GroupResource{Group: r.Group, Resource: r.Resource}.String(), strconv.FormatInt(r.Objects, 10), sizeText(r.Bytes)})
+		rows = append(rows, []string{schema.GroupResource{Group: r.Group, Resource: r.Resource}.String(), strconv.FormatInt(r.Objects, 10), sizeText(r.Bytes),
+			strconv.FormatInt(r.Requests["get"]+r.Requests["list"]+r.Requests["watch"], 10), strconv.FormatInt(writesOf(r), 10), strconv.FormatInt(r.Watches, 10)})
 	}
 	return rows
+}
+
+// writesOf returns the number of requests that are neither get, list nor watch.
+func writesOf(r core.StoredResource) (n int64) {
+	for verb, count := range r.Requests {
+		if !slices.Contains([]string{"get", "list", "watch"}, verb) {
+			n += count
+		}
+	}
+	return n
 }
 
 // sizeText returns a number of bytes for people.

@@ -109,16 +109,24 @@ func (s *server) usageOf(ctx context.Context, path cluster.Path, name, consumer 
 }
 
 func usageTable(report *apis.APIExportUsage) [][]string {
-	rows := [][]string{{"CONSUMER", "RESOURCE", "OBJECTS", "BYTES", "OBJECT-HOURS", "GIB-HOURS", "UNTIL", "VERSIONS"}}
+	rows := [][]string{{"CONSUMER", "RESOURCE", "OBJECTS", "BYTES", "OBJECT-HOURS", "GIB-HOURS", "REQUESTS", "UNTIL", "VERSIONS"}}
 	for _, c := range report.Consumers {
 		for _, r := range c.Resources {
 			rows = append(rows, []string{
 				c.Path, schema.GroupResource{Group: r.Group, Resource: r.Resource}.String(), strconv.FormatInt(r.Objects, 10), strconv.FormatInt(r.Bytes, 10),
-				hours(float64(r.ObjectSeconds) / 3600), hours(float64(r.ByteSeconds) / 3600 / (1 << 30)), dash(timeText(r.Until)), dash(strings.Join(versionTexts(r), ", ")),
+				hours(float64(r.ObjectSeconds) / 3600), hours(float64(r.ByteSeconds) / 3600 / (1 << 30)), strconv.FormatInt(requestsOf(r), 10), dash(timeText(r.Until)), dash(strings.Join(versionTexts(r), ", ")),
 			})
 		}
 	}
 	return rows
+}
+
+// requestsOf returns the number of requests of all verbs.
+func requestsOf(r apis.ResourceUsage) (n int64) {
+	for _, count := range r.Requests {
+		n += count
+	}
+	return n
 }
 
 // hours returns a number for people.
@@ -147,12 +155,12 @@ func versionTexts(r apis.ResourceUsage) []string {
 // usageCSV prints a line for each consumer and resource. The numbers are exact.
 func (p *printer) usageCSV(report *apis.APIExportUsage) error {
 	w := csv.NewWriter(p.out)
-	lines := [][]string{{"time", "export", "path", "cluster", "group", "resource", "objects", "bytes", "object_seconds", "byte_seconds", "since", "until", "versions"}}
+	lines := [][]string{{"time", "export", "path", "cluster", "group", "resource", "objects", "bytes", "object_seconds", "byte_seconds", "requests", "since", "until", "versions"}}
 	for _, c := range report.Consumers {
 		for _, r := range c.Resources {
 			lines = append(lines, []string{
 				timeText(&report.Time), report.Export, c.Path, c.Cluster, r.Group, r.Resource, strconv.FormatInt(r.Objects, 10), strconv.FormatInt(r.Bytes, 10),
-				strconv.FormatInt(r.ObjectSeconds, 10), strconv.FormatInt(r.ByteSeconds, 10), timeText(r.Since), timeText(r.Until), strings.Join(versionTexts(r), " "),
+				strconv.FormatInt(r.ObjectSeconds, 10), strconv.FormatInt(r.ByteSeconds, 10), strconv.FormatInt(requestsOf(r), 10), timeText(r.Since), timeText(r.Until), strings.Join(versionTexts(r), " "),
 			})
 		}
 	}

@@ -80,6 +80,6 @@ func All(d Deps) []control.Loop {
 }
 
 // Everywhere returns the loops that every process runs, for what only that process knows.
-func Everywhere(m *usage.Meter) []control.Loop {
-	return []control.Loop{UsedVersions(m)}
+func Everywhere(m *usage.Meter, r *usage.Requests) []control.Loop {
+	return []control.Loop{UsedVersions(m), Requests(r, m.Every())}
 }

@@ -34,6 +34,15 @@ func UsedVersions(m *usage.Meter) control.Loop {
 	}
 }
 
+// Requests writes the requests that this process has counted.
+func Requests(r *usage.Requests, every time.Duration) control.Loop {
+	var l lastWrite
+	return control.Loop{
+		Name: "requests", On: []control.Source{{Subscribe: l.before(r.Write)}}, Workers: 1,
+		Do: func(ctx context.Context, _ control.Key) error { return l.again(ctx, r.Write, every) },
+	}
+}
+
 // A lastWrite is for a loop that writes at intervals, and once more when it ends.
 type lastWrite struct {
 	ctx context.Context // of the loop, for the last write

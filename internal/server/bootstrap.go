@@ -62,7 +62,8 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	if err := questions.Install(s.generic.Handler.NonGoRestfulMux); err != nil {
 		return err
 	}
-	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Every: s.config.UsageEvery})
+	s.tallies = usage.NewRequests(s.store, System().GetName())
+	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Requests: s.tallies, Every: s.config.UsageEvery})
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),

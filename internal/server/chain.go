@@ -42,7 +42,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
 	authz := c.Authorization.Authorizer
 	tenants := s.limits(c)
-	h := tenants.Within(s.views.Enter(api), c, s.levels) // inside authorization: refused requests do not use a tenant's share
+	h := tenants.Within(s.counted(s.views.Enter(api)), c, s.levels) // inside authorization: refused requests do not use a tenant's share
 	inside := s.withoutOffline(h, c)
 	h = track("authorization", func(h http.Handler) http.Handler {
 		return genericapifilters.WithAuthorization(h, record.Decisive(authz), c.Serializer)

@@ -26,7 +26,7 @@ func (s *Server) runLoops() error {
 		return err
 	}
 	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })
-	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, controllers.Everywhere(s.meter)...) })
+	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, controllers.Everywhere(s.meter, s.tallies)...) })
 	close(s.looping)
 	return nil
 }

@@ -165,6 +165,7 @@ type Server struct {
 	schemas    *view.Schemas
 	apis       *bind.APIs
 	meter      *usage.Meter
+	tallies    *usage.Requests
 	checker    *evolve.Checker
 	views      *view.Views
 	discovery  *serve.Discovery

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
@@ -251,7 +252,7 @@ func TestUsageIsTakenOver(t *testing.T) {
 	consumer.bind("ann", "cluster-admin", ann.subject())
 	must(must(dynamic.NewForConfig(two.InProcess(string(consumer.name), ann.info)))(t).Resource(sharedWidgets).List(t.Context(), metav1.ListOptions{}))(t)
 	used := func(_ apisv1alpha2.ConsumerUsage, r apisv1alpha2.ResourceUsage) bool {
-		return r.ObjectSeconds > 0 && len(r.Versions) > 0
+		return r.ObjectSeconds > 0 && len(r.Versions) > 0 && r.Requests["list"] > 0
 	}
 	before := p.awaitUsage("widgets", consumer.name, used)
 	other := at(t, two, p.name, server.System())
@@ -263,4 +264,19 @@ func TestUsageIsTakenOver(t *testing.T) {
 		}
 		return r.ObjectSeconds > before.ObjectSeconds
 	})
+	if before.Requests["list"] != 1 || before.Requests["create"] != 0 {
+		t.Errorf("ann has listed once, and the server itself does not count: %v", before.Requests)
+	}
+	watch := must(must(dynamic.NewForConfig(two.InProcess(string(consumer.name), ann.info)))(t).Resource(sharedWidgets).Watch(t.Context(), metav1.ListOptions{}))(t)
+	watching := func() (now coreapi.StoredResource) {
+		u := at(t, two, consumer.name, ann.info).usage()
+		i := slices.IndexFunc(u.Resources, func(r coreapi.StoredResource) bool { return r.Resource == sharedWidgets.Resource })
+		return u.Resources[i]
+	}
+	eventually(t, "the watch is counted", func() bool {
+		now := watching()
+		return now.Watches == 1 && now.Requests["watch"] == 1 && now.Requests["list"] == 1 && now.Objects == 1
+	})
+	watch.Stop()
+	eventually(t, "the watch has ended", func() bool { return watching().Watches == 0 })
 }

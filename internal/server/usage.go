@@ -32,7 +32,7 @@ func (s *Server) usageOfClusters() serve.Subresource {
 	return serve.Subresource{
 		Resource: tenancy.LogicalClusters().GroupResource(), Name: usage.Subresource, Kind: core.GroupVersion.WithKind("LogicalClusterUsage"),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			clusters := &usage.Clusters{Ledger: s.store.Feed().Ledger(), Tree: s.tree, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+			clusters := &usage.Clusters{Feed: s.store.Feed(), Tree: s.tree, Requests: s.tallies, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 				return s.computeFor(ctx, c, fair.Heavy, f)
 			}}
 			clusters.ServeHTTP(w, req)
@@ -40,9 +40,15 @@ func (s *Server) usageOfClusters() serve.Subresource {
 	}
 }
 
+// counted counts the requests that next serves. s.tallies is set before the first request.
+func (s *Server) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.tallies.Count(w, req, next) })
+}
+
 // requested records that consumers use a version of an exported resource. Requests of providers
 // through their views, and of the server itself, do not count.
 func (s *Server) requested(ctx context.Context, of keys.Resource, version string) {
+	usage.Serving(ctx, of)
 	c, err := cluster.One(ctx)
 	_, viewed := view.From(ctx)
 	if u, ok := request.UserFrom(ctx); err == nil && !viewed && ok && u.GetName() != System().GetName() {

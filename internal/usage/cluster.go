@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -17,11 +18,13 @@ import (
 	"github.com/unforked/kcp/internal/view"
 )
 
-// Clusters serves what a logical cluster stores, from the ledger in memory. Nothing is measured
-// between requests. Whoever may get the subresource sees the sum of everything below, but no names.
+// Clusters serves what a logical cluster stores, from the ledger in memory, and its requests.
+// Whoever may get the subresource sees the sum of everything below, but no names.
 type Clusters struct {
-	Ledger *feed.Ledger
-	Tree   *tenancy.Tree
+	Feed *feed.Feed
+	Tree *tenancy.Tree
+	// Requests has the requests of each cluster.
+	Requests *Requests
 	// Compute runs f within the share of processor time of the cluster's tenant.
 	Compute func(ctx context.Context, c cluster.Name, f func()) error
 }
@@ -47,35 +50,53 @@ func (u *Clusters) answer(req *http.Request) (*core.LogicalClusterUsage, error) 
 	}
 	report := &core.LogicalClusterUsage{Path: string(u.Tree.PathOf(c))}
 	report.SetGroupVersionKind(core.GroupVersion.WithKind("LogicalClusterUsage"))
-	if report.Resources = u.stored(c); report.Resources == nil {
-		report.Resources = []core.StoredResource{}
+	if err := u.Feed.CatchUp(req.Context()); err != nil { // so that the ledger has what the client has written
+		return nil, err
 	}
+	counted, err := u.Requests.Of(req.Context(), c)
+	if err != nil {
+		return nil, err
+	}
+	report.Resources = u.resources(c, counted[c])
 	for _, r := range report.Resources {
 		add(&report.Total, r.Stored)
 	}
 	return report, u.Compute(req.Context(), c, func() { u.below(req.Context(), c, &report.Below) })
 }
 
-// stored returns what a cluster stores, sorted. Resources of one name with several identities
-// count together.
-func (u *Clusters) stored(c cluster.Name) []core.StoredResource {
-	var all []core.StoredResource
-	for r, n := range u.Ledger.Of(c) {
-		if r.Root == keys.System {
-			continue
+// resources returns the usage of each resource of a cluster, sorted. Resources of one name with
+// several identities count together.
+func (u *Clusters) resources(c cluster.Name, requests counts) []core.StoredResource {
+	all := map[schema.GroupResource]*core.StoredResource{}
+	of := func(gr schema.GroupResource) *core.StoredResource {
+		if all[gr] == nil {
+			all[gr] = &core.StoredResource{Group: gr.Group, Resource: gr.Resource}
 		}
-		s := core.Stored{Objects: n.Objects, Bytes: n.Bytes}
-		i := slices.IndexFunc(all, func(o core.StoredResource) bool { return o.Group == r.Group && o.Resource == r.Resource })
-		if i < 0 {
-			all = append(all, core.StoredResource{Group: r.Group, Resource: r.Resource, Stored: s})
-			continue
-		}
-		add(&all[i].Stored, s)
+		return all[gr]
 	}
-	slices.SortFunc(all, func(a, b core.StoredResource) int {
+	for r, n := range u.Feed.Ledger().Of(c) {
+		if r.Root != keys.System {
+			add(&of(r.GroupResource()).Stored, core.Stored{Objects: n.Objects, Bytes: n.Bytes})
+		}
+	}
+	for text, v := range requests {
+		r := of(counted(text))
+		if r.Requests == nil {
+			r.Requests = verbs{}
+		}
+		verbs(r.Requests).add(v)
+	}
+	for text, n := range u.Requests.Watches(c) {
+		of(counted(text)).Watches += n
+	}
+	sorted := make([]core.StoredResource, 0, len(all))
+	for _, r := range all {
+		sorted = append(sorted, *r)
+	}
+	slices.SortFunc(sorted, func(a, b core.StoredResource) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource))
 	})
-	return all
+	return sorted
 }
 
 // below adds what the workspaces below a cluster store.
@@ -88,7 +109,7 @@ func (u *Clusters) below(ctx context.Context, top cluster.Name, to *core.StoredB
 				continue // a mount, not created yet, or another's
 			}
 			to.Workspaces++
-			for r, n := range u.Ledger.Of(child.Cluster) {
+			for r, n := range u.Feed.Ledger().Of(child.Cluster) {
 				if r.Root != keys.System {
 					add(&to.Stored, core.Stored{Objects: n.Objects, Bytes: n.Bytes})
 				}

@@ -38,11 +38,13 @@ const (
 	notesAtOnce = etcd.MaxTxnOps / 2
 )
 
-// Config configures a [Meter]. The first three fields are required.
+// Config configures a [Meter]. The first four fields are required.
 type Config struct {
 	Store *store.Store
 	APIs  *bind.APIs
 	Tree  *tenancy.Tree
+	// Requests has the requests of consumers.
+	Requests *Requests
 	// Every is how often changed records are written. The default is a minute.
 	Every time.Duration
 

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -76,7 +78,27 @@ func (m *Meter) answer(req *http.Request) (*apisv1alpha2.APIExportUsage, error) 
 	if err != nil {
 		return nil, err
 	}
-	return m.report(bind.ExportName{Cluster: c, Name: info.Name}, e.Status.IdentityHash, p), nil
+	r := m.report(bind.ExportName{Cluster: c, Name: info.Name}, e.Status.IdentityHash, p)
+	return r, m.addRequests(req.Context(), r, e.Status.IdentityHash)
+}
+
+// addRequests adds the requests of consumers to a report.
+func (m *Meter) addRequests(ctx context.Context, r *apisv1alpha2.APIExportUsage, identity string) error {
+	consumers := make([]cluster.Name, len(r.Consumers))
+	for i, c := range r.Consumers {
+		consumers[i] = cluster.Name(c.Cluster)
+	}
+	all, err := m.config.Requests.Of(ctx, consumers...)
+	if err != nil {
+		return err
+	}
+	for _, c := range r.Consumers {
+		for i := range c.Resources {
+			u := &c.Resources[i]
+			u.Requests = all[cluster.Name(c.Cluster)][countedAs(schema.GroupResource{Group: u.Group, Resource: u.Resource}, identity)]
+		}
+	}
+	return nil
 }
 
 // A page is a part of the consumers of an export.

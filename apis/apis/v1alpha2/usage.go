@@ -73,6 +73,11 @@ type ResourceUsage struct {
 	// seconds. It never becomes less.
 	ByteSeconds int64 `json:"byteSeconds"`
 
+	// requests are the requests of the consumer by verb since its logical cluster was created,
+	// usually up to less than a minute ago. They end with the logical cluster. Requests of the
+	// provider through its view do not count.
+	Requests map[string]int64 `json:"requests,omitempty"`
+
 	// versions are the versions in which the consumer has requested the resource, by name. A
 	// version that no consumer has requested for long enough can be retired. Requests of the
 	// provider through its view do not count.

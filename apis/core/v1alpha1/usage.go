@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// LogicalClusterUsage is what a logical cluster stores now. The server returns it as the subresource
+// LogicalClusterUsage is what a logical cluster stores now, and how it is used. The server returns it as the subresource
 // usage of the LogicalCluster, and never stores it.
 //
 // +kubebuilder:object:generate=false
@@ -12,7 +12,8 @@ type LogicalClusterUsage struct {
 	// path is the path of the workspace, or the name of the logical cluster if it has none.
 	Path string `json:"path"`
 
-	// resources are the resources of which the logical cluster has objects, by group and name.
+	// resources are the resources of which the logical cluster has objects, or had requests, by
+	// group and name.
 	Resources []StoredResource `json:"resources"`
 
 	// total is the sum of resources.
@@ -44,6 +45,14 @@ type StoredResource struct {
 	Resource string `json:"resource"`
 
 	Stored `json:",inline"`
+
+	// requests are the requests by verb since the logical cluster was created, usually up to less
+	// than a minute ago. Refused requests count only if it was not authorization that refused them.
+	// Requests through views do not count.
+	Requests map[string]int64 `json:"requests,omitempty"`
+
+	// watches is the number of watches that the server that answers serves now.
+	Watches int64 `json:"watches,omitempty"`
 }
 
 // StoredBelow is what the workspaces below one store.
