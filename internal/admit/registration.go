@@ -5,11 +5,13 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -42,6 +44,9 @@ func (h Hooks) validate(_ context.Context, r Request) error {
 	if errs := services(r); len(errs) > 0 {
 		return apierrors.NewInvalid(r.GetKind().GroupKind(), r.GetName(), errs)
 	}
+	if err := descendingPolicy(r); err != nil {
+		return err
+	}
 	objects, bytes := h.Usage(r.Cluster, gr)
 	if r.GetOperation() == admission.Create && objects >= maxHooks {
 		return r.Forbid(fmt.Errorf("a workspace has at most %d %s; delete some, or put several webhooks or expressions into one", maxHooks, gr.Resource))
@@ -71,4 +76,31 @@ func services(r Request) (errs field.ErrorList) {
 		}
 	}
 	return errs
+}
+
+// descendingPolicy refuses the label that extends a binding of a policy to the workspaces below,
+// where it has no effect or is not safe. A policy that changes objects could give its author the
+// rights of the users below.
+func descendingPolicy(r Request) error {
+	o, err := meta.Accessor(r.GetObject())
+	if err != nil {
+		return nil //nolint:nilerr // it has no labels
+	}
+	value, labelled := o.GetLabels()[core.PolicyDescendantsLabel]
+	if !labelled || value == "false" {
+		return nil
+	}
+	at := field.NewPath("metadata", "labels").Key(core.PolicyDescendantsLabel)
+	var refusal *field.Error
+	switch {
+	case value != "true":
+		refusal = field.NotSupported(at, value, []string{"true", "false"})
+	case r.GetResource().Resource == "validatingadmissionpolicybindings", r.GetResource().Resource == "mutatingadmissionpolicybindings" && r.Cluster == cluster.Root:
+		return nil
+	case r.GetResource().Resource == "mutatingadmissionpolicybindings":
+		refusal = field.Forbidden(at, "only in the root workspace: a policy that changes objects of others could take over their rights; use a ValidatingAdmissionPolicy")
+	default:
+		refusal = field.Forbidden(at, "only for ValidatingAdmissionPolicyBindings and, in the root workspace, MutatingAdmissionPolicyBindings")
+	}
+	return apierrors.NewInvalid(r.GetKind().GroupKind(), r.GetName(), field.ErrorList{refusal})
 }

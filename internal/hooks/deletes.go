@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -13,14 +14,13 @@ import (
 // Deletes reports whether webhooks or policies may refuse to delete objects of a resource in a
 // cluster. It does not look at selectors and conditions.
 func (h *Hooks) Deletes(c cluster.Name, gr schema.GroupResource) bool {
-	if h.deletesIn(c, gr) {
-		return true
-	}
-	provider, ok := h.config.Provider(c, gr)
-	return ok && provider != c && h.deletesIn(provider, gr)
+	from, err := h.sources(context.Background(), c, gr)
+	return err != nil || slices.ContainsFunc(from, func(s source) bool {
+		return !s.above && h.webhooksDelete(s.cluster, gr) || h.policiesDelete(s, gr)
+	})
 }
 
-func (h *Hooks) deletesIn(from cluster.Name, gr schema.GroupResource) bool {
+func (h *Hooks) webhooksDelete(from cluster.Name, gr schema.GroupResource) bool {
 	for _, r := range h.validating.table.List(from, "") {
 		o, ok := r.object.(*admissionregistrationv1.ValidatingWebhookConfiguration)
 		if !ok || r.unreadable != nil {
@@ -32,11 +32,15 @@ func (h *Hooks) deletesIn(from cluster.Name, gr schema.GroupResource) bool {
 			}
 		}
 	}
-	for _, b := range h.validators.bindings.List(from, "") {
+	return false
+}
+
+func (h *Hooks) policiesDelete(from source, gr schema.GroupResource) bool {
+	for _, b := range h.validators.bound(from) {
 		if b.unreadable != nil {
 			return true
 		}
-		p, ok := h.validators.policies.Get(from, "", b.object.Spec.PolicyName)
+		p, ok := h.validators.policies.Get(from.cluster, "", b.object.Spec.PolicyName)
 		if !ok {
 			continue
 		}

@@ -37,6 +37,10 @@ type Config struct {
 	Dialer func() *dial.Dialer
 	// Provider returns the cluster of the export of a resource that a cluster has bound.
 	Provider func(cluster.Name, schema.GroupResource) (cluster.Name, bool)
+	// Above returns a cluster and all clusters above it, and false if one is not known.
+	Above func(cluster.Name) ([]cluster.Name, bool)
+	// PathOf returns the path of a cluster.
+	PathOf func(cluster.Name) cluster.Path
 	// Kind returns a kind that a cluster serves.
 	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
 	// Client returns a configuration of clients that read in a cluster.
@@ -78,7 +82,15 @@ func (*Hooks) Handles(admission.Operation) bool { return true }
 
 // A dispatch passes a request to the hooks of one kind that a cluster has. It reports whether
 // there are any.
-type dispatch func(ctx context.Context, from cluster.Name, r admit.Request, o admission.ObjectInterfaces) (bool, error)
+type dispatch func(ctx context.Context, from source, r admit.Request, o admission.ObjectInterfaces) (bool, error)
+
+// A source is a cluster whose hooks apply to a request.
+type source struct {
+	cluster cluster.Name
+	// above is true for a cluster above that of the request. Only its policies apply, by bindings
+	// with [core.PolicyDescendantsLabel].
+	above bool
+}
 
 // Admit implements [admission.MutationInterface].
 func (h *Hooks) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -133,22 +145,19 @@ func request(ctx context.Context, a admission.Attributes) (admit.Request, error)
 	return admit.Request{Attributes: a, Cluster: c}, nil
 }
 
-// each runs the given hooks of every cluster whose hooks apply to a request: that of the
-// request and, for a bound resource, that of the export. It reports whether there are any.
+// each runs the given hooks of every cluster whose hooks apply to a request. It reports whether
+// there are any.
 func (h *Hooks) each(ctx context.Context, r admit.Request, o admission.ObjectInterfaces, all ...dispatch) (found bool, err error) {
 	if _, err := h.config.Store.Feed().Current(ctx); err != nil {
 		return false, err
 	}
-	from := [2]cluster.Name{r.Cluster}
-	if provider, ok := h.config.Provider(r.Cluster, r.GetResource().GroupResource()); ok && provider != r.Cluster {
-		from[1] = provider
+	from, err := h.sources(ctx, r.Cluster, r.GetResource().GroupResource())
+	if err != nil {
+		return false, err
 	}
 	ctx = context.WithValue(ctx, waitsKey{}, &fair.Waits{})
 	for _, run := range all {
 		for _, c := range from {
-			if c == "" {
-				continue
-			}
 			has, err := run(ctx, c, r, o)
 			if found = found || has; err != nil {
 				return found, err
@@ -156,4 +165,27 @@ func (h *Hooks) each(ctx context.Context, r admit.Request, o admission.ObjectInt
 		}
 	}
 	return found, nil
+}
+
+// sources returns the clusters whose hooks apply to requests for a resource of a cluster: that
+// cluster, for a bound resource that of the export, and those above the cluster.
+func (h *Hooks) sources(ctx context.Context, c cluster.Name, gr schema.GroupResource) ([]source, error) {
+	from := make([]source, 1, 8)
+	from[0].cluster = c
+	if provider, ok := h.config.Provider(c, gr); ok && provider != c {
+		from = append(from, source{cluster: provider})
+	}
+	above, complete := h.config.Above(c)
+	if !complete && !c.System() { // it may be new
+		if err := h.config.Store.Feed().CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		above, _ = h.config.Above(c)
+	}
+	for _, at := range above {
+		if at != c && (h.mutators.descend(at) || h.validators.descend(at)) {
+			from = append(from, source{at, true})
+		}
+	}
+	return from, nil
 }

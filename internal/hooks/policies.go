@@ -6,6 +6,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -79,22 +80,42 @@ func unrestrained() []schema.GroupResource {
 }
 
 // dispatch evaluates the policies of a cluster that match a request.
-func (p *policies[P, B, E]) dispatch(ctx context.Context, from cluster.Name, r admit.Request, o admission.ObjectInterfaces) (bool, error) {
-	bound := p.bindings.List(from, "")
+func (p *policies[P, B, E]) dispatch(ctx context.Context, from source, r admit.Request, o admission.ObjectInterfaces) (bool, error) {
+	bound := p.bound(from)
 	if len(bound) == 0 || !slices.Contains(p.handles, r.GetOperation()) || slices.ContainsFunc(unrestrained(), r.Is) {
 		return false, nil
 	}
 	if err := readable(bound); err != nil {
 		return true, err
 	}
-	v := newView(p.hooks, place{from, r.Cluster}, nil)
+	v := newView(p.hooks, place{from.cluster, r.Cluster}, nil)
 	active, err := p.active(v, bound)
 	if err != nil || len(active) == 0 {
 		return len(active) > 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, policyTime)
 	defer cancel()
-	return true, p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active)
+	err = p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active)
+	if refusal, ok := err.(apierrors.APIStatus); ok && from.above { //nolint:errorlint // dispatchers do not wrap it
+		status := refusal.Status()
+		status.Message += " (a policy of workspace " + string(p.hooks.config.PathOf(from.cluster)) + " for all workspaces below it)"
+		err = &apierrors.StatusError{ErrStatus: status}
+	}
+	return true, err
+}
+
+// bound returns the bindings that apply from a source. One that cannot be read might apply.
+func (p *policies[P, B, E]) bound(from source) []*row[B] {
+	bound := p.bindings.List(from.cluster, "")
+	if from.above {
+		bound = slices.DeleteFunc(bound, func(b *row[B]) bool { return !b.descends })
+	}
+	return bound
+}
+
+// descend reports whether a cluster has bindings that also apply below it.
+func (p *policies[P, B, E]) descend(c cluster.Name) bool {
+	return len(p.bound(source{c, true})) > 0
 }
 
 // active returns the policies of a cluster that have bindings, in the order of the names of

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
@@ -28,6 +29,8 @@ func Resource(plural string) keys.Resource {
 type row[T any] struct {
 	name   string
 	object T
+	// descends is true for a binding that also applies below its cluster, or that cannot be read.
+	descends bool
 	// unreadable is why the object cannot be read. Requests that it might concern are refused.
 	unreadable error
 
@@ -56,7 +59,10 @@ func newTable[T runtime.Object](s *store.Store, plural string, empty func() T) *
 	return feed.NewEventTable(s.Feed(), Resource(plural), func(e feed.Event) (*row[T], error) {
 		r := &row[T]{name: e.Key.Name}
 		if r.object, r.unreadable = read(e, empty); r.unreadable != nil {
+			r.descends = true
 			r.unreadable = fmt.Errorf("the stored %s %q cannot be read: %w", plural, e.Key.Name, r.unreadable)
+		} else if m, ok := runtime.Object(r.object).(metav1.Object); ok {
+			r.descends = m.GetLabels()[core.PolicyDescendantsLabel] == "true"
 		}
 		return r, nil
 	})

@@ -73,15 +73,18 @@ func (w *webhooks) drop(from cluster.Name) {
 }
 
 // dispatch calls the webhooks of a cluster that match a request.
-func (w *webhooks) dispatch(ctx context.Context, from cluster.Name, r admit.Request, o admission.ObjectInterfaces) (bool, error) {
-	now := w.table.List(from, "")
+func (w *webhooks) dispatch(ctx context.Context, from source, r admit.Request, o admission.ObjectInterfaces) (bool, error) {
+	if from.above {
+		return false, nil
+	}
+	now := w.table.List(from.cluster, "")
 	if len(now) == 0 || rules.IsExemptAdmissionConfigurationResource(r.Attributes) {
 		return false, nil
 	}
 	if err := readable(now); err != nil {
 		return true, err
 	}
-	p, err := w.plugin(place{from, r.Cluster}, now)
+	p, err := w.plugin(place{from.cluster, r.Cluster}, now)
 	if err != nil {
 		return true, apierrors.NewInternalError(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // prepareHooks sets s.hooks, which call webhooks and evaluate policies after the rules. s.natives,
-// s.dialer and s.apis are set later.
+// s.dialer, s.tree and s.apis are set later.
 func (s *Server) prepareHooks(context.Context) error {
 	s.kinds = sync.OnceValue(func() *serve.Kinds { return serve.NewKinds(s.natives.Kinds, s.resolver.Shape) })
 	s.hooks = hooks.New(hooks.Config{
@@ -27,7 +27,9 @@ func (s *Server) prepareHooks(context.Context) error {
 			}
 			return b.Export.Cluster, true
 		},
-		Kind: s.kind, Client: s.ownLoops,
+		Above:  func(c cluster.Name) ([]cluster.Name, bool) { return s.tree.Above(c) },
+		PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
+		Kind:   s.kind, Client: s.ownLoops,
 		Models: func() []map[string]*spec.Schema {
 			return []map[string]*spec.Schema{s.natives.Models, s.natives.Further}
 		},

@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -8,7 +10,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/server"
 )
 
 // matched returns the rules of a policy for all writes of a resource.
@@ -70,7 +76,7 @@ func TestPolicies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
 		"refuses": testPolicyRefuses, "changes": testPolicyChanges, "parameters": testPolicyParameters, "rights": testPolicyRights,
-		"deletable": testPolicyDeletable, "custom": testPolicyCustom,
+		"deletable": testPolicyDeletable, "custom": testPolicyCustom, "descendants": testPolicyDescendants, "descendants that change": testChangesOfDescendants,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
 	}
@@ -91,6 +97,101 @@ func testPolicyRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(c.write("a-long-name", metav1.CreateOptions{}))(t)
+}
+
+// below marks the binding of a policy for the workspaces below, or takes the mark away.
+func (c *tenant) below(name string, marked bool) error {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{"admission.kcp.io/descendants":"%t"}}}`, marked)
+	_, err := c.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Patch(c.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// A marked binding holds in all workspaces below, at once, and until the mark is gone.
+func testPolicyDescendants(t *testing.T) {
+	top, other := newTenant(t).workspace("top"), newTenant(t)
+	low := top.workspace("middle").workspace("low")
+	top.forbids("short", `object.metadata.name.size() < 5`, nil)
+	must(low.write("a-long-name", metav1.CreateOptions{}))(t)
+	if err := top.below("short", true); err != nil {
+		t.Fatal(err)
+	}
+	_, err := low.write("a-longer-name", metav1.CreateOptions{})
+	wantRefusal(t, err, "ValidatingAdmissionPolicy 'short'")
+	wantRefusal(t, err, ":top for all workspaces below it)")
+	_, err = low.workspace("new").write("a-longer-name", metav1.CreateOptions{})
+	wantRefusal(t, err, "for all workspaces below it)")
+	must(low.write("a", metav1.CreateOptions{}))(t)
+	must(other.write("a-long-name", metav1.CreateOptions{}))(t)
+	if err := top.below("short", false); err != nil {
+		t.Fatal(err)
+	}
+	must(low.write("a-longer-name", metav1.CreateOptions{}))(t)
+
+	top.forbids("kept", `oldObject == null || oldObject.metadata.name != "kept"`, func(p *admissionregistrationv1.ValidatingAdmissionPolicySpec, _ *admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) {
+		p.MatchConstraints.ResourceRules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Delete}
+	})
+	if err := top.below("kept", true); err != nil {
+		t.Fatal(err)
+	}
+	must(low.write("kept", metav1.CreateOptions{}))(t)
+	wantRefusal(t, low.kube.CoreV1().ConfigMaps("default").Delete(t.Context(), "kept", metav1.DeleteOptions{}), "'kept'")
+	must(top.any.Resource(workspaces).Get(t.Context(), "middle", metav1.GetOptions{}))(t)
+	if err := top.any.Resource(workspaces).Delete(t.Context(), "middle", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deletion names the policy", func() bool {
+		w, err := top.any.Resource(workspaces).Get(t.Context(), "middle", metav1.GetOptions{})
+		return err == nil && strings.Contains(fmt.Sprint(w.Object["status"]), "kept")
+	})
+	if err := top.below("kept", false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the workspace is deleted", func() bool {
+		_, err := top.any.Resource(workspaces).Get(t.Context(), "middle", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+}
+
+// Only policies in root change objects below. Others could take over the rights of the users there.
+func testChangesOfDescendants(t *testing.T) {
+	c := newTenant(t)
+	marked := metav1.ObjectMeta{Name: "marked-" + string(c.name), Labels: map[string]string{"admission.kcp.io/descendants": "true"}}
+	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: marked, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: marked.Name}}
+	bind := func(c *tenant) error {
+		_, err := c.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{})
+		return err
+	}
+	if err := bind(c); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "only in the root workspace") {
+		t.Error(err)
+	}
+	_, err := c.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: marked}, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) {
+		t.Error(err)
+	}
+	c.forbids("short", `true`, nil)
+	patch := []byte(`{"metadata":{"labels":{"admission.kcp.io/descendants":"yes"}}}`)
+	if _, err := c.kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Patch(t.Context(), "short", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
+		t.Error(err)
+	}
+
+	root := at(t, c.server, cluster.Root, server.System())
+	what := matched("", "configmaps")
+	what.ResourceRules[0].ResourceNames = []string{marked.Name}
+	root.changes(marked.Name, merging(`Object{metadata: Object.metadata{labels: {"merged": "yes"}}}`), what)
+	must(root.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(t.Context(), marked.Name, metav1.GetOptions{}))(t)
+	binding.Name += "-below"
+	if err := bind(root); err != nil {
+		t.Fatal(err)
+	}
+	low := root.workspace(binding.Name) // a tenant of the tests is not below root
+	if made := must(low.write(marked.Name, metav1.CreateOptions{}))(t); made.Labels["merged"] != "yes" {
+		t.Errorf("labels are %v", made.Labels)
+	}
+	for _, name := range []string{marked.Name, binding.Name} {
+		if err := root.kube.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func testPolicyChanges(t *testing.T) {

@@ -92,6 +92,11 @@ const (
 	// DescendantsLabel, with the value "true", extends a ClusterRoleBinding to all
 	// descendants of its logical cluster.
 	DescendantsLabel = "rbac.kcp.io/descendants"
+
+	// PolicyDescendantsLabel, with the value "true", extends a ValidatingAdmissionPolicyBinding or,
+	// in the root workspace, a MutatingAdmissionPolicyBinding to all workspaces below its own, at
+	// any depth.
+	PolicyDescendantsLabel = "admission.kcp.io/descendants"
 )
 
 const (
