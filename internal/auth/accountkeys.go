@@ -90,7 +90,7 @@ func SigningKey(path string) (crypto.Signer, error) {
 // at address, the host and port of this server. An issuer that is no https URL cannot be
 // discovered.
 func (s *ServiceAccounts) Discovery(jwksURI, address string) (*routes.OpenIDMetadataServer, error) {
-	provider, err := serviceaccount.NewOpenIDMetadataProvider(s.Issuer(), jwksURI, address, s.keys)
+	provider, err := serviceaccount.NewOpenIDMetadataProvider(s.Issuer(), jwksURI, address, &s.keys)
 	if err != nil {
 		return nil, fmt.Errorf("discovery of the issuer of tokens: %w", err)
 	}

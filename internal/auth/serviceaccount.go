@@ -22,7 +22,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/serviceaccount"
-	"k8s.io/utils/lru"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -116,11 +115,9 @@ type ServiceAccountOptions struct {
 // ServiceAccounts signs and verifies service account tokens. A token holds the logical
 // cluster of its account, and is verified against the objects in that cluster.
 type ServiceAccounts struct {
-	options       ServiceAccountOptions
-	keys          serviceaccount.PublicKeysGetter
-	bound, legacy serviceaccount.TokenGenerator
-	tokens        authenticator.Token
-	verified      *lru.Cache // by SHA-256 of a token: its verifiedToken
+	options ServiceAccountOptions
+	keys    keyring
+	tokens  authenticator.Token
 }
 
 var (
@@ -143,24 +140,17 @@ func NewServiceAccounts(o ServiceAccountOptions) (*ServiceAccounts, error) {
 	if len(o.Audiences) == 0 {
 		o.Audiences = o.Issuers
 	}
-	s := &ServiceAccounts{options: o, verified: lru.New(maxVerified)}
-	var err error
-	if s.keys, err = serviceaccount.StaticPublicKeysGetter(append([]any{o.Key.Public()}, o.VerifyKeys...)); err != nil {
-		return nil, fmt.Errorf("keys that verify service account tokens: %w", err)
-	}
-	if s.bound, err = serviceaccount.JWTTokenGenerator(o.Issuers[0], o.Key); err != nil {
-		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
-	}
-	if s.legacy, err = serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, o.Key); err != nil {
-		return nil, fmt.Errorf("key that signs service account tokens: %w", err)
+	s := &ServiceAccounts{options: o}
+	if err := s.keys.set(o.Issuers[0], o.Key, o.VerifyKeys); err != nil {
+		return nil, err
 	}
 	legacy, err := serviceaccount.NewLegacyValidator(!o.NoLookup, lookup{o}, lastUse{o})
 	if err != nil {
 		return nil, err
 	}
 	s.tokens = tokenunion.New(
-		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, s.keys, o.Audiences, remembering(s, legacy)),
-		serviceaccount.JWTTokenAuthenticator(o.Issuers, s.keys, o.Audiences, remembering(s, serviceaccount.NewValidator(lookup{o}))),
+		serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, &s.keys, o.Audiences, remembering(s, legacy)),
+		serviceaccount.JWTTokenAuthenticator(o.Issuers, &s.keys, o.Audiences, remembering(s, serviceaccount.NewValidator(lookup{o}))),
 	)
 	return s, nil
 }
@@ -172,7 +162,7 @@ func (s *ServiceAccounts) Issuer() string { return s.options.Issuers[0] }
 func (s *ServiceAccounts) Audiences() authenticator.Audiences { return s.options.Audiences }
 
 // Keys returns the keys that tokens are verified with.
-func (s *ServiceAccounts) Keys() serviceaccount.PublicKeysGetter { return s.keys }
+func (s *ServiceAccounts) Keys() serviceaccount.PublicKeysGetter { return &s.keys }
 
 // GenerateToken implements [serviceaccount.TokenGenerator] for an account in the cluster of
 // the context.
@@ -195,7 +185,7 @@ func (s *ServiceAccounts) GenerateToken(ctx context.Context, claims *jwt.Claims,
 	inner[boundClusterClaim] = string(c)
 	all[kubernetesClaim] = inner
 	delete(all, legacyClusterClaim)
-	return s.bound.GenerateToken(ctx, claims, all)
+	return s.keys.boundToken(ctx, claims, all)
 }
 
 // LegacyToken returns a token for an account in the cluster of the context. It is valid as
@@ -211,7 +201,7 @@ func (s *ServiceAccounts) LegacyToken(ctx context.Context, account *corev1.Servi
 		return "", fmt.Errorf("sign a service account token: private claims: %w", err)
 	}
 	all[legacyClusterClaim] = string(c)
-	return s.legacy.GenerateToken(ctx, claims, all)
+	return s.keys.legacyToken(ctx, claims, all)
 }
 
 // asObject returns v as the fields of a JSON object. Values stay encoded, so that numbers

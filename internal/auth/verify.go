@@ -57,9 +57,10 @@ func (s *ServiceAccounts) AuthenticateToken(ctx context.Context, token string) (
 
 // verify authenticates a token of the cluster of the context.
 func (s *ServiceAccounts) verify(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	remembered, ok := s.verified.Get(sha256.Sum256([]byte(token)))
+	keys := s.keys.now.Load()
+	remembered, ok := keys.verified.Get(sha256.Sum256([]byte(token)))
 	if !ok {
-		return s.tokens.AuthenticateToken(ctx, token)
+		return s.tokens.AuthenticateToken(context.WithValue(ctx, keySetKey{}, keys), token)
 	}
 	v := remembered.(verifiedToken)
 	if v.legacy != "" {
@@ -104,8 +105,8 @@ func remembering[Claims any](s *ServiceAccounts, v serviceaccount.Validator[Clai
 			return v.Validate(ctx, token, public, private)
 		}
 		info, err := verified.validate(ctx)
-		if err == nil {
-			s.verified.Add(sha256.Sum256([]byte(token)), verified)
+		if keys, ok := ctx.Value(keySetKey{}).(*keySet); err == nil && ok {
+			keys.verified.Add(sha256.Sum256([]byte(token)), verified)
 		}
 		return info, err
 	})

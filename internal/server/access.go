@@ -43,6 +43,9 @@ type Access struct {
 	// SigningKeyFile is the file of the private key that signs service account tokens. The
 	// default is sa.key in the server's directory, which the server creates if it is missing.
 	SigningKeyFile string
+	// SigningKeysEvery is how often the files of the keys of service accounts are read, 10 seconds
+	// by default.
+	SigningKeysEvery time.Duration
 	// AdminTokenFile is the file of the hashes of the administrators' tokens. A relative
 	// path is below the server's directory. The default is .admin-token-store.
 	AdminTokenFile string
@@ -90,16 +93,16 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	accounts, err := auth.ServiceAccountOptions{
+	s.signing, err = auth.ServiceAccountOptions{
 		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh, Current: current,
 	}.WithFlags(access.Authentication)
 	if err != nil {
 		return err
 	}
-	if err := credentials.AgreeOnSigner(ctx, s.store, accounts); err != nil {
+	if err := credentials.AgreeOnSigner(ctx, s.store, s.signing); err != nil {
 		return err
 	}
-	if s.accounts, err = auth.NewServiceAccounts(accounts); err != nil {
+	if s.accounts, err = auth.NewServiceAccounts(s.signing); err != nil {
 		return err
 	}
 	tokens, err := credentials.SharedAdmins(ctx, s.store)

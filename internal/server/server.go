@@ -136,6 +136,7 @@ type Server struct {
 	authn    *auth.Authenticators
 	authz    *auth.Authorizer
 	accounts *auth.ServiceAccounts
+	signing  auth.ServiceAccountOptions // of accounts; changed by followSigningKeys
 	admins   *auth.Admins
 	rules    admit.Rules
 	hooks    *hooks.Hooks
@@ -454,6 +455,7 @@ func (s *Server) start(ctx context.Context) error {
 		}
 	})
 	s.running.Go(func() { s.authn.Run(s.ctx) })
+	s.running.Go(func() { s.followSigningKeys(s.ctx) })
 	s.running.Go(func() { _ = s.levels.Run(s.ctx.Done()) }) // it fails only if the server stops before it has begun
 	s.running.Go(func() { s.authz.Run(s.ctx) })
 	if err := s.runLoops(); err != nil {

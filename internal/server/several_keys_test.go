@@ -6,10 +6,15 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,6 +59,61 @@ func TestSigningKeysOfSeveralServers(t *testing.T) {
 	e.accepts(last.Server, e.token(changed.Server))
 }
 
+// The keys of running servers change with their files, in the same steps. Files that cannot be
+// read change nothing.
+func TestSigningKeysChangeWithoutRestart(t *testing.T) {
+	e := &equals{t: t, etcd: etcdtest.Start(t, etcdtest.Options{})}
+	old, fresh := must(os.ReadFile(signingKey(t, "old")))(t), must(os.ReadFile(signingKey(t, "new")))(t)
+	type files struct {
+		*server.Server
+		signs, knows string
+	}
+	var all []files
+	for range 2 {
+		f := files{signs: filepath.Join(t.TempDir(), "signs"), knows: filepath.Join(t.TempDir(), "knows")}
+		write(t, f.signs, old)
+		write(t, f.knows, old)
+		k := e.with(f.signs, f.knows)
+		e.ok(k.err)
+		f.Server = k.Server
+		all = append(all, f)
+	}
+	one, two := all[0], all[1]
+	before := e.token(one.Server)
+
+	for _, f := range all {
+		write(t, f.knows, slices.Concat(old, fresh))
+	}
+	write(t, one.signs, fresh)
+	eventually(t, "one signs with the new key", func() bool { return signer(t, e.token(one.Server)) != signer(t, before) })
+	after := e.token(one.Server)
+	for _, f := range all {
+		eventually(t, "both accept the new key", func() bool { return e.accepted(f.Server, after) })
+		e.accepts(f.Server, before)
+	}
+	write(t, two.signs, fresh)
+	for _, f := range all {
+		write(t, f.knows, fresh)
+		eventually(t, "tokens of the old key end", func() bool { return !e.accepted(f.Server, before) })
+		e.accepts(f.Server, after)
+	}
+	eventually(t, "two signs with the new key", func() bool { return signer(t, e.token(two.Server)) == signer(t, after) })
+	write(t, two.signs, []byte("damaged"))
+	e.accepts(two.Server, after)
+	e.accepts(one.Server, e.token(two.Server))
+}
+
+// signer returns the identifier of the key that signed a token.
+func signer(t *testing.T, token string) string {
+	t.Helper()
+	header, _, _ := strings.Cut(token, ".")
+	var h struct{ Kid string }
+	if err := json.Unmarshal(must(base64.RawURLEncoding.DecodeString(header))(t), &h); err != nil || h.Kid == "" {
+		t.Fatal(err, header)
+	}
+	return h.Kid
+}
+
 // Servers without a configured key share one in etcd. A server with a different key does not
 // start.
 func TestSigningKeyIsGivenLater(t *testing.T) {
@@ -77,7 +137,7 @@ func (e *equals) with(signs string, knows ...string) keyed {
 	o.ServiceAccounts.KeyFiles = knows
 	s, err := server.New(context.Background(), server.Config{
 		Dir: e.t.TempDir(), Etcd: etcd.Config{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
-		Access: server.Access{Authentication: o, SigningKeyFile: signs},
+		Access: server.Access{Authentication: o, SigningKeyFile: signs, SigningKeysEvery: 20 * time.Millisecond},
 	})
 	if err == nil {
 		e.t.Cleanup(s.Close)
@@ -95,12 +155,17 @@ func (e *equals) token(s *server.Server) string {
 
 func (e *equals) accepts(s *server.Server, token string) {
 	e.t.Helper()
+	if !e.accepted(s, token) {
+		e.t.Error("a token is not accepted")
+	}
+}
+
+func (e *equals) accepted(s *server.Server, token string) bool {
+	e.t.Helper()
 	review, err := e.kube(s, "root", server.System()).AuthenticationV1().TokenReviews().Create(e.t.Context(),
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	e.ok(err)
-	if !review.Status.Authenticated {
-		e.t.Errorf("a token is not accepted: %s", review.Status.Error)
-	}
+	return review.Status.Authenticated
 }
 
 // signingKey writes a new key and returns its file.
