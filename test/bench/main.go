@@ -79,6 +79,7 @@ type plan struct {
 	object      int           // bytes of each of its objects; 0 for a mix of sizes
 	viewed      string        // numbers of tenants of a provider's view
 	footprints  string        // numbers of workspaces at which memory is measured
+	featured    int           // workspaces that use features and drop them
 	settle      time.Duration // between the last write and the measurement
 }
 
@@ -113,6 +114,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&p.data, "data", 1200, "MiB of objects in a server that is then started again; they need about three times that on disk")
 	f.IntVar(&p.object, "data-object", 0, "bytes of each of these objects; 0 for a mix of sizes")
 	f.StringVar(&p.footprints, "footprints", "1000,10000", "numbers of workspaces at which memory is measured")
+	f.IntVar(&p.featured, "featured", 1000, "workspaces that use policies, webhooks, quotas and definitions, and drop them")
 	f.StringVar(&p.viewed, "viewed", "10,1000,10000", "numbers of tenants of a provider's view")
 	f.DurationVar(&p.settle, "settle", time.Minute, "between the last write and measuring memory")
 	if err := f.Parse(args); err != nil {
@@ -123,13 +125,13 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if o.short {
 		o.plan = plan{starts: 1, rounds: 1, clients: p.clients, operations: 40, listed: p.listed, lists: 20,
-			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, data: 4, viewed: "3", footprints: "8,24", settle: 100 * time.Millisecond}
+			size: p.size, single: 4, many: 16, definitions: 3, watches: 20, tree: 13, children: p.children, crowd: 13, data: 4, viewed: "3", featured: 3, footprints: "8,24", settle: 100 * time.Millisecond}
 	}
 	return o, p.check()
 }
 
 func (p *plan) check() error {
-	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree, "children": p.children, "crowd": p.crowd, "data": p.data} {
+	for name, n := range map[string]int{"starts": p.starts, "rounds": p.rounds, "clients": p.clients, "tree": p.tree, "children": p.children, "crowd": p.crowd, "data": p.data, "featured": p.featured} {
 		if n < 1 {
 			return fmt.Errorf("-%s is %d, want at least 1", name, n)
 		}
