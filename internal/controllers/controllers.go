@@ -62,6 +62,7 @@ func All(d Deps) []control.Loop {
 		ClusterRoleAggregation(d),
 		Quotas(d),
 		CertificateRequests(d),
+		PolicyTypes(d),
 		DefinitionNames(d),
 		DefinitionDeletion(d),
 		StorageRenewal(d),

@@ -27,7 +27,7 @@ func Quotas(d Deps) control.Loop {
 	all := func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }
 	counted := &countedQuotas{inbox: newInbox(all), all: all, of: d.Quotas}
 	d.Store.Feed().Follow(counted)
-	written := &pace{last: map[control.Key]time.Time{}}
+	written := &pace{every: quotaStatusEvery, last: map[control.Key]time.Time{}}
 	return control.Loop{
 		Name: "resource-quotas",
 		On:   d.on(counted.subscribe),
@@ -85,15 +85,16 @@ func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceL
 
 // A pace remembers when statuses were written.
 type pace struct {
-	mu   sync.Mutex
-	last map[control.Key]time.Time
+	every time.Duration // between two of one key
+	mu    sync.Mutex
+	last  map[control.Key]time.Time
 }
 
 // wait returns how long to wait before the next write.
 func (p *pace) wait(k control.Key, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return quotaStatusEvery - now.Sub(p.last[k])
+	return p.every - now.Sub(p.last[k])
 }
 
 func (p *pace) wrote(k control.Key, now time.Time) {
@@ -102,7 +103,7 @@ func (p *pace) wrote(k control.Key, now time.Time) {
 	if len(p.last) >= 1000 {
 		recent := map[control.Key]time.Time{}
 		for k, at := range p.last {
-			if now.Sub(at) < quotaStatusEvery {
+			if now.Sub(at) < p.every {
 				recent[k] = at
 			}
 		}
