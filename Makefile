@@ -3,7 +3,8 @@ GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
 RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 # Compilers and tests collect garbage less often: a sixth less processor time, for more memory.
 QUICK = GOGC=400
-STOCK = go -C test/tools build -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
+AS_STOCK = -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
+STOCK = go -C test/tools build $(AS_STOCK)
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
@@ -28,6 +29,7 @@ bench: build
 storm: build
 	go run ./test/storm
 
+# Requests compared with a stock server's, and Kubernetes' own end-to-end tests; see test/conformance.
 conformance: programs
 	CONFORMANCE=long go test -count=1 -timeout 180m ./test/conformance
 
@@ -64,6 +66,7 @@ gen-diff:
 programs:
 	$(QUICK) go build -o bin/ ./cmd/... ./test/bench ./test/storm
 	$(QUICK) $(STOCK) -o $(CURDIR)/bin/ ./cmd/... tool
+	$(QUICK) go -C test/tools test -c -vet=off $(AS_STOCK) -o $(CURDIR)/bin/e2e.test ./e2e
 
 bench-short: programs
 	bin/bench -short -subjects kcp -kcp bin/kcp

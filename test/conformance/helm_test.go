@@ -159,7 +159,7 @@ func (s *side) kubeconfig(t *testing.T) string {
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
 		CurrentContext: "it",
 		Contexts:       map[string]*clientcmdapi.Context{"it": {Cluster: "it", AuthInfo: "it"}},
-		Clusters:       map[string]*clientcmdapi.Cluster{"it": {Server: s.base, CertificateAuthorityData: s.config("").CAData}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"it": {Server: s.base, CertificateAuthority: s.config("").CAFile, CertificateAuthorityData: s.config("").CAData}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"it": {Token: stock.UserToken}},
 	}, file)
 	if err != nil {

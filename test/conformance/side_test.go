@@ -62,12 +62,17 @@ func program(t *testing.T, name string) string {
 			return file
 		}
 	}
-	file, from := filepath.Join(t.TempDir(), name), "./cmd/"+name
-	if name == "helm" {
+	file, how, from := filepath.Join(t.TempDir(), name), []string{"build"}, "./cmd/"+name
+	switch name {
+	case "helm":
 		from = "helm.sh/helm/v4/cmd/helm"
+	case "ginkgo":
+		from = "github.com/onsi/ginkgo/v2/ginkgo"
+	case "e2e.test":
+		how, from = []string{"test", "-c"}, "./e2e"
 	}
-	build := exec.CommandContext(t.Context(), "go", "-C", "../tools", "build",
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, from)
+	build := exec.CommandContext(t.Context(), "go", append(append([]string{"-C", "../tools"}, how...),
+		"-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, from)...)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}

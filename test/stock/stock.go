@@ -118,7 +118,7 @@ func (c *ControlPlane) startAPI(ctx context.Context) (err error) {
 	c.API, err = Launch(c.Dir, "kube-apiserver", c.Binary, "kube-apiserver",
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports[1]),
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", // the API server refuses loopback addresses as endpoints
-		"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"),
+		"--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"), "--client-ca-file="+c.file("ca.crt"),
 		"--token-auth-file="+c.file("tokens.csv"),
 		"--etcd-servers="+local(c.ports[0]), "--etcd-cafile="+c.file("ca.crt"),
 		"--etcd-certfile="+c.file("server.crt"), "--etcd-keyfile="+c.file("server.key"),
@@ -171,6 +171,7 @@ func (c *ControlPlane) StartControllers() error {
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports[3]),
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--leader-elect=false", "--use-service-account-credentials", "--kube-api-qps=1000", "--kube-api-burst=2000",
+		"--cluster-signing-cert-file="+c.file("ca.crt"), "--cluster-signing-key-file="+c.file("ca.key"),
 		"--root-ca-file="+c.file("ca.crt"), "--service-account-private-key-file="+c.file("sa.key"))
 	return err
 }
