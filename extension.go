@@ -31,6 +31,10 @@ type (
 	ClusterName = cluster.Name
 	// A Group is an API group that registries of Kubernetes serve.
 	Group = native.Group
+	// An Offer is an API group with kinds that only APIBindings give to logical clusters.
+	Offer = native.Offer
+	// An OfferedKind is a kind of an Offer.
+	OfferedKind = serve.Offer
 	// A View serves requests below /services/, of one logical cluster or of many.
 	View = view.View
 	// A ViewRequest is a request for a View, parsed from its path.
@@ -49,6 +53,9 @@ type Extension struct {
 	// Groups are API groups that registries of Kubernetes serve, such as "apps". Every
 	// logical cluster has them.
 	Groups []Group
+	// Offers are API groups that registries of Kubernetes serve, such as "apps", only in the
+	// logical clusters that bind them: an APIExport names their kinds with storage.native.
+	Offers []Offer
 	// Kinds are custom resources that every logical cluster has.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
 	// Rules are evaluated after the built-in admission rules.
@@ -70,6 +77,7 @@ func (s *Server) extend(c *server.Config) {
 	var loops []func(*Server) ([]Loop, error)
 	for _, e := range s.Extensions {
 		c.Native = append(c.Native, e.Groups...)
+		c.Offers = append(c.Offers, e.Offers...)
 		c.Kinds = append(c.Kinds, e.Kinds...)
 		c.Rules = append(c.Rules, e.Rules...)
 		c.Authorizers = append(c.Authorizers, e.Authorizers...)

@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/build"
 	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/cli/kubectl"
+	"github.com/unforked/kcp/internal/workload"
 )
 
 const (
@@ -90,7 +91,7 @@ type options struct {
 }
 
 func start() *cobra.Command {
-	o := &options{gates: gates{}}
+	o := &options{gates: gates{}, server: kcp.Server{Extensions: []kcp.Extension{workload.Extension()}}}
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a server",

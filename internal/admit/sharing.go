@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,8 @@ type Sharing struct {
 	Usage func(cluster.Name) (objects, bytes int64)
 	// ConversionUsage is Usage for APIConversions.
 	ConversionUsage func(cluster.Name) (objects, bytes int64)
+	// Offered says why an export cannot have a native resource, nil if it can.
+	Offered func(schema.GroupResource) error
 	// Schema returns an APIResourceSchema, nil if there is none.
 	Schema func(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error)
 	// PathOf returns the canonical path of a cluster.
@@ -193,6 +196,12 @@ func (s Sharing) export(_ context.Context, r Request) error {
 		e = old.ToV1alpha2()
 	}
 	for i, x := range e.Spec.Resources {
+		if x.Storage.Native != nil {
+			if err := s.Offered(schema.GroupResource{Group: x.Group, Resource: x.Name}); err != nil && !kept(r, x) {
+				return r.Forbid(fmt.Errorf("spec.resources[%d].storage.native: %w", i, err))
+			}
+			continue
+		}
 		name, err := apisv1alpha1.ParseSchemaName(x.Schema)
 		if err != nil || name.Resource != x.Name || name.Group != x.Group {
 			return r.Forbid(fmt.Errorf("spec.resources[%d].schema must end in .%s", i, apisv1alpha1.SchemaName{
@@ -206,6 +215,18 @@ func (s Sharing) export(_ context.Context, r Request) error {
 		}
 	}
 	return s.asks(r, e.Spec.PermissionClaims)
+}
+
+// kept reports whether an update keeps a native resource that the export has already: the server may
+// have offered more before.
+func kept(r Request, x apisv1alpha2.ResourceSchema) bool {
+	if r.GetOldObject() == nil {
+		return false
+	}
+	old, err := values.Typed[apisv1alpha2.APIExport](r.GetOldObject())
+	return err == nil && slices.ContainsFunc(old.Spec.Resources, func(o apisv1alpha2.ResourceSchema) bool {
+		return o.Group == x.Group && o.Name == x.Name && o.Storage.Native != nil
+	})
 }
 
 func (s Sharing) binding(ctx context.Context, r Request) error {

@@ -8,6 +8,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -24,6 +25,9 @@ func (b *Bindings) BoundSchemas(c cluster.Name) []BoundSchema {
 	var all []BoundSchema
 	for _, r := range b.clusters[c] {
 		for _, bound := range r.Bound {
+			if serve.IsNativeSchema(bound.UID) {
+				continue
+			}
 			all = append(all, BoundSchema{r.Export.Cluster, bound.Schema, bound.UID})
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
@@ -131,6 +132,9 @@ func (a *APIs) ready(name ExportName) *readyExport {
 func (a *APIs) current(name ExportName, consumer cluster.Name, e *Export, of func(keys.Resource) string) bool {
 	return !slices.ContainsFunc(e.Resources, func(r Exported) bool {
 		uid := a.schemas.get(name.Cluster, a.assigned(name, consumer, r).Schema)
+		if r.Native {
+			_, uid = serve.NativeSchema(r.GroupResource)
+		}
 		_, defined := a.definitions.Bound(uid, false)
 		return uid == "" || !defined || uid != of(keys.CustomResource(r.GroupResource, e.Identity))
 	})

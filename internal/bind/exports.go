@@ -41,6 +41,8 @@ type Exported struct {
 	Schema string
 	// Virtual is set if the objects are not stored in the clusters of consumers.
 	Virtual *Virtual
+	// Native is true for a kind of the server, which has no schema.
+	Native bool
 }
 
 func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
@@ -52,7 +54,7 @@ func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 		out.Secret = types.NamespacedName{Namespace: i.SecretRef.Namespace, Name: i.SecretRef.Name}
 	}
 	for _, r := range e.Spec.Resources {
-		out.Resources = append(out.Resources, Exported{schema.GroupResource{Group: r.Group, Resource: r.Name}, r.Schema, virtualOf(r.Storage.Virtual)})
+		out.Resources = append(out.Resources, Exported{schema.GroupResource{Group: r.Group, Resource: r.Name}, r.Schema, virtualOf(r.Storage.Virtual), r.Storage.Native != nil})
 	}
 	return out, nil
 }

@@ -76,7 +76,7 @@ func (a *APIs) rollout(e ExportName) *Rollout {
 // assigned returns the schema with which a consumer has a resource of an export.
 func (a *APIs) assigned(e ExportName, c cluster.Name, r Exported) Exported {
 	rollout := a.rollout(e)
-	if rollout == nil {
+	if rollout == nil || r.Native {
 		return r
 	}
 	for _, s := range slices.Backward(rollout.Stages) {
@@ -92,10 +92,10 @@ func (a *APIs) assigned(e ExportName, c cluster.Name, r Exported) Exported {
 // first.
 func (a *APIs) everySchema(e ExportName, r Exported) []Exported {
 	var all []Exported
-	if rollout := a.rollout(e); rollout != nil {
+	if rollout := a.rollout(e); rollout != nil && !r.Native {
 		for _, s := range slices.Backward(rollout.Stages) {
 			if name := s.Schemas[r.GroupResource]; name != "" {
-				all = append(all, Exported{r.GroupResource, name, r.Virtual})
+				all = append(all, Exported{GroupResource: r.GroupResource, Schema: name, Virtual: r.Virtual})
 			}
 		}
 	}

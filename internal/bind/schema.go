@@ -38,23 +38,22 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 	taken := &takenError{}
 	groups := sets.New[string]()
 	for _, r := range e.Resources {
-		r = s.assigned(name, s.cluster, r)
-		now, err := s.define(ctx, name.Cluster, r)
+		now, err := s.wanted(ctx, name, r)
 		if err != nil {
 			return nil, err
 		}
-		s.relyOn(string(now.UID))
 		if !groups.Has(r.Group) {
 			groups.Insert(r.Group)
 			if err := s.reserve(ctx, r.Group); err != nil {
 				return nil, err
 			}
 		}
-		if why := s.conflict(keys.CustomResource(r.GroupResource, e.Identity), now.Spec); why != "" {
+		if why := s.conflict(keys.CustomResource(r.GroupResource, e.Identity), now.names); why != "" {
 			taken.conflicts = append(taken.conflicts, why)
 			continue
 		}
-		b, err := boundTo(r, now, e.Identity, before)
+		now.IdentityHash = e.Identity
+		b, err := now.boundTo(before)
 		if err != nil {
 			return nil, err
 		}
@@ -71,20 +70,47 @@ func (s *settling) bound(ctx context.Context, name ExportName, e *Export) ([]api
 	return all, nil
 }
 
-// boundTo returns what a binding has of a resource of an export. before is what it had.
-func boundTo(r Exported, s *apisv1alpha1.APIResourceSchema, identity string, before []apisv1alpha2.BoundResource) (apisv1alpha2.BoundResource, error) {
-	b := apisv1alpha2.BoundResource{
-		Group: r.Group, Resource: r.Resource,
-		Schema: apisv1alpha2.BoundSchema{Name: s.Name, UID: string(s.UID), IdentityHash: identity},
+// A wanted is a resource of an export that a binding shall give to its cluster.
+type wanted struct {
+	Exported
+	apisv1alpha2.BoundSchema
+	names   apiextensionsv1.CustomResourceDefinitionNames
+	version string // of the storage
+}
+
+// wanted returns what the binding shall have of a resource of an export. It makes the definition of
+// a new schema, and adds the condition that the definition still exists.
+func (s *settling) wanted(ctx context.Context, e ExportName, r Exported) (*wanted, error) {
+	if r.Native {
+		content, err := s.content(ctx, e.Cluster, r)
+		if err != nil {
+			return nil, err
+		}
+		w := &wanted{Exported: r, names: content.Definition.Status.AcceptedNames, version: content.StorageVersion()}
+		w.Name, w.UID = serve.NativeSchema(r.GroupResource)
+		return w, nil
 	}
+	r = s.assigned(e, s.cluster, r)
+	now, err := s.define(ctx, e.Cluster, r)
+	if err != nil {
+		return nil, err
+	}
+	s.relyOn(string(now.UID))
+	return &wanted{Exported: r, BoundSchema: apisv1alpha2.BoundSchema{Name: now.Name, UID: string(now.UID)}, names: now.Spec.Names, version: storageVersion(now)}, nil
+}
+
+// boundTo returns what a binding has of a resource of an export. before is what it had.
+func (w *wanted) boundTo(before []apisv1alpha2.BoundResource) (apisv1alpha2.BoundResource, error) {
+	r := w.Exported
+	b := apisv1alpha2.BoundResource{Group: r.Group, Resource: r.Resource, Schema: w.BoundSchema}
 	if r.Virtual == nil {
-		b.StorageVersions = []string{storageVersion(s)}
+		b.StorageVersions = []string{w.version}
 	}
 	i := slices.IndexFunc(before, func(b apisv1alpha2.BoundResource) bool { return b.Group == r.Group && b.Resource == r.Resource })
 	if i < 0 {
 		return b, nil
 	}
-	if len(before[i].StorageVersions) > 0 != (r.Virtual == nil) {
+	if len(before[i].StorageVersions) > 0 != (r.Virtual == nil) || serve.IsNativeSchema(before[i].Schema.UID) != r.Native {
 		return b, &invalidSchemaError{fmt.Sprintf("the APIExport has another storage for %s than when it was bound; delete this APIBinding and create it again", r.GroupResource)}
 	}
 	for _, v := range before[i].StorageVersions { // objects may still be stored in them
@@ -131,7 +157,7 @@ func (s *settling) relyOn(uid string) {
 }
 
 // conflict returns why the cluster cannot have a resource through the binding, "" if it can.
-func (s *settling) conflict(r keys.Resource, spec apisv1alpha1.APIResourceSchemaSpec) string {
+func (s *settling) conflict(r keys.Resource, names apiextensionsv1.CustomResourceDefinitionNames) string {
 	gr, has := r.GroupResource(), func(b Bound) bool { return b.Resource() == r }
 	for _, name := range []string{s.binding.Name, s.from} {
 		if b := s.Bindings.Get(s.cluster, name); b != nil && slices.ContainsFunc(b.Bound, has) {
@@ -144,16 +170,16 @@ func (s *settling) conflict(r keys.Resource, spec apisv1alpha1.APIResourceSchema
 	if tenancy.IsGiven(gr) {
 		return "" // the binding gives the cluster what it has
 	}
-	if why := s.definitions.NameConflict(s.cluster, spec.Group, spec.Names); why != "" {
-		return fmt.Sprintf("%s: %s%s", gr, why, s.holders(spec))
+	if why := s.definitions.NameConflict(s.cluster, r.Group, names); why != "" {
+		return fmt.Sprintf("%s: %s%s", gr, why, s.holders(r.Group, names))
 	}
 	return ""
 }
 
 // holders names the definitions of the cluster that have names of a schema, as the end of a
 // sentence.
-func (s *settling) holders(spec apisv1alpha1.APIResourceSchemaSpec) string {
-	all := s.definitions.Holders(s.cluster, spec.Group, spec.Names)
+func (s *settling) holders(group string, names apiextensionsv1.CustomResourceDefinitionNames) string {
+	all := s.definitions.Holders(s.cluster, group, names)
 	if len(all) == 0 {
 		return ""
 	}
@@ -188,6 +214,13 @@ func (a *APIs) Shape(ctx context.Context, name ExportName, e *Export) (*serve.Sh
 // content returns the content of a resource of an export. It makes the definition of its schema,
 // unless it exists.
 func (a *APIs) content(ctx context.Context, c cluster.Name, r Exported) (*serve.Content, error) {
+	if r.Native {
+		content, found := a.definitions.Offers.Find(r.GroupResource)
+		if !found {
+			return nil, &invalidSchemaError{a.definitions.Offers.Refuse(r.GroupResource).Error()}
+		}
+		return content, nil
+	}
 	if content, found := a.definitions.Bound(a.schemas.get(c, r.Schema), false); found {
 		return content, nil
 	}

@@ -6,8 +6,10 @@ import (
 	"sync"
 	"unique"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -127,11 +129,17 @@ func schemaOf(e feed.Event) (schemaRow, error) {
 	return schemaRow{in.Metadata.UID, unique.Make(strings.Join(served, ",")).Value()}, nil
 }
 
-// Versions returns the served versions of a schema.
-func (a *APIs) Versions(c cluster.Name, schema string) []string {
+// Versions returns the served versions of a resource of an export in cluster c.
+func (a *APIs) Versions(c cluster.Name, r apisv1alpha2.ResourceSchema) []string {
+	if r.Storage.Native != nil {
+		if content, ok := a.definitions.Offers.Find(schema.GroupResource{Group: r.Group, Resource: r.Name}); ok {
+			return content.Versions()
+		}
+		return nil
+	}
 	a.schemas.mu.RLock()
 	defer a.schemas.mu.RUnlock()
-	all := a.schemas.byKey[SchemaResource().Key(c, "", schema)].versions
+	all := a.schemas.byKey[SchemaResource().Key(c, "", r.Schema)].versions
 	if all == "" {
 		return nil
 	}

@@ -217,7 +217,7 @@ func (s *server) exportProblems(ctx context.Context, path cluster.Path, e *apis.
 		known[o.GetName()] = true
 	}
 	for _, r := range e.Spec.Resources {
-		if !known[r.Schema] {
+		if !known[r.Schema] && r.Storage.Native == nil {
 			all = append(all, fmt.Sprintf("The APIResourceSchema %s does not exist.\nWhat to do: create it, or name another one in spec.resources; kubectl kcp crd snapshot makes one of a CustomResourceDefinition", r.Schema))
 		}
 	}

@@ -65,21 +65,26 @@ const (
 // uncached are the resources without a watch cache. Their objects expire with etcd leases.
 var uncached = []schema.GroupResource{{Resource: "events"}}
 
-// storage returns the storage of built-in kinds. It encodes them in upstream's storage versions
-// for the effective version.
-func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *watchcache.Getter {
+// encodings returns how kinds of Kubernetes are stored: in upstream's storage versions for the
+// effective version.
+func encodings(version basecompatibility.EffectiveVersion, mediaType string) *serverstorage.DefaultStorageFactory {
 	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, version)
 	for _, override := range factory.ResourceEncodingOverrides {
 		encoding.SetResourceEncoding(override.GroupResource(), override.GroupVersion(), schema.GroupVersion{Group: override.Group, Version: runtime.APIVersionInternal})
 	}
 	config := *storagebackend.NewDefaultConfig("/", nil)
-	encodings := serverstorage.NewDefaultStorageFactory(config, protobufMediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
+	return serverstorage.NewDefaultStorageFactory(config, mediaType, legacyscheme.Codecs, encoding, serverstorage.NewResourceConfig(), nil)
+}
+
+// storage returns the storage of built-in kinds.
+func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *watchcache.Getter {
+	native := encodings(version, protobufMediaType)
 	return c.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 		if gr.Group == apiextensions.GroupName { // it has its own scheme
 			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 		}
-		return encodings.NewConfig(gr, example)
+		return native.NewConfig(gr, example)
 	}, uncached...).Share(share)
 }
 
@@ -269,13 +274,18 @@ func (s Groups) install(g Group, from generic.RESTOptionsGetter, in *Installed) 
 	if err != nil {
 		return nil, err
 	}
-	info.PrioritizedVersions = slices.DeleteFunc(slices.Clone(info.PrioritizedVersions), func(gv schema.GroupVersion) bool {
-		return len(info.VersionedResourcesStorageMap[gv.Version]) == 0
-	})
+	withoutEmpty(&info)
 	kinds, err := kindsOf(&info)
 	if err != nil {
 		return nil, err
 	}
 	in.Kinds = append(in.Kinds, kinds...)
 	return &info, s.reserve(&info, in.Own)
+}
+
+// withoutEmpty removes the versions without resources.
+func withoutEmpty(info *genericapiserver.APIGroupInfo) {
+	info.PrioritizedVersions = slices.DeleteFunc(slices.Clone(info.PrioritizedVersions), func(gv schema.GroupVersion) bool {
+		return len(info.VersionedResourcesStorageMap[gv.Version]) == 0
+	})
 }

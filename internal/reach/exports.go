@@ -166,7 +166,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 		out.Description = strings.ToValidUTF8(out.Description[:maxDescription], "")
 	}
 	for _, r := range e.Spec.Resources[:min(len(e.Spec.Resources), maxListed)] {
-		out.Resources = append(out.Resources, apisv1alpha2.BindableResource{Group: r.Group, Resource: r.Name, Versions: q.APIs.Versions(o.name, r.Schema)})
+		out.Resources = append(out.Resources, apisv1alpha2.BindableResource{Group: r.Group, Resource: r.Name, Versions: q.APIs.Versions(o.name, r)})
 	}
 	for _, c := range e.Spec.PermissionClaims[:min(len(e.Spec.PermissionClaims), maxListed)] {
 		out.PermissionClaims = append(out.PermissionClaims, schema.GroupResource{Group: c.Group, Resource: c.Resource}.String())

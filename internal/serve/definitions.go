@@ -32,7 +32,10 @@ func CustomResourceDefinitions() keys.Resource {
 type Definitions struct {
 	store    *store.Store
 	resolver *Resolver
-	native   map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
+	// Offers are the native kinds that bindings can give to clusters. Set it before the change feed
+	// starts.
+	Offers *Offers
+	native map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
 
 	readings *interned[Hash, reading]
 	contents *interned[Hash, Content]
@@ -67,6 +70,7 @@ type reading struct {
 func NewDefinitions(s *store.Store, r *Resolver) *Definitions {
 	d := &Definitions{
 		store: s, resolver: r, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
+		Offers:   NewOffers(nil, nil),
 		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), sharing: newSharing(),
 		clusters: map[cluster.Name]rows{},
 	}
@@ -119,14 +123,19 @@ func (r row) serves(gr schema.GroupResource) bool {
 // Bound returns the content of the bound schema with a UID. ending is for a binding that is
 // being deleted.
 func (d *Definitions) Bound(uid string, ending bool) (*Content, bool) {
-	r, ok := d.row(cluster.BoundDefinitions, uid)
+	var bound *Content
+	if IsNativeSchema(uid) {
+		bound, _ = d.Offers.Find(ResourceOfName(strings.TrimPrefix(uid, nativeSchema+":")))
+	} else if r, ok := d.row(cluster.BoundDefinitions, uid); ok {
+		bound = r.content
+	}
 	switch {
-	case !ok || r.content == nil:
+	case bound == nil:
 		return nil, false
 	case !ending:
-		return r.content, true
+		return bound, true
 	}
-	c, err := r.content.terminating()
+	c, err := bound.terminating()
 	if err != nil {
 		return nil, false // never happens: the content was decoded before
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kube-openapi/pkg/common"
 )
 
 // Cache limits, in entries. Discovery and hashes of a shape take a few KB. An OpenAPI v3
@@ -45,6 +46,10 @@ const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 type Discovery struct {
 	// Subresources are in discovery with their resources. Set it before the first request.
 	Subresources Subresources
+	// OpenAPIV2 and OpenAPIV3 configure the documents of offered kinds. Set them before the first
+	// request.
+	OpenAPIV2 *common.Config
+	OpenAPIV3 *common.OpenAPIV3Config
 
 	base    *genericapiserver.GenericAPIServer
 	shapeOf func(context.Context) *Shape

@@ -62,6 +62,14 @@ func contentsByVersion(s *Shape, natives []apidiscoveryv2.APIGroupDiscovery) map
 func resourcesOf(gv schema.GroupVersion, contents []*Content) (resources, error) {
 	var out resources
 	for _, c := range contents {
+		if c.offers != nil {
+			one, err := c.offers.describe(gv, c)
+			if err != nil {
+				return out, err
+			}
+			out = out.and(one)
+			continue
+		}
 		crd := c.Definition
 		sub, err := apihelpers.GetSubresourcesForVersion(crd, gv.Version)
 		if err != nil {

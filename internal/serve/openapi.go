@@ -205,7 +205,16 @@ func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 		}
 		specs = append(specs, &native)
 	}
-	for _, c := range p.contents {
+	customs, offers := offered(p.contents)
+	for o, contents := range offers {
+		if err := o.addTo(&native, p.gv, contents, d.OpenAPIV3); err != nil {
+			return nil, fmt.Errorf("build OpenAPI of %s: %w", p.gv, err)
+		}
+	}
+	if len(specs) == 0 && len(offers) > 0 {
+		specs = append(specs, &native)
+	}
+	for _, c := range customs {
 		whole, err := c.Whole()
 		var s *spec3.OpenAPI
 		if err == nil {
@@ -224,7 +233,7 @@ func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build OpenAPI of %s: %w", p.gv, err)
 	}
-	if p.shared { // keep the fields that merging drops, such as security schemes
+	if p.shared || len(offers) > 0 { // keep the fields that merging drops, such as security schemes
 		whole, components := native, *native.Components
 		components.Schemas = merged.Components.Schemas
 		whole.Paths, whole.Components = merged.Paths, &components
@@ -261,8 +270,15 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 		return strings.Compare(a.String(), b.String())
 	})
 	var specs []*spec.Swagger
+	static := ownExtensions(d.base.StaticOpenAPISpec)
 	for _, gv := range versions {
-		for _, c := range byVersion[gv] {
+		customs, offers := offered(byVersion[gv])
+		for o, contents := range offers {
+			if err := o.addToV2(static, gv, contents, d.OpenAPIV2); err != nil {
+				return nil, fmt.Errorf("build OpenAPI version 2 of %s: %w", gv, err)
+			}
+		}
+		for _, c := range customs {
 			whole, err := c.Whole()
 			var swagger *spec.Swagger
 			if err == nil {
@@ -281,7 +297,7 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 			specs = append(specs, swagger)
 		}
 	}
-	merged, err := builder.MergeSpecs(ownExtensions(d.base.StaticOpenAPISpec), specs...)
+	merged, err := builder.MergeSpecs(static, specs...)
 	if err != nil {
 		return nil, fmt.Errorf("merge OpenAPI version 2: %w", err)
 	}
@@ -290,12 +306,15 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 	return getOrHead(registered.Handler), nil
 }
 
-// ownExtensions returns a copy of static whose extensions may be changed. Merging adds
+// ownExtensions returns a copy of static whose paths, definitions and extensions may be changed. Merging adds
 // the kinds of custom resources to shared schemas in place, which must not affect other
 // shapes.
 func ownExtensions(static *spec.Swagger) *spec.Swagger {
 	out := *static
 	out.Definitions = maps.Clone(static.Definitions)
+	paths := *static.Paths
+	paths.Paths = maps.Clone(paths.Paths)
+	out.Paths = &paths
 	for name, definition := range out.Definitions {
 		if _, found := definition.Extensions[groupVersionKinds]; found {
 			definition.Extensions = maps.Clone(definition.Extensions)

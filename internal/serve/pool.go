@@ -195,7 +195,8 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 	info, _ := request.RequestInfoFrom(req.Context())
 	gv.Version = info.APIVersion
 	kind := gv.WithKind(s.Content.Definition.Status.AcceptedNames.Kind)
-	if undecodable(req) && !isWellKnown(kind) {
+	translated := !s.Content.Native() && isWellKnown(kind)
+	if undecodable(req) && !s.Content.Native() && !translated {
 		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
@@ -214,7 +215,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 	}
 	defer func() { WhenServed(req.Context(), done) }()
 	defer upstream.ForgetPatterns(maxKept)
-	if isWellKnown(kind) {
+	if translated {
 		h = wellKnown{h, kind, p.config.MaxBody}
 	}
 	if info.Verb == "watch" {
@@ -229,6 +230,10 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 // handler returns the handler of a content for the cluster of ctx. The caller must call
 // done when the request has ended.
 func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done func(), err error) {
+	if c.offers != nil {
+		h, err = c.offers.handler(c)
+		return h, func() {}, err
+	}
 	key := handlerKey{content: c.Hash}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	if convert := p.config.Converters[c.GroupResource()]; convert != nil {

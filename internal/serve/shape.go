@@ -36,6 +36,7 @@ type Content struct {
 	text       []byte // JSON of a contentText
 	rules      *Rules // that convert its objects, nil for none
 	storage    Storage
+	offers     *Offers  // whose registries serve it, nil for a custom resource
 	stored     *Content // the content with [Stored], nil if it is this one
 }
 
@@ -96,7 +97,11 @@ func (c *Content) terminating() (*Content, error) {
 		return nil, err
 	}
 	whole.Status.Conditions = since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating)
-	return NewContent(whole)
+	ending, err := NewContent(whole)
+	if err == nil && c.offers != nil {
+		ending = ending.offeredBy(c.offers)
+	}
+	return ending, err
 }
 
 // since returns conditions that are true since t.

@@ -87,7 +87,8 @@ func (s *Server) admission() admit.Rules {
 // sharing returns the rules for the kinds with which APIs are shared.
 func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 	return admit.Sharing{
-		Check: serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		Offered: func(gr schema.GroupResource) error { return s.definitions.Offers.Refuse(gr) },
+		Check:   serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
 		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
 		Locate: func(ctx context.Context, path string) (cluster.Name, bool) {
 			at, ok := s.apis.Locate(ctx, "", path, "")

@@ -21,13 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/filters"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/klog/v2"
@@ -105,6 +103,8 @@ type Config struct {
 	Groups []string
 	// Native are further API groups with registries of Kubernetes.
 	Native []native.Group
+	// Offers are API groups with registries of Kubernetes that clusters have only through bindings.
+	Offers []native.Offer
 	// Kinds are custom resources that every cluster serves.
 	Kinds []*apiextensionsv1.CustomResourceDefinition
 	// EgressAllow and EgressDeny are the address ranges that the server may, and may not,
@@ -301,21 +301,13 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err := s.config.apply(ctx, cfg); err != nil {
 		return err
 	}
-	// Unknown paths get the 404 of kube-apiserver instead of a list of paths.
-	nowhere := notfoundhandler.New(legacyscheme.Codecs, filters.NoMuxAndDiscoveryIncompleteKey)
-	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(nowhere)); err != nil {
+	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(notFound())); err != nil {
 		return err
 	}
 	if err := errors.Join(s.installDiscoveryOfIssuer(), s.generic.AddPostStartHook("kcp-start-controllers", s.awaitLoops)); err != nil {
 		return err
 	}
-	s.natives, err = native.Groups{
-		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
-		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
-		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
-		Kind: s.kind, Settle: func(ctx context.Context) { _ = s.store.Feed().CatchUp(ctx) }, // what is late is in force soon
-	}.Install(s.generic)
-	if err != nil {
+	if err := s.installGroups(cfg, effective); err != nil {
 		return err
 	}
 	s.dialer = s.newDialer()
@@ -337,6 +329,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
+	s.discovery.OpenAPIV2, s.discovery.OpenAPIV3 = cfg.OpenAPIConfig, cfg.OpenAPIV3Config
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
 	s.front = s.discovery.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
 	return nil

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/unforked/kcp/internal/store"
 )
@@ -25,7 +25,7 @@ type Caches struct {
 	direct   *kubernetes.Client        // for requests that no cache serves
 	deleters int                       // of a request that deletes a collection
 	limits   limits
-	decoded  *memo[*unstructured.Unstructured]
+	decoded  *memo[runtime.Object]
 	encoded  *memo[reading]
 
 	customs   *customCaches
@@ -58,7 +58,7 @@ func New(ctx context.Context, s *store.Store, o Options) (*Caches, error) {
 		direct:   s.Client(),
 		deleters: max(1, o.DeleteCollectionWorkers),
 		limits:   defaultLimits(),
-		decoded:  newMemo[*unstructured.Unstructured](decodedSize),
+		decoded:  newMemo[runtime.Object](decodedSize),
 		encoded:  newMemo[reading](encodedSize),
 		feeds:    map[*feeding]struct{}{},
 		clock:    newSkipClock(),

@@ -136,41 +136,42 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 		if err := c.reader(ctx).GetList(ctx, key, o, list); err != nil {
 			return err
 		}
-		if into, ok := list.(*unstructured.UnstructuredList); ok {
-			var err error
-			into.Items, err = scoped(ctx, c.caches.store, into.GetResourceVersion(), into.Items, func(u *unstructured.Unstructured) cluster.Name { return cluster.Of(u) })
+		into, err := itemsOf(list)
+		if err != nil {
 			return err
 		}
-		return nil
+		return into.scope(ctx, c.caches.store)
 	}
-	into, ok := list.(*unstructured.UnstructuredList)
-	if !ok {
-		return fmt.Errorf("list of custom resources into a %T", list)
+	into, err := itemsOf(list)
+	if err != nil {
+		return err
 	}
 	var raws rawList
 	if err := c.raws(ctx, key, o, &raws); err != nil {
 		return err
 	}
-	into.Items = make([]unstructured.Unstructured, 0, len(raws.Items))
-	if err := each(ctx, &raws, c.weighed(ctx), func(u *unstructured.Unstructured) { into.Items = append(into.Items, *u) }); err != nil {
+	into.reserve(len(raws.Items))
+	if err := each(ctx, &raws, c.weighed(ctx), into.add); err != nil {
 		return err
 	}
-	raws.copyMeta(into)
+	raws.copyMeta(into.meta)
 	return nil
 }
 
 // weighed returns a decoder that counts the memory of objects, which are kept until the
 // request ends.
-func (c *custom) weighed(ctx context.Context) func(*raw) (*unstructured.Unstructured, error) {
+func (c *custom) weighed(ctx context.Context) func(*raw) (runtime.Object, error) {
 	if c.metadataOnly {
 		return c.decode
 	}
-	return func(r *raw) (*unstructured.Unstructured, error) {
-		u, err := c.decode(r)
-		if err == nil {
+	return func(r *raw) (runtime.Object, error) {
+		o, err := c.decode(r)
+		if u, ok := o.(*unstructured.Unstructured); ok && err == nil {
 			err = fair.Grow(ctx, weigh(u.Object))
+		} else if err == nil {
+			err = fair.Grow(ctx, objectWeight+typedTimes*int64(len(r.framed)))
 		}
-		return u, err
+		return o, err
 	}
 }
 
@@ -189,41 +190,53 @@ func each[V any](ctx context.Context, l *rawList, of func(*raw) (V, error), take
 	return nil
 }
 
-// decode returns an object as its schema decodes it. It is shared.
-func (c *custom) decode(r *raw) (*unstructured.Unstructured, error) {
+// decode returns an object as its schema decodes it. It is shared, unless it is of a native kind:
+// registries change the objects that they read.
+func (c *custom) decode(r *raw) (runtime.Object, error) {
 	if r.shared != nil {
 		return r.shared.decoded(c, r)
 	}
 	return c.decodeAlone(r)
 }
 
-func (c *custom) decodeAlone(r *raw) (*unstructured.Unstructured, error) {
+func (c *custom) decodeAlone(r *raw) (runtime.Object, error) {
 	if c.metadataOnly {
 		return c.decodeMetadata(r)
 	}
 	kept := c.caches.decoded
 	key := kept.key(c, r.ResourceVersion, r.framed)
-	if u, ok := kept.find(key, r.framed); ok {
-		return u, nil
+	if o, ok := kept.find(key, r.framed); ok {
+		return c.own(o), nil
 	}
-	u, err := c.decoded(r)
+	o, err := c.decoded(r)
 	if err == nil && c.keeps(r.framed) {
-		kept.put(key, r.framed, u, len(r.framed))
+		kept.put(key, r.framed, o, len(r.framed))
 	}
-	return u, err
+	if err != nil {
+		return nil, err
+	}
+	return c.own(o), nil
 }
 
-func (c *custom) decoded(r *raw) (*unstructured.Unstructured, error) {
+// own returns a copy of an object of a native kind, and other objects as they are.
+func (c *custom) own(o runtime.Object) runtime.Object {
+	if _, ok := o.(*unstructured.Unstructured); ok {
+		return o
+	}
+	return o.DeepCopyObject()
+}
+
+func (c *custom) decoded(r *raw) (runtime.Object, error) {
 	o, err := runtime.Decode(c.cfg.Codec, r.framed)
 	if err != nil {
 		return nil, err
 	}
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return nil, fmt.Errorf("custom resource %s/%s decodes to a %T", r.Namespace, r.Name, o)
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return nil, err
 	}
-	u.SetResourceVersion(r.ResourceVersion)
-	return u, nil
+	accessor.SetResourceVersion(r.ResourceVersion)
+	return o, nil
 }
 
 // event decodes an event with this schema. In a watch of all clusters, an object that
@@ -266,7 +279,7 @@ func (c *custom) named(t watch.EventType, r *raw) (watch.Event, bool) {
 }
 
 // decodeMetadata returns an object with the fields that all versions have.
-func (c *custom) decodeMetadata(r *raw) (*unstructured.Unstructured, error) {
+func (c *custom) decodeMetadata(r *raw) (runtime.Object, error) {
 	tail, value, err := values.CutFrame(r.framed)
 	if err != nil {
 		return nil, err

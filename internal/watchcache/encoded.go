@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -225,9 +226,13 @@ func (c *custom) encoded(r *raw) ([]byte, error) {
 	if c.metadataOnly {
 		decode = c.decodeMetadata
 	}
-	u, err := decode(r)
+	o, err := decode(r)
 	if err != nil {
 		return nil, err
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("%T is no custom resource", o)
 	}
 	text, err := json.Marshal(u.Object)
 	if err != nil {
@@ -243,6 +248,9 @@ func (c *custom) encoded(r *raw) ([]byte, error) {
 // unconverted returns the start of objects stored in the version of o: their fields are
 // sorted.
 func unconverted(o runtime.Object) []byte {
+	if _, ok := o.(*unstructured.Unstructured); !ok {
+		return nil // the conversions of native kinds never change
+	}
 	version, _ := o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
 	return []byte(`{"apiVersion":"` + version + `",`)
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,7 +48,7 @@ func (l *rawList) DeepCopyObject() runtime.Object {
 }
 
 // copyMeta copies the metadata of the list for clients.
-func (l *rawList) copyMeta(to *unstructured.UnstructuredList) {
+func (l *rawList) copyMeta(to metav1.ListInterface) {
 	to.SetResourceVersion(l.ResourceVersion)
 	to.SetContinue(l.Continue)
 	to.SetRemainingItemCount(l.RemainingItemCount)

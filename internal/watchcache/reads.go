@@ -5,6 +5,7 @@ import (
 	"weak"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/values"
@@ -71,11 +72,11 @@ type shared struct {
 
 type decoding struct {
 	mu sync.Mutex
-	u  weak.Pointer[unstructured.Unstructured]
+	u  weak.Pointer[unstructured.Unstructured] // of a custom resource; objects of native kinds are not shared
 }
 
 // decoded returns the object as a schema decodes it. It is shared.
-func (s *shared) decoded(c *custom, r *raw) (*unstructured.Unstructured, error) {
+func (s *shared) decoded(c *custom, r *raw) (runtime.Object, error) {
 	s.mu.Lock()
 	d := s.all[c]
 	if d == nil {
@@ -91,9 +92,9 @@ func (s *shared) decoded(c *custom, r *raw) (*unstructured.Unstructured, error) 
 	if u := d.u.Value(); u != nil {
 		return u, nil
 	}
-	u, err := c.decodeAlone(r)
-	if err == nil {
+	o, err := c.decodeAlone(r)
+	if u, ok := o.(*unstructured.Unstructured); ok && err == nil {
 		d.u = weak.Make(u)
 	}
-	return u, err
+	return o, err
 }

@@ -7,6 +7,8 @@ const (
 	objectWeight = 350
 	// manyTimes is the memory of an object per stored byte, if it is not weighed before.
 	manyTimes = 20
+	// typedTimes is the memory of an object of a native kind per stored byte.
+	typedTimes = 4
 )
 
 // weigh estimates the bytes of memory of a decoded value.

@@ -109,7 +109,7 @@ func resources() list[string, v1alpha2.ResourceSchema] {
 		downgrade: func(r v1alpha2.ResourceSchema, schema *string) bool {
 			*schema = r.Schema
 			name := splitSchemaName(r.Schema)
-			return r.Storage.CRD != nil && r.Storage.Virtual == nil && r.Name == name.Resource && r.Group == name.Group
+			return r.Storage.CRD != nil && r.Storage.Virtual == nil && r.Storage.Native == nil && r.Name == name.Resource && r.Group == name.Group
 		},
 	}
 }

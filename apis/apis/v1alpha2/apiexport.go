@@ -61,6 +61,8 @@ type APIExportSpec struct {
 }
 
 // ResourceSchema is an exported resource.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.storage) && has(self.storage.native) ? !has(self.schema) || size(self.schema) == 0 : has(self.schema)",message="schema must be set, unless storage.native is set: then the server has the schema"
 type ResourceSchema struct {
 	// name is the plural name of the resource, such as "widgets".
 	// +required
@@ -72,8 +74,9 @@ type ResourceSchema struct {
 	Group string `json:"group"`
 
 	// schema is the name of the APIResourceSchema that describes the resource, in the logical cluster of the export.
-	// +required
-	Schema string `json:"schema"`
+	// Required, unless storage.native is set.
+	// +optional
+	Schema string `json:"schema,omitempty"`
 
 	// storage says where the objects of the resource are stored.
 	// Defaults to the logical clusters that bind the export.
@@ -84,7 +87,7 @@ type ResourceSchema struct {
 
 // ResourceStorage says where the objects of an exported resource are stored.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.crd) != has(self.virtual)",message="exactly one of crd and virtual must be set"
+// +kubebuilder:validation:XValidation:rule="[has(self.crd), has(self.virtual), has(self.native)].filter(x, x).size() == 1",message="exactly one of crd, virtual and native must be set"
 type ResourceStorage struct {
 	// crd stores the objects in the logical clusters that bind the export, like custom resources.
 	// +optional
@@ -93,7 +96,16 @@ type ResourceStorage struct {
 	// virtual forwards requests for the objects to a virtual workspace.
 	// +optional
 	Virtual *VirtualStorage `json:"virtual,omitempty"`
+
+	// native serves a kind of Kubernetes that the server has compiled in, such as Deployment, in the logical clusters that bind the export.
+	// The server refuses resources that it does not offer, and lists those that it offers.
+	// +optional
+	Native *NativeStorage `json:"native,omitempty"`
 }
+
+// NativeStorage stores the objects of a kind of Kubernetes in the logical clusters that bind the export.
+// Their schema is that of the server.
+type NativeStorage struct{}
 
 // CRDStorage stores the objects of a resource like custom resources.
 type CRDStorage struct{}

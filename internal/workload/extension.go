@@ -1,0 +1,13 @@
+// Package workload runs what is applied to workspaces on physical clusters. It is an extension of
+// package kcp: nothing of the core knows it.
+package workload
+
+import (
+	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/kinds"
+)
+
+// Extension returns the extension of a server.
+func Extension() kcp.Extension {
+	return kcp.Extension{Offers: kinds.Offers()}
+}
