@@ -115,7 +115,7 @@ func TestExportRules(t *testing.T) {
 	resource := func(more string) string {
 		return `spec: {resources: [{name: widgets, group: example.org, schema: v1.widgets.example.org` + more + `}]}`
 	}
-	const storage = "exactly one of crd and virtual must be set"
+	const storage = "exactly one of crd, virtual and native must be set"
 	const virtual = `virtual: {identityHash: a, reference: {apiGroup: a, kind: b, name: c}}`
 	runAll(t, stored, newClaimChanges(`spec: {permissionClaims: [CLAIM]}`, ``)...)
 	runAll(t, stored,
@@ -124,9 +124,14 @@ func TestExportRules(t *testing.T) {
 		change{"storage elsewhere", ``, resource(`, storage: {` + virtual + `}`), nil},
 		change{"no storage", ``, resource(`, storage: {}`), []string{storage}},
 		change{"two storages", ``, resource(`, storage: {crd: {}, ` + virtual + `}`), []string{storage}},
+		change{"a kind of the server", ``, `spec: {resources: [{name: deployments, group: apps, storage: {native: {}}}]}`, nil},
+		change{"a kind of the server with an empty schema", ``, `spec: {resources: [{name: deployments, group: apps, schema: "", storage: {native: {}}}]}`, nil},
+		change{"a kind of the server with a schema", ``, resource(`, storage: {native: {}}`), []string{"schema must be set, unless storage.native is set"}},
+		change{"three storages", ``, resource(`, storage: {crd: {}, native: {}, ` + virtual + `}`), []string{storage}},
+		change{"a kind of the server elsewhere", ``, resource(`, storage: {native: {}, ` + virtual + `}`), []string{storage}},
 		change{"storage without anything", ``, resource(`, storage: {virtual: {}}`), []string{"identityHash: Required", "reference: Required"}},
 		change{"an empty reference", ``, resource(`, storage: {virtual: {identityHash: a, reference: {}}}`), []string{"kind: Required", "name: Required"}},
-		change{"a resource without anything", ``, `spec: {resources: [{}]}`, []string{"name: Required", "group: Required", "schema: Required"}},
+		change{"a resource without anything", ``, `spec: {resources: [{}]}`, []string{"name: Required", "group: Required", "schema must be set"}},
 		change{"one resource twice", ``, `spec: {resources: [{name: a, group: b, schema: c}, {name: a, group: b, schema: d}]}`, []string{"resources[1]: Duplicate"}},
 		change{"one name in two groups", ``, `spec: {resources: [{name: a, group: b, schema: c}, {name: a, group: c, schema: d}]}`, nil},
 		change{"one claim twice", ``, `spec: {permissionClaims: [{resource: secrets, verbs: [get]}, {resource: secrets, identityHash: a, verbs: [get]}]}`, []string{"permissionClaims[1]: Duplicate"}},

@@ -87,7 +87,7 @@ type ResourceSchema struct {
 
 // ResourceStorage says where the objects of an exported resource are stored.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.crd), has(self.virtual), has(self.native)].filter(x, x).size() == 1",message="exactly one of crd, virtual and native must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.crd) ? !has(self.virtual) && !has(self.native) : has(self.virtual) != has(self.native)",message="exactly one of crd, virtual and native must be set"
 type ResourceStorage struct {
 	// crd stores the objects in the logical clusters that bind the export, like custom resources.
 	// +optional

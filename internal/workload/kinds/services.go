@@ -5,9 +5,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	apiservice "k8s.io/kubernetes/pkg/api/service"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
@@ -94,8 +96,40 @@ func (s creating) PrepareForCreate(ctx context.Context, o runtime.Object) {
 	}
 }
 
-// updating is upstream's strategy with the same addition.
+// Validate implements [rest.RESTCreateStrategy].
+func (s creating) Validate(ctx context.Context, o runtime.Object) field.ErrorList {
+	return s.RESTCreateStrategy.Validate(ctx, withPort(o, unallocated))
+}
+
+// unallocated stands for the port of health checks in validation, which requires one.
+const unallocated = 1
+
+// withPort returns a Service with a port of health checks, if it needs one and has none.
+func withPort(o runtime.Object, port int32) runtime.Object {
+	s, ok := o.(*core.Service)
+	if !ok || s.Spec.HealthCheckNodePort != 0 || !apiservice.NeedsHealthCheck(s) {
+		return o
+	}
+	out := *s
+	out.Spec.HealthCheckNodePort = port
+	return &out
+}
+
+// portOf returns the port of health checks of a Service, [unallocated] if it has none.
+func portOf(o runtime.Object) int32 {
+	if s, ok := o.(*core.Service); ok && s.Spec.HealthCheckNodePort != 0 {
+		return s.Spec.HealthCheckNodePort
+	}
+	return unallocated
+}
+
+// updating is upstream's strategy with the same additions.
 type updating struct{ rest.RESTUpdateStrategy }
+
+// ValidateUpdate implements [rest.RESTUpdateStrategy].
+func (s updating) ValidateUpdate(ctx context.Context, o, old runtime.Object) field.ErrorList {
+	return s.RESTUpdateStrategy.ValidateUpdate(ctx, withPort(o, portOf(old)), withPort(old, portOf(o)))
+}
 
 // PrepareForUpdate implements [rest.RESTUpdateStrategy].
 func (s updating) PrepareForUpdate(ctx context.Context, o, old runtime.Object) {
