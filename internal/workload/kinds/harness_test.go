@@ -3,7 +3,9 @@ package kinds_test
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,7 @@ import (
 )
 
 var (
-	universe = kcptest.Universe{Server: &kcp.Server{NoSync: true, Extensions: []kcp.Extension{{Offers: kinds.Offers()}}}}
+	universe = kcptest.Universe{Server: &kcp.Server{NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Extensions: []kcp.Extension{{Offers: kinds.Offers()}}}}
 	without  = kcptest.Universe{Server: &kcp.Server{NoSync: true}} // the extension
 
 	exports  = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apiexports"}
@@ -149,4 +151,9 @@ func eventually(t *testing.T, check func() error) {
 func text(v any) string {
 	b, _ := json.Marshal(v)
 	return string(b)
+}
+
+// pemOf returns a certificate as PEM.
+func pemOf(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
