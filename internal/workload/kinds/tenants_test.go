@@ -506,20 +506,19 @@ func run(t *testing.T, u *kcptest.Universe, use func()) int {
 	return n
 }
 
-// settled returns the least number of goroutines that repeats.
+// settled returns the number of goroutines when it does not change any more.
 func settled(t *testing.T) int {
 	t.Helper()
-	least, times := runtime.NumGoroutine(), 0
-	for range 200 {
-		time.Sleep(10 * time.Millisecond)
-		switch now := runtime.NumGoroutine(); {
-		case now < least:
-			least, times = now, 0
-		case now == least:
-			if times++; times > 20 {
-				return least
-			}
+	last, times := -1, 0
+	eventually(t, func() error {
+		now := runtime.NumGoroutine()
+		if times++; now != last {
+			last, times = now, 0
 		}
-	}
-	return least
+		if times < 15 {
+			return fmt.Errorf("there are %d goroutines, and their number changes", now)
+		}
+		return nil
+	})
+	return last
 }
