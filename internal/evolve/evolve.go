@@ -159,8 +159,8 @@ func (c *Checker) targets(ctx context.Context, r Request, export *bind.Export) (
 		switch {
 		case next[gr] != nil:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("there are two schemas of %s; check them one at a time", gr))
-		case !slices.ContainsFunc(export.Resources, func(e bind.Exported) bool { return e.GroupResource == gr }):
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("the APIExport %s has no resource %s; check a schema of one of its resources", export.Name, gr))
+		case !slices.ContainsFunc(export.Resources, func(e bind.Exported) bool { return e.GroupResource == gr && !e.Native }):
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("the APIExport %s has no resource %s with an APIResourceSchema; check a schema of one of its resources", export.Name, gr))
 		}
 		next[gr] = content
 	}

@@ -219,8 +219,8 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 			return "", "", err
 		}
 		gr := content.GroupResource()
-		if seen[gr] || !slices.ContainsFunc(e.Resources, func(x bind.Exported) bool { return x.GroupResource == gr }) {
-			return fmt.Sprintf("the APIExport has no resource %s, or spec.schemas has it twice", gr), apis.RolloutNotPossible, nil
+		if seen[gr] || !slices.ContainsFunc(e.Resources, func(x bind.Exported) bool { return x.GroupResource == gr && !x.Native }) {
+			return fmt.Sprintf("the APIExport has no resource %s with an APIResourceSchema, or spec.schemas has it twice", gr), apis.RolloutNotPossible, nil
 		}
 		seen[gr] = true
 	}
@@ -253,7 +253,7 @@ func (s *step) complete(ctx context.Context) error {
 			return err
 		}
 		for i := range e.Spec.Resources {
-			if r := &e.Spec.Resources[i]; r.Group == n.Group && r.Name == n.Resource && r.Schema != name {
+			if r := &e.Spec.Resources[i]; r.Group == n.Group && r.Name == n.Resource && r.Storage.Native == nil && r.Schema != name {
 				r.Schema, changed = name, true
 			}
 		}
@@ -306,7 +306,7 @@ func (s *step) undo(ctx context.Context) (later, err error) {
 
 // changes reports whether a stage has another schema for a resource of the export.
 func changes(stage apis.RolloutStage, r bind.Exported) bool {
-	return slices.ContainsFunc(stage.Schemas, func(name string) bool {
+	return !r.Native && slices.ContainsFunc(stage.Schemas, func(name string) bool {
 		n, err := apis.ParseSchemaName(name)
 		return err == nil && n.GroupResource == r.GroupResource && name != r.Schema
 	})

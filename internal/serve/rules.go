@@ -47,9 +47,9 @@ func NewRules(spec *apisv1alpha1.APIConversionSpec) (*Rules, error) {
 }
 
 // Convertible reports whether rules have a meaning for a content: it has several versions, and
-// no webhook converts between them.
+// neither a webhook nor a registry converts between them.
 func (c *Content) Convertible() bool {
-	return len(c.Definition.Spec.Versions) > 1 && !callsWebhook(c.Definition)
+	return !c.Native() && len(c.Definition.Spec.Versions) > 1 && !callsWebhook(c.Definition)
 }
 
 // Of returns a content whose objects are converted by the rules. It returns the content itself
