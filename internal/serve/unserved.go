@@ -30,7 +30,7 @@ func unserved(gr schema.GroupResource) error {
 		why = "workspaces run no containers, and this one serves no"
 	}
 	return notServed(gr, fmt.Sprintf("%s %s; "+
-		`"kubectl api-resources" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)`, why, gr))
+		`"kubectl api-resources" lists what it serves, and an APIBinding or a CustomResourceDefinition adds more (docs/workloads.md, docs/custom-resources.md)`, why, gr))
 }
 
 // unservedIdentity returns the error for a resource with an identity that nobody binds.

@@ -42,13 +42,13 @@ func known() map[string]difference {
 			".Body.details.kind":   {kcp: `"nonsense"`},
 			".Body.message": {`"the server could not find the requested resource"`,
 				`"the server could not find the requested resource: workspaces run no containers, and this one serves no nonsense; ` +
-					`\"kubectl api-resources\" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)"`},
+					`\"kubectl api-resources\" lists what it serves, and an APIBinding or a CustomResourceDefinition adds more (docs/workloads.md, docs/custom-resources.md)"`},
 		}},
 		"core.http: unknown group": {"the answer is a Status, whose message says what to do", map[string]pair{
 			".ContentType": {`"text/plain; charset=utf-8"`, `"application/json"`},
 			".Body": {`"404 page not found\n"`, `{"apiVersion":"v1","code":404,"details":{"causes":[{"message":"404 page not found","reason":"UnexpectedServerResponse"}],` +
 				`"group":"nonsense.io","kind":"things"},"kind":"Status","message":"the server could not find the requested resource: this workspace serves no things.nonsense.io; ` +
-				`\"kubectl api-resources\" lists what it serves, and a CustomResourceDefinition adds more (docs/custom-resources.md)","metadata":{},"reason":"NotFound","status":"Failure"}`},
+				`\"kubectl api-resources\" lists what it serves, and an APIBinding or a CustomResourceDefinition adds more (docs/workloads.md, docs/custom-resources.md)","metadata":{},"reason":"NotFound","status":"Failure"}`},
 		}},
 		"core.http: token": {"the audience is that of the server", map[string]pair{
 			".Body.spec.audiences[0]": {`"https://kubernetes.default.svc.cluster.local"`, `"https://kcp.default.svc"`}}},

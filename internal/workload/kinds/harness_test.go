@@ -54,7 +54,7 @@ func export(name string, resources ...string) *unstructured.Unstructured {
 }
 
 // provider returns a cluster that exports resources as "kubernetes".
-func provider(t *testing.T, resources ...string) *kcptest.Cluster {
+func provider(t testing.TB, resources ...string) *kcptest.Cluster {
 	t.Helper()
 	c := universe.New(t)
 	if _, err := c.Dynamic.Resource(exports).Create(t.Context(), export("kubernetes", resources...), metav1.CreateOptions{}); err != nil {
@@ -72,7 +72,7 @@ func binding(name string, to *kcptest.Cluster) *unstructured.Unstructured {
 }
 
 // bind binds the export of a provider in a cluster.
-func bind(t *testing.T, in, to *kcptest.Cluster) {
+func bind(t testing.TB, in, to *kcptest.Cluster) {
 	t.Helper()
 	b, err := in.Dynamic.Resource(bindings).Create(t.Context(), binding("kubernetes", to), metav1.CreateOptions{})
 	if err != nil {
@@ -84,7 +84,7 @@ func bind(t *testing.T, in, to *kcptest.Cluster) {
 }
 
 // consumer returns a new cluster that binds the export of a provider.
-func consumer(t *testing.T, to *kcptest.Cluster) *kcptest.Cluster {
+func consumer(t testing.TB, to *kcptest.Cluster) *kcptest.Cluster {
 	t.Helper()
 	c := universe.New(t)
 	bind(t, c, to)
@@ -107,7 +107,7 @@ func unbind(t *testing.T, in *kcptest.Cluster) {
 }
 
 // typed returns a client of a cluster that sends and accepts protobuf.
-func typed(t *testing.T, c *kcptest.Cluster) *kubernetes.Clientset {
+func typed(t testing.TB, c *kcptest.Cluster) *kubernetes.Clientset {
 	t.Helper()
 	config := rest.CopyConfig(c.Config)
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -131,7 +131,7 @@ func get(t *testing.T, c *kcptest.Cluster, path string, header ...string) (strin
 }
 
 // eventually waits until check returns nil.
-func eventually(t *testing.T, check func() error) {
+func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), kcptest.DefaultTimeout)
 	defer stop()

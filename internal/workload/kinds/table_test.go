@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 
 	"github.com/unforked/kcp/internal/workload/kinds"
@@ -222,6 +223,21 @@ func TestServices(t *testing.T) {
 	}
 	if _, err := services.Patch(t.Context(), "absent", types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"absent"},"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`), metav1.PatchOptions{FieldManager: "x"}, "status"); err == nil {
 		t.Error("the status made a Service")
+	}
+	list, err := services.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.type=NodePort"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "port" {
+		t.Errorf("selected by type: %s, %v", text(list), err)
+	}
+	w, err := services.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.type=LoadBalancer", ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if _, err := services.Patch(t.Context(), "port", types.StrategicMergePatchType, []byte(`{"spec":{"type":"LoadBalancer"}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-w.ResultChan(); e.Type != watch.Added || e.Object.(*corev1.Service).Name != "port" {
+		t.Errorf("watched %s %s", e.Type, text(e.Object))
 	}
 	got, err := services.Patch(t.Context(), "balanced", types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"balanced"},"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}}`), metav1.PatchOptions{FieldManager: "x"}, "status")
 	if err != nil || len(got.Status.LoadBalancer.Ingress) != 1 {

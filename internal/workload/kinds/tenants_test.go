@@ -264,7 +264,8 @@ func TestUnbinding(t *testing.T) {
 // Quotas, roles, owners and namespaces hold for bound kinds as for others.
 func TestObjectsOfOtherKinds(t *testing.T) {
 	t.Parallel()
-	c := consumer(t, provider(t, everything()...))
+	p := provider(t, everything()...)
+	c := consumer(t, p)
 	client := typed(t, c)
 	t.Run("quota", func(t *testing.T) {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "limited"}}
@@ -323,7 +324,8 @@ func TestObjectsOfOtherKinds(t *testing.T) {
 	})
 	t.Run("roles", func(t *testing.T) { asEditor(t, c) })
 	t.Run("webhook", func(t *testing.T) { withWebhook(t, c) })
-	t.Run("policy", func(t *testing.T) { withPolicy(t, c) })
+	t.Run("policy", func(t *testing.T) { withPolicy(t, c, c, 5) })
+	t.Run("policy of the provider", func(t *testing.T) { withPolicy(t, p, c, 3) })
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -399,16 +401,17 @@ func withWebhook(t *testing.T, c *kcptest.Cluster) {
 	}
 }
 
-// withPolicy refuses Deployments by an expression over their fields.
-func withPolicy(t *testing.T, c *kcptest.Cluster) {
+// withPolicy refuses Deployments of a cluster by an expression over their fields, in a policy of the
+// same cluster or of the provider.
+func withPolicy(t *testing.T, in, c *kcptest.Cluster, most int32) {
 	fails := admissionv1.Fail
-	policies := typed(t, c).AdmissionregistrationV1()
+	policies := typed(t, in).AdmissionregistrationV1()
 	_, err := policies.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
 		FailurePolicy: &fails,
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
 			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update}, Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
 		}}}},
-		Validations: []admissionv1.Validation{{Expression: "object.spec.replicas <= 5", Message: "too many replicas"}},
+		Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.spec.replicas <= %d", most), Message: fmt.Sprintf("more than %d replicas", most)}},
 	}}, metav1.CreateOptions{})
 	if err == nil {
 		_, err = policies.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
@@ -418,10 +421,10 @@ func withPolicy(t *testing.T, c *kcptest.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deploy(t, c, "few")
+	deploy(t, c, fmt.Sprint("few-", most))
 	many := deployment("many")
-	many.Spec.Replicas = new(int32(6))
-	if _, err := typed(t, c).AppsV1().Deployments("default").Create(t.Context(), many, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "too many replicas") {
+	many.Spec.Replicas = new(most + 1)
+	if _, err := typed(t, c).AppsV1().Deployments("default").Create(t.Context(), many, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more than %d replicas", most)) {
 		t.Errorf("refused by the policy: %v", err)
 	}
 }
