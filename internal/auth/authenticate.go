@@ -30,6 +30,9 @@ type Authentication struct {
 	// Workspaces configures the identity providers of single workspaces; nil means none.
 	Workspaces *WorkspaceAuthentication
 
+	// Clients authenticates client certificates of single workspaces; nil means none.
+	Clients *ClientCertificates
+
 	// Options are the authentication options of kube-apiserver; nil means [DefaultOptions].
 	// Their service account options are ignored: see ServiceAccounts.
 	Options *kubeoptions.BuiltInAuthenticationOptions
@@ -88,6 +91,10 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	if p.clientCA != nil {
 		a.ClientCA = withCA(a.ClientCA, p.clientCA)
 		requests = append(requests, vettedRequest(x509.NewDynamic(p.clientCA.VerifyOptions, x509.CommonNameUserConversion), false))
+	}
+	if o.Clients != nil {
+		a.ClientCA = withCA(a.ClientCA, o.Clients.ca)
+		requests = append(requests, authenticator.WrapAudienceAgnosticRequest(a.Audiences, o.Clients))
 	}
 	if p.tokenFile != nil {
 		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.tokenFile), false))

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -39,8 +40,8 @@ type certificateRequest struct {
 	ready bool
 }
 
-// CertificateRequests signs approved requests for certificates whose signer is the server,
-// and deletes old ones as Kubernetes does.
+// CertificateRequests signs approved requests for certificates whose signer is the server, for
+// users of one workspace, and deletes old ones as Kubernetes does.
 func CertificateRequests(d Deps) control.Loop {
 	table := feed.NewTable(d.Store.Feed(), certificateRequests, certificateRequestOf)
 	return control.Loop{
@@ -70,7 +71,7 @@ func CertificateRequests(d Deps) control.Loop {
 				return err
 			}
 			if r.ready {
-				if err := d.sign(ctx, requests, k.Name); err != nil {
+				if err := d.sign(ctx, requests, k); err != nil {
 					return err
 				}
 			}
@@ -83,20 +84,43 @@ func CertificateRequests(d Deps) control.Loop {
 }
 
 // sign issues the certificate of an approved request, or marks the request as failed.
-func (d Deps) sign(ctx context.Context, requests typedcertificatesv1.CertificateSigningRequestInterface, name string) error {
-	r, err := requests.Get(ctx, name, metav1.GetOptions{})
+func (d Deps) sign(ctx context.Context, requests typedcertificatesv1.CertificateSigningRequestInterface, k control.Key) error {
+	r, err := requests.Get(ctx, k.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil || len(r.Status.Certificate) > 0 {
 		return err
 	}
-	r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerNotServed", LastUpdateTime: metav1.Now(),
-		Message: fmt.Sprintf("This server does not sign for %s: such a certificate would be valid in all workspaces, or it is for a node. Use a signer of your own, or a service account.", r.Spec.SignerName),
-	})
+	var reason, message string
+	switch {
+	case r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName:
+		reason, message = "SignerNotServed", fmt.Sprintf("This server does not sign for %s: workspaces have no nodes.", r.Spec.SignerName)
+	case !forClient(r.Spec.Usages):
+		reason, message = "SignerValidationFailure", "The usages must have \"client auth\", and otherwise only \"digital signature\" and \"key encipherment\"."
+	default:
+		var life time.Duration
+		if r.Spec.ExpirationSeconds != nil {
+			life = time.Duration(*r.Spec.ExpirationSeconds) * time.Second
+		}
+		if r.Status.Certificate, err = d.Issue(k.Cluster, r.Spec.Request, life); err != nil {
+			reason, message = "SignerValidationFailure", err.Error()
+		}
+	}
+	if reason != "" {
+		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.Now(),
+		})
+	}
 	_, err = requests.UpdateStatus(ctx, r, metav1.UpdateOptions{})
 	return err
+}
+
+// forClient reports whether usages are those of a client certificate.
+func forClient(usages []certificatesv1.KeyUsage) bool {
+	allowed := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
+	return slices.Contains(usages, certificatesv1.UsageClientAuth) &&
+		!slices.ContainsFunc(usages, func(u certificatesv1.KeyUsage) bool { return !slices.Contains(allowed, u) })
 }
 
 // isOurs reports whether a signer is one of the controller manager of Kubernetes.

@@ -3,6 +3,8 @@
 package controllers
 
 import (
+	"time"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/rest"
 
@@ -39,6 +41,8 @@ type Deps struct {
 	Usage *usage.Meter
 	// Checker checks schemas before they roll out.
 	Checker *evolve.Checker
+	// Issue returns the certificate that a request in PEM asks for, for users of one cluster.
+	Issue func(c cluster.Name, request []byte, life time.Duration) ([]byte, error)
 	// Client returns the configuration of clients with all rights in one cluster, or in
 	// [cluster.All]. Their requests stay in the process.
 	Client func(cluster.Name) *rest.Config

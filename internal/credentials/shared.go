@@ -29,7 +29,16 @@ import (
 // SharedAuthority returns the authority that signs the serving certificates of all servers
 // on this etcd.
 func SharedAuthority(ctx context.Context, s *store.Store) (tls.Certificate, error) {
-	pair, err := s.Common(ctx, "serving-authority", func() ([]byte, error) {
+	return sharedAuthority(ctx, s, "serving-authority")
+}
+
+// ClientAuthority returns the authority that signs the certificates of users of workspaces.
+func ClientAuthority(ctx context.Context, s *store.Store) (tls.Certificate, error) {
+	return sharedAuthority(ctx, s, "client-authority")
+}
+
+func sharedAuthority(ctx context.Context, s *store.Store, name string) (tls.Certificate, error) {
+	pair, err := s.Common(ctx, name, func() ([]byte, error) {
 		cert, key, err := makeAuthority()
 		return append(cert, key...), err
 	})
@@ -38,7 +47,7 @@ func SharedAuthority(ctx context.Context, s *store.Store) (tls.Certificate, erro
 	}
 	authority, err := tls.X509KeyPair(pair, pair)
 	if err != nil {
-		return authority, fmt.Errorf("authority of the certificates of the servers on this etcd: %w", err)
+		return authority, fmt.Errorf("%s of the servers on this etcd: %w", name, err)
 	}
 	return authority, nil
 }

@@ -113,8 +113,19 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	authority, err := credentials.ClientAuthority(ctx, s.store)
+	if err != nil {
+		return err
+	}
+	s.clients, err = auth.NewClientCertificates(authority, func(c cluster.Name) (time.Time, bool) {
+		root, ok := s.tree.Cluster(c)
+		return root.Begun, ok
+	})
+	if err != nil {
+		return err
+	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
-		Admins: s.admins, ServiceAccounts: s.accounts, Options: access.Authentication,
+		Admins: s.admins, ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
 		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 			return s.computeFor(ctx, c, fair.Light, f)
 		}},

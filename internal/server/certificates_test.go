@@ -7,7 +7,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"math/big"
+	"net/url"
+	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/credentials"
 )
@@ -88,25 +94,100 @@ func TestCertificatesOfASigner(t *testing.T) {
 	}
 }
 
-// The server itself signs nothing: a certificate would be valid in all clusters.
+// issued returns what the server makes of a request, once the owner has approved it.
+func (c *tenant) issued(r *certificatesv1.CertificateSigningRequest) *certificatesv1.CertificateSigningRequest {
+	c.t.Helper()
+	made := must(c.request(r))(c.t)
+	must(c.approve(made))(c.t)
+	c.await(certificateRequests, "", r.Name, func(o *unstructured.Unstructured) bool {
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		_, signed, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "certificate")
+		return len(conditions) == 2 || signed
+	})
+	return must(c.kube.CertificatesV1().CertificateSigningRequests().Get(c.t.Context(), r.Name, metav1.GetOptions{}))(c.t)
+}
+
+// failedWith reports whether a request failed for a reason, without a certificate.
+func failedWith(r *certificatesv1.CertificateSigningRequest, reason string) bool {
+	return len(r.Status.Certificate) == 0 && slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateFailed && c.Reason == reason
+	})
+}
+
+// withCertificate returns a configuration for clients in the cluster with a certificate.
+func (c *tenant) withCertificate(certificate, key []byte) *rest.Config {
+	config := c.withToken("")
+	config.CertData, config.KeyData = certificate, key
+	return config
+}
+
+// A certificate of the server authenticates its user in one workspace.
+func TestClientCertificates(t *testing.T) {
+	t.Parallel()
+	parent := newTenant(t)
+	mine, theirs := parent.workspace("mine"), parent.workspace("theirs")
+	owner := mine.allow("owner")
+	everybody := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:authenticated"}
+	mine.grant("everybody", everybody)
+	theirs.grant("everybody", everybody)
+
+	private := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	key := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: must(x509.MarshalECPrivateKey(private))(t)})
+	request := func(name string, subject pkix.Name, uris ...*url.URL) *certificatesv1.CertificateSigningRequest {
+		r := certificateRequest(t, name, certificatesv1.KubeAPIServerClientSignerName, "")
+		der := must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject, URIs: uris}, private))(t)
+		r.Spec.Request = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+		return r
+	}
+	jane := owner.issued(request("jane", pkix.Name{CommonName: "jane", Organization: []string{"testers"}}))
+	if got, err := mine.who(mine.withCertificate(jane.Status.Certificate, key)); got != "jane" {
+		t.Errorf("in its workspace, the certificate is for %q, %v", got, err)
+	}
+	for name, other := range map[string]*tenant{"beside": theirs, "above": parent} {
+		if got, err := other.who(other.withCertificate(jane.Status.Certificate, key)); got == "jane" || err == nil && got != "system:anonymous" {
+			t.Errorf("in the cluster %s, the certificate is for %q, %v", name, got, err)
+		}
+	}
+	// What the request says about clusters does not count.
+	its := must(theirs.any.Resource(logicalClusters).Get(t.Context(), "cluster", metav1.GetOptions{}))(t).GetCreationTimestamp()
+	begun := strconv.FormatInt(its.Unix(), 10)
+	forged := owner.issued(request("forged", pkix.Name{CommonName: "jane"}, &url.URL{Scheme: "kcp", Opaque: "cluster:" + string(theirs.name) + ":" + begun}))
+	if got, err := theirs.who(theirs.withCertificate(forged.Status.Certificate, key)); got == "jane" {
+		t.Errorf("with a forged name, the certificate is for %q, %v", got, err)
+	}
+	// Users with a certificate of their own making, also one that this server signed, are nobody.
+	block, _ := pem.Decode(jane.Status.Certificate)
+	made := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "owner"}, NotAfter: time.Now().Add(time.Hour),
+		URIs: must(x509.ParseCertificate(block.Bytes))(t).URIs, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	der := must(x509.CreateCertificate(rand.Reader, made, must(x509.ParseCertificate(block.Bytes))(t), private.Public(), private))(t)
+	chain := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), jane.Status.Certificate...)
+	if got, err := mine.who(mine.withCertificate(chain, key)); got == "owner" {
+		t.Errorf("a certificate signed by a user is for %q, %v", got, err)
+	}
+	for name, subject := range map[string]pkix.Name{
+		"group": {CommonName: "jane", Organization: []string{"system:kcp:admin"}}, "user": {CommonName: "system:kube-controller-manager"}, "none": {},
+	} {
+		if r := owner.issued(request(name, subject)); !failedWith(r, "SignerValidationFailure") {
+			t.Errorf("%s: %v", name, r.Status)
+		}
+	}
+	wrong := request("usages", pkix.Name{CommonName: "jane"})
+	wrong.Spec.Usages = append(wrong.Spec.Usages, certificatesv1.UsageServerAuth)
+	if r := owner.issued(wrong); !failedWith(r, "SignerValidationFailure") {
+		t.Errorf("usages: %v", r.Status)
+	}
+}
+
+// The server signs for clients only, and nobody for its masters.
 func TestCertificatesOfTheServer(t *testing.T) {
 	t.Parallel()
 	owner := newTenant(t).workspace("mine").allow("owner")
 	if _, err := owner.request(certificateRequest(t, "root", certificatesv1.KubeAPIServerClientSignerName, "me", "system:masters")); !apierrors.IsForbidden(err) {
 		t.Errorf("for system:masters: %v", err)
 	}
-	for name, signer := range map[string]string{
-		"client": certificatesv1.KubeAPIServerClientSignerName, "node": certificatesv1.KubeletServingSignerName, "kubelet": certificatesv1.KubeAPIServerClientKubeletSignerName,
-	} {
-		made := must(owner.request(certificateRequest(t, name, signer, "someone")))(t)
-		must(owner.approve(made))(t)
-		o := owner.await(certificateRequests, "", name, func(o *unstructured.Unstructured) bool {
-			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-			return len(conditions) == 2
-		})
-		r := must(owner.kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{}))(t)
-		if last := r.Status.Conditions[1]; last.Type != certificatesv1.CertificateFailed || last.Reason != "SignerNotServed" || len(r.Status.Certificate) > 0 {
-			t.Errorf("%s: %v", name, o.Object["status"])
+	for name, signer := range map[string]string{"node": certificatesv1.KubeletServingSignerName, "kubelet": certificatesv1.KubeAPIServerClientKubeletSignerName} {
+		if r := owner.issued(certificateRequest(t, name, signer, "someone")); !failedWith(r, "SignerNotServed") {
+			t.Errorf("%s: %v", name, r.Status)
 		}
 	}
 }

@@ -134,6 +134,7 @@ type Server struct {
 	caches   *watchcache.Caches
 	generic  *genericapiserver.GenericAPIServer
 	authn    *auth.Authenticators
+	clients  *auth.ClientCertificates
 	authz    *auth.Authorizer
 	accounts *auth.ServiceAccounts
 	signing  auth.ServiceAccountOptions // of accounts; changed by followSigningKeys

@@ -1,0 +1,135 @@
+package auth
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+const (
+	// clientCertificateLife is the longest and usual life of client certificates, as in
+	// Kubernetes.
+	clientCertificateLife = 365 * 24 * time.Hour
+	// backdated is how long before now certificates begin, for clients whose clocks are behind.
+	backdated = 5 * time.Minute
+)
+
+// ClientCertificates issues certificates for users of one logical cluster, and authenticates
+// them. A certificate names its cluster. In other clusters, and in a later cluster of the same
+// name, its user is anonymous.
+type ClientCertificates struct {
+	authority tls.Certificate
+	ca        dynamiccertificates.CAContentProvider
+	roots     *x509.CertPool
+	begun     func(cluster.Name) (time.Time, bool)
+}
+
+// NewClientCertificates returns ClientCertificates that authority signs. begun returns when a
+// cluster was created, and whether it exists.
+func NewClientCertificates(authority tls.Certificate, begun func(cluster.Name) (time.Time, bool)) (*ClientCertificates, error) {
+	ca, err := dynamiccertificates.NewStaticCAContent("workspace-clients", encoded(authority.Leaf.Raw))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Leaf)
+	return &ClientCertificates{authority, ca, roots, begun}, nil
+}
+
+func encoded(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// clusterURI is the alternative name, in a certificate, of a cluster. The time of the creation
+// tells it from earlier clusters of the same name.
+func clusterURI(c cluster.Name, begun time.Time) *url.URL {
+	return &url.URL{Scheme: "kcp", Opaque: fmt.Sprintf("cluster:%s:%d", c, begun.Unix())}
+}
+
+// Issue returns a certificate, in PEM, for the user and the groups that a request in PEM names.
+// It ignores everything else in the request but the public key. Without a life, it is valid for
+// a year.
+func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Duration) ([]byte, error) {
+	block, _ := pem.Decode(request)
+	if block == nil {
+		return nil, errors.New("the request is not in PEM")
+	}
+	r, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.CheckSignature(); err != nil {
+		return nil, err
+	}
+	for _, name := range append([]string{r.Subject.CommonName}, r.Subject.Organization...) {
+		if name == "" || strings.HasPrefix(name, reserved) {
+			return nil, fmt.Errorf("the request names the user or group %q: names must not be empty, and those that begin with %q are reserved", name, reserved)
+		}
+	}
+	begun, ok := i.begun(c)
+	if !ok || c.System() {
+		return nil, fmt.Errorf("no certificates are issued in logical cluster %s", c)
+	}
+	if life <= 0 || life > clientCertificateLife {
+		life = clientCertificateLife
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126))
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	t := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: r.Subject.CommonName, Organization: r.Subject.Organization},
+		URIs: []*url.URL{clusterURI(c, begun)}, NotBefore: now.Add(-backdated), NotAfter: now.Add(life),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+	}
+	if end := i.authority.Leaf.NotAfter; t.NotAfter.After(end) {
+		t.NotAfter = end
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, i.authority.Leaf, r.PublicKey, i.authority.PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	return encoded(der), nil
+}
+
+// AuthenticateRequest implements [authenticator.Request]. It ignores certificates of other
+// authorities and of other clusters.
+func (i *ClientCertificates) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return nil, false, nil
+	}
+	c, err := cluster.One(req.Context())
+	leaf := req.TLS.PeerCertificates[0]
+	if err != nil || c.System() || len(leaf.URIs) != 1 {
+		return nil, false, nil //nolint:nilerr // no workspace
+	}
+	if begun, ok := i.begun(c); !ok || leaf.URIs[0].String() != clusterURI(c, begun).String() {
+		return nil, false, nil
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: i.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		return nil, false, nil //nolint:nilerr // another authenticator may know it
+	}
+	sum := sha256.Sum256(leaf.Raw)
+	return withinWorkspace(c, &authenticator.Response{User: &user.DefaultInfo{
+		Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization,
+		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+	}})
+}
