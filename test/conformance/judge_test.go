@@ -79,6 +79,7 @@ func missingKind(text string) string {
 		`expected (flowcontrol) API group/version, got`,
 		`([a-z]+\.v[0-9a-z]+\.[a-z.0-9]+) should always be present`,
 		`Expected ([a-z.0-9]*/v[0-9a-z]+, Resource=[a-z]+) to be present`,
+		`Expected gvr ([a-z.0-9]* v[0-9a-z]+ [a-z]+) to exist in discovery`,
 	} {
 		if m := regexp.MustCompile(says).FindStringSubmatch(text); m != nil && !isServed(m[1]) {
 			return m[1]
@@ -127,6 +128,12 @@ var exceptions = []struct{ test, text, why string }{
 		// has the same for config maps and custom resources.
 		"ValidatingAdmissionPolicy [Privileged:ClusterAdmin] should type check validation expressions", "<[]v1.ExpressionWarning | len:0",
 		"checks types of Deployments, which workspaces do not have",
+	},
+	{
+		// /healthz, /livez and /readyz list the parts of this server. The test names those of
+		// kube-apiserver, among them the aggregator, the repair of Services and PriorityClasses.
+		"health handlers should contain necessary checks", "[+]poststarthook/start-service-ip-repair-controllers",
+		"names the internal parts of kube-apiserver",
 	},
 }
 
