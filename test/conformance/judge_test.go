@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // judge reports the tests that should have passed in a workspace, and logs how many passed and
@@ -81,7 +84,7 @@ func missingKind(text string) string {
 		`Expected ([a-z.0-9]*/v[0-9a-z]+, Resource=[a-z]+) to be present`,
 		`Expected gvr ([a-z.0-9]* v[0-9a-z]+ [a-z]+) to exist in discovery`,
 	} {
-		if m := regexp.MustCompile(says).FindStringSubmatch(text); m != nil && !isServed(m[1]) {
+		if m := regexp.MustCompile(says).FindStringSubmatch(text); m != nil && isNative(m[1]) && !isServed(m[1]) {
 			return m[1]
 		}
 	}
@@ -94,13 +97,28 @@ func isServed(text string) bool {
 	if text == "leasecandidates.coordination.k8s.io" {
 		return false // a beta kind, which servers have only by a feature gate
 	}
-	for _, word := range regexp.MustCompile(`[A-Za-z0-9.]+`).FindAllString(text, -1) {
+	return slices.ContainsFunc(namesIn(text), func(word string) bool {
 		first, _, _ := strings.Cut(word, ".")
-		if slices.Contains(servedKinds, first) || slices.ContainsFunc(servedGroups, func(g string) bool { return strings.Contains(word, g) }) {
-			return true
+		return slices.Contains(servedKinds, first) || slices.ContainsFunc(servedGroups, func(g string) bool { return strings.Contains(word, g) })
+	})
+}
+
+// isNative reports whether a text names a kind of Kubernetes, its resource, or its group.
+func isNative(text string) bool {
+	for kind := range scheme.Scheme.AllKnownTypes() {
+		many, one := meta.UnsafeGuessKindToResource(kind)
+		for _, word := range namesIn(text) {
+			first, _, _ := strings.Cut(word, ".")
+			if slices.Contains([]string{kind.Kind, many.Resource, one.Resource}, first) || kind.Group != "" && strings.HasPrefix(kind.Group, word) {
+				return true
+			}
 		}
 	}
-	return false
+	return strings.Contains(text, "apiregistration.k8s.io") || text == "componentstatuses"
+}
+
+func namesIn(text string) []string {
+	return regexp.MustCompile(`[A-Za-z0-9.]+`).FindAllString(text, -1)
 }
 
 var (
@@ -158,6 +176,7 @@ func TestVerdicts(t *testing.T) {
 		{passed, failed("this workspace serves no leases.coordination.k8s.io; more"), "this workspace serves no leases.coordination.k8s.io; more", false},
 		{passed, failed("Expected /v1, Resource=configmaps to be present"), "Expected /v1, Resource=configmaps to be present", false},
 		{passed, failed("Expected /v1, Resource=services to be present"), "workspaces have no /v1, Resource=services", true},
+		{passed, failed(`the server doesn't have a resource type "ksvc-7"`), `the server doesn't have a resource type "ksvc-7"`, false},
 		{passed, failed("timed out"), "timed out", false},
 		{passed, &spec{State: "skipped"}, "", false},
 		{failed("pods: " + noPods), failed("timed out"), "needs a pod, at the stock server too", true},

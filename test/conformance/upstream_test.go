@@ -173,6 +173,7 @@ func (s *suite) run(focus string) error {
 		"--kubeconfig="+s.file, "--kubectl-path="+s.programs[2], "--num-nodes=1", "--allowed-not-ready-nodes=-1",
 		"--dump-logs-on-failure=false", "--e2e-output-dir="+dir)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Env = append(cmd.Environ(), "HOME="+dir) // kubectl keeps a cache there
 	return cmd.Run()
 }
 
