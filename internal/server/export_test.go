@@ -1,13 +1,17 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"net/http"
+	"net/url"
 	"time"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -46,3 +50,13 @@ func (s *Server) Store() *store.Store { return s.store }
 
 // Quotas returns what enforces ResourceQuotas.
 func (s *Server) Quotas() *store.Quotas { return s.quotas }
+
+// UserOf returns whom a client certificate authenticates in a cluster, or nothing.
+func (s *Server) UserOf(ctx context.Context, c cluster.Name, certificate *x509.Certificate) string {
+	req := &http.Request{Header: http.Header{}, URL: &url.URL{Path: "/"}, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}
+	r, ok, err := s.authn.AuthenticateRequest(req.WithContext(cluster.With(ctx, c)))
+	if err != nil || !ok {
+		return ""
+	}
+	return r.User.GetName()
+}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -120,6 +121,31 @@ func TestSigningKeyIsGivenLater(t *testing.T) {
 	e := startEquals(t, 1, etcdtest.Options{})
 	if given := e.with(signingKey(t, "given")); given.err == nil || !strings.Contains(given.err.Error(), "--service-account-signing-key-file") {
 		t.Errorf("another key than that of the servers before: %v", given.err)
+	}
+}
+
+// A certificate that one server issued is valid at all, also at one that starts later.
+func TestClientCertificatesOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	e := startEquals(t, 2, etcdtest.Options{})
+	c := e.workspace(e.all[0], "root", "mine")
+	in := &tenant{t: t, name: c, kube: e.kube(e.all[0], string(c), server.System()), any: e.dynamic(e.all[0], string(c))}
+	signed := in.issued(certificateRequest(t, "jane", certificatesv1.KubeAPIServerClientSignerName, "jane"))
+	block, _ := pem.Decode(signed.Status.Certificate)
+	if block == nil {
+		t.Fatalf("no certificate: %v", signed.Status)
+	}
+	certificate := must(x509.ParseCertificate(block.Bytes))(t)
+	third := must(e.start())(t)
+	t.Cleanup(third.Close)
+	for _, s := range append(e.all, third) {
+		e.ok(s.Store().Feed().CatchUp(t.Context()))
+		if got := s.UserOf(t.Context(), c, certificate); got != "jane" {
+			t.Errorf("the certificate is for %q", got)
+		}
+		if got := s.UserOf(t.Context(), "root", certificate); got == "jane" {
+			t.Error("the certificate is valid in another cluster")
+		}
 	}
 }
 
