@@ -194,7 +194,7 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	c := consumer(t, provider(t, "services", "ingresses.networking.k8s.io", "endpointslices.discovery.k8s.io"))
 	services := typed(t, c).CoreV1().Services("default")
-	make := func(name string, spec corev1.ServiceSpec) *corev1.Service {
+	create := func(name string, spec corev1.ServiceSpec) *corev1.Service {
 		t.Helper()
 		spec.Ports = []corev1.ServicePort{{Port: 80}}
 		s, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
@@ -206,14 +206,14 @@ func TestServices(t *testing.T) {
 		}
 		return s
 	}
-	if s := make("plain", corev1.ServiceSpec{}); s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) != 0 || s.Spec.Type != corev1.ServiceTypeClusterIP {
+	if s := create("plain", corev1.ServiceSpec{}); s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) != 0 || s.Spec.Type != corev1.ServiceTypeClusterIP {
 		t.Errorf("got %s", text(s.Spec))
 	}
-	if s := make("port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}); s.Spec.Ports[0].NodePort != 0 {
+	if s := create("port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}); s.Spec.Ports[0].NodePort != 0 {
 		t.Errorf("got %s", text(s.Spec))
 	}
-	make("balanced", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal})
-	headless := make("headless", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone})
+	create("balanced", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal})
+	headless := create("headless", corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone})
 	if !slices.Equal(headless.Spec.ClusterIPs, []string{corev1.ClusterIPNone}) {
 		t.Errorf("got %s", text(headless.Spec))
 	}

@@ -102,6 +102,13 @@ func TestProvidersAreIsolated(t *testing.T) {
 	if got, err := view(t, one, "*").Resource(deployments).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=web-1"}); err != nil || !slices.Equal(namesIn(got), []string{b.Name + "/web-1"}) {
 		t.Errorf("by name: %s, %v", namesIn(got), err)
 	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "lb"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}}
+	if _, err := typed(t, b).CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := view(t, one, "*").Resource(corev1.SchemeGroupVersion.WithResource("services")).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.type=LoadBalancer"}); err != nil || !slices.Equal(namesIn(got), []string{b.Name + "/lb"}) {
+		t.Errorf("by type: %s, %v", namesIn(got), err)
+	}
 	if got, err := view(t, two, "*").Resource(deployments).List(t.Context(), metav1.ListOptions{}); err != nil || !slices.Equal(namesIn(got), []string{c.Name + "/web-2"}) {
 		t.Errorf("the other view lists %s, %v", namesIn(got), err)
 	}
@@ -325,6 +332,7 @@ func TestObjectsOfOtherKinds(t *testing.T) {
 	t.Run("roles", func(t *testing.T) { asEditor(t, c) })
 	t.Run("webhook", func(t *testing.T) { withWebhook(t, c) })
 	t.Run("policy", func(t *testing.T) { withPolicy(t, c, c, 5) })
+	t.Run("mutating policy", func(t *testing.T) { withMutation(t, c) })
 	t.Run("policy of the provider", func(t *testing.T) { withPolicy(t, p, c, 3) })
 }
 
@@ -426,6 +434,31 @@ func withPolicy(t *testing.T, in, c *kcptest.Cluster, most int32) {
 	many.Spec.Replicas = new(most + 1)
 	if _, err := typed(t, c).AppsV1().Deployments("default").Create(t.Context(), many, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more than %d replicas", most)) {
 		t.Errorf("refused by the policy: %v", err)
+	}
+}
+
+// withMutation lets a policy apply fields to Deployments, which needs their types.
+func withMutation(t *testing.T, c *kcptest.Cluster) {
+	fails, once := admissionv1.Fail, admissionv1.NeverReinvocationPolicy
+	policies := typed(t, c).AdmissionregistrationV1()
+	_, err := policies.MutatingAdmissionPolicies().Create(t.Context(), &admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: admissionv1.MutatingAdmissionPolicySpec{
+		FailurePolicy: &fails, ReinvocationPolicy: once,
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{ResourceNames: []string{"mutated"}, RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+		}}}},
+		Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeApplyConfiguration, ApplyConfiguration: &admissionv1.ApplyConfiguration{
+			Expression: `Object{spec: Object.spec{replicas: 2, template: Object.spec.template{spec: Object.spec.template.spec{containers: [Object.spec.template.spec.containers{name: "sidecar", image: "s"}]}}}}`,
+		}}},
+	}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = policies.MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "two"}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := typed(t, c).AppsV1().Deployments("default").Create(t.Context(), deployment("mutated"), metav1.CreateOptions{})
+	if err != nil || *made.Spec.Replicas != 2 || len(made.Spec.Template.Spec.Containers) != 2 {
+		t.Errorf("mutated: %s, %v", text(made), err)
 	}
 }
 
