@@ -13,6 +13,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -313,7 +314,7 @@ func TestObjectsOfOtherKinds(t *testing.T) {
 		ref := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: owner.Name, UID: owner.UID}
 		for _, made := range []error{
 			second(client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{})),
-			second(client.CoreV1().Endpoints("default").Create(t.Context(), &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{})), //nolint:staticcheck // a kind that is served
+			second(client.PolicyV1().PodDisruptionBudgets("default").Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{})),
 			client.AppsV1().Deployments("default").Delete(t.Context(), "owner", metav1.DeleteOptions{}),
 		} {
 			if made != nil {
@@ -322,7 +323,7 @@ func TestObjectsOfOtherKinds(t *testing.T) {
 		}
 		eventually(t, func() error {
 			_, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "owned", metav1.GetOptions{})
-			_, other := client.CoreV1().Endpoints("default").Get(t.Context(), "owned", metav1.GetOptions{})
+			_, other := client.PolicyV1().PodDisruptionBudgets("default").Get(t.Context(), "owned", metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) || !apierrors.IsNotFound(other) {
 				return fmt.Errorf("what it owned is still there: %v, %v", err, other)
 			}
