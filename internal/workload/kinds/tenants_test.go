@@ -502,9 +502,9 @@ func TestClaims(t *testing.T) {
 func TestCosts(t *testing.T) {
 	plain := func() *kcptest.Universe { return &kcptest.Universe{Server: &kcp.Server{NoSync: true}} }
 	run(t, plain(), func() {}) // libraries start goroutines of their own with the first server
-	without := run(t, plain(), func() {})
+	without, left := run(t, plain(), func() {})
 	u := &kcptest.Universe{Server: &kcp.Server{NoSync: true, Extensions: universe.Server.Extensions}}
-	with := run(t, u, func() {
+	with, _ := run(t, u, func() {
 		of := func() *kcptest.Cluster { return u.New(t) }
 		p := of()
 		if _, err := p.Dynamic.Resource(exports).Create(t.Context(), export("kubernetes", everything()...), metav1.CreateOptions{}); err != nil {
@@ -526,21 +526,27 @@ func TestCosts(t *testing.T) {
 	if with > without {
 		t.Errorf("%d goroutines with the extension, %d without", with, without)
 	}
+	eventually(t, func() error { // upstream's handlers of definitions end a moment after Close
+		if now := runtime.NumGoroutine(); now > left {
+			return fmt.Errorf("%d goroutines after Close, %d after that of a server without the extension", now, left)
+		}
+		return nil
+	})
 }
 
-// run starts a server, returns the number of goroutines, and calls use before it stops the server.
-func run(t *testing.T, u *kcptest.Universe, use func()) int {
+// run starts a server, calls use, and stops the server. It returns the number of goroutines before use
+// and after the end.
+func run(t *testing.T, u *kcptest.Universe, use func()) (idle, left int) {
 	t.Helper()
 	if _, err := u.Start(); err != nil {
 		t.Fatal(err)
 	}
-	n := settled(t)
+	idle = settled(t)
 	use()
 	if err := u.Close(); err != nil {
 		t.Fatal(err)
 	}
-	settled(t)
-	return n
+	return idle, settled(t)
 }
 
 // settled returns the number of goroutines when it does not change any more.
