@@ -1,0 +1,158 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+)
+
+// Placement says where the workloads of a workspace run.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=kcp
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Pending, Unbound or Bound"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why the placement is not ready"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Placement struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says what goes where.
+	// +optional
+	Spec PlacementSpec `json:"spec,omitempty"`
+
+	// status says whether the placement is in use.
+	// +optional
+	Status PlacementStatus `json:"status,omitempty"`
+}
+
+// PlacementSpec says which workloads go where.
+type PlacementSpec struct {
+	// locationSelectors select Locations of the compute workspace by their labels. One that
+	// any of them selects may be used. The default is all Locations.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	LocationSelectors []metav1.LabelSelector `json:"locationSelectors,omitempty"`
+
+	// namespaceSelector selects the namespaces of the workloads by their labels.
+	// The default is all namespaces. The only label of a namespace that is known so far is
+	// kubernetes.io/metadata.name.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// strategy says how replicas are divided among targets.
+	// +optional
+	Strategy PlacementStrategy `json:"strategy,omitempty"`
+
+	// tolerations let workloads run on targets with matching taints. The default tolerates
+	// the taint workload.kcp.io/unreachable for 60 seconds.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+
+	// suspend keeps all workloads where they are. The default is false.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+}
+
+// PlacementStrategy says how replicas are divided among targets.
+type PlacementStrategy struct {
+	// type says how many targets run a workload, and which part of it. Divided: replicas are
+	// divided among targets. Single: one target runs it. Duplicated: every target runs all of
+	// it. Auto: Divided for workloads with replicas. The default is Auto.
+	// +kubebuilder:validation:Enum=Auto;Single;Duplicated;Divided
+	// +kubebuilder:default=Auto
+	// +optional
+	Type StrategyType `json:"type,omitempty"`
+
+	// divide configures the division of replicas.
+	// +optional
+	Divide *Divide `json:"divide,omitempty"`
+
+	// targets limits the number of targets of a workload.
+	// +optional
+	Targets *TargetRange `json:"targets,omitempty"`
+}
+
+// StrategyType says how many targets run a workload.
+type StrategyType string
+
+// Types of strategies.
+const (
+	// Auto means Divided for workloads with replicas.
+	Auto StrategyType = "Auto"
+	// Single means that one target runs the workload.
+	Single StrategyType = "Single"
+	// Duplicated means that every target runs all of the workload.
+	Duplicated StrategyType = "Duplicated"
+	// Divided means that replicas are divided among targets.
+	Divided StrategyType = "Divided"
+)
+
+// Divide configures the division of replicas.
+type Divide struct {
+	// minPerTarget is the minimum of replicas of a target that has any. The default is 1.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MinPerTarget *int32 `json:"minPerTarget,omitempty"`
+
+	// maxPerTarget is the maximum of replicas of a target. The default is no maximum.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxPerTarget *int32 `json:"maxPerTarget,omitempty"`
+}
+
+// TargetRange limits the number of targets of a workload.
+type TargetRange struct {
+	// max is the maximum of targets. The default is no maximum.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Max *int32 `json:"max,omitempty"`
+}
+
+// PlacementStatus says whether a placement is in use.
+type PlacementStatus struct {
+	// phase is Pending while no Location is selected, Unbound while no workload is placed,
+	// and else Bound.
+	// +optional
+	Phase PlacementPhase `json:"phase,omitempty"`
+
+	// conditions are the latest observations of the placement.
+	// +optional
+	Conditions conditions.Conditions `json:"conditions,omitempty"`
+}
+
+// PlacementPhase says whether a placement is in use.
+type PlacementPhase string
+
+// Phases of Placements.
+const (
+	// Pending means that no Location is selected.
+	Pending PlacementPhase = "Pending"
+	// Unbound means that no workload is placed.
+	Unbound PlacementPhase = "Unbound"
+	// Bound means that workloads are placed.
+	Bound PlacementPhase = "Bound"
+)
+
+// Reasons why a Placement is not ready.
+const (
+	// NoLocation means that no Location is selected.
+	NoLocation = "LocationNotFound"
+)
+
+// PlacementList is a list of Placements.
+//
+// +kubebuilder:object:root=true
+type PlacementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []Placement `json:"items"`
+}

@@ -1,0 +1,128 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Assignment is the decision which targets run a workload. The scheduler alone writes it.
+// It has the namespace of the workload, and is named after its resource and name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:resource:scope=Namespaced,categories=kcp
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.workload.kind`,description="Kind of the workload"
+// +kubebuilder:printcolumn:name="Workload",type=string,JSONPath=`.spec.workload.name`,description="Name of the workload"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.spec.reason`,description="Why the workload is not fully placed"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Assignment struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the decision.
+	// +required
+	Spec AssignmentSpec `json:"spec"`
+}
+
+// AssignmentSpec is a decision of the scheduler.
+type AssignmentSpec struct {
+	// workload is the object that is placed.
+	// +required
+	Workload WorkloadReference `json:"workload"`
+
+	// placement is the Placement that was applied. It is empty if none selects the workload.
+	// +optional
+	Placement string `json:"placement,omitempty"`
+
+	// replicas is the number of replicas that the workload wants. It is empty for workloads
+	// without replicas.
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// targets are the targets that have or had a part of the workload.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=key
+	// +optional
+	Targets []AssignedTarget `json:"targets,omitempty"`
+
+	// reason says in one word why the workload is not fully placed. It is empty if it is.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// message explains the reason, for people.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// WorkloadReference names a workload in the namespace of the referring object.
+type WorkloadReference struct {
+	// group of the resource; empty for core.
+	// +optional
+	Group string `json:"group,omitempty"`
+
+	// resource is the plural name, such as deployments.
+	// +required
+	Resource string `json:"resource"`
+
+	// kind of the workload, such as Deployment.
+	// +required
+	Kind string `json:"kind"`
+
+	// name of the workload.
+	// +required
+	Name string `json:"name"`
+
+	// uid of the workload.
+	// +required
+	UID string `json:"uid"`
+}
+
+// AssignedTarget is the part of one target in an Assignment.
+type AssignedTarget struct {
+	// key identifies the target.
+	// +required
+	Key string `json:"key"`
+
+	// location through which the target was chosen.
+	// +optional
+	Location string `json:"location,omitempty"`
+
+	// replicas is the part of the target. It is empty for workloads without replicas.
+	// +optional
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// phase says whether the target runs its part. Active: it runs it. Evicting: it runs it
+	// until replacements are available elsewhere. Removing: it removes it.
+	// +kubebuilder:validation:Enum=Active;Evicting;Removing
+	// +required
+	Phase AssignmentPhase `json:"phase"`
+
+	// reason says in one word why the part is being evicted or removed.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+}
+
+// AssignmentPhase says whether a target runs its part of a workload.
+type AssignmentPhase string
+
+// Phases of parts.
+const (
+	// Active means that the target runs its part.
+	Active AssignmentPhase = "Active"
+	// Evicting means that the target runs its part until replacements are available.
+	Evicting AssignmentPhase = "Evicting"
+	// Removing means that the target removes its part.
+	Removing AssignmentPhase = "Removing"
+)
+
+// AssignmentList is a list of Assignments.
+//
+// +kubebuilder:object:root=true
+type AssignmentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []Assignment `json:"items"`
+}

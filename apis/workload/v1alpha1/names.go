@@ -1,0 +1,70 @@
+package v1alpha1
+
+import conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+
+const (
+	// Export is the name of the APIExport of SyncTargets and Locations in the root
+	// workspace.
+	Export = "workload.kcp.io"
+
+	// KubernetesExport is the name of the APIExport in a compute workspace that consumers
+	// bind. Its resources run on the physical clusters of the workspace.
+	KubernetesExport = "kubernetes"
+
+	// PlacedFinalizer is on every workload that has an Assignment. It is removed when the
+	// workload is removed from all targets.
+	PlacedFinalizer = "workload.kcp.io/placed"
+
+	// DisconnectFinalizer is on every SyncTarget. It is removed when no workload has the
+	// target any more.
+	DisconnectFinalizer = "workload.kcp.io/disconnect"
+
+	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
+	KubeconfigKey = "kubeconfig"
+
+	// OwnerLabel is on all objects that the agent creates in a physical cluster. Its value is
+	// the key of the target.
+	OwnerLabel = "internal.workload.kcp.io/cluster"
+
+	// LocatorAnnotation is on the namespaces and objects that the agent creates in a physical
+	// cluster. Its value is JSON: the logical cluster and the namespace that the object is
+	// from, and the key of the target.
+	LocatorAnnotation = "kcp.io/namespace-locator"
+
+	// AppliedAnnotation is on the objects that the agent creates in a physical cluster. Its
+	// value is a hash of the fields that the agent applied.
+	AppliedAnnotation = "internal.workload.kcp.io/applied"
+)
+
+// Conditions of SyncTargets.
+const (
+	// HeartbeatHealthy is True while the agent of a SyncTarget reports in time.
+	HeartbeatHealthy conditions.Type = "HeartbeatHealthy"
+	// APIServerHealthy is True while the physical cluster answers the agent.
+	APIServerHealthy conditions.Type = "APIServerHealthy"
+	// SyncerAuthorized is True if the agent has the permissions that it needs in the
+	// physical cluster.
+	SyncerAuthorized conditions.Type = "SyncerAuthorized"
+)
+
+// Reasons of conditions of SyncTargets that are not True.
+const (
+	// KubeconfigInvalid means that the Secret with the kubeconfig is missing or that its
+	// content cannot be used.
+	KubeconfigInvalid = "KubeconfigInvalid"
+	// Unreachable means that the physical cluster does not answer.
+	Unreachable = "Unreachable"
+	// Unauthorized means that the physical cluster refuses the credentials, or that they
+	// lack permissions.
+	Unauthorized = "Unauthorized"
+	// TooOld means that the version of the physical cluster is not supported.
+	TooOld = "TooOld"
+)
+
+// Taints of SyncTargets.
+const (
+	// UnreachableTaint is set by the server on targets whose agent does not report.
+	UnreachableTaint = "workload.kcp.io/unreachable"
+	// DrainTaint is set by "kubectl kcp workload drain".
+	DrainTaint = "workload.kcp.io/drain"
+)

@@ -1,0 +1,133 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+)
+
+// SyncTarget is a physical cluster that runs workloads of other workspaces.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=kcp
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the target takes workloads"
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,description="Version of the physical cluster"
+// +kubebuilder:printcolumn:name="Unschedulable",type=boolean,JSONPath=`.spec.unschedulable`,description="Whether new workloads are kept away"
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why the target is not ready"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type SyncTarget struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says how the physical cluster is reached and used.
+	// +optional
+	Spec SyncTargetSpec `json:"spec,omitempty"`
+
+	// status is what the agent of the physical cluster reported last.
+	// +optional
+	Status SyncTargetStatus `json:"status,omitempty"`
+}
+
+// SyncTargetSpec says how a physical cluster is reached and used.
+type SyncTargetSpec struct {
+	// unschedulable keeps new replicas away from the target. Replicas that are there stay.
+	// The default is false.
+	// +optional
+	Unschedulable bool `json:"unschedulable,omitempty"`
+
+	// evictAfter is the time after which all workloads leave the target.
+	// The default is never.
+	// +optional
+	EvictAfter *metav1.Time `json:"evictAfter,omitempty"`
+
+	// mode says which side opens the connection. Push: the server calls the physical cluster.
+	// The default is Push.
+	// +kubebuilder:validation:Enum=Push
+	// +kubebuilder:default=Push
+	// +optional
+	Mode SyncMode `json:"mode,omitempty"`
+
+	// push says how the server reaches the physical cluster.
+	// +optional
+	Push *SyncTargetPush `json:"push,omitempty"`
+
+	// taints keep workloads without a matching toleration away from the target. The effect
+	// NoExecute also removes those that are there, once replacements run.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=key
+	// +listMapKey=effect
+	// +optional
+	Taints []corev1.Taint `json:"taints,omitempty"`
+}
+
+// SyncMode says which side of a SyncTarget opens the connection.
+type SyncMode string
+
+// Modes of SyncTargets.
+const (
+	// PushMode means that the server calls the physical cluster.
+	PushMode SyncMode = "Push"
+)
+
+// SyncTargetPush says how the server reaches a physical cluster.
+type SyncTargetPush struct {
+	// kubeconfigSecretRef is the Secret in the workspace of the SyncTarget that has the
+	// kubeconfig of the physical cluster under the key "kubeconfig".
+	// +required
+	KubeconfigSecretRef SecretReference `json:"kubeconfigSecretRef"`
+}
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	// namespace of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Namespace string `json:"namespace"`
+
+	// name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// SyncTargetStatus is what the agent of a physical cluster reported last.
+type SyncTargetStatus struct {
+	// key identifies the target in objects of other workspaces, which do not learn its name.
+	// +optional
+	Key string `json:"key,omitempty"`
+
+	// version is the version of the physical cluster, such as v1.36.3.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// lastSyncerHeartbeatTime is when the agent reported last. It is written at most once per
+	// minute while nothing changes.
+	// +optional
+	LastSyncerHeartbeatTime *metav1.Time `json:"lastSyncerHeartbeatTime,omitempty"`
+
+	// unreachableSince is when the physical cluster stopped answering. It is empty while it
+	// answers.
+	// +optional
+	UnreachableSince *metav1.Time `json:"unreachableSince,omitempty"`
+
+	// conditions are the latest observations of the target.
+	// +optional
+	Conditions conditions.Conditions `json:"conditions,omitempty"`
+}
+
+// SyncTargetList is a list of SyncTargets.
+//
+// +kubebuilder:object:root=true
+type SyncTargetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []SyncTarget `json:"items"`
+}

@@ -1,0 +1,186 @@
+package place
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+)
+
+// A Refusal is a word that says why a target takes no new replicas, or gives those away that
+// it has.
+type Refusal string
+
+// Refusals.
+const (
+	// NotSelected means that the Placement selects no Location of the target.
+	NotSelected Refusal = "NotSelected"
+	// NotReady means that the agent of the target has not reported yet.
+	NotReady Refusal = "NotReady"
+	// Cordoned means that spec.unschedulable is set.
+	Cordoned Refusal = "Cordoned"
+	// Tainted means that the workload does not tolerate a taint.
+	Tainted Refusal = "Tainted"
+	// Draining means that all workloads leave the target.
+	Draining Refusal = "Draining"
+	// Lost means that the target does not answer.
+	Lost Refusal = "Unreachable"
+	// Moved means that other targets are used.
+	Moved Refusal = "Moved"
+	// Deleted means that the target was deleted.
+	Deleted Refusal = "Deleted"
+)
+
+// DefaultToleration is how long a workload stays at a target that does not answer.
+const DefaultToleration = 60 * time.Second
+
+// A verdict says what a target may do with replicas.
+type verdict int
+
+const (
+	takes verdict = iota // keeps those that it has, and takes more
+	keeps                // keeps those that it has
+	gives                // gives those away that it has
+)
+
+type judged struct {
+	Target
+	verdict verdict
+	refusal Refusal
+}
+
+func (d *decider) judgeAll() {
+	for _, t := range d.Targets {
+		j := judged{Target: t}
+		j.verdict, j.refusal = d.judge(t)
+		if j.verdict != takes {
+			d.out.Refused[j.refusal]++
+		}
+		d.judged = append(d.judged, j)
+	}
+}
+
+// judge decides what a target may do. The cheapest questions come first.
+func (d *decider) judge(t Target) (verdict, Refusal) {
+	if t.Location == "" {
+		return gives, NotSelected
+	}
+	if !t.EvictAfter.IsZero() {
+		if wait := t.EvictAfter.Sub(d.Now); wait <= 0 {
+			return gives, Draining
+		} else {
+			d.again(wait)
+		}
+	}
+	worst, why := takes, Refusal("")
+	add := func(v verdict, r Refusal) {
+		if v > worst {
+			worst, why = v, r
+		}
+	}
+	if !t.Unreachable.IsZero() {
+		add(d.lost(t), Lost)
+	}
+	for _, taint := range t.Taints {
+		add(d.taint(taint))
+	}
+	if t.Unschedulable {
+		add(keeps, Cordoned)
+	}
+	if !t.Ready {
+		add(keeps, NotReady)
+	}
+	return worst, why
+}
+
+// lost decides about a target that does not answer.
+func (d *decider) lost(t Target) verdict {
+	taint := corev1.Taint{Key: workload.UnreachableTaint, Effect: corev1.TaintEffectNoExecute}
+	limit := DefaultToleration
+	if of, ok := d.tolerates(taint); ok {
+		if of.TolerationSeconds == nil {
+			return keeps
+		}
+		limit = time.Duration(*of.TolerationSeconds) * time.Second
+	}
+	wait := t.Unreachable.Add(limit).Sub(d.Now)
+	if wait > 0 {
+		d.again(wait)
+		return keeps
+	}
+	if d.Hold {
+		return keeps
+	}
+	return gives
+}
+
+func (d *decider) taint(t corev1.Taint) (verdict, Refusal) {
+	why := Tainted
+	if t.Key == workload.DrainTaint {
+		why = Draining
+	}
+	of, ok := d.tolerates(t)
+	switch {
+	case t.Effect == corev1.TaintEffectPreferNoSchedule:
+		return takes, ""
+	case t.Effect == corev1.TaintEffectNoSchedule && ok:
+		return takes, ""
+	case t.Effect == corev1.TaintEffectNoSchedule:
+		return keeps, why
+	case !ok:
+		return gives, why
+	case of.TolerationSeconds == nil || t.TimeAdded == nil:
+		return takes, ""
+	}
+	if wait := t.TimeAdded.Add(time.Duration(*of.TolerationSeconds) * time.Second).Sub(d.Now); wait > 0 {
+		d.again(wait)
+		return keeps, why
+	}
+	return gives, why
+}
+
+func (d *decider) tolerates(t corev1.Taint) (corev1.Toleration, bool) {
+	i := slices.IndexFunc(d.Policy.Tolerations, func(of corev1.Toleration) bool {
+		return (of.Effect == "" || of.Effect == t.Effect) && (of.Key == t.Key || of.Key == "" && of.Operator == corev1.TolerationOpExists) &&
+			(of.Operator == corev1.TolerationOpExists || (of.Operator == "" || of.Operator == corev1.TolerationOpEqual) && of.Value == t.Value)
+	})
+	if i < 0 {
+		return corev1.Toleration{}, false
+	}
+	return d.Policy.Tolerations[i], true
+}
+
+// again makes the decision due again in d at the latest.
+func (d *decider) again(wait time.Duration) {
+	d.out.Again = cmp.Or(min(d.out.Again, wait), d.out.Again, wait)
+}
+
+// rank orders equal targets for a workload: each workload has an order of its own, and a target
+// that comes or goes does not change the order of the others.
+func rank(id, key string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id)) // a hash never fails
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(key))
+	x := h.Sum64() // FNV mixes the last bytes badly
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}
+
+// Hold reports whether so many targets are unreachable at once that the server, or its
+// network, is the likely cause. Then no target is given up.
+func Hold(targets, unreachable int) bool {
+	switch {
+	case unreachable == 0:
+		return false
+	case unreachable == targets:
+		return true
+	}
+	return targets >= 3 && unreachable*100 >= targets*55
+}

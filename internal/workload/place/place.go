@@ -1,0 +1,290 @@
+// Package place decides which targets run a workload, and how many replicas each. It is a
+// pure function of a [Snapshot]. It hides how replicas are divided, and when a part may leave
+// a target.
+package place
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+)
+
+// MaxTargets is the maximum of targets of one workload.
+const MaxTargets = 64
+
+// A Snapshot is everything that a decision depends on.
+type Snapshot struct {
+	// ID identifies the workload. It breaks ties, so that workloads spread over equal targets.
+	ID string
+	// Replicas is what the workload wants. Nil means that it has no replicas.
+	Replicas *int32
+	// Policy is how the workload is placed.
+	Policy Policy
+	// Targets are all targets of the compute workspace.
+	Targets []Target
+	// Parts are those of the last decision.
+	Parts []Part
+	// Hold means that no target is given up because it is unreachable.
+	Hold bool
+	// Now is the time of the decision.
+	Now time.Time
+}
+
+// A Policy is how a Placement treats a workload.
+type Policy struct {
+	Strategy    scheduling.StrategyType
+	Min, Max    int32 // replicas of one target; zero means no bound
+	Targets     int   // the maximum of targets; zero means no bound
+	Tolerations []corev1.Toleration
+}
+
+// A Target is a physical cluster.
+type Target struct {
+	Key string
+	// Location through which the Placement selects the target. Empty if it does not.
+	Location string
+	// Ready is true once the agent of the target has reported, also while it is unreachable.
+	Ready         bool
+	Unschedulable bool
+	// Unreachable is when the target stopped answering. Zero while it answers.
+	Unreachable time.Time
+	// EvictAfter is when all workloads leave the target. Zero means never.
+	EvictAfter time.Time
+	Taints     []corev1.Taint
+}
+
+// A Part is what one target has of a workload.
+type Part struct {
+	workload.AssignedTarget
+	// Applied is true if the agent applied the part at the present generation of the workload.
+	Applied bool
+	// Available is the number of available replicas that the agent reports for it.
+	Available int32
+	// Gone is true if the agent reports nothing for the part.
+	Gone bool
+}
+
+// A Decision says what each target runs.
+type Decision struct {
+	Targets []workload.AssignedTarget
+	// Reason is a word that says why the workload is not scheduled. It is empty if it is.
+	Reason string
+	// Refused counts the targets that take no new replicas, by [Refusal].
+	Refused map[Refusal]int
+	// Again is the time after which the decision may differ though nothing else changes. Zero
+	// means never.
+	Again time.Duration
+}
+
+// Reasons why a workload is not scheduled.
+const (
+	// NoPlacement means that no Placement selects the workload.
+	NoPlacement = "NoPlacement"
+	// NoTarget means that no target takes the workload.
+	NoTarget = "NoTarget"
+	// NoFit means that the targets do not take all replicas.
+	NoFit = "NoFit"
+	// Suspended means that the Placement keeps the workload where it is.
+	Suspended = "Suspended"
+)
+
+// Decide returns what each target runs. It never shrinks what is placed because nothing
+// else fits.
+func Decide(s Snapshot) Decision {
+	d := &decider{Snapshot: s, out: Decision{Refused: map[Refusal]int{}}, parts: map[string]Part{}}
+	for _, p := range s.Parts {
+		d.parts[p.Key] = p
+	}
+	d.judgeAll()
+	d.choose()
+	d.divide()
+	d.leave()
+	slices.SortFunc(d.out.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
+	return d.out
+}
+
+type decider struct {
+	Snapshot
+	out Decision
+
+	parts  map[string]Part
+	judged []judged // targets that keep or take replicas, the best first
+	chosen []judged // those that the workload uses
+}
+
+// have returns the replicas that a target runs and that count for the workload.
+func (d *decider) have(key string) int32 {
+	p, ok := d.parts[key]
+	if !ok || p.Phase == workload.Removing || p.Replicas == nil {
+		return 0
+	}
+	return *p.Replicas
+}
+
+// holds reports whether a target runs a part.
+func (d *decider) holds(key string) bool {
+	p, ok := d.parts[key]
+	return ok && p.Phase != workload.Removing
+}
+
+// choose orders the targets, and limits their number.
+func (d *decider) choose() {
+	usable := slices.DeleteFunc(slices.Clone(d.judged), func(j judged) bool {
+		return j.verdict == gives || j.verdict == keeps && !d.holds(j.Key)
+	})
+	slices.SortFunc(usable, func(a, b judged) int {
+		return cmp.Or(
+			cmp.Compare(d.have(b.Key), d.have(a.Key)),
+			first(d.holds(a.Key), d.holds(b.Key)),
+			cmp.Compare(rank(d.ID, b.Key), rank(d.ID, a.Key)),
+			cmp.Compare(a.Key, b.Key),
+		)
+	})
+	d.chosen = usable[:min(len(usable), d.count())]
+}
+
+// count returns how many targets the workload uses at most.
+func (d *decider) count() int {
+	n := MaxTargets
+	if d.Policy.Targets > 0 {
+		n = min(n, d.Policy.Targets)
+	}
+	switch {
+	case d.Policy.Strategy == scheduling.Single:
+		return 1
+	case d.Policy.Strategy == scheduling.Duplicated:
+		return n
+	case d.Replicas == nil: // Auto
+		return 1
+	}
+	return min(n, max(1, int(*d.Replicas/max(1, d.Policy.Min))))
+}
+
+// divide gives the chosen targets their replicas.
+func (d *decider) divide() {
+	if len(d.chosen) == 0 {
+		d.out.Reason = NoTarget
+		return
+	}
+	var parts []int32
+	switch {
+	case d.Replicas == nil:
+	case d.Policy.Strategy == scheduling.Duplicated:
+		parts = slices.Repeat([]int32{*d.Replicas}, len(d.chosen))
+	default:
+		parts = d.divided()
+	}
+	for i, t := range d.chosen {
+		p := workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Active}
+		if parts != nil {
+			if parts[i] == 0 && *d.Replicas > 0 && !d.required(i, parts) {
+				continue
+			}
+			p.Replicas = new(parts[i])
+		}
+		d.out.Targets = append(d.out.Targets, p)
+	}
+}
+
+// required reports whether chosen target i keeps a part without replicas: a workload is always at
+// one target at least.
+func (d *decider) required(i int, parts []int32) bool {
+	return i == 0 && slices.Max(parts) == 0
+}
+
+func (d *decider) divided() []int32 {
+	have, floors, caps := make([]int32, len(d.chosen)), make([]int32, len(d.chosen)), make([]int32, len(d.chosen))
+	for i, t := range d.chosen {
+		have[i], caps[i], floors[i] = d.have(t.Key), *d.Replicas, min(d.Policy.Min, *d.Replicas)
+		if d.Policy.Max > 0 {
+			caps[i] = min(caps[i], d.Policy.Max)
+		}
+		if t.verdict == keeps {
+			caps[i] = min(caps[i], have[i])
+		}
+		floors[i] = min(floors[i], caps[i])
+	}
+	parts := Divide(*d.Replicas, have, floors, caps)
+	if sum(parts) < int64(*d.Replicas) {
+		d.out.Reason = NoFit
+	}
+	return parts
+}
+
+// leave adds the parts of targets that were not chosen. A part leaves after its replacements
+// are available, and it stays if there is none.
+func (d *decider) leave() {
+	used := map[string]bool{}
+	for _, t := range d.out.Targets {
+		used[t.Key] = true
+	}
+	for _, p := range d.Parts {
+		if used[p.Key] {
+			continue
+		}
+		next := p.AssignedTarget
+		switch {
+		case p.Phase == workload.Removing && p.Gone:
+			continue
+		case p.Phase == workload.Removing:
+		case d.replaced():
+			next.Phase, next.Replicas = workload.Removing, nil
+		default:
+			next.Phase = workload.Evicting
+		}
+		next.Reason = cmp.Or(string(d.why(p.Key)), next.Reason)
+		d.out.Targets = append(d.out.Targets, next)
+	}
+}
+
+// replaced reports whether everything that the workload wants runs at the targets that were
+// chosen. An empty set replaces nothing.
+func (d *decider) replaced() bool {
+	active := 0
+	for _, t := range d.out.Targets {
+		if t.Phase != workload.Active {
+			continue
+		}
+		active++
+		p, ok := d.parts[t.Key]
+		if !ok || p.Phase == workload.Removing || !p.Applied || !d.answers(t.Key) {
+			return false
+		}
+		if t.Replicas != nil && (p.Replicas == nil || p.Available < *t.Replicas) {
+			return false
+		}
+	}
+	return active > 0 && d.out.Reason == ""
+}
+
+func (d *decider) answers(key string) bool {
+	return slices.ContainsFunc(d.judged, func(j judged) bool { return j.Key == key && j.Unreachable.IsZero() })
+}
+
+// why returns why a target gives its part away.
+func (d *decider) why(key string) Refusal {
+	for _, j := range d.judged {
+		if j.Key == key && j.verdict == gives {
+			return j.refusal
+		} else if j.Key == key {
+			return Moved
+		}
+	}
+	return Deleted
+}
+
+// first orders true before false.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
