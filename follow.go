@@ -2,8 +2,10 @@ package kcp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp/client"
@@ -77,4 +80,30 @@ func Follow[T Object, L client.List](s *Server, resource schema.GroupVersionReso
 	})
 	s.inner.Go(k.Run)
 	return k, nil
+}
+
+// NewKind returns a [Kind] of objects that lw lists and watches, such as those in a view or in
+// another server. Each object that is kept goes through transform first, if that is not nil.
+// The caller runs it with Run; until then it is empty.
+func NewKind[T Object](name string, lw cache.ListerWatcher, transform func(T) T) *Kind[T] {
+	return informer.NewKind(informer.KindConfig[T]{Name: name, ListerWatcher: lw, Transform: transform})
+}
+
+// Run runs loops until ctx ends, and returns when all of them have ended. It is for loops that
+// come and go while the server runs; others belong in [Extension].
+func Run(ctx context.Context, loops ...Loop) { control.Runner{}.Run(ctx, loops...) }
+
+// Own returns a configuration for clients of an extension, which may do anything. at is the name
+// or path of a logical cluster, or "*" for all of them. Own creates no cluster.
+func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.System()) }
+
+// Egress returns a transport for calls to servers that tenants configure. It calls only the
+// addresses that the operator allows, see [Server.EgressAllow]. Servers are verified with ca,
+// certificate authorities in PEM; empty means those of the machine. certificate, if not nil,
+// returns the client certificate for a new connection.
+func (s *Server) Egress(tenant ClusterName, ca []byte, certificate func() (*tls.Certificate, error)) (http.RoundTripper, error) {
+	if s.inner == nil {
+		return nil, errNotStarted
+	}
+	return s.inner.Dialer().Relay(tenant, ca, certificate)
 }

@@ -1,0 +1,265 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
+)
+
+// recorded is how often a heartbeat is written while nothing changes.
+const recorded = time.Minute
+
+// A connection is the agent of a SyncTarget in push mode. It has one goroutine for probes, and
+// those of the engine while the physical cluster answers.
+type connection struct {
+	fleet *fleet
+	name  string // of the SyncTarget
+	id    string // its key
+	end   context.CancelFunc
+	again chan struct{} // probes at once
+
+	seen    time.Time // of the last successful probe, on the clock of the server
+	written time.Time // of the last heartbeat
+	lost    bool      // the engine starts anew when the cluster answers again
+}
+
+// connect starts the agent of a target, or makes it read its SyncTarget again.
+func (f *fleet) connect(t *workload.SyncTarget, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.connections[t.Name]; c != nil && c.id == id {
+		return
+	} else if c != nil {
+		c.end()
+	}
+	if f.ctx.Err() != nil {
+		return
+	}
+	ctx, end := context.WithCancel(f.ctx)
+	c := &connection{fleet: f, name: t.Name, id: id, end: end, seen: time.Now()}
+	f.connections[t.Name] = c
+	f.term.work.Go(func() { c.run(ctx) })
+}
+
+func (f *fleet) disconnect(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c := f.connections[name]; c != nil {
+		c.end()
+		delete(f.connections, name)
+	}
+}
+
+// run connects until ctx ends. Each round uses the credentials that are stored then.
+func (c *connection) run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("cluster", c.fleet.compute, "target", c.name))
+	for ctx.Err() == nil {
+		used, err := c.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.observe(ctx, used, err)
+		wait(ctx, c.fleet.options.Renew)
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// A peer is a physical cluster that was reached.
+type peer struct {
+	config      *rest.Config
+	client      kubernetes.Interface
+	credentials string // a hash
+	version     string
+}
+
+// session syncs with the physical cluster until it does not answer, or its credentials change.
+func (c *connection) session(ctx context.Context) (*peer, error) {
+	p, err := c.dial(ctx)
+	if err != nil {
+		return p, err
+	}
+	e, err := engine.New(c.id, p.config, c.fleet.desired(c.id))
+	if err != nil {
+		return p, err
+	}
+	ctx, end := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer end()
+	running.Go(func() { e.Run(ctx) })
+	select {
+	case <-e.Synced():
+	case <-ctx.Done():
+	case <-time.After(c.fleet.options.Expire):
+		return p, &problem{workload.Unreachable, errors.New("the physical cluster does not answer a list of its Deployments in time")}
+	}
+	for ctx.Err() == nil {
+		err := p.probe(ctx, c.fleet.options.Expire/2)
+		if err != nil && time.Since(c.seen) > c.fleet.options.Expire {
+			return p, err
+		}
+		if err == nil {
+			c.observe(ctx, p, nil)
+		}
+		wait(ctx, c.fleet.options.Renew)
+		if text, err := c.kubeconfig(ctx); err == nil && fingerprint(text) != p.credentials {
+			return p, nil // connects anew
+		}
+	}
+	return p, nil
+}
+
+func fingerprint(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// A problem is an error with the reason of a condition.
+type problem struct {
+	reason string
+	err    error
+}
+
+func (p *problem) Error() string { return p.err.Error() }
+func (p *problem) Unwrap() error { return p.err }
+
+// kubeconfig reads the Secret of the target.
+func (c *connection) kubeconfig(ctx context.Context) ([]byte, error) {
+	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
+	if t == nil || t.Spec.Push == nil {
+		return nil, &problem{workload.KubeconfigInvalid, errors.New("spec.push.kubeconfigSecretRef is not set; kubectl kcp workload sync sets it")}
+	}
+	cfg, err := c.fleet.server.Own(string(c.fleet.compute))
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := client.New[*corev1.Secret, *corev1.SecretList](cfg, string(c.fleet.compute), corev1.SchemeGroupVersion.WithResource("secrets"))
+	if err != nil {
+		return nil, err
+	}
+	ref := t.Spec.Push.KubeconfigSecretRef
+	s, err := secrets.Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, &problem{workload.KubeconfigInvalid, err}
+	}
+	text, ok := s.Data[workload.KubeconfigKey]
+	if !ok {
+		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("secret %s/%s has no key %q", ref.Namespace, ref.Name, workload.KubeconfigKey)}
+	}
+	return text, nil
+}
+
+// observe writes what a probe found to the status of the SyncTarget. It writes changes at once, and
+// heartbeats seldom.
+func (c *connection) observe(ctx context.Context, p *peer, err error) {
+	now := time.Now()
+	if err == nil {
+		c.seen = now
+	}
+	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
+	if t == nil {
+		return
+	}
+	next := t.Status.DeepCopy()
+	next.Key = c.id
+	if p != nil && p.version != "" {
+		next.Version = p.version
+	}
+	changed := setHealth(next, err, now)
+	if err != nil && now.Sub(c.seen) > c.fleet.options.Expire && next.UnreachableSince == nil && next.LastSyncerHeartbeatTime != nil {
+		next.UnreachableSince = &metav1.Time{Time: now}
+		changed = true
+	}
+	if err == nil && (changed || now.Sub(c.written) > recorded) {
+		next.LastSyncerHeartbeatTime, next.UnreachableSince = &metav1.Time{Time: now}, nil
+		changed = true
+	}
+	if !changed && next.Key == t.Status.Key && next.Version == t.Status.Version {
+		return
+	}
+	if err := c.write(ctx, next); err != nil {
+		klog.FromContext(ctx).V(2).Info("cannot write the status of a SyncTarget; the next probe tries again", "err", err)
+		return
+	}
+	if err == nil {
+		c.written = now
+	}
+}
+
+// setHealth sets the conditions of a target and reports whether one changed.
+func setHealth(s *workload.SyncTargetStatus, err error, now time.Time) bool {
+	reason, message := "", ""
+	if err != nil {
+		reason, message = workload.Unreachable, limit(err.Error())
+		if p := (*problem)(nil); errors.As(err, &p) {
+			reason = p.reason
+		}
+	}
+	states := map[conditions.Type]bool{
+		conditions.Ready:          err == nil,
+		workload.HeartbeatHealthy: err == nil,
+		workload.APIServerHealthy: err == nil || reason != workload.Unreachable,
+		workload.SyncerAuthorized: err == nil || reason != workload.Unauthorized,
+	}
+	changed := false
+	for _, of := range []conditions.Type{conditions.Ready, workload.HeartbeatHealthy, workload.APIServerHealthy, workload.SyncerAuthorized} {
+		next := conditions.Condition{Type: of, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)}
+		if !states[of] {
+			next.Status, next.Severity, next.Reason, next.Message = metav1.ConditionFalse, conditions.SeverityError, reason, message
+		}
+		if have := s.Conditions.Get(of); have != nil && have.Status == next.Status {
+			next.LastTransitionTime = have.LastTransitionTime
+		}
+		changed = s.Conditions.Set(next) || changed
+	}
+	return changed
+}
+
+func limit(text string) string { return text[:min(len(text), 1024)] }
+
+func (c *connection) write(ctx context.Context, next *workload.SyncTargetStatus) error {
+	in, err := c.fleet.writeTargets.In(string(c.fleet.compute))
+	if err != nil {
+		return err
+	}
+	content := map[string]any{"unreachableSince": nil}
+	text, err := json.Marshal(next)
+	if err == nil {
+		err = json.Unmarshal(text, &content)
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"status": content})
+	if err != nil {
+		return err
+	}
+	_, err = in.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return ignoreGone(err)
+}

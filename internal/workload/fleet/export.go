@@ -1,0 +1,134 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/unforked/kcp"
+	schemas "github.com/unforked/kcp/apis/apis/v1alpha1"
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/apis/crds"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+)
+
+// ensureRoot creates the export of SyncTargets and Locations, which every user may bind.
+func ensureRoot(ctx context.Context, s *kcp.Server) error {
+	cfg, err := s.Own(root)
+	if err != nil {
+		return err
+	}
+	if err := ensureExport(ctx, cfg, root, workload.Export, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io"); err != nil {
+		return err
+	}
+	meta := metav1.ObjectMeta{Name: "system:kcp:apiexport:workload.kcp.io:bind"}
+	roles, err := client.New[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList](cfg, root, rbacv1.SchemeGroupVersion.WithResource("clusterroles"))
+	if err != nil {
+		return err
+	}
+	bindings, err := client.New[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList](cfg, root, rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"))
+	if err != nil {
+		return err
+	}
+	_, err = roles.Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		Verbs: []string{"bind"}, APIGroups: []string{apis.GroupVersion.Group}, Resources: []string{"apiexports"}, ResourceNames: []string{workload.Export}}}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	_, err = bindings.Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta,
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// ensureExport creates an export with the kinds of the given definitions, or adds those that it
+// lacks. Its other resources stay.
+func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, definitions ...string) error {
+	all, err := client.New[*schemas.APIResourceSchema, *schemas.APIResourceSchemaList](cfg, at, schemas.GroupVersion.WithResource("apiresourceschemas"))
+	if err != nil {
+		return err
+	}
+	exports, err := client.New[*apis.APIExport, *apis.APIExportList](cfg, at, apis.GroupVersion.WithResource("apiexports"))
+	if err != nil {
+		return err
+	}
+	var resources []apis.ResourceSchema
+	for _, d := range definitions {
+		s, err := schemaOf(d)
+		if err != nil {
+			return err
+		}
+		if _, err := all.Get(ctx, s.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			_, err = all.Create(ctx, s, metav1.CreateOptions{})
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+		resources = append(resources, apis.ResourceSchema{Group: s.Spec.Group, Name: s.Spec.Names.Plural, Schema: s.Name, Storage: apis.ResourceStorage{CRD: &apis.CRDStorage{}}})
+	}
+	have, err := exports.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		made := &apis.APIExport{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: apis.APIExportSpec{Resources: resources}}
+		if _, err = exports.Create(ctx, made, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			return nil // another server was first, with the same content
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	next := have.DeepCopy()
+	for _, r := range resources {
+		i := slices.IndexFunc(next.Spec.Resources, func(of apis.ResourceSchema) bool { return of.Group == r.Group && of.Name == r.Name })
+		if i < 0 {
+			next.Spec.Resources = append(next.Spec.Resources, r)
+		} else {
+			next.Spec.Resources[i].Schema = r.Schema
+		}
+	}
+	if slices.Equal(schemaNames(have), schemaNames(next)) {
+		return nil
+	}
+	_, err = exports.Update(ctx, next, metav1.UpdateOptions{})
+	return err
+}
+
+func schemaNames(e *apis.APIExport) (names []string) {
+	for _, r := range e.Spec.Resources {
+		names = append(names, r.Schema)
+	}
+	return names
+}
+
+// schemaOf returns the schema of a definition of this program. Another content has another name.
+func schemaOf(definition string) (*schemas.APIResourceSchema, error) {
+	text, err := crds.YAML(definition)
+	if err != nil {
+		return nil, err
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(text, crd); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	s, err := schemas.FromCustomResourceDefinition(crd, "v"+hex.EncodeToString(sum[:5]))
+	if err == nil && s == nil {
+		return nil, errors.New("no schema")
+	}
+	return s, err
+}

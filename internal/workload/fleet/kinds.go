@@ -1,0 +1,75 @@
+package fleet
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+)
+
+const ready = conditions.Ready
+
+// kindOf caches what a client lists in all logical clusters.
+func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L]) *kcp.Kind[T] {
+	return kcp.NewKind(name, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return all.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return all.Watch(ctx, o)
+		},
+	}, func(o T) T {
+		o = o.DeepCopyObject().(T) // in-process watches share their objects
+		o.SetManagedFields(nil)
+		return o
+	})
+}
+
+// dynamicKind caches a resource of which this program needs no Go type.
+func dynamicKind(all dynamic.Interface, of schema.GroupVersionResource) *kcp.Kind[*unstructured.Unstructured] {
+	return kcp.NewKind(of.Resource, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return all.Resource(of).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return all.Resource(of).Watch(ctx, o)
+		},
+	}, func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		o = o.DeepCopy()
+		o.SetManagedFields(nil)
+		return o
+	})
+}
+
+// offers reports whether a Location has a target.
+func offers(l *scheduling.Location, t *workload.SyncTarget) bool {
+	return l.Spec.InstanceSelector == nil || selects(l.Spec.InstanceSelector, t.Labels)
+}
+
+// selects reports whether a selector selects an object with these labels. One that is invalid
+// selects nothing.
+func selects(s *metav1.LabelSelector, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(of))
+}
+
+// ignoreGone returns nil if an object that was to be changed does not exist any more.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,228 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
+)
+
+type (
+	targetClient   = client.Client[*workload.SyncTarget, *workload.SyncTargetList]
+	locationClient = client.Client[*scheduling.Location, *scheduling.LocationList]
+)
+
+// A manager runs the fleets while this server leads.
+type manager struct {
+	server    *kcp.Server
+	options   Options
+	targets   *kcp.Kind[*workload.SyncTarget]
+	locations *kcp.Kind[*scheduling.Location]
+	// writeTargets and writeLocations write in all compute workspaces.
+	writeTargets   *targetClient
+	writeLocations *locationClient
+
+	mu     sync.Mutex
+	term   *term                      // nil while another server leads; guarded by mu
+	fleets map[kcp.ClusterName]*fleet // by compute workspace; guarded by mu
+}
+
+// A term is the time in which this server leads.
+type term struct {
+	ctx  context.Context
+	end  context.CancelFunc
+	work sync.WaitGroup
+}
+
+// viewOf returns a configuration for the view of an export, with the objects of all consumers.
+func viewOf(s *kcp.Server, home kcp.ClusterName, export string) (*rest.Config, error) {
+	cfg, err := s.Own("*")
+	if err != nil {
+		return nil, err
+	}
+	cfg.Host = "http://kcp/services/apiexport/" + string(home) + "/" + export
+	return cfg, nil
+}
+
+func newManager(s *kcp.Server, o Options) (*manager, error) {
+	cfg, err := viewOf(s, root, workload.Export)
+	if err != nil {
+		return nil, err
+	}
+	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}}
+	if m.writeTargets, err = client.New[*workload.SyncTarget, *workload.SyncTargetList](cfg, "*", syncTargets()); err != nil {
+		return nil, err
+	}
+	if m.writeLocations, err = client.New[*scheduling.Location, *scheduling.LocationList](cfg, "*", locations()); err != nil {
+		return nil, err
+	}
+	m.targets = kindOf("synctargets", m.writeTargets)
+	m.locations = kindOf("locations", m.writeLocations)
+	return m, nil
+}
+
+// lead is a source that begins a term when its loop starts, and ends it when the loop stops. It
+// must be the last source, so that nothing wakes the loop after the end.
+func (m *manager) lead() kcp.Source {
+	return kcp.Source{Subscribe: func(func(kcp.Key)) func() {
+		t := &term{}
+		t.ctx, t.end = context.WithCancel(context.Background())
+		m.mu.Lock()
+		m.term = t
+		m.mu.Unlock()
+		t.work.Go(func() { m.targets.Run(t.ctx) })
+		t.work.Go(func() { m.locations.Run(t.ctx) })
+		return func() {
+			m.mu.Lock()
+			m.term, m.fleets = nil, map[kcp.ClusterName]*fleet{}
+			m.mu.Unlock()
+			t.end()
+			t.work.Wait()
+		}
+	}}
+}
+
+// targetsLoop connects to the physical clusters.
+func (m *manager) targetsLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.lead()}, Do: m.target, Workers: 16}
+}
+
+func (m *manager) target(ctx context.Context, key kcp.Key) error {
+	t := m.targets.Get(key)
+	f, err := m.fleet(ctx, key.Cluster, t != nil)
+	if f == nil || err != nil {
+		return err
+	}
+	if t == nil {
+		f.disconnect(key.Name)
+		m.dropEmpty(f)
+		return nil
+	}
+	f.refresh()
+	id := engine.TargetKey(string(key.Cluster), t.Name, string(t.UID))
+	switch {
+	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
+		return nil
+	case t.DeletionTimestamp != nil && !f.uses(id, t.Status.UnreachableSince != nil):
+		f.disconnect(key.Name)
+		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
+	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
+		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
+			return err
+		}
+	}
+	f.connect(t, id)
+	if t.DeletionTimestamp != nil {
+		return kcp.After(time.Second) // until its workloads are elsewhere
+	}
+	return nil
+}
+
+// finalize sets the finalizers of a SyncTarget.
+func (m *manager) finalize(ctx context.Context, t *workload.SyncTarget, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": t.ResourceVersion, "finalizers": finalizers}})
+	if err != nil {
+		return err
+	}
+	in, err := m.writeTargets.In(string(kcp.KeyOf(t).Cluster))
+	if err != nil {
+		return err
+	}
+	_, err = in.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return ignoreGone(err)
+}
+
+// fleet returns the fleet of a compute workspace. If there is none, it starts one or returns nil.
+func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool) (*fleet, error) {
+	m.mu.Lock()
+	f, t := m.fleets[compute], m.term
+	m.mu.Unlock()
+	if f != nil || !start || t == nil {
+		return f, nil
+	}
+	f, err := newFleet(ctx, m, compute)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if have := m.fleets[compute]; have != nil || m.term != t {
+		return have, nil
+	}
+	m.fleets[compute] = f
+	f.start(t)
+	return f, nil
+}
+
+// dropEmpty ends a fleet without targets.
+func (m *manager) dropEmpty(f *fleet) {
+	if len(m.targets.List(f.compute)) > 0 {
+		f.refresh()
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fleets[f.compute] == f {
+		delete(m.fleets, f.compute)
+		f.end()
+	}
+}
+
+// locationsLoop counts the targets of Locations, and makes the schedulers notice changes.
+func (m *manager) locationsLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-locations", Do: m.location, On: []kcp.Source{
+		m.locations.Changed(),
+		m.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
+			for _, l := range m.locations.List(kcp.KeyOf(t).Cluster) {
+				keys = append(keys, kcp.KeyOf(l))
+			}
+			return keys
+		}),
+	}}
+}
+
+func (m *manager) location(ctx context.Context, key kcp.Key) error {
+	if f, err := m.fleet(ctx, key.Cluster, false); f != nil && err == nil {
+		f.refresh()
+	}
+	l := m.locations.Get(key)
+	if l == nil || l.DeletionTimestamp != nil {
+		return nil
+	}
+	var next scheduling.LocationStatus
+	all, available := int32(0), int32(0)
+	for _, t := range m.targets.List(key.Cluster) {
+		if !offers(l, t) {
+			continue
+		}
+		all++
+		if t.Status.Conditions.IsTrue(ready) && !t.Spec.Unschedulable && t.DeletionTimestamp == nil {
+			available++
+		}
+	}
+	next.Instances, next.AvailableInstances = &all, &available
+	if l.Status.Instances != nil && l.Status.AvailableInstances != nil && *l.Status.Instances == all && *l.Status.AvailableInstances == available {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": next})
+	if err != nil {
+		return err
+	}
+	in, err := m.writeLocations.In(string(key.Cluster))
+	if err != nil {
+		return err
+	}
+	_, err = in.Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return ignoreGone(err)
+}
