@@ -33,7 +33,7 @@ func (a *app) bindCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.bindExportCommand())
+	cmd.AddCommand(a.bindExportCommand(), a.bindComputeCommand())
 	return cmd
 }
 

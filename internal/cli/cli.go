@@ -108,7 +108,7 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.exportsCommand(), a.usageCommand(), a.explainAPICommand(), a.definitionsCommand(), a.schemaCommand(), a.claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
+	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.workloadCommand(), a.exportsCommand(), a.usageCommand(), a.explainAPICommand(), a.definitionsCommand(), a.schemaCommand(), a.claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
 	return a.program(cmd)
 }
 

@@ -71,6 +71,14 @@ func (a *app) create(ctx context.Context, name string, c creation) error {
 	if err != nil {
 		return err
 	}
+	if i := strings.LastIndexByte(name, ':'); i > 0 { // a path
+		up, err := a.locate(ctx, srv, name[:i])
+		if err != nil {
+			return err
+		}
+		s.here, name = s.here.at(up), name[i+1:]
+		srv.base = s.here
+	}
 	wanted, err := c.workspace(s.here.path, name)
 	if err != nil {
 		return err

@@ -61,11 +61,16 @@ func (s *server) in(path cluster.Path) *rest.Config {
 
 // objects returns a client for a resource in the cluster at path.
 func (s *server) objects(path cluster.Path, of schema.GroupVersion, resource string) (dynamic.ResourceInterface, error) {
+	return s.resource(path, of.WithResource(resource))
+}
+
+// resource returns a client for a resource, with or without namespaces, in the cluster at path.
+func (s *server) resource(path cluster.Path, of schema.GroupVersionResource) (dynamic.NamespaceableResourceInterface, error) {
 	client, err := dynamic.NewForConfigAndClient(s.in(path), s.client)
 	if err != nil {
 		return nil, err
 	}
-	return client.Resource(of.WithResource(resource)), nil
+	return client.Resource(of), nil
 }
 
 func (s *server) workspaces(path cluster.Path) (dynamic.ResourceInterface, error) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
@@ -80,14 +81,43 @@ func New(key string, config *rest.Config, desired Desired) (*Engine, error) {
 	e.have = kcp.NewKind("deployments of a target", &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
-			return all.List(ctx, o)
+			list, err := all.List(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			for i := range list.Items {
+				stamp(&list.Items[i])
+			}
+			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = selector
-			return all.Watch(ctx, o)
+			changes, err := all.Watch(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(changes, func(e watch.Event) (watch.Event, bool) {
+				if o, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Error {
+					stamp(o)
+				}
+				return e, true
+			}), nil
 		},
 	}, slim)
 	return e, nil
+}
+
+// physical stands for the logical cluster of objects in the physical cluster.
+const physical = "physical"
+
+// stamp gives an object of the physical cluster the annotation by which a Kind keeps it.
+func stamp(o *unstructured.Unstructured) {
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[core.ClusterAnnotation] = physical
+	o.SetAnnotations(annotations)
 }
 
 // Synced is closed once the engine knows what the physical cluster has.
@@ -131,7 +161,7 @@ func (e *Engine) sync(ctx context.Context, key kcp.Key) error {
 	gr := Deployments().GroupResource()
 	j.report = e.desired.Reports.Get(kcp.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: StatusName(gr, key.Name, e.key)})
 	j.part = e.partOf(j.want, e.desired.Assignments.Get(kcp.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: AssignmentName(gr, key.Name)}))
-	if j.have = e.have.Get(kcp.Key{Namespace: j.from.namespace(), Name: key.Name}); j.have != nil && !owned(j.have, j.from) {
+	if j.have = e.have.Get(kcp.Key{Cluster: physical, Namespace: j.from.namespace(), Name: key.Name}); j.have != nil && !owned(j.have, j.from) {
 		return j.conflict(ctx)
 	}
 	if j.want == nil || j.part == nil || j.part.Phase == workload.Removing {

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/dynamic"
+
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+)
+
+func (a *app) cordonCommand(cordon bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "cordon NAME",
+		Short:   "Keep new workloads away from a physical cluster",
+		Long:    "Keep new replicas away from a physical cluster. Those that are there stay.",
+		Example: "  # Keep new workloads away from the physical cluster east\n  kubectl kcp workload cordon east",
+	}
+	if !cordon {
+		cmd.Use, cmd.Short = "uncordon NAME", "Let a physical cluster take workloads again"
+		cmd.Long = "Let a physical cluster take workloads again, after cordon or drain."
+		cmd.Example = "  # Let the physical cluster east take workloads again\n  kubectl kcp workload uncordon east"
+	}
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), cobra.NoFileCompletions
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, _ *server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			taints := t.Spec.Taints
+			if !cordon {
+				taints = slices.DeleteFunc(slices.Clone(taints), drained)
+			}
+			if err := schedulable(ctx, targets, t, !cordon, taints); err != nil {
+				return err
+			}
+			if cordon {
+				a.print.say("Physical cluster %q takes no new replicas.", t.Name)
+			} else {
+				a.print.say("Physical cluster %q takes workloads.", t.Name)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// schedulable sets whether a target takes workloads, and its taints.
+func schedulable(ctx context.Context, targets dynamic.ResourceInterface, t *workload.SyncTarget, takes bool, taints []corev1.Taint) error {
+	if taints == nil {
+		taints = []corev1.Taint{}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"unschedulable": !takes, "taints": taints}})
+	if err != nil {
+		return err
+	}
+	if _, err = targets.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: userAgent}); err != nil {
+		return fmt.Errorf("cannot change the physical cluster %q: %w", t.Name, err)
+	}
+	return nil
+}
+
+func (a *app) drainCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Move all workloads away from a physical cluster",
+		Long:  "Move all workloads away from a physical cluster, and wait until it has none. A workload leaves only after its replacements are available elsewhere. What fits nowhere else stays.",
+		Example: `  # Move all workloads away from the physical cluster east
+  kubectl kcp workload drain east`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, srv *server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			taints := append(slices.DeleteFunc(slices.Clone(t.Spec.Taints), drained),
+				corev1.Taint{Key: workload.DrainTaint, Effect: corev1.TaintEffectNoExecute, TimeAdded: new(metav1.NewTime(time.Now().Truncate(time.Second)))})
+			if err := schedulable(ctx, targets, t, false, taints); err != nil {
+				return err
+			}
+			a.print.note("Physical cluster %q takes no new replicas; its workloads leave.", t.Name)
+			if err := a.awaitEmpty(ctx, srv, t, timeout); err != nil {
+				return err
+			}
+			a.print.say("Physical cluster %q runs no workloads. To use it again, run: kubectl kcp workload uncordon %s", t.Name, t.Name)
+			return nil
+		})
+	}
+	return cmd
+}
+
+// awaitEmpty waits until a physical cluster has no workloads.
+func (a *app) awaitEmpty(ctx context.Context, srv *server, t *workload.SyncTarget, timeout time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	said := -1
+	for {
+		loads, err := srv.loads(limited, t)
+		if err != nil && limited.Err() == nil {
+			return fmt.Errorf("the workloads leave, but you may not see how many are left: %w", err)
+		}
+		left := loads[t.Status.Key].workloads
+		if err == nil && left == 0 {
+			return nil
+		}
+		if err == nil && left != said {
+			said = left
+			a.print.note("Waiting: %s left", counted(left, "workload"))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limited.Done():
+			return fmt.Errorf("physical cluster %q still has %s after %s; they stay until their replacements are available. kubectl kcp workload get says why, in their workspaces", t.Name, counted(max(said, 0), "workload"), timeout)
+		case <-time.After(again):
+		}
+	}
+}
+
+func (a *app) unsyncCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "unsync NAME",
+		Short: "Remove a physical cluster from the current workspace",
+		Long:  "Remove a physical cluster from the current workspace. Its workloads move to other physical clusters first. The objects of a physical cluster that does not answer stay there.",
+		Example: `  # Remove the physical cluster east
+  kubectl kcp workload unsync east`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, srv *server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			return a.unsync(ctx, srv, targets, t, timeout)
+		})
+	}
+	return cmd
+}
+
+func (a *app) unsync(ctx context.Context, srv *server, targets dynamic.ResourceInterface, t *workload.SyncTarget, timeout time.Duration) error {
+	if err := targets.Delete(ctx, t.Name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("cannot delete the physical cluster %q: %w", t.Name, err)
+	}
+	a.print.note("SyncTarget %q is being deleted; its workloads leave.", t.Name)
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := follow(limited, targets, targetOf, t, func(*workload.SyncTarget) (bool, error) { return false, nil })
+	switch {
+	case errors.Is(err, errDeleted), apierrors.IsNotFound(err):
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case limited.Err() != nil:
+		return fmt.Errorf("the workloads of physical cluster %q have not left it after %s; they stay until their replacements are available, and the server goes on", t.Name, timeout)
+	default:
+		return err
+	}
+	if t.Spec.Push != nil && t.Spec.Push.KubeconfigSecretRef.Namespace == secretsNamespace {
+		all, err := srv.resource(srv.base.path, corev1.SchemeGroupVersion.WithResource("secrets"))
+		if err != nil {
+			return err
+		}
+		if err := all.Namespace(secretsNamespace).Delete(ctx, t.Spec.Push.KubeconfigSecretRef.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the Secret with the kubeconfig remains: %w", err)
+		}
+	}
+	a.print.say("Physical cluster %q is removed.", t.Name)
+	return nil
+}
+
+func (a *app) describeTargetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe NAME",
+		Short: "Print the state of a physical cluster",
+		Long:  "Print the state of a physical cluster of the current workspace, and why it is not ready.",
+		Example: `  # Print the state of the physical cluster east
+  kubectl kcp workload describe east`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, srv *server, _ dynamic.ResourceInterface, t *workload.SyncTarget) error {
+				a.describeTarget(ctx, srv, t)
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) describeTarget(ctx context.Context, srv *server, t *workload.SyncTarget) {
+	rows := [][]string{
+		{"Name:", t.Name}, {"Labels:", dash(labels.FormatLabels(t.Labels))}, {"Ready:", readiness(t)}, {"Takes workloads:", admits(t)},
+		{"Version:", dash(t.Status.Version)}, {"Mode:", string(t.Spec.Mode)},
+	}
+	if at := t.Status.LastSyncerHeartbeatTime; at != nil {
+		rows = append(rows, []string{"Last heartbeat:", at.Format(time.RFC3339)})
+	}
+	if at := t.Status.UnreachableSince; at != nil {
+		rows = append(rows, []string{"Unreachable since:", at.Format(time.RFC3339)})
+	}
+	if loads, err := srv.loads(ctx, t); err == nil {
+		l := loads[t.Status.Key]
+		rows = append(rows, []string{"Runs:", fmt.Sprintf("%s, %s", counted(l.workloads, "workload"), counted(l.replicas, "replica"))})
+	}
+	for _, c := range t.Status.Conditions {
+		if c.Status != metav1.ConditionTrue {
+			rows = append(rows, []string{string(c.Type) + ":", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message)})
+		}
+	}
+	a.print.table(rows)
+}

@@ -1,0 +1,314 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/json"
+
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+func (a *app) targetsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the physical clusters of the current workspace",
+		Long:  "List the physical clusters of the current workspace, whether they are ready, and what they run.",
+		Example: `  # List the physical clusters
+  kubectl kcp workload list`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.listTargets(cmd.Context()) },
+	}
+}
+
+func (a *app) listTargets(ctx context.Context) error {
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := srv.targets(ctx, srv.base.path)
+	if err != nil {
+		return noTargets(srv.base.path, err)
+	}
+	if len(all) == 0 {
+		a.print.note("Workspace '%s' has no physical clusters. To register one, run: kubectl kcp workload sync NAME --kubeconfig FILE", srv.base.path)
+		return nil
+	}
+	loads, err := srv.loads(ctx, all[0])
+	if err != nil {
+		a.print.note("What runs there is not shown: %v", err)
+	}
+	table := [][]string{{"NAME", "READY", "SCHEDULING", "VERSION", "WORKLOADS", "REPLICAS", "AGE", "LABELS"}}
+	for _, t := range all {
+		workloads, replicas := "-", "-"
+		if loads != nil {
+			l := loads[t.Status.Key]
+			workloads, replicas = strconv.Itoa(l.workloads), strconv.Itoa(l.replicas)
+		}
+		table = append(table, []string{t.Name, readiness(t), admits(t), dash(t.Status.Version), workloads, replicas,
+			duration.HumanDuration(time.Since(t.CreationTimestamp.Time)), dash(labels.FormatLabels(t.Labels))})
+	}
+	a.print.table(table)
+	return nil
+}
+
+// readiness returns True, or the reason why a target is not ready.
+func readiness(t *workload.SyncTarget) string {
+	c := t.Status.Conditions.Get(conditions.Ready)
+	switch {
+	case c == nil:
+		return "Unknown"
+	case c.Status == metav1.ConditionTrue:
+		return "True"
+	}
+	return string(c.Status) + " (" + c.Reason + ")"
+}
+
+// admits says whether a target takes workloads.
+func admits(t *workload.SyncTarget) string {
+	switch {
+	case t.DeletionTimestamp != nil:
+		return "leaving"
+	case slices.ContainsFunc(t.Spec.Taints, drained):
+		return "drained"
+	case t.Spec.Unschedulable:
+		return "cordoned"
+	}
+	return "yes"
+}
+
+func drained(t corev1.Taint) bool {
+	return t.Key == workload.DrainTaint && t.Effect == corev1.TaintEffectNoExecute
+}
+
+func (s *server) targets(ctx context.Context, path cluster.Path) ([]*workload.SyncTarget, error) {
+	objects, err := s.objects(path, workload.GroupVersion, "synctargets")
+	if err != nil {
+		return nil, err
+	}
+	list, err := objects.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var all []*workload.SyncTarget
+	for i := range list.Items {
+		t, err := targetOf(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// A load is what a physical cluster runs.
+type load struct{ workloads, replicas int }
+
+// loads returns what the physical clusters of the workspace of t run, by their keys. It reads the
+// Assignments of all consumers, through the view of the export.
+func (s *server) loads(ctx context.Context, t *workload.SyncTarget) (map[string]load, error) {
+	name := t.Annotations[core.ClusterAnnotation]
+	requests, err := s.clusterless()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := requests.Get().AbsPath("services", "apiexport", url.PathEscape(name), workload.KubernetesExport, "clusters", "*",
+		"apis", workload.GroupVersion.Group, workload.GroupVersion.Version, "assignments").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var list workload.AssignmentList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, err
+	}
+	all := map[string]load{}
+	for _, of := range list.Items {
+		for _, part := range of.Spec.Targets {
+			l := all[part.Key]
+			l.workloads++
+			if part.Replicas != nil {
+				l.replicas += int(*part.Replicas)
+			}
+			all[part.Key] = l
+		}
+	}
+	return all, nil
+}
+
+func (a *app) splitCommand() *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "get KIND/NAME",
+		Short: "Print which locations run a workload",
+		Long:  "Print which locations run a workload of the current workspace, and how many of its replicas are ready there. The names of the physical clusters are shown to those who may list them in the compute workspace.",
+		Example: `  # Print where the Deployment web runs
+  kubectl kcp workload get deployment/web`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		kind, name, ok := strings.Cut(args[0], "/")
+		if !ok || name == "" {
+			return fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", args[0])
+		}
+		if !slices.Contains([]string{"deploy", "deployment", "deployments", "deployments.apps", "deployment.apps"}, strings.ToLower(kind)) {
+			return fmt.Errorf("workloads of kind %q do not run on physical clusters yet; only Deployments do", kind)
+		}
+		namespace = metav1.NamespaceDefault
+		if of, _, err := a.flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
+			namespace = of
+		}
+		return a.split(cmd.Context(), namespace, name)
+	}
+	return cmd
+}
+
+func (a *app) split(ctx context.Context, namespace, name string) error {
+	_, srv, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	here := srv.base.path
+	deployments, err := srv.resource(here, appsv1.SchemeGroupVersion.WithResource("deployments"))
+	if err != nil {
+		return err
+	}
+	w, err := deployments.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return about(here, "cannot read Deployment %q in namespace %q: %w", name, namespace, err)
+	}
+	assignment, err := srv.assignment(ctx, namespace, w)
+	if err != nil {
+		return about(here, "cannot read where Deployment %q runs: %w", name, err)
+	}
+	if assignment == nil {
+		return fmt.Errorf("the Deployment %q is not placed: no Placement of workspace %q selects its namespace; to see them, run: kubectl get placements", name, here)
+	}
+	reports, err := srv.reports(ctx, namespace, w)
+	if err != nil {
+		return err
+	}
+	names := srv.targetNames(ctx)
+	table := [][]string{{"LOCATION", "CLUSTER", "REPLICAS", "READY", "PHASE", "REASON"}}
+	var parts []string
+	for _, t := range assignment.Spec.Targets {
+		replicas, ready, reason := "-", "0", t.Reason
+		if t.Replicas != nil {
+			replicas = strconv.Itoa(int(*t.Replicas))
+		}
+		if r := reports[t.Key]; r != nil {
+			ready = strconv.Itoa(int(readyOf(r)))
+			if r.Spec.Reason != "" {
+				reason = r.Spec.Reason + ": " + r.Spec.Message
+			}
+		}
+		name := names[t.Key]
+		if name == "" {
+			name = t.Location
+		}
+		table = append(table, []string{dash(t.Location), dash(names[t.Key]), replicas, ready, string(t.Phase), dash(reason)})
+		parts = append(parts, fmt.Sprintf("%s %s/%s", name, ready, replicas))
+	}
+	a.print.table(table)
+	a.print.note("%s: %s", name, strings.Join(parts, ", "))
+	if assignment.Spec.Reason != "" {
+		a.print.note("Not fully placed: %s: %s", assignment.Spec.Reason, assignment.Spec.Message)
+	}
+	return nil
+}
+
+func readyOf(r *workload.TargetStatus) int32 {
+	var s appsv1.DeploymentStatus
+	if r.Spec.Reported == nil || json.Unmarshal(r.Spec.Reported.Raw, &s) != nil {
+		return 0
+	}
+	return s.ReadyReplicas
+}
+
+// assignment returns the Assignment of a workload, nil if it has none.
+func (s *server) assignment(ctx context.Context, namespace string, w *unstructured.Unstructured) (*workload.Assignment, error) {
+	all, err := s.resource(s.base.path, workload.GroupVersion.WithResource("assignments"))
+	if err != nil {
+		return nil, err
+	}
+	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		found := &workload.Assignment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, found); err != nil {
+			return nil, err
+		}
+		if found.Spec.Workload.UID == string(w.GetUID()) {
+			return found, nil
+		}
+	}
+	return nil, nil
+}
+
+// reports returns the reports about a workload by the keys of their targets.
+func (s *server) reports(ctx context.Context, namespace string, w *unstructured.Unstructured) (map[string]*workload.TargetStatus, error) {
+	all, err := s.resource(s.base.path, workload.GroupVersion.WithResource("targetstatuses"))
+	if err != nil {
+		return nil, err
+	}
+	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*workload.TargetStatus{}
+	for i := range list.Items {
+		r := &workload.TargetStatus{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, r); err != nil {
+			return nil, err
+		}
+		if r.Spec.Workload.UID == string(w.GetUID()) {
+			found[r.Spec.Key] = r
+		}
+	}
+	return found, nil
+}
+
+// targetNames returns the names of physical clusters by their keys, as far as the user may list
+// them in the compute workspace that the current workspace binds.
+func (s *server) targetNames(ctx context.Context) map[string]string {
+	names := map[string]string{}
+	bindings, err := s.objects(s.base.path, apis.GroupVersion, "apibindings")
+	if err != nil {
+		return names
+	}
+	o, err := bindings.Get(ctx, workload.KubernetesExport, metav1.GetOptions{})
+	if err != nil {
+		return names
+	}
+	b, err := bindingOf(o)
+	if err != nil || b.Spec.Reference.Export == nil {
+		return names
+	}
+	all, err := s.targets(ctx, cluster.Path(b.Spec.Reference.Export.Path))
+	if err != nil {
+		return names
+	}
+	for _, t := range all {
+		names[t.Status.Key] = t.Name
+	}
+	return names
+}
