@@ -15,8 +15,10 @@ import (
 	cache "github.com/unforked/kcp/apis/cache/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/apis/crds"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	topology "github.com/unforked/kcp/apis/topology/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
 // TestGoTypes takes objects through the Go types and expects them back unchanged. They
@@ -24,7 +26,7 @@ import (
 func TestGoTypes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		core.AddToScheme, tenancy.AddToScheme, topology.AddToScheme, cache.AddToScheme, v1alpha1.AddToScheme, v1alpha2.AddToScheme,
+		core.AddToScheme, tenancy.AddToScheme, topology.AddToScheme, cache.AddToScheme, workload.AddToScheme, scheduling.AddToScheme, v1alpha1.AddToScheme, v1alpha2.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)

@@ -38,13 +38,16 @@ func (a *app) createCommand(use, called string) *cobra.Command {
 	var c creation
 	cmd := &cobra.Command{
 		Use:   use,
-		Short: "Create a workspace in the current one",
-		Long:  "Create a workspace in the current one, and wait for up to a minute until it is ready.",
+		Short: "Create a workspace in the current one, or in another one",
+		Long:  "Create a workspace in the current one, or in the one that a path names, and wait for up to a minute until it is ready.",
 		Example: strings.ReplaceAll(`  # Create a workspace of the default type
   <called> team
 
   # Create a workspace of another type, and enter it
   <called> team --type root:universal --enter
+
+  # Create a workspace in the workspace root:org
+  <called> :root:org:team
 
   # Create a workspace unless it exists, in a script
   <called> team --ignore-existing
