@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -208,6 +209,9 @@ func (a *app) split(ctx context.Context, namespace, name string) error {
 	names := srv.targetNames(ctx)
 	table := [][]string{{"LOCATION", "CLUSTER", "REPLICAS", "READY", "PHASE", "REASON"}}
 	var parts []string
+	slices.SortStableFunc(assignment.Spec.Targets, func(a, b workload.AssignedTarget) int {
+		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(names[a.Key], names[b.Key]))
+	})
 	for _, t := range assignment.Spec.Targets {
 		replicas, ready, reason := "-", "0", t.Reason
 		if t.Replicas != nil {
