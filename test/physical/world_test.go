@@ -180,7 +180,7 @@ func must(t *testing.T, args ...string) string {
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	err := errors.New("not tried")
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 		if err = check(); err == nil {
 			return
 		}
