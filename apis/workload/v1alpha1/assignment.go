@@ -41,7 +41,7 @@ type AssignmentSpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// targets are the targets that have or had a part of the workload.
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
 	// +listMapKey=key
 	// +optional

@@ -57,6 +57,8 @@ const (
 	// Unauthorized means that the physical cluster refuses the credentials, or that they
 	// lack permissions.
 	Unauthorized = "Unauthorized"
+	// TooMany means that the workspace has too many SyncTargets.
+	TooMany = "TooManyTargets"
 	// TooOld means that the version of the physical cluster is not supported.
 	TooOld = "TooOld"
 )

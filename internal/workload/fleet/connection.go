@@ -34,29 +34,35 @@ type connection struct {
 	name  string // of the SyncTarget
 	id    string // its key
 	end   context.CancelFunc
-	again chan struct{} // probes at once
 
 	seen    time.Time // of the last successful probe, on the clock of the server
 	written time.Time // of the last heartbeat
-	lost    bool      // the engine starts anew when the cluster answers again
 }
 
-// connect starts the agent of a target, or makes it read its SyncTarget again.
-func (f *fleet) connect(t *workload.SyncTarget, id string) {
+// mostTargets is the maximum of connected targets of one compute workspace. Each has goroutines and
+// connections.
+const mostTargets = 400
+
+// connect starts the agent of a target, unless it runs. It reports false if the workspace has too
+// many targets.
+func (f *fleet) connect(t *workload.SyncTarget, id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c := f.connections[t.Name]; c != nil && c.id == id {
-		return
-	} else if c != nil {
+	c := f.connections[t.Name]
+	if c != nil && c.id == id || f.ctx.Err() != nil {
+		return true
+	}
+	if c == nil && len(f.connections) >= mostTargets {
+		return false
+	}
+	if c != nil {
 		c.end()
 	}
-	if f.ctx.Err() != nil {
-		return
-	}
 	ctx, end := context.WithCancel(f.ctx)
-	c := &connection{fleet: f, name: t.Name, id: id, end: end, seen: time.Now()}
+	c = &connection{fleet: f, name: t.Name, id: id, end: end, seen: time.Now()}
 	f.connections[t.Name] = c
 	f.term.work.Go(func() { c.run(ctx) })
+	return true
 }
 
 func (f *fleet) disconnect(name string) {

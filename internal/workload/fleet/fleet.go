@@ -45,6 +45,8 @@ type fleet struct {
 	assignments *kcp.Kind[*workload.Assignment]
 	reports     *kcp.Kind[*workload.TargetStatus]
 
+	pace pace
+
 	mu          sync.Mutex
 	ctx         context.Context        // of the fleet; ended by end
 	term        *term                  // guarded by mu

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -122,7 +123,11 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 			return err
 		}
 	}
-	f.connect(t, id)
+	if !f.connect(t, id) {
+		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now()}
+		refused.observe(ctx, nil, &problem{workload.TooMany, fmt.Errorf("a workspace has %d physical clusters at most; register this one in another workspace", mostTargets)})
+		return kcp.After(time.Minute)
+	}
 	if t.DeletionTimestamp != nil {
 		return kcp.After(time.Second) // until its workloads are elsewhere
 	}

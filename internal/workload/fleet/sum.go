@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -65,7 +66,40 @@ func (f *fleet) sum(ctx context.Context, key kcp.Key) error {
 	if equality.Semantic.DeepEqual(next, o.Status) {
 		return nil
 	}
+	if rest := f.pace.wait(key, time.Now()); rest > 0 {
+		return kcp.After(rest)
+	}
 	return f.writeStatus(ctx, w, next)
+}
+
+// A pace limits the writes of statuses to one per second and object.
+type pace struct {
+	mu   sync.Mutex
+	last map[kcp.Key]time.Time // of objects written in the last second, and of some before
+}
+
+// swept is the number of entries above which those that are no longer needed are dropped.
+const swept = 1024
+
+// wait returns how long to wait before the object at key may be written. If that is zero, the
+// caller writes it now.
+func (p *pace) wait(key kcp.Key, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if rest := time.Second - now.Sub(p.last[key]); rest > 0 {
+		return rest
+	}
+	if len(p.last) > swept || p.last == nil {
+		recent := map[kcp.Key]time.Time{}
+		for k, at := range p.last {
+			if now.Sub(at) < time.Second {
+				recent[k] = at
+			}
+		}
+		p.last = recent
+	}
+	p.last[key] = now
+	return 0
 }
 
 func deploymentStatus(reported *runtime.RawExtension) (s appsv1.DeploymentStatus, err error) {

@@ -14,7 +14,8 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
-// MaxTargets is the maximum of targets of one workload.
+// MaxTargets is the maximum of targets that one workload uses. An Assignment has room for as many that
+// it leaves.
 const MaxTargets = 64
 
 // A Snapshot is everything that a decision depends on.
