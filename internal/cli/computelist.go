@@ -119,12 +119,12 @@ func (s *server) targets(ctx context.Context, path cluster.Path) ([]*workload.Sy
 	return all, nil
 }
 
-// A load is what a physical cluster runs.
-type load struct{ workloads, replicas int }
+// A burden is what a physical cluster runs.
+type burden struct{ workloads, replicas int }
 
 // loads returns what the physical clusters of the workspace of t run, by their keys. It reads the
 // Assignments of all consumers, through the view of the export.
-func (s *server) loads(ctx context.Context, t *workload.SyncTarget) (map[string]load, error) {
+func (s *server) loads(ctx context.Context, t *workload.SyncTarget) (map[string]burden, error) {
 	name := t.Annotations[core.ClusterAnnotation]
 	requests, err := s.clusterless()
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *server) loads(ctx context.Context, t *workload.SyncTarget) (map[string]
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, err
 	}
-	all := map[string]load{}
+	all := map[string]burden{}
 	for _, of := range list.Items {
 		for _, part := range of.Spec.Targets {
 			l := all[part.Key]

@@ -39,7 +39,7 @@ func (a *app) createCommand(use, called string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Create a workspace in the current one, or in another one",
-		Long:  "Create a workspace in the current one, or in the one that a path names, and wait for up to a minute until it is ready.",
+		Long:  "Create a workspace in the current one, or in the one that an absolute path names, and wait for up to a minute until it is ready.",
 		Example: strings.ReplaceAll(`  # Create a workspace of the default type
   <called> team
 
@@ -74,7 +74,7 @@ func (a *app) create(ctx context.Context, name string, c creation) error {
 	if err != nil {
 		return err
 	}
-	if i := strings.LastIndexByte(name, ':'); i > 0 { // a path
+	if i := strings.LastIndexByte(name, ':'); i > 0 && name[0] == ':' { // an absolute path
 		up, err := a.locate(ctx, srv, name[:i])
 		if err != nil {
 			return err
