@@ -8,8 +8,8 @@ STOCK = go -C test/tools build $(AS_STOCK)
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
-SCRIPTED = ./cmd/kcp ./test/conformance ./test/faults ./test/module
-.PHONY: build check gen bench storm conformance dist clients nightly fmt lint gen-diff programs bench-short storm-short test
+SCRIPTED = ./cmd/kcp ./test/conformance ./test/faults ./test/module ./test/physical
+.PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test
 
 build:
 	go build -o bin/ ./cmd/...
@@ -32,6 +32,10 @@ storm: build
 # Requests compared with a stock server's, and Kubernetes' own end-to-end tests; see test/conformance.
 conformance: programs
 	CONFORMANCE=long go test -count=1 -timeout 180m ./test/conformance
+
+# Workloads on real control planes; see test/physical.
+physical: programs
+	go test -count=1 -timeout 30m ./test/physical
 
 dist:
 	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist

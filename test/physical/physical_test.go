@@ -1,3 +1,5 @@
+//go:build unix
+
 package physical
 
 import (
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/fleet"
 	"github.com/unforked/kcp/test/stock"
 )
@@ -27,6 +30,7 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("drift is repaired", func(t *testing.T) { s.repairsDrift(t) })
 	t.Run("objects of others are not touched", func(t *testing.T) { s.leavesForeign(t) })
 	t.Run("equal names in two workspaces", func(t *testing.T) { s.equalNames(t) })
+	t.Run("workspaces leave", func(t *testing.T) { s.leaves(t) })
 	t.Run("a placement that selects nothing", func(t *testing.T) { s.selectsNothing(t) })
 	t.Run("decisions are the server's", func(t *testing.T) { s.cannotDecide(t) })
 	t.Run("bad kubeconfigs", func(t *testing.T) { w.badKubeconfigs(t) })
@@ -145,6 +149,38 @@ func (s *tenant) equalNames(t *testing.T) {
 	other.rolledOut(t, "same")
 	s.clusters["west"].only(t, "same")
 	other.remove(t, "same")
+}
+
+// leaves expects that nothing remains in the physical clusters of a workspace that is deleted, or
+// that does not bind the compute workspace any more.
+func (s *tenant) leaves(t *testing.T) {
+	deleted, unbound := s.shop(t, "deleted", "compute"), s.shop(t, "unbound", "compute")
+	deleted.create(t, "left", 2)
+	unbound.create(t, "left", 2)
+	deleted.rolledOut(t, "left")
+	unbound.rolledOut(t, "left")
+	west := s.clusters["west"]
+	all, err := west.copies(t.Context(), "left")
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d copies, %v", len(all), err)
+	}
+	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	if err := dynamicFor(t, client.Cluster(s.config, "root")).Resource(workspaces).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bindings := schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}
+	if err := unbound.dynamic.Resource(bindings).Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		eventually(t, "end of the namespace", func() error {
+			n, err := west.CoreV1().Namespaces().Get(t.Context(), d.Namespace, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("namespace %s exists: %v", n.Name, n.Status)
+			}
+			return ignoreMissing(err)
+		})
+	}
 }
 
 func placements() schema.GroupVersionResource {
@@ -363,6 +399,15 @@ func (s *tenant) unsyncs(t *testing.T) {
 	if out := must(t, "workload", "list", "-w", ":root:compute"); strings.Contains(out, "east") {
 		t.Error(out)
 	}
+	// One that does not answer can be removed, too.
+	must(t, "workload", "sync", "east", "--kubeconfig", s.clusters["east"].kubeconfig, "-w", ":root:compute")
+	s.patch(t, "steady", `{"spec":{"replicas":8}}`)
+	s.split(t, "steady", "east 2/2, west 6/6")
+	s.clusters["east"].signal(t, syscall.SIGSTOP)
+	defer s.clusters["east"].signal(t, syscall.SIGCONT)
+	must(t, "workload", "unsync", "east", "-w", ":root:compute")
+	s.split(t, "steady", "west 8/8")
+	s.rolledOut(t, "steady")
 }
 
 // TestLoopbackIsNotForTenants expects that a physical cluster on the machine of the server is not

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package physical tests workloads on physical clusters against real control planes: etcd,
 // kube-apiserver and kube-controller-manager, unchanged. No container runs: a loop of the test makes
 // pods ready.

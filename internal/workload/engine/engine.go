@@ -164,6 +164,9 @@ func (e *Engine) sync(ctx context.Context, key kcp.Key) error {
 	if j.have = e.have.Get(kcp.Key{Cluster: physical, Namespace: j.from.namespace(), Name: key.Name}); j.have != nil && !owned(j.have, j.from) {
 		return j.conflict(ctx)
 	}
+	if j.have != nil {
+		j.keepNamespace()
+	}
 	if j.want == nil || j.part == nil || j.part.Phase == workload.Removing {
 		return j.remove(ctx)
 	}
@@ -296,6 +299,9 @@ func (j *job) conflict(ctx context.Context) error {
 // remove removes the object from the physical cluster, and the report once it is gone.
 func (j *job) remove(ctx context.Context) error {
 	if j.have == nil {
+		if j.report == nil && j.knowsNamespace() {
+			return j.dropNamespace(ctx) // it was the last object of a workspace that is gone
+		}
 		if j.report == nil {
 			return nil
 		}

@@ -69,10 +69,7 @@ func raw(status map[string]any) (*runtime.RawExtension, error) {
 // if there is one of the name that is not the engine's.
 func (j *job) ensureNamespace(ctx context.Context) (bool, error) {
 	name := j.from.namespace()
-	j.mu.Lock()
-	known := j.made[name]
-	j.mu.Unlock()
-	if known {
+	if j.knowsNamespace() {
 		return true, nil
 	}
 	all := j.client.Resource(namespaces())
@@ -96,10 +93,20 @@ func (j *job) ensureNamespace(ctx context.Context) (bool, error) {
 	} else if have.GetDeletionTimestamp() != nil {
 		return false, kcp.After(retryNamespace)
 	}
+	j.keepNamespace()
+	return true, nil
+}
+
+func (j *job) keepNamespace() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.made[name] = true
-	return true, nil
+	j.made[j.from.namespace()] = true
+}
+
+func (j *job) knowsNamespace() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.made[j.from.namespace()]
 }
 
 func (j *job) forgetNamespace() {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -116,18 +118,43 @@ func (f *fleet) start(t *term) {
 	t.work.Go(func() { f.assignments.Run(ctx) })
 	t.work.Go(func() { f.reports.Run(ctx) })
 	for _, s := range f.dispatches() {
-		s.Subscribe(f.dispatch)
+		s.Subscribe(func(kcp.Key) {})
 	}
 	f.refresh()
 	t.work.Go(func() { kcp.Run(ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop()) })
 }
 
-// dispatches returns the sources of changes that concern engines.
+// dispatches returns the sources of changes that concern engines. They wake the engines that a change
+// concerns, and no others.
 func (f *fleet) dispatches() []kcp.Source {
 	return []kcp.Source{
-		f.workloads.Changed(),
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{workloadOf(a, a.Spec.Workload)} }),
-		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{workloadOf(s, s.Spec.Workload)} }),
+		f.workloads.Wakes(func(w *unstructured.Unstructured) []kcp.Key {
+			if a := f.assignmentOf(kcp.KeyOf(w)); a != nil {
+				f.wakeAll(a)
+			}
+			return nil
+		}),
+		// An Assignment that was deleted still names its targets.
+		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { f.wakeAll(a); return nil }),
+		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key {
+			f.wake(s.Spec.Key, workloadOf(s, s.Spec.Workload))
+			return nil
+		}),
+	}
+}
+
+func (f *fleet) wakeAll(a *workload.Assignment) {
+	for _, t := range a.Spec.Targets {
+		f.wake(t.Key, workloadOf(a, a.Spec.Workload))
+	}
+}
+
+// wake wakes the engine of a target.
+func (f *fleet) wake(target string, key kcp.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if wake := f.wakes[target]; wake != nil {
+		wake(key)
 	}
 }
 
@@ -148,28 +175,13 @@ func (f *fleet) reportOf(key kcp.Key, target string) *workload.TargetStatus {
 	return f.reports.Get(key)
 }
 
-// dispatch wakes the engines that a workload concerns, and no others.
-func (f *fleet) dispatch(key kcp.Key) {
-	a := f.assignmentOf(key)
-	if a == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, t := range a.Spec.Targets {
-		if wake := f.wakes[t.Key]; wake != nil {
-			wake(key)
-		}
-	}
-}
-
 // wakesOf is the source of an engine: the workloads of its target.
 func (f *fleet) wakesOf(target string) kcp.Source {
 	return kcp.Source{Ready: f.assignments.Ready(), Subscribe: func(wake func(kcp.Key)) func() {
 		f.mu.Lock()
 		f.wakes[target] = wake
 		f.mu.Unlock()
-		// An object that comes into the cache from here on is dispatched.
+		// Whatever comes into the cache from here on wakes the engine.
 		for _, key := range f.assignments.By(byTarget, target) {
 			if a := f.assignments.Get(key); a != nil {
 				wake(workloadOf(a, a.Spec.Workload))
@@ -290,6 +302,14 @@ func (f *fleet) read(ctx context.Context, key kcp.Key) (*unstructured.Unstructur
 	if missing(err, engine.Deployments().Resource) {
 		return nil, nil, nil
 	}
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		// The workspace may be gone, or may not bind the export any more.
+		gone, unsure := f.absent(ctx, key)
+		if gone {
+			return nil, nil, nil
+		}
+		err = errors.Join(err, unsure)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -304,14 +324,33 @@ func (f *fleet) read(ctx context.Context, key kcp.Key) (*unstructured.Unstructur
 	return w, a, err
 }
 
+// absent reports whether a consistent list of the workloads of all consumers lacks the one at key.
+func (f *fleet) absent(ctx context.Context, key kcp.Key) (bool, error) {
+	all, err := dynamic.NewForConfig(client.Cluster(f.view, "*"))
+	if err != nil {
+		return false, err
+	}
+	list, err := all.Resource(engine.Deployments()).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.Set{"metadata.name": key.Name, "metadata.namespace": key.Namespace}.String()})
+	if err != nil || list.GetContinue() != "" {
+		return false, err
+	}
+	for i := range list.Items {
+		if kcp.KeyOf(&list.Items[i]) == key {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // missing reports whether the server says that the object does not exist. A view that is gone, or
 // a resource that it does not serve, says nothing about objects.
 func missing(err error, resource string) bool {
 	if !apierrors.IsNotFound(err) {
 		return false
 	}
-	status, ok := err.(apierrors.APIStatus)
-	return ok && status.Status().Details != nil && status.Status().Details.Kind == resource && status.Status().Details.Name != ""
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == resource && status.Status().Details.Name != ""
 }
 
 // report writes or deletes a TargetStatus.

@@ -79,8 +79,28 @@ func (f *fleet) decide(ctx context.Context, key kcp.Key) error {
 	if err := f.assign(ctx, w, a, next); err != nil {
 		return err
 	}
+	if err := f.forget(ctx, key, a, next); err != nil {
+		return err
+	}
 	if again > 0 {
 		return kcp.After(again + soon)
+	}
+	return nil
+}
+
+// forget deletes the reports of targets that were deleted before they could.
+func (f *fleet) forget(ctx context.Context, key kcp.Key, a *workload.Assignment, next workload.AssignmentSpec) error {
+	if a == nil {
+		return nil
+	}
+	for _, old := range a.Spec.Targets {
+		r := f.reportOf(key, old.Key)
+		if r == nil || slices.ContainsFunc(next.Targets, func(t workload.AssignedTarget) bool { return t.Key == old.Key }) {
+			continue
+		}
+		if err := f.report(ctx, key, r.Name, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }
