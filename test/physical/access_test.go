@@ -21,7 +21,7 @@ func tenantAdmin() *user.DefaultInfo {
 	return &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}
 }
 
-func dynamicFor(t *testing.T, cfg *rest.Config) dynamic.Interface {
+func dynamicFor(t testing.TB, cfg *rest.Config) dynamic.Interface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(cfg)
 	if err != nil {

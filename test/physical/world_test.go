@@ -63,7 +63,7 @@ type world struct {
 }
 
 // kube returns the program of control planes, which "make programs" builds.
-func kube(t *testing.T) string {
+func kube(t testing.TB) string {
 	t.Helper()
 	if file, err := filepath.Abs("../../bin/kube"); err == nil {
 		if _, err := os.Stat(file); err == nil {
@@ -80,7 +80,7 @@ func kube(t *testing.T) string {
 }
 
 // newWorld starts physical clusters and a server that may reach them.
-func newWorld(t *testing.T, names ...string) *world {
+func newWorld(t testing.TB, names ...string) *world {
 	w := &world{dir: t.TempDir(), clusters: map[string]*cluster{}}
 	binary := kube(t)
 	for _, name := range names {
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	return w
 }
 
-func (w *world) startCluster(t *testing.T, binary, name string) *cluster {
+func (w *world) startCluster(t testing.TB, binary, name string) *cluster {
 	c := &cluster{ControlPlane: &stock.ControlPlane{Binary: binary, Dir: filepath.Join(w.dir, name)}, kubeconfig: filepath.Join(w.dir, name+".kubeconfig")}
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func (w *world) startCluster(t *testing.T, binary, name string) *cluster {
 }
 
 // writeKubeconfig writes a kubeconfig with a token.
-func writeKubeconfig(t *testing.T, file string, of *rest.Config) {
+func writeKubeconfig(t testing.TB, file string, of *rest.Config) {
 	t.Helper()
 	err := clientcmd.WriteToFile(clientcmdapi.Config{
 		CurrentContext: "it",
@@ -134,7 +134,7 @@ func writeKubeconfig(t *testing.T, file string, of *rest.Config) {
 }
 
 // startServer starts a server on the data of the world. Its probes are quick.
-func (w *world) startServer(t *testing.T) {
+func (w *world) startServer(t testing.TB) {
 	t.Helper()
 	w.server = &kcp.Server{
 		Dir: filepath.Join(w.dir, "kcp"), Listen: "127.0.0.1:0", NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
@@ -151,14 +151,14 @@ func (w *world) startServer(t *testing.T) {
 	t.Setenv("KUBECONFIG", w.server.Kubeconfig)
 }
 
-func (w *world) stopServer(t *testing.T) {
+func (w *world) stopServer(t testing.TB) {
 	if err := w.server.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
 // kubectl runs "kubectl kcp" with arguments, and returns what it prints.
-func kubectl(t *testing.T, args ...string) (string, error) {
+func kubectl(t testing.TB, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := cli.KCP(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out})
 	cmd.SetArgs(args)
@@ -169,7 +169,7 @@ func kubectl(t *testing.T, args ...string) (string, error) {
 }
 
 // must runs "kubectl kcp" and fails the test if it fails.
-func must(t *testing.T, args ...string) string {
+func must(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := kubectl(t, args...)
 	if err != nil {
@@ -179,7 +179,7 @@ func must(t *testing.T, args ...string) string {
 }
 
 // eventually waits until what returns no error.
-func eventually(t *testing.T, what string, check func() error) {
+func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	err := errors.New("not tried")
 	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
@@ -191,7 +191,7 @@ func eventually(t *testing.T, what string, check func() error) {
 }
 
 // compute makes a compute workspace with physical clusters.
-func (w *world) compute(t *testing.T, name string, clusters ...string) {
+func (w *world) compute(t testing.TB, name string, clusters ...string) {
 	t.Helper()
 	must(t, "ws", "create", ":root:"+name)
 	for _, c := range clusters {
@@ -201,7 +201,7 @@ func (w *world) compute(t *testing.T, name string, clusters ...string) {
 }
 
 // exportDeployments adds Deployments to the export of a compute workspace.
-func (w *world) exportDeployments(t *testing.T, name string) {
+func (w *world) exportDeployments(t testing.TB, name string) {
 	t.Helper()
 	in := w.in(t, name)
 	text, err := os.ReadFile("testdata/deployments.yaml")
@@ -235,7 +235,7 @@ func (w *world) exportDeployments(t *testing.T, name string) {
 }
 
 // in returns a client for the workspace root:<name>.
-func (w *world) in(t *testing.T, name string) dynamic.Interface {
+func (w *world) in(t testing.TB, name string) dynamic.Interface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(client.Cluster(w.config, "root:"+name))
 	if err != nil {
@@ -245,7 +245,7 @@ func (w *world) in(t *testing.T, name string) dynamic.Interface {
 }
 
 // shop makes a workspace that runs its workloads in compute.
-func (w *world) shop(t *testing.T, name, compute string) *tenant {
+func (w *world) shop(t testing.TB, name, compute string) *tenant {
 	t.Helper()
 	must(t, "ws", "create", ":root:"+name)
 	must(t, "bind", "compute", ":root:"+compute, "-w", ":root:"+name)
@@ -272,7 +272,7 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 	}}
 }
 
-func (s *tenant) create(t *testing.T, name string, replicas int32) {
+func (s *tenant) create(t testing.TB, name string, replicas int32) {
 	t.Helper()
 	if _, err := s.AppsV1().Deployments("default").Create(t.Context(), deployment(name, replicas), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func (s *tenant) create(t *testing.T, name string, replicas int32) {
 }
 
 // patch changes a Deployment.
-func (s *tenant) patch(t *testing.T, name, patch string) {
+func (s *tenant) patch(t testing.TB, name, patch string) {
 	t.Helper()
 	if _, err := s.AppsV1().Deployments("default").Patch(t.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func (s *tenant) patch(t *testing.T, name, patch string) {
 }
 
 // rolledOut waits until kubectl rollout status would end.
-func (s *tenant) rolledOut(t *testing.T, name string) {
+func (s *tenant) rolledOut(t testing.TB, name string) {
 	t.Helper()
 	eventually(t, "rollout of "+name, func() error {
 		d, err := s.AppsV1().Deployments("default").Get(t.Context(), name, metav1.GetOptions{})
@@ -309,7 +309,7 @@ func (s *tenant) rolledOut(t *testing.T, name string) {
 }
 
 // split waits until "kubectl kcp workload get" ends with a text.
-func (s *tenant) split(t *testing.T, name, want string) {
+func (s *tenant) split(t testing.TB, name, want string) {
 	t.Helper()
 	eventually(t, "split of "+name, func() error {
 		out, err := kubectl(t, "workload", "get", "deployment/"+name, "-w", ":root:"+s.name)
@@ -330,7 +330,7 @@ func (c *cluster) copies(ctx context.Context, name string) ([]appsv1.Deployment,
 }
 
 // only returns the one Deployment with a name at a physical cluster.
-func (c *cluster) only(t *testing.T, name string) *appsv1.Deployment {
+func (c *cluster) only(t testing.TB, name string) *appsv1.Deployment {
 	t.Helper()
 	all, err := c.copies(t.Context(), name)
 	if err != nil || len(all) != 1 {
@@ -340,7 +340,7 @@ func (c *cluster) only(t *testing.T, name string) *appsv1.Deployment {
 }
 
 // lacks fails the test if the physical cluster has a Deployment with a name.
-func (c *cluster) lacks(t *testing.T, name string) {
+func (c *cluster) lacks(t testing.TB, name string) {
 	t.Helper()
 	if all, err := c.copies(t.Context(), name); err != nil || len(all) > 0 {
 		t.Errorf("%d Deployments %s, %v; want none", len(all), name, err)

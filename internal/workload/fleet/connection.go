@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -99,7 +99,7 @@ func wait(ctx context.Context, d time.Duration) {
 // A peer is a physical cluster that was reached.
 type peer struct {
 	config      *rest.Config
-	client      kubernetes.Interface
+	core        typed.CoreV1Interface
 	credentials string // a hash
 	version     string
 }

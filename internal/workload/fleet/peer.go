@@ -13,7 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/discovery"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -39,7 +41,7 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 	if p.config, err = c.configOf(config, p.credentials); err != nil {
 		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be used: %w", err)}
 	}
-	if p.client, err = kubernetes.NewForConfig(p.config); err != nil {
+	if p.core, err = corev1.NewForConfig(p.config); err != nil {
 		return nil, &problem{workload.KubeconfigInvalid, err}
 	}
 	if err := p.probe(ctx, c.fleet.options.Expire/2); err != nil {
@@ -97,7 +99,7 @@ func (p *peer) probe(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A list of namespaces that may be served from a cache: it needs the credentials, too.
-	_, err := p.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"})
+	_, err := p.core.Namespaces().List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"})
 	switch {
 	case err == nil:
 		return nil
@@ -120,7 +122,16 @@ func plain(err error) error {
 
 // check returns why the agent cannot work in the physical cluster.
 func (p *peer) check(ctx context.Context) error {
-	info, err := p.client.Discovery().ServerVersion()
+	// Clients that are needed once are made here: one of all groups would be kept for each target.
+	disco, err := discovery.NewDiscoveryClientForConfig(p.config)
+	if err != nil {
+		return &problem{workload.KubeconfigInvalid, err}
+	}
+	reviews, err := authorization.NewForConfig(p.config)
+	if err != nil {
+		return &problem{workload.KubeconfigInvalid, err}
+	}
+	info, err := disco.ServerVersion()
 	if err != nil {
 		return &problem{workload.Unreachable, fmt.Errorf("the physical cluster does not tell its version: %w", plain(err))}
 	}
@@ -135,7 +146,7 @@ func (p *peer) check(ctx context.Context) error {
 		{Verb: "list", Group: "apps", Resource: "deployments"}, {Verb: "watch", Group: "apps", Resource: "deployments"},
 		{Verb: "create", Group: "apps", Resource: "deployments"}, {Verb: "patch", Group: "apps", Resource: "deployments"}, {Verb: "delete", Group: "apps", Resource: "deployments"},
 	} {
-		review, err := p.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &need}}, metav1.CreateOptions{})
 		if err != nil {
 			return &problem{workload.Unreachable, plain(err)}
