@@ -87,10 +87,14 @@ func owned(have *unstructured.Unstructured, from Locator) bool {
 	return ok && of == from && have.GetLabels()[workload.OwnerLabel] == from.Target
 }
 
-// slim returns an object of a physical cluster as the agent keeps it: without its spec.
+// slim returns an object of a physical cluster as the agent keeps it: without its spec, and without a
+// status that no controller of Kubernetes writes.
 func slim(o *unstructured.Unstructured) *unstructured.Unstructured {
 	content := maps.Clone(o.Object)
 	delete(content, "spec")
+	if text, err := json.Marshal(content["status"]); err != nil || len(text) > mostStatus {
+		delete(content, "status")
+	}
 	metadata, _, err := unstructured.NestedMap(content, "metadata")
 	if err == nil {
 		delete(metadata, "managedFields")

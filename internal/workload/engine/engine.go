@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,6 +66,8 @@ type Engine struct {
 	client  dynamic.Interface
 	have    *kcp.Kind[*unstructured.Unstructured]
 
+	objects atomic.Int64 // in the cache, about
+
 	mu   sync.Mutex
 	made map[string]bool // namespaces that are known to be the engine's; guarded by mu
 }
@@ -81,9 +84,18 @@ func New(key string, config *rest.Config, desired Desired) (*Engine, error) {
 	e.have = kcp.NewKind("deployments of a target", &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion, o.Limit = "", pageSize // a list from the cache has no pages
+			}
 			list, err := all.List(ctx, o)
 			if err != nil {
 				return nil, err
+			}
+			if o.Continue == "" {
+				e.objects.Store(0)
+			}
+			if e.objects.Add(int64(len(list.Items))) > mostObjects {
+				return nil, errTooMany
 			}
 			for i := range list.Items {
 				stamp(&list.Items[i])
@@ -96,16 +108,34 @@ func New(key string, config *rest.Config, desired Desired) (*Engine, error) {
 			if err != nil {
 				return nil, err
 			}
-			return watch.Filter(changes, func(e watch.Event) (watch.Event, bool) {
-				if o, ok := e.Object.(*unstructured.Unstructured); ok && e.Type != watch.Error {
-					stamp(o)
+			return watch.Filter(changes, func(change watch.Event) (watch.Event, bool) {
+				o, ok := change.Object.(*unstructured.Unstructured)
+				if !ok || change.Type == watch.Error {
+					return change, true
 				}
-				return e, true
+				stamp(o)
+				switch {
+				case change.Type == watch.Deleted:
+					e.objects.Add(-1)
+				case change.Type == watch.Added && e.objects.Add(1) > mostObjects:
+					return change, false
+				}
+				return change, true
 			}), nil
 		},
 	}, slim)
 	return e, nil
 }
+
+const (
+	pageSize = 500
+	// mostObjects is the maximum of objects of one target, and mostStatus that of the bytes of a
+	// status. Whoever runs the physical cluster decides what it says, and the server keeps that.
+	mostObjects = 20_000
+	mostStatus  = 16 << 10
+)
+
+var errTooMany = fmt.Errorf("the physical cluster lists more than %d objects", mostObjects)
 
 // physical stands for the logical cluster of objects in the physical cluster.
 const physical = "physical"

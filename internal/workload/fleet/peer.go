@@ -90,7 +90,7 @@ func (c *connection) configOf(k *clientcmdapi.Config, credentials string) (*rest
 	}
 	return &rest.Config{
 		Host: to.Server, BearerToken: who.Token, Username: who.Username, Password: who.Password,
-		Transport: through, QPS: 50, Burst: 100, UserAgent: "kcp-syncer",
+		Transport: bounded{through}, QPS: 50, Burst: 100, UserAgent: "kcp-syncer",
 	}, nil
 }
 

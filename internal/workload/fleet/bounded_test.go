@@ -1,0 +1,57 @@
+package fleet
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A physical cluster that never ends its answer does not fill the memory of the server.
+func TestResponsesAreBounded(t *testing.T) {
+	for url, want := range map[string]string{"https://x/api": "more than 32 MiB", "https://x/api?watch=true": ""} {
+		through := bounded{answers(func(*http.Request) (*http.Response, error) {
+			return &http.Response{Body: io.NopCloser(io.MultiReader(io.LimitReader(endless{}, mostBytes), strings.NewReader("the rest")))}, nil
+		})}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := through.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		if want == "" && (err != nil || !bytes.HasSuffix(got, []byte("the rest"))) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %d bytes, %v", url, len(got), err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Statuses are written once per second and object, and the memory of that is bounded.
+func TestPace(t *testing.T) {
+	var p pace
+	at := now()
+	if p.wait(key("a"), at) != 0 || p.wait(key("a"), at.Add(400*ms)) != 600*ms || p.wait(key("b"), at) != 0 || p.wait(key("a"), at.Add(1000*ms)) != 0 {
+		t.Error("not one per second and object")
+	}
+	for i := range 10 * swept {
+		at = at.Add(10 * ms)
+		p.wait(key(strings.Repeat("x", i%7)+string(rune(i))), at)
+	}
+	if len(p.last) > swept+1 {
+		t.Errorf("%d entries", len(p.last))
+	}
+}
