@@ -4,10 +4,10 @@ package workload
 
 import (
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/fleet"
 )
 
 // Extension returns the extension of a server.
 func Extension() kcp.Extension {
-	return kcp.Extension{Offers: kinds.Offers()}
+	return fleet.Extension(fleet.Options{})
 }

@@ -26,7 +26,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -34,10 +33,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/kubectl/pkg/polymorphichelpers"
-	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp"
-	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/workload/fleet"
@@ -197,41 +194,6 @@ func (w *world) compute(t testing.TB, name string, clusters ...string) {
 	for _, c := range clusters {
 		must(t, "workload", "sync", c, "--kubeconfig", w.clusters[c].kubeconfig, "--labels", "region="+c, "-w", ":root:"+name)
 	}
-	w.exportDeployments(t, name)
-}
-
-// exportDeployments adds Deployments to the export of a compute workspace.
-func (w *world) exportDeployments(t testing.TB, name string) {
-	t.Helper()
-	in := w.in(t, name)
-	text, err := os.ReadFile("testdata/deployments.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &o.Object); err != nil {
-		t.Fatal(err)
-	}
-	schemas := schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha1", Resource: "apiresourceschemas"}
-	if _, err := in.Resource(schemas).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "export of Deployments", func() error {
-		all, err := client.New[*apis.APIExport, *apis.APIExportList](w.config, "root:"+name, apis.GroupVersion.WithResource("apiexports"))
-		if err != nil {
-			return err
-		}
-		e, err := all.Get(t.Context(), "kubernetes", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(e.Spec.Resources, func(r apis.ResourceSchema) bool { return r.Name == "deployments" }) {
-			return nil
-		}
-		e.Spec.Resources = append(e.Spec.Resources, apis.ResourceSchema{Group: "apps", Name: "deployments", Schema: o.GetName(), Storage: apis.ResourceStorage{CRD: &apis.CRDStorage{}}})
-		_, err = all.Update(t.Context(), e, metav1.UpdateOptions{})
-		return err
-	})
 }
 
 // in returns a client for the workspace root:<name>.

@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -28,7 +29,11 @@ func ensureRoot(ctx context.Context, s *kcp.Server) error {
 	if err != nil {
 		return err
 	}
-	if err := ensureExport(ctx, cfg, root, workload.Export, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io"); err != nil {
+	resources, err := ensureSchemas(ctx, cfg, root, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io")
+	if err != nil {
+		return err
+	}
+	if err := ensureExport(ctx, cfg, root, workload.Export, resources); err != nil {
 		return err
 	}
 	meta := metav1.ObjectMeta{Name: "system:kcp:apiexport:workload.kcp.io:bind"}
@@ -54,32 +59,41 @@ func ensureRoot(ctx context.Context, s *kcp.Server) error {
 	return err
 }
 
-// ensureExport creates an export with the kinds of the given definitions, or adds those that it
-// lacks. Its other resources stay.
-func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, definitions ...string) error {
+// ensureSchemas creates the schemas of the given definitions, and returns their resources.
+func ensureSchemas(ctx context.Context, cfg *rest.Config, at string, definitions ...string) (resources []apis.ResourceSchema, err error) {
 	all, err := client.New[*schemas.APIResourceSchema, *schemas.APIResourceSchemaList](cfg, at, schemas.GroupVersion.WithResource("apiresourceschemas"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	exports, err := client.New[*apis.APIExport, *apis.APIExportList](cfg, at, apis.GroupVersion.WithResource("apiexports"))
-	if err != nil {
-		return err
-	}
-	var resources []apis.ResourceSchema
 	for _, d := range definitions {
 		s, err := schemaOf(d)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if _, err := all.Get(ctx, s.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			_, err = all.Create(ctx, s, metav1.CreateOptions{})
 			if err != nil && !apierrors.IsAlreadyExists(err) {
-				return err
+				return nil, err
 			}
 		} else if err != nil {
-			return err
+			return nil, err
 		}
 		resources = append(resources, apis.ResourceSchema{Group: s.Spec.Group, Name: s.Spec.Names.Plural, Schema: s.Name, Storage: apis.ResourceStorage{CRD: &apis.CRDStorage{}}})
+	}
+	return resources, nil
+}
+
+// native returns a kind of Kubernetes as a resource of an export.
+func native(r schema.GroupVersionResource) apis.ResourceSchema {
+	return apis.ResourceSchema{Group: r.Group, Name: r.Resource, Storage: apis.ResourceStorage{Native: &apis.NativeStorage{}}}
+}
+
+// ensureExport creates an export with some resources, or adds those that it lacks. Its other
+// resources stay.
+func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, resources []apis.ResourceSchema) error {
+	exports, err := client.New[*apis.APIExport, *apis.APIExportList](cfg, at, apis.GroupVersion.WithResource("apiexports"))
+	if err != nil {
+		return err
 	}
 	have, err := exports.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -97,7 +111,7 @@ func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, defini
 		i := slices.IndexFunc(next.Spec.Resources, func(of apis.ResourceSchema) bool { return of.Group == r.Group && of.Name == r.Name })
 		if i < 0 {
 			next.Spec.Resources = append(next.Spec.Resources, r)
-		} else {
+		} else if r.Storage.Native == nil { // or else the export may have a schema of its own
 			next.Spec.Resources[i].Schema = r.Schema
 		}
 	}

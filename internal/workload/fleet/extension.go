@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/kinds"
 )
 
 // Options configure the extension. The zero value of a field means its default.
@@ -33,8 +34,9 @@ type Options struct {
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
 	return kcp.Extension{
-		Rules: rules(),
-		Loops: func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
+		Offers: kinds.Offers(),
+		Rules:  rules(),
+		Loops:  func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
 	}
 }
 

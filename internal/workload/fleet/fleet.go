@@ -78,8 +78,11 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if err != nil {
 		return nil, err
 	}
-	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport,
-		"placements.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io"); err != nil {
+	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
+	if err != nil {
+		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
+	}
+	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, append(resources, native(engine.Deployments()))); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
 	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}}
