@@ -77,3 +77,41 @@ func (c *Condition) renewed(ctx context.Context, kv *mvccpb.KeyValue) (bool, err
 	c.Revision, err = c.Renew(ctx, now)
 	return err == nil, err
 }
+
+type writtenKey struct{}
+
+// noteWrite notes that the update of ctx has written. See [guard.whetherWritten].
+func noteWrite(ctx context.Context) {
+	if written, ok := ctx.Value(writtenKey{}).(*bool); ok {
+		*written = true
+	}
+}
+
+// whetherWritten runs an update of an object of r. An update that changes nothing writes nothing, so
+// nothing compares its conditions; they are checked afterwards. The result may be wrong otherwise:
+// an outdated schema, for example, drops a new field, and then there seems to be no change.
+func (g *guard) whetherWritten(ctx context.Context, r keys.Resource, update func(context.Context) error) error {
+	conditions := conditionsOf(ctx, r)
+	if len(conditions) == 0 {
+		return update(ctx)
+	}
+	written := false
+	if err := update(context.WithValue(ctx, writtenKey{}, &written)); err != nil || written {
+		return err
+	}
+	reads := make([]clientv3.Op, len(conditions))
+	for i, c := range conditions {
+		reads[i] = c.read(g.prefix)
+	}
+	resp, err := g.kv.Txn(ctx).Then(reads...).Commit()
+	if err != nil {
+		return err
+	}
+	g.saw(resp.Header.Revision)
+	for i, c := range conditions {
+		if _, err := c.renewed(ctx, first(resp.Responses[i].GetResponseRange())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

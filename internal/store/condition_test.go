@@ -81,6 +81,30 @@ func three(cm storage.Interface, round int) []func(context.Context) error {
 	}
 }
 
+// An update that changes nothing is no write. Its conditions hold nevertheless.
+func TestConditionOfNoChange(t *testing.T) {
+	t.Parallel()
+	s, cm := prepared(t, 1)
+	same := func(ctx context.Context) error {
+		return cm.GuaranteedUpdate(ctx, cmRoot+"/ns/old", &corev1.ConfigMap{}, false, nil, func(in runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+			return in, nil, nil
+		}, nil)
+	}
+	at := groundAt(t, s)
+	ctx, asked := on(at, true, refuse)
+	if err := same(ctx); err != nil || asked.Load() != 0 || groundAt(t, s) != at {
+		t.Errorf("while the condition holds: %v, asked %d times", err, asked.Load())
+	}
+	move(t, s)
+	if err := same(ctx); !errors.Is(err, errDecided) {
+		t.Errorf("after it has changed: %v", err)
+	}
+	ctx, asked = on(at, true, goOn)
+	if err := same(ctx); err != nil || asked.Load() != 1 {
+		t.Errorf("decided again: %v, asked %d times", err, asked.Load())
+	}
+}
+
 // prepared returns a store with the objects for the given number of rounds of writes.
 func prepared(t *testing.T, rounds int) (*Store, storage.Interface) {
 	t.Helper()

@@ -156,6 +156,7 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 		if resp.Succeeded {
 			g.saw(resp.Header.Revision, k.Resource)
 			g.quotas.wrote(k, resp.Header.Revision)
+			noteWrite(ctx)
 			return resp, nil, nil
 		}
 		g.saw(resp.Header.Revision)

@@ -211,7 +211,9 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 			return err
 		}
 	}
-	return s.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
+	return s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
+		return s.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
+	})
 }
 
 // GetList implements [storage.Interface].
