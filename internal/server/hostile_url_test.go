@@ -171,7 +171,7 @@ func TestStrangersSeeNothing(t *testing.T) {
 	open := []string{"/healthz", "/livez", "/readyz", "/healthz?verbose", "/readyz?verbose&exclude=etcd"}
 	closed := []string{
 		"/", "/api", "/api/", "/api/v1", "/apis", "/apis/", "/apis/tenancy.kcp.io", "/apis/tenancy.kcp.io/v1alpha1", "/openapi/v2", "/openapi/v3",
-		"/openapi/v3/api/v1", "/version", "/version/", "/healthz/etcd", "/livez/ping", "/readyz/spine", "/healthz/", "/.well-known/openid-configuration",
+		"/openapi/v3/api/v1", "/version", "/version/", "/healthz/etcd", "/livez/ping", "/readyz/feed", "/healthz/", "/.well-known/openid-configuration",
 		"/openid/v1/jwks", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/swagger.json", "/ui", "/index.html", "/static", "/favicon.ico",
 	}
 	for _, v := range a.visitors() {

@@ -363,7 +363,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
 	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))
-	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("spine", s.spineReady))
+	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("feed", s.feedReady))
 	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.Health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.Health()...)
 	cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("projections", func(*http.Request) error { return s.store.Feed().InStep() }))
@@ -396,7 +396,7 @@ func bearerTokens() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
 	return &spec.SecurityDefinitions{"BearerToken": &v2}, spec3.SecuritySchemes{"BearerToken": &v3}
 }
 
-func (s *Server) spineReady(*http.Request) error {
+func (s *Server) feedReady(*http.Request) error {
 	select {
 	case <-s.store.Feed().Ready():
 		return nil
