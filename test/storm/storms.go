@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,6 +59,17 @@ func storms() []storm {
 		{name: "bytes", what: "950 KB config maps into every workspace, 100 in flight"},
 		{name: "etcd", what: "64 lists in flight while the external etcd answers 50 ms later", of: []string{"reads"}, slowEtcd: true},
 	}
+}
+
+// withoutMixed returns the storms whose attack is in no mixture.
+func withoutMixed(all []storm) []storm {
+	mixed := map[string]bool{}
+	for _, s := range all {
+		for _, name := range s.of {
+			mixed[name] = len(s.of) > 1
+		}
+	}
+	return slices.DeleteFunc(all, func(s storm) bool { return len(s.of) == 0 && mixed[s.name] })
 }
 
 func prepares(all ...func(context.Context, *world) error) []func(context.Context, *world) error {
