@@ -31,6 +31,7 @@ storm: build
 
 # Requests compared with a stock server's, and Kubernetes' own end-to-end tests; see test/conformance.
 conformance: programs
+	$(QUICK) go -C test/tools test -c -vet=off $(AS_STOCK) -o $(CURDIR)/bin/e2e.test ./e2e
 	CONFORMANCE=long go test -count=1 -timeout 180m ./test/conformance
 
 # Workloads on real control planes; see test/physical.
@@ -70,7 +71,6 @@ gen-diff:
 programs:
 	$(QUICK) go build -o bin/ ./cmd/... ./test/bench ./test/storm
 	$(QUICK) $(STOCK) -o $(CURDIR)/bin/ ./cmd/... tool
-	$(QUICK) go -C test/tools test -c -vet=off $(AS_STOCK) -o $(CURDIR)/bin/e2e.test ./e2e
 
 bench-short: programs
 	bin/bench -short -subjects kcp -kcp bin/kcp
@@ -78,8 +78,8 @@ bench-short: programs
 storm-short: programs
 	bin/storm -short -kcp bin/kcp
 
-# gotestsum repeats at the end what failed. make lint has the checks of go vet.
-TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -timeout 20m
+# gotestsum repeats at the end what failed. make lint has the checks of go vet. Without -w, linking takes a fifth longer.
+TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldflags=-w -timeout 20m
 
 test: programs
 	$(QUICK) $(RACE) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures

@@ -18,11 +18,7 @@ func (s suites) judge(t *testing.T, got *suite) {
 	t.Helper()
 	reasons := map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(got.results)) {
-		var want *spec
-		if s.want != nil {
-			want = s.want.results[name]
-		}
-		reason, ok := verdict(name, want, got.results[name])
+		reason, ok := verdict(name, s.want.results[name], got.results[name])
 		if ok {
 			reasons[reason]++
 			continue
