@@ -354,8 +354,14 @@ func (l *listThenWatch) ListWithContext(ctx context.Context, o metav1.ListOption
 	return l.from.ListWithContext(ctx, o)
 }
 
+// WatchWithContext implements [cache.WatcherWithContext]. At the end of Run, it returns a watch
+// without events instead of an error: the reflector would log that.
 func (l *listThenWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return l.from.WatchWithContext(ctx, o)
+	w, err := l.from.WatchWithContext(ctx, o)
+	if err != nil && ctx.Err() != nil {
+		return watch.NewFake(), nil
+	}
+	return w, err
 }
 
 func (l *listThenWatch) List(o metav1.ListOptions) (runtime.Object, error) {
