@@ -100,10 +100,10 @@ func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.S
 // Egress returns a transport for calls to servers that tenants configure. It calls only the
 // addresses that the operator allows, see [Server.EgressAllow]. Servers are verified with ca,
 // certificate authorities in PEM; empty means those of the machine. certificate, if not nil,
-// returns the client certificate for a new connection.
+// returns the client certificate for a new connection. Transports share no connections.
 func (s *Server) Egress(tenant ClusterName, ca []byte, certificate func() (*tls.Certificate, error)) (http.RoundTripper, error) {
 	if s.inner == nil {
 		return nil, errNotStarted
 	}
-	return s.inner.Dialer().Relay(tenant, ca, certificate)
+	return s.inner.Dialer().Private(tenant, ca, certificate)
 }

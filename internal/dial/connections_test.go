@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -48,6 +49,58 @@ func TestConnectionsAreNotShared(t *testing.T) {
 	}
 	if got := idle(t, newDialer(t, Options{Limits: Limits{Idle: 1}}), h); got != 1 {
 		t.Errorf("%d idle connections are kept, and 1 may be", got)
+	}
+}
+
+// Private transports of one tenant share no connections: each has its own client certificate.
+func TestPrivateConnectionsAreNotShared(t *testing.T) {
+	type arrival struct {
+		from string
+		sent []byte // the client certificate
+	}
+	var last arrival
+	h := newHook(t, func(w http.ResponseWriter, req *http.Request) {
+		last = arrival{from: req.RemoteAddr}
+		if sent := req.TLS.PeerCertificates; len(sent) > 0 {
+			last.sent = sent[0].Raw
+		}
+		hello(w, req)
+	})
+	h.TLS.ClientAuth = tls.RequestClientCert
+	d := newRelays(t, RelayLimits{})
+	own := func() (*tls.Certificate, error) { return &h.TLS.Certificates[0], nil }
+	seen := map[string]bool{}
+	for _, certificate := range []func() (*tls.Certificate, error){own, nil, own, nil} {
+		r, err := d.Private("a", h.ca, certificate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var from string
+		for range 2 {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.at("127.0.0.1"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := r.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			if err := errors.Join(err, resp.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if from != "" && last.from != from {
+				t.Error("a transport does not reuse its connection")
+			}
+			from = last.from
+			if (certificate == nil) != (last.sent == nil) {
+				t.Errorf("the client certificate has %d bytes", len(last.sent))
+			}
+		}
+		if seen[from] {
+			t.Error("two transports share a connection")
+		}
+		seen[from] = true
 	}
 }
 

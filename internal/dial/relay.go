@@ -2,6 +2,7 @@ package dial
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
@@ -64,6 +65,18 @@ func (d *Dialer) Relay(tenant cluster.Name, bundle []byte, certificate func() (*
 	c, _ := made.(*caller)
 	c.trust = sha256.Sum256(append([]byte("relay\n"), bundle...))
 	return &relay{c, certificate}, nil
+}
+
+// Private is Relay for requests with credentials of a tenant: they share connections with those of
+// no other transport, which may have another client certificate.
+func (d *Dialer) Private(tenant cluster.Name, bundle []byte, certificate func() (*tls.Certificate, error)) (http.RoundTripper, error) {
+	made, err := d.Relay(tenant, bundle, certificate)
+	if err != nil {
+		return nil, err
+	}
+	r, _ := made.(*relay)
+	r.trust = sha256.Sum256([]byte("private\n" + rand.Text()))
+	return r, nil
 }
 
 // A relay proxies requests for one tenant.

@@ -19,7 +19,7 @@ import (
 )
 
 // Clusters serves what a logical cluster stores, from the ledger in memory, and its requests.
-// Whoever may get the subresource sees the sum of everything below, but no names.
+// Users who may get the subresource see the sum of everything below, but no names.
 type Clusters struct {
 	Feed *feed.Feed
 	Tree *tenancy.Tree

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -24,7 +23,10 @@ import (
 
 const (
 	// talliesAtOnce is the number of tallies that one transaction reads or writes.
-	talliesAtOnce = etcd.MaxTxnOps / 4
+	talliesAtOnce = 8 // of at most some 120 KB each; etcd's default limit of a request is 1.5 MiB
+	// maxCounted is the maximum number of resources in a tally. Further ones count together. A
+	// tenant can make and delete definitions without end.
+	maxCounted = 200
 	// maxWriters is the maximum number of processes in a tally, the last ones to write it.
 	maxWriters = 16
 )
@@ -40,6 +42,17 @@ func (v verbs) add(more verbs) {
 
 // counts has the requests by resource. The text of a resource is that of [countedAs].
 type counts map[string]verbs
+
+// furtherResources stands for the resources of a cluster beyond maxCounted.
+const furtherResources = ".*."
+
+// within returns the resource under which a request counts, by the limit.
+func (c counts) within(resource string) string {
+	if c[resource] == nil && len(c) >= maxCounted {
+		return furtherResources
+	}
+	return resource
+}
 
 // of returns the requests of a resource, to be changed.
 func (c counts) of(resource string) verbs {
@@ -105,8 +118,8 @@ type Requests struct {
 	unsure  []batch    // batches that are in etcd or not
 }
 
-// NewRequests returns counters of requests. Those of the user with the name own are not counted:
-// it is the server itself.
+// NewRequests returns counters of requests. They leave out the requests of the user with the name
+// own, which is the server itself.
 func NewRequests(s *store.Store, own string) *Requests {
 	return &Requests{store: s, process: string(uuid.NewUUID()), own: own, new: map[cluster.Name]counts{}, open: map[cluster.Name]counts{}}
 }
@@ -151,7 +164,7 @@ func (r *Requests) Count(w http.ResponseWriter, req *http.Request, next http.Han
 	}
 }
 
-// add changes a count. What becomes zero is removed.
+// add changes a count, and removes one that becomes zero.
 func (r *Requests) add(to *map[cluster.Name]counts, c cluster.Name, resource, verb string, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,6 +172,9 @@ func (r *Requests) add(to *map[cluster.Name]counts, c cluster.Name, resource, ve
 	if of == nil {
 		of = counts{}
 		(*to)[c] = of
+	}
+	if to == &r.new { // the limits of watches bound those that are open
+		resource = of.within(resource)
 	}
 	v := of.of(resource)
 	if v[verb] += n; v[verb] != 0 {
@@ -172,11 +188,14 @@ func (r *Requests) add(to *map[cluster.Name]counts, c cluster.Name, resource, ve
 	}
 }
 
-// Write adds the requests since the last call to the tallies in etcd. What it cannot write is
-// written by the next call.
+// Write adds the requests since the last call to the tallies in etcd. After an error, the next call
+// writes the rest.
 func (r *Requests) Write(ctx context.Context) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
+	if err := r.retry(ctx); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	all := r.new
 	r.new = map[cluster.Name]counts{}
@@ -189,6 +208,11 @@ func (r *Requests) Write(ctx context.Context) error {
 		}
 		r.unsure = append(r.unsure, b)
 	}
+	return r.retry(ctx)
+}
+
+// retry writes the batches that may not be in etcd. Until it succeeds, no further ones are made.
+func (r *Requests) retry(ctx context.Context) error {
 	for len(r.unsure) > 0 {
 		if err := r.write(ctx, r.unsure[0]); err != nil {
 			return err
@@ -211,7 +235,7 @@ func (r *Requests) write(ctx context.Context, b batch) error {
 			return value, nil
 		}
 		for resource, v := range b.counts[k.Cluster] {
-			t.Requests.of(resource).add(v)
+			t.Requests.of(t.Requests.within(resource)).add(v)
 		}
 		t.Writers[r.process] = written{b.number, time.Now().Unix()}
 		for len(t.Writers) > maxWriters {

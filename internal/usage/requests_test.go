@@ -3,6 +3,7 @@ package usage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -130,5 +131,29 @@ func TestRequestsToADeletedCluster(t *testing.T) {
 	}
 	if len(r.new)+len(r.open)+len(r.unsure) != 0 {
 		t.Error("requests stay in memory")
+	}
+}
+
+// The resources of a tally are limited: a tenant can define others without end.
+func TestRequestsForManyResources(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fence("c1", store.Gone, store.Active)
+	r := NewRequests(w.Store, "self")
+	for i := range 3 * maxCounted {
+		r.add(&r.new, "c1", countedAs(schema.GroupResource{Group: fmt.Sprintf("g%d.example.com", i), Resource: "widgets"}, ""), "get", 1)
+		if i%maxCounted == 0 {
+			w.save(r)
+		}
+	}
+	w.save(r)
+	all, err := r.Of(t.Context(), "c1")
+	w.ok(err)
+	sum := int64(0)
+	for _, v := range all["c1"] {
+		sum += v["get"]
+	}
+	if len(all["c1"]) != maxCounted+1 || sum != 3*maxCounted {
+		t.Errorf("%d resources with %d requests", len(all["c1"]), sum)
 	}
 }

@@ -9,6 +9,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -304,12 +305,21 @@ func (j *job) write(ctx context.Context, want *unstructured.Unstructured) (*unst
 func (j *job) failed(ctx context.Context, err error) error {
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
 		next := j.blank()
-		next.Reason, next.Message = string(apierrors.ReasonForError(err)), limited(err.Error())
+		next.Reason, next.Message = string(apierrors.ReasonForError(err)), refusal(err)
 		if said := j.say(ctx, next); said != nil {
 			return said
 		}
 	}
 	return err // tried again with back-off
+}
+
+// refusal returns the text of an error for the tenant. It does not name the user of the agent, which
+// RBAC does.
+func refusal(err error) string {
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), `User "`) {
+		return "the physical cluster does not allow the agent to write this object"
+	}
+	return limited(err.Error())
 }
 
 func limited(text string) string { return text[:min(len(text), 1024)] }

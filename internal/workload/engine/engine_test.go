@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -212,5 +213,19 @@ func TestNames(t *testing.T) {
 	one, other := Locator{"a", "b", "c"}, Locator{"a", "bc", ""}
 	if one.namespace() == other.namespace() || len(one.namespace()) > 63 || TargetKey("a", "b", "c") == TargetKey("a", "bc", "") {
 		t.Error("names of namespaces")
+	}
+}
+
+// A tenant learns that the agent may not write, but not as whom it writes.
+func TestRefusalsNameNoUser(t *testing.T) {
+	t.Parallel()
+	of := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	byRBAC := apierrors.NewForbidden(of, "web", errors.New(`User "system:serviceaccount:ops:agent" cannot patch resource "deployments"`))
+	if text := refusal(byRBAC); text == "" || strings.Contains(text, "ops") {
+		t.Errorf("the tenant reads %q", text)
+	}
+	byQuota := apierrors.NewForbidden(of, "web", errors.New("exceeded quota: apps"))
+	if text := refusal(byQuota); text != byQuota.Error() {
+		t.Errorf("the tenant reads %q", text)
 	}
 }

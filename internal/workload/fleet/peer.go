@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,7 +37,7 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be read: %w", err)}
 	}
 	p := &peer{credentials: fingerprint(text)}
-	if p.config, err = c.configOf(config, p.credentials); err != nil {
+	if p.config, err = c.configOf(config); err != nil {
 		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be used: %w", err)}
 	}
 	if p.core, err = corev1.NewForConfig(p.config); err != nil {
@@ -52,7 +51,7 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 
 // configOf returns a client configuration for the current context of a kubeconfig. The server opens
 // no files, runs no programs and uses no proxies that a tenant names.
-func (c *connection) configOf(k *clientcmdapi.Config, credentials string) (*rest.Config, error) {
+func (c *connection) configOf(k *clientcmdapi.Config) (*rest.Config, error) {
 	at := k.Contexts[k.CurrentContext]
 	if at == nil {
 		return nil, fmt.Errorf("its current-context %q does not exist", k.CurrentContext)
@@ -79,12 +78,7 @@ func (c *connection) configOf(k *clientcmdapi.Config, credentials string) (*rest
 		}
 		certificate = func() (*tls.Certificate, error) { return &pair, nil }
 	}
-	trust := to.CertificateAuthorityData
-	if len(trust) > 0 {
-		// Connections are shared by those that trust the same bundle: not by different credentials.
-		trust = append(bytes.Clone(trust), "\n# "+credentials+"\n"...)
-	}
-	through, err := c.fleet.server.Egress(c.fleet.compute, trust, certificate)
+	through, err := c.fleet.server.Egress(c.fleet.compute, to.CertificateAuthorityData, certificate)
 	if err != nil {
 		return nil, err
 	}
