@@ -23,8 +23,8 @@ func (a *app) cordonCommand(cordon bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cordon NAME",
 		Short:   "Keep new workloads away from a physical cluster",
-		Long:    "Keep new replicas away from a physical cluster. Those that are there stay.",
-		Example: "  # Keep new workloads away from the physical cluster east\n  kubectl kcp workload cordon east",
+		Long:    "Stop placing new replicas on a physical cluster. Replicas that run there stay.",
+		Example: "  # Place nothing new on the physical cluster east\n  kubectl kcp workload cordon east",
 	}
 	if !cordon {
 		cmd.Use, cmd.Short = "uncordon NAME", "Let a physical cluster take workloads again"
@@ -72,7 +72,7 @@ func (a *app) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Move all workloads away from a physical cluster",
-		Long:  "Move all workloads away from a physical cluster, and wait until it has none. A workload leaves only after its replacements are available elsewhere. What fits nowhere else stays.",
+		Long:  "Move all workloads from a physical cluster to others, and wait until it has none. A workload leaves after its replacements are available. A workload that no other cluster can take stays.",
 		Example: `  # Move all workloads away from the physical cluster east
   kubectl kcp workload drain east`,
 		Args:              cobra.ExactArgs(1),
