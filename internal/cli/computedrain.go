@@ -127,18 +127,29 @@ func (a *app) awaitEmpty(ctx context.Context, srv *server, t *workload.SyncTarge
 
 func (a *app) unsyncCommand() *cobra.Command {
 	var timeout time.Duration
+	var orphan bool
 	cmd := &cobra.Command{
 		Use:   "unsync NAME",
 		Short: "Remove a physical cluster from the current workspace",
-		Long:  "Remove a physical cluster from the current workspace. Its workloads move to other physical clusters first. The objects of a physical cluster that does not answer stay there.",
+		Long:  "Remove a physical cluster from the current workspace. Its workloads move to other physical clusters first. The objects of a physical cluster that does not answer stay there. With --orphan, the objects of one that answers stay, too, and no longer belong to a workspace.",
 		Example: `  # Remove the physical cluster east
-  kubectl kcp workload unsync east`,
+  kubectl kcp workload unsync east
+
+  # Leave in it what runs there
+  kubectl kcp workload unsync east --orphan`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
+	cmd.Flags().BoolVar(&orphan, "orphan", false, "Leave the objects in the physical cluster.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, srv *server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			if orphan {
+				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, workload.OrphanAnnotation)
+				if _, err := targets.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: userAgent}); err != nil {
+					return fmt.Errorf("cannot change the physical cluster %q: %w", t.Name, err)
+				}
+			}
 			return a.unsync(ctx, srv, targets, t, timeout)
 		})
 	}
