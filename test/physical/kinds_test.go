@@ -143,7 +143,6 @@ func (s *tenant) statefulSets(t *testing.T) {
 	})
 }
 
-
 func (s *tenant) daemonSets(t *testing.T) {
 	_, err := s.AppsV1().DaemonSets("default").Create(t.Context(), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "agent"}}, Template: template("agent")}}, metav1.CreateOptions{})

@@ -212,29 +212,31 @@ func (j *job) failed(ctx context.Context, err error) error {
 	default:
 		return err // tried again with back-off
 	}
-	if said := j.refuse(ctx, why); kcpFailed(said) {
+	if said := j.tell(ctx, why); said != nil {
 		return said
 	}
 	return err
 }
 
-// kcpFailed reports whether an error is more than a wish to be called again.
-func kcpFailed(err error) bool { return err != nil && err.Error() != again.Error() }
-
 // again makes the loop look again at what may change without an event.
-var again = kcp.After(later)
+func again() error { return kcp.After(later) }
 
-// refuse reports why the part is not applied.
+// refuse reports why the part is not applied, and looks again later.
 func (j *job) refuse(ctx context.Context, why reason) error {
 	if why.word == "" {
 		return kcp.After(soon)
 	}
-	next := j.blank()
-	next.Reason, next.Message = why.word, why.text
-	if err := j.say(ctx, next); err != nil {
+	if err := j.tell(ctx, why); err != nil {
 		return err
 	}
-	return again
+	return again()
+}
+
+// tell reports why the part is not applied.
+func (j *job) tell(ctx context.Context, why reason) error {
+	next := j.blank()
+	next.Reason, next.Message = why.word, why.text
+	return j.say(ctx, next)
 }
 
 // refusal returns the text of an error for the tenant. It does not name the user of the agent, which
@@ -251,11 +253,6 @@ func limited(text string) string { return text[:min(len(text), 1024)] }
 // conflict reports that the physical cluster has an object of the name that the engine did not
 // create. The engine leaves it alone.
 func (j *job) conflict(ctx context.Context, more string) error {
-	next := j.blank()
-	next.Reason = "Conflict"
-	next.Message = fmt.Sprintf("%s %q exists in the physical cluster and was not created by this workspace%s", j.want.GetKind(), j.id.Key.Name, more)
-	if err := j.say(ctx, next); err != nil {
-		return err
-	}
-	return again
+	return j.refuse(ctx, reason{"Conflict",
+		fmt.Sprintf("%s %q exists in the physical cluster and was not created by this workspace%s", j.want.GetKind(), j.id.Key.Name, more)})
 }

@@ -92,13 +92,14 @@ func (e *Engine) Run(ctx context.Context) {
 type job struct {
 	*Engine
 	*holding
-	id     ID
-	from   Locator
-	want   *object                  // in the workspace; nil if there is none
-	part   *workload.AssignedTarget // of this target; nil if it has none
-	how    *workload.AssignmentSpec // nil if there is no Assignment of this object
-	have   *object                  // in the physical cluster, without what it says; nil if there is none
-	report *workload.TargetStatus   // the last one; nil if there is none
+	profile *profile.Profile // as it is now
+	id      ID
+	from    Locator
+	want    *object                  // in the workspace; nil if there is none
+	part    *workload.AssignedTarget // of this target; nil if it has none
+	how     *workload.AssignmentSpec // nil if there is no Assignment of this object
+	have    *object                  // in the physical cluster, without what it says; nil if there is none
+	report  *workload.TargetStatus   // the last one; nil if there is none
 }
 
 // reason is a word that says why something is not applied, with an explanation.
@@ -110,7 +111,7 @@ func (e *Engine) sync(ctx context.Context, task kcp.Key) error {
 	if p == nil {
 		return nil
 	}
-	j := &job{Engine: e, id: id, from: Locator{Cluster: string(id.Key.Cluster), Namespace: id.Key.Namespace, Target: e.key}}
+	j := &job{Engine: e, profile: p, id: id, from: Locator{Cluster: string(id.Key.Cluster), Namespace: id.Key.Namespace, Target: e.key}}
 	j.holding = e.hold(p)
 	if j.holding == nil {
 		return nil // the engine ends

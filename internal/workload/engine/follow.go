@@ -19,7 +19,7 @@ func (j *job) follow(ctx context.Context) error {
 		if why.word == "" {
 			return kcp.After(soon)
 		}
-		return again
+		return again()
 	}
 	if j.have = j.holding.get(j.from, j.id.Key.Name); j.have != nil && !owned(j.have, j.from) {
 		j.have = nil
@@ -38,7 +38,7 @@ func (j *job) follow(ctx context.Context) error {
 		}
 	}
 	if err == nil && why != "" {
-		return again
+		return again()
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func (j *job) needs(ctx context.Context) (missing []string, err error) {
 
 // need brings one object to the physical cluster, unless it is there.
 func (j *job) need(ctx context.Context, id ID, p *profile.Profile) (string, error) {
-	of := &job{Engine: j.Engine, id: id, from: j.from}
+	of := &job{Engine: j.Engine, profile: p, id: id, from: j.from}
 	if of.holding = j.hold(p); of.holding == nil {
 		return "", context.Canceled
 	}

@@ -98,7 +98,6 @@ func (e *Engine) hold(p *profile.Profile) *holding {
 		e.shelf[p.GroupResource()] = h
 		e.work.Go(func() { h.kind.Run(ctx) })
 	}
-	h.profile = p
 	h.users++
 	return h
 }

@@ -7,6 +7,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp"
@@ -64,19 +66,65 @@ func (j *job) releases() bool {
 	return j.part.Reason == workload.Orphaned || j.part.Reason == workload.DeletedReason && j.how.Deletion == string(scheduling.Orphan)
 }
 
-// disown removes the marks of the engine from the object, which then belongs to nobody.
+// disown removes the marks of the engine from the object, and from what it alone needs: they then
+// belong to nobody.
 func (j *job) disown(ctx context.Context) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": j.have.GetUID(),
+	if err := j.unmark(ctx, j.id, j.profile); err != nil {
+		return err
+	}
+	if j.want != nil {
+		for _, ref := range j.profile.Refs(j.want) {
+			if err := j.disownNeed(ctx, j.id.Beside(schema.GroupResource{Resource: ref.Resource}, ref.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	return j.unreport(ctx)
+}
+
+// disownNeed disowns the copy of a dependency that nothing else needs. That of a service account comes
+// with the Secrets that it names.
+func (j *job) disownNeed(ctx context.Context, id ID) error {
+	p := j.desired.Profile(id.GroupResource)
+	if p == nil || p.Class != profile.Dependency || slices.ContainsFunc(j.desired.Users(id), func(of ID) bool { return of != j.id }) {
+		return nil
+	}
+	o, err := j.client.Resource(p.GroupVersionResource).Namespace(j.from.namespace()).Get(ctx, id.Key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil || !owned(o, j.from) {
+		return err
+	}
+	secrets, _, err := unstructured.NestedSlice(o.Object, "imagePullSecrets")
+	if err != nil {
+		return err
+	}
+	for _, s := range secrets {
+		if m, ok := s.(map[string]any); ok {
+			name, _ := m["name"].(string)
+			if err := j.disownNeed(ctx, id.Beside(profile.Secrets().GroupResource(), name)); err != nil {
+				return err
+			}
+		}
+	}
+	return j.unmark(ctx, id, p)
+}
+
+// unmark removes the marks of the engine from an object.
+func (j *job) unmark(ctx context.Context, id ID, p *profile.Profile) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"labels":      map[string]any{workload.OwnerLabel: nil},
 		"annotations": map[string]any{workload.LocatorAnnotation: nil, workload.AppliedAnnotation: nil}}})
 	if err != nil {
 		return err
 	}
-	_, err = j.objects().Patch(ctx, j.id.Key.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
+	all := j.client.Resource(p.GroupVersionResource).Namespace(j.from.namespace())
+	_, err = all.Patch(ctx, id.Key.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	return j.unreport(ctx)
+	return err
 }
 
 // orphaned reports whether the server confirms that the target has no part of the workload.
@@ -140,7 +188,7 @@ func (j *job) blindly(ctx context.Context, why *reason) error {
 	case why.word == "":
 		return kcp.After(soon)
 	}
-	return again
+	return again()
 }
 
 // dropNamespace deletes the namespace in the physical cluster if nothing is left in it, and nothing is

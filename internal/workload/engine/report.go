@@ -106,7 +106,7 @@ func (j *job) refused(ctx context.Context, err error) error {
 
 func (j *job) notOurs(ctx context.Context) error {
 	if j.want == nil {
-		return again
+		return again()
 	}
 	return j.refuse(ctx, reason{"Conflict", "the namespace of the workload exists in the physical cluster and was not created by this workspace"})
 }

@@ -91,7 +91,7 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	for _, p := range profile.Shipped() {
 		resources = append(resources, native(p.GroupVersionResource))
 	}
-	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, resources, claims()); err != nil {
+	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, offer{resources, claims()}); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
 	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -101,6 +102,8 @@ func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.Assi
 	orphans := f.orphaning()
 	for _, t := range a.Spec.Targets {
 		release, exists := orphans[t.Key]
+		// What was left of the workloads of the namespace needs what followed them.
+		release = release || next.Reason == noWorkload && next.Deletion == string(scheduling.Orphan)
 		if partAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
 			continue
 		}

@@ -115,7 +115,7 @@ func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *un
 			next.Reason, next.Message = place.Suspended, fmt.Sprintf("Placement %q is suspended", p.Name)
 		}
 	default:
-		d, err := f.decided(ctx, k, id, w, a, p)
+		d, err := f.decided(ctx, subject{k, id, w, a}, p)
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,16 @@ func (f *fleet) forget(ctx context.Context, id engine.ID, a *workload.Assignment
 	return nil
 }
 
-func (f *fleet) decided(ctx context.Context, k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) (place.Decision, error) {
+// A subject is what a decision is about.
+type subject struct {
+	*kind
+	id engine.ID
+	w  *unstructured.Unstructured
+	a  *workload.Assignment // the last decision; nil if there is none
+}
+
+func (f *fleet) decided(ctx context.Context, of subject, p *scheduling.Placement) (place.Decision, error) {
+	k, id, w, a := of.kind, of.id, of.w, of.a
 	s := place.Snapshot{ID: id.Key.String(), Replicas: k.Wants(w), Policy: policyOf(p), Now: time.Now()}
 	s.Policy.Exclusive, s.Policy.Everywhere = k.Class == workload.Singleton, k.Class == workload.Everywhere
 	s.Policy.Finished = k.Finished(w)
