@@ -244,6 +244,18 @@ func (s *tenant) restartsWithDependencies(t *testing.T) {
 	s.configMap(t, "steady", "same")
 	s.using(t, "steady", 2, "steady", "password", "runner")
 	s.rolledOut(t, "steady")
+	if _, err := s.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "steady"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.at(t, "svc/steady", "east 0/-, west 0/-")
+	service := func(c *cluster) string {
+		got, err := c.CoreV1().Services(c.only(t, "steady").Namespace).Get(t.Context(), "steady", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.ResourceVersion
+	}
 	before := map[string]string{}
 	for name, c := range s.clusters {
 		c.has(t, "steady", "same")
@@ -251,7 +263,7 @@ func (s *tenant) restartsWithDependencies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before[name] = got.ResourceVersion + " " + c.only(t, "steady").ResourceVersion
+		before[name] = got.ResourceVersion + " " + c.only(t, "steady").ResourceVersion + " " + service(c)
 	}
 	s.stopServer(t)
 	s.startServer(t)
@@ -260,7 +272,7 @@ func (s *tenant) restartsWithDependencies(t *testing.T) {
 	again.rolledOut(t, "late")
 	for name, c := range s.clusters {
 		got, err := c.CoreV1().ConfigMaps(c.only(t, "steady").Namespace).Get(t.Context(), "steady", metav1.GetOptions{})
-		if err != nil || got.ResourceVersion+" "+c.only(t, "steady").ResourceVersion != before[name] {
+		if err != nil || got.ResourceVersion+" "+c.only(t, "steady").ResourceVersion+" "+service(c) != before[name] {
 			t.Errorf("the server wrote to %s: %v", name, err)
 		}
 	}

@@ -212,6 +212,10 @@ func (s *tenant) jobs(t *testing.T) {
 		}
 		return err
 	})
+	// Somebody deletes the copy: it does not run again.
+	if err := at.BatchV1().Jobs(copied.Namespace).Delete(t.Context(), "once", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
+		t.Fatal(err)
+	}
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: batchv1.CronJobSpec{Schedule: "0 0 1 1 *", JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: pod}}}}
 	if _, err := s.BatchV1().CronJobs("default").Create(t.Context(), cron, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -230,9 +234,19 @@ func (s *tenant) jobs(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.BatchV1().Jobs("default").Delete(t.Context(), "once", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil {
+	if list, err := at.BatchV1().Jobs("").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+		t.Errorf("%d jobs, %v", len(list.Items), err)
+	}
+	if _, err := s.BatchV1().Jobs("default").Patch(t.Context(), "once", "application/merge-patch+json", []byte(`{"spec":{"ttlSecondsAfterFinished":1}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the end of a Job whose time has come", func() error {
+		_, err := s.BatchV1().Jobs("default").Get(t.Context(), "once", metav1.GetOptions{})
+		if err == nil {
+			return errors.New("it exists")
+		}
+		return ignoreMissing(err)
+	})
 	if err := s.BatchV1().CronJobs("default").Delete(t.Context(), "nightly", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +30,9 @@ func (j *job) apply(ctx context.Context) error {
 	if j.report != nil {
 		next.TargetGeneration = j.report.Spec.TargetGeneration
 	}
+	if j.have == nil && j.ended() {
+		return nil // it would run again
+	}
 	if j.have == nil || !current(want, j.have, j.last()) {
 		made, err := j.write(ctx, want)
 		if made == nil || err != nil {
@@ -42,6 +46,19 @@ func (j *job) apply(ctx context.Context) error {
 		return err
 	}
 	return j.say(ctx, next)
+}
+
+// ended reports whether the object has come to its end, as the workspace or the last report says.
+func (j *job) ended() bool {
+	last := j.last()
+	if last == nil || last.Reported == nil || j.profile.Finished(j.want) {
+		return last != nil && j.profile.Finished(j.want)
+	}
+	var status map[string]any
+	if json.Unmarshal(last.Reported.Raw, &status) != nil {
+		return false
+	}
+	return j.profile.Finished(&object{Object: map[string]any{"status": status}})
 }
 
 // observe adds the status of the object in the physical cluster to a report.

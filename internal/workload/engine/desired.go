@@ -57,6 +57,7 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 		"metadata": map[string]any{"name": w.GetName(), "namespace": from.namespace(), "labels": labels, "annotations": annotations}}
 	for field, value := range w.Object {
 		if !beside(field) {
+			scrub(value)
 			content[field] = value
 		}
 	}
@@ -72,6 +73,23 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 	}
 	annotations[workload.AppliedAnnotation] = hash(20, string(text))
 	return o, nil
+}
+
+// scrub removes the marks of the engine from templates: controllers of the physical cluster would make
+// objects with them that look like the engine's.
+func scrub(value any) {
+	switch of := value.(type) {
+	case map[string]any:
+		delete(of, workload.OwnerLabel)
+		delete(of, workload.LocatorAnnotation)
+		for _, v := range of {
+			scrub(v)
+		}
+	case []any:
+		for _, v := range of {
+			scrub(v)
+		}
+	}
 }
 
 // current reports whether a target has what it shall have. Between two writes of the agent, the

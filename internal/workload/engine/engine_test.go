@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -341,6 +342,52 @@ func applied(t *testing.T, h *hub, o *unstructured.Unstructured) {
 	})
 	if first := locked(h, func() *workload.TargetStatus { return h.said[0] }); first.Spec.Generation != 0 || first.OwnerReferences[0].UID != types.UID("u1") {
 		t.Errorf("first report %+v", first)
+	}
+}
+
+// A tenant whose objects carry the marks of the engine gains nothing: neither do their copies have them
+// in templates, nor does the engine take an object elsewhere for that of another tenant.
+func TestForgedMarks(t *testing.T) {
+	w := webDeployment()
+	forged := map[string]any{"labels": map[string]any{workload.OwnerLabel: "here", "app": "x"}, "annotations": map[string]any{workload.LocatorAnnotation: "{}"}}
+	if err := unstructured.SetNestedField(w.Object, []any{map[string]any{"metadata": forged}}, "spec", "volumeClaimTemplates"); err != nil {
+		t.Fatal(err)
+	}
+	w.SetLabels(map[string]string{workload.OwnerLabel: "there"})
+	from := Locator{Cluster: "tenant", Namespace: "default", Target: "here"}
+	o, err := desired((&hub{}).Profile(deployments()), w, nil, from)
+	if err != nil || o.GetLabels()[workload.OwnerLabel] != "here" || strings.Contains(fmt.Sprint(o.Object["spec"]), "workload.kcp.io") || strings.Contains(fmt.Sprint(o.Object["spec"]), "kcp.io/") {
+		t.Errorf("%v, %v", o, err)
+	}
+
+	b := newBench(t)
+	b.wakeTask(web().Task())
+	until(t, "the part is applied", func() bool { return b.get(t, deployments(), "web") != nil })
+	fake := b.get(t, deployments(), "web")
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "attacker"}}}
+	if _, err := b.physical.Resource(namespaces()).Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fake.SetNamespace("attacker")
+	fake.SetResourceVersion("")
+	fake.SetUID("")
+	all := b.physical.Resource(deployments().WithVersion("v1")).Namespace("attacker")
+	made, err := all.Create(t.Context(), fake, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := b.get(t, deployments(), "web")
+	if err := all.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil || made.GetGeneration() != 1 {
+		t.Fatal(err, made.GetGeneration())
+	}
+	b.wakeTask(web().Task())
+	before := b.asked()
+	b.answer(webDeployment(), assignment("there"), nil)
+	locked(b.hub, func() any { b.cached = assignment("there"); return nil })
+	b.wakeTask(web().Task())
+	until(t, "the part is removed, after a question", func() bool { return b.get(t, deployments(), "web") == nil && b.asked() > before })
+	if victim.GetDeletionTimestamp() != nil || victim.GetGeneration() != 1 {
+		t.Errorf("%v", victim)
 	}
 }
 

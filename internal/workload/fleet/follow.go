@@ -66,11 +66,16 @@ func (f *fleet) spansOf(at kcp.Key) (all []span) {
 	return slices.CompactFunc(all, func(a, b span) bool { return a.key == b.key })
 }
 
-// spanned returns the targets of a namespace as they were computed last.
+// spanned returns the targets of a namespace as they were computed last. What is not known yet, as after
+// a start, is computed: a guess would remove what runs.
 func (f *fleet) spanned(at kcp.Key) []span {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.spans[namespaceKey(at)]
+	known, ok := f.spans[namespaceKey(at)]
+	f.mu.Unlock()
+	if ok {
+		return known
+	}
+	return f.spansOf(at)
 }
 
 // noWorkload is the reason of an object that follows, in a namespace without workloads.

@@ -94,7 +94,25 @@ func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	case k.Class == profile.Volume:
 		return f.decideVolume(ctx, id, w, a)
 	}
+	if after, ended, ok := k.Expires(w); ok {
+		return f.expire(ctx, id, w, time.Until(ended.Add(after)))
+	}
 	return f.decideWorkload(ctx, k, id, w, a)
+}
+
+// expire deletes a Job that ended, when its time has come. Its copies stay until then.
+func (f *fleet) expire(ctx context.Context, id engine.ID, w *unstructured.Unstructured, left time.Duration) error {
+	if left > 0 {
+		return kcp.After(left)
+	}
+	k, in, err := f.writer(id)
+	if err != nil {
+		return err
+	}
+	uid := w.GetUID()
+	err = in.Resource(k.GroupVersionResource).Namespace(id.Key.Namespace).Delete(ctx, id.Key.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationBackground)})
+	return ignoreGone(err)
 }
 
 func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
@@ -293,6 +311,8 @@ func explain(d place.Decision) string {
 		return "it leaves a target before it begins elsewhere"
 	case place.NotFenced:
 		return "its target does not answer, so nobody knows whether it runs there; it stays until the target answers or its owner removes it"
+	case place.TooMany:
+		return fmt.Sprintf("a workload uses %d targets at most", place.MaxTargets)
 	case place.Pinned:
 		return "it stays where its data are"
 	}

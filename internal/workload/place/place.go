@@ -111,6 +111,8 @@ const (
 	// NotFenced means that the target of the workload does not answer, so that nobody knows
 	// whether the workload runs there.
 	NotFenced = "NotFenced"
+	// TooMany means that the Placement selects more targets than a workload may use.
+	TooMany = "TooManyTargets"
 	// Pinned means that the workload stays where its data are.
 	Pinned = "Pinned"
 )
@@ -172,6 +174,9 @@ func (d *decider) choose() {
 		)
 	})
 	d.chosen = usable[:min(len(usable), d.count())]
+	if d.Policy.Everywhere && len(usable) > MaxTargets {
+		d.out.Reason = TooMany
+	}
 }
 
 // count returns how many targets the workload uses at most.

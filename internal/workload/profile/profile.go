@@ -5,6 +5,7 @@ package profile
 
 import (
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -146,9 +147,11 @@ func strip(paths ...[]string) func(*unstructured.Unstructured) {
 	}
 }
 
-// stripJob removes the selector that the workspace has generated for a Job: physical clusters generate
-// their own.
+// stripJob removes the selector that the workspace has generated for a Job, as physical clusters generate
+// their own, and the time after which the Job is deleted.
 func stripJob(o *unstructured.Unstructured) {
+	// A copy that went away would begin anew. The server deletes Jobs in time, and so their copies.
+	unstructured.RemoveNestedField(o.Object, "spec", "ttlSecondsAfterFinished")
 	if manual, _, _ := unstructured.NestedBool(o.Object, "spec", "manualSelector"); manual {
 		return
 	}
@@ -184,6 +187,24 @@ func (p *Profile) Finished(o *unstructured.Unstructured) bool {
 		of, _ := c.(map[string]any)
 		return of["status"] == "True" && (of["type"] == string(batchv1.JobComplete) || of["type"] == string(batchv1.JobFailed))
 	})
+}
+
+// Expires returns how long after its end an object is deleted, and when it ended. It reports false if
+// it stays.
+func (p *Profile) Expires(o *unstructured.Unstructured) (after time.Duration, ended time.Time, ok bool) {
+	seconds, set, err := unstructured.NestedInt64(o.Object, "spec", "ttlSecondsAfterFinished")
+	if err != nil || !set || !p.Finished(o) {
+		return 0, ended, false
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, c := range conditions {
+		of, _ := c.(map[string]any)
+		text, _ := of["lastTransitionTime"].(string)
+		if at, err := time.Parse(time.RFC3339, text); err == nil && at.After(ended) {
+			ended = at
+		}
+	}
+	return time.Duration(seconds) * time.Second, ended, !ended.IsZero()
 }
 
 // Wants returns the number of replicas that an object wants, 1 by default. It returns nil if the
