@@ -10,6 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/unforked/kcp/client"
 )
 
 // A workload's ConfigMaps, Secrets and service account follow it.
@@ -21,6 +24,7 @@ func TestDependencies(t *testing.T) {
 	t.Run("a missing dependency is said", func(t *testing.T) { s.saysMissing(t) })
 	t.Run("foreign dependencies are not touched", func(t *testing.T) { s.leavesForeignDependencies(t) })
 	t.Run("claims", func(t *testing.T) { w.refusesClaims(t) })
+	t.Run("workspaces leave nothing", func(t *testing.T) { s.leavesNothing(t) })
 	t.Run("a restart writes no dependency", func(t *testing.T) { s.restartsWithDependencies(t) })
 }
 
@@ -277,4 +281,43 @@ func (s *tenant) restartsWithDependencies(t *testing.T) {
 		}
 	}
 	*s = *again
+}
+
+// leavesNothing expects that nothing remains in the physical clusters of a workspace that is deleted, or
+// that does not bind the compute workspace any more, also of what is copied because others refer to it.
+func (s *tenant) leavesNothing(t *testing.T) {
+	deleted, unbound := s.shop(t, "deleted", "compute"), s.shop(t, "unbound", "compute")
+	for _, of := range []*tenant{deleted, unbound} {
+		of.configMap(t, "left", "value")
+		of.secret(t, "left", corev1.SecretTypeOpaque)
+		of.using(t, "left", 2, "left", "left", "")
+		of.rolledOut(t, "left")
+		if _, err := of.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "left"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		of.at(t, "svc/left", "east 0/-, west 0/-")
+	}
+	west := s.clusters["west"]
+	all, err := west.copies(t.Context(), "left")
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d copies, %v", len(all), err)
+	}
+	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	if err := dynamicFor(t, client.Cluster(s.config, "root")).Resource(workspaces).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bindings := schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}
+	if err := unbound.dynamic.Resource(bindings).Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		eventually(t, "end of the namespace", func() error {
+			n, err := west.CoreV1().Namespaces().Get(t.Context(), d.Namespace, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("namespace %s exists: %v", n.Name, n.Status)
+			}
+			return ignoreMissing(err)
+		})
+	}
 }
