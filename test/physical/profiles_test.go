@@ -241,6 +241,7 @@ func (s *tenant) deletesWithoutCopies(t *testing.T) {
 	s.place(t, `{"spec":{"deletion":"Orphan"}}`)
 	s.configMap(t, "kept", "value")
 	s.using(t, "orphan", 2, "kept", "absent", "")
+	s.rolledOut(t, "orphan")
 	for _, c := range s.clusters {
 		c.has(t, "kept", "value")
 	}

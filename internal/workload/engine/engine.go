@@ -75,12 +75,7 @@ func (e *Engine) Run(ctx context.Context) {
 	kcp.Run(ctx, kcp.Loop{
 		Name: "workload-sync",
 		On: []kcp.Source{
-			{Ready: e.swept, Subscribe: func(wake func(kcp.Key)) func() {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				e.wake = wake
-				return nil
-			}},
+			e.source(),
 			e.desired.Wakes(),
 		},
 		Do:      e.sync,

@@ -220,6 +220,11 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	c := kcptest.New(t)
 	c.Apply(definition)
+	return begin(t, c)
+}
+
+// begin starts an engine.
+func begin(t *testing.T, c *kcptest.Cluster) *bench {
 	h := &hub{wake: make(chan func(kcp.Key), 1), cached: assignment("here", "there"), settings: configMap("one")}
 	h.answer(webDeployment(), assignment("here", "there"), nil)
 	h.unused = func() (bool, error) { return false, errors.New("the server is away") }
@@ -296,6 +301,34 @@ func TestSync(t *testing.T) {
 	b.wakeTask(settings().Task())
 	until(t, "the ConfigMap is removed", func() bool { return b.get(t, configMaps(), "settings") == nil })
 	until(t, "nothing is watched", func() bool { return len(b.watched()) == 0 })
+}
+
+// What was left in the physical cluster while the server was away is found, also kinds of which nothing is
+// assigned any more, and removed once the server confirms it.
+func TestLeftovers(t *testing.T) {
+	c := kcptest.New(t)
+	c.Apply(definition)
+	from := Locator{Cluster: "tenant", Namespace: "default", Target: "here"}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": from.namespace()}}}
+	if _, err := c.Dynamic.Resource(namespaces()).Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for of, w := range map[schema.GroupResource]*unstructured.Unstructured{deployments(): webDeployment(), configMaps(): configMap("old")} {
+		o, err := desired((&hub{}).Profile(of), w, nil, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SetName("left")
+		if _, err := c.Dynamic.Resource(of.WithVersion("v1")).Namespace(from.namespace()).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := begin(t, c)
+	b.answer(nil, nil, nil)
+	locked(b.hub, func() any { b.unused = func() (bool, error) { return true, nil }; return nil })
+	for _, of := range []schema.GroupResource{deployments(), configMaps()} {
+		until(t, "the end of what was left", func() bool { return b.get(t, of, "left") == nil })
+	}
 }
 
 // A dependency follows its original, and goes with it.

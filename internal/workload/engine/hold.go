@@ -86,20 +86,39 @@ func (e *Engine) hold(p *profile.Profile) *holding {
 			end() // a bug: the index is new
 			return nil
 		}
-		wakes := h.kind.Wakes(func(o *object) []kcp.Key {
-			l, ok := locatorOf(o)
-			if !ok || l.Target != e.key {
-				return nil
-			}
-			key := kcp.Key{Cluster: kcp.ClusterName(l.Cluster), Namespace: l.Namespace, Name: o.GetName()}
-			return []kcp.Key{ID{p.GroupResource(), key}.Task()}
-		})
-		wakes.Subscribe(e.wakeLoop)
+		h.kind.Wakes(func(o *object) []kcp.Key { return e.tasksOf(h, o) }).Subscribe(e.wakeLoop)
 		e.shelf[p.GroupResource()] = h
 		e.work.Go(func() { h.kind.Run(ctx) })
 	}
 	h.users++
 	return h
+}
+
+// tasksOf returns the task of an object of the physical cluster, by its marks.
+func (e *Engine) tasksOf(h *holding, o *object) []kcp.Key {
+	l, ok := locatorOf(o)
+	if !ok || l.Target != e.key {
+		return nil
+	}
+	key := kcp.Key{Cluster: kcp.ClusterName(l.Cluster), Namespace: l.Namespace, Name: o.GetName()}
+	return []kcp.Key{ID{h.profile.GroupResource(), key}.Task()}
+}
+
+// source wakes the loop for what the physical cluster has.
+func (e *Engine) source() kcp.Source {
+	return kcp.Source{Ready: e.swept, Subscribe: func(wake func(kcp.Key)) func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.wake = wake
+		for _, h := range e.shelf { // what was found before there was a loop
+			for _, o := range h.kind.List("*") {
+				for _, task := range e.tasksOf(h, o) {
+					wake(task)
+				}
+			}
+		}
+		return nil
+	}}
 }
 
 // wakeLoop wakes the loop of the engine.
