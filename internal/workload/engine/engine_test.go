@@ -67,6 +67,8 @@ func (h *hub) Wakes() kcp.Source {
 	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() { h.wake <- wake; return nil }}
 }
 
+func (h *hub) Found() {}
+
 func (h *hub) Profiles() []profile.Profile {
 	return []profile.Profile{*h.Profile(deployments()), *h.Profile(configMaps())}
 }

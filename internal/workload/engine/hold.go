@@ -263,6 +263,7 @@ func (e *Engine) sweep(ctx context.Context) {
 			for ctx.Err() == nil {
 				has, err := e.has(ctx, p)
 				if err == nil && has {
+					e.desired.Found()
 					e.adopt(p)
 				}
 				if err == nil {

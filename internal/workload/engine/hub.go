@@ -17,6 +17,9 @@ type Desired interface {
 	// Wakes wakes the engine with the tasks of objects whose desired state may have changed. It
 	// wakes all of them when the engine starts, and is ready when the caches are complete.
 	Wakes() kcp.Source
+	// Found says that the physical cluster has objects of the target, so that the engine has to work
+	// even if nothing is assigned.
+	Found()
 	// Profiles are those of all kinds that the target may have, with those of dependencies.
 	Profiles() []profile.Profile
 	// Profile returns the profile of a resource, nil if there is none.

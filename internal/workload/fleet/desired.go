@@ -53,6 +53,9 @@ func (s side) Wakes() kcp.Source {
 	}}
 }
 
+// Found implements [engine.Desired].
+func (s side) Found() { s.kinds.need() }
+
 // Profiles implements [engine.Desired].
 func (s side) Profiles() []profile.Profile { return s.kinds.profiles() }
 

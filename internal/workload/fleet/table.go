@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
@@ -35,6 +36,8 @@ type kind struct {
 type kindTable struct {
 	fleet   *fleet
 	all     dynamic.Interface // of all consumers
+	needed  chan struct{}     // closed when there is a consumer, or a physical cluster has objects
+	need    func()            // closes it
 	settled chan struct{}     // closed when all caches that decisions need are complete
 	own     *kcp.Kind[*workload.ResourceProfile]
 
@@ -53,7 +56,8 @@ func refKey(id engine.ID) string {
 }
 
 func (t *kindTable) init(f *fleet) (err error) {
-	t.fleet, t.settled = f, make(chan struct{})
+	t.fleet, t.settled, t.needed = f, make(chan struct{}), make(chan struct{})
+	t.need = sync.OnceFunc(func() { close(t.needed) })
 	if t.all, err = dynamic.NewForConfig(client.Cluster(f.view, "*")); err != nil {
 		return err
 	}
@@ -154,27 +158,41 @@ func (t *kindTable) transform(p profile.Profile) func(*unstructured.Unstructured
 	}
 }
 
-// start fills the caches, except those of dependencies.
+// start fills the caches once they are needed, except those of dependencies: a compute workspace that
+// has no consumers yet has none of them.
 func (t *kindTable) start() {
 	f, ctx := t.fleet, t.fleet.ctx
-	f.term.work.Go(func() { t.own.Run(ctx) })
-	wait := []<-chan struct{}{f.assignments.Ready(), f.reports.Ready(), f.placements.Ready()}
-	for _, k := range t.kinds {
-		if k.Class != profile.Dependency {
-			k.begin()
-			wait = append(wait, k.objects.Ready())
-		}
-	}
+	f.placements.Wakes(func(*scheduling.Placement) []kcp.Key { t.need(); return nil }).Subscribe(func(kcp.Key) {})
+	f.assignments.Wakes(func(*workload.Assignment) []kcp.Key { t.need(); return nil }).Subscribe(func(kcp.Key) {})
 	f.term.work.Go(func() {
-		for _, ready := range wait {
-			select {
-			case <-ready:
-			case <-ctx.Done():
-				return
+		wait := []<-chan struct{}{t.needed, f.assignments.Ready(), f.reports.Ready(), f.placements.Ready()}
+		if !await(ctx, wait...) {
+			return
+		}
+		f.term.work.Go(func() { t.own.Run(ctx) })
+		wait = nil
+		for _, k := range t.list() {
+			if k.Class != profile.Dependency {
+				k.begin()
+				wait = append(wait, k.objects.Ready())
 			}
 		}
-		close(t.settled)
+		if await(ctx, wait...) {
+			close(t.settled)
+		}
 	})
+}
+
+// await waits until all channels are closed. It reports false if ctx ends before.
+func await(ctx context.Context, all ...<-chan struct{}) bool {
+	for _, c := range all {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 func (t *kindTable) list() []*kind {
