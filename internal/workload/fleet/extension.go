@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/pods"
 )
 
 // Options configure the extension. The zero value of a field means its default.
@@ -33,10 +35,19 @@ type Options struct {
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
+	reach := &reacher{links: map[string]*reached{}}
+	served := pods.New(reach.reach)
 	return kcp.Extension{
-		Offers: kinds.Offers(),
+		Offers: kinds.Offers(served.Storage()),
 		Rules:  rules(),
-		Loops:  func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
+		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
+			reach.server.Store(s)
+			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
+			if err := served.Start(s, view); err != nil {
+				return nil, err
+			}
+			return loops(s, o)
+		},
 	}
 }
 
