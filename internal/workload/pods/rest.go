@@ -40,9 +40,9 @@ func (p *Pods) Storage() map[string]rest.Storage {
 	}
 	return map[string]rest.Storage{
 		"pods": pods, "pods/log": logs{pods},
-		"pods/exec":        &connector{store: pods, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
-		"pods/attach":      &connector{store: pods, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
-		"pods/portforward": &connector{store: pods, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
+		"pods/exec":        &connector{pods: pods, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
+		"pods/attach":      &connector{pods: pods, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
+		"pods/portforward": &connector{pods: pods, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
 	}
 }
 

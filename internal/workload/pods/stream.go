@@ -25,9 +25,12 @@ import (
 )
 
 // logs serves the logs of containers.
-type logs struct{ *store }
+type logs struct{ pods *store }
 
 var _ rest.GetterWithOptions = logs{}
+
+// Destroy implements [rest.Storage].
+func (logs) Destroy() {}
 
 // New implements [rest.Storage].
 func (logs) New() runtime.Object { return &core.Pod{} }
@@ -90,7 +93,7 @@ func (s *logStream) DeepCopyObject() runtime.Object { return s }
 
 // InputStream implements [rest.ResourceStreamer].
 func (s *logStream) InputStream(ctx context.Context, _, _ string) (io.ReadCloser, bool, string, error) {
-	of, err := s.stream(ctx, s.name)
+	of, err := s.pods.stream(ctx, s.name)
 	if err != nil {
 		return nil, false, "", err
 	}
@@ -149,12 +152,15 @@ func (s *store) stream(ctx context.Context, name string) (*stream, error) {
 
 // A connector serves a subresource that upgrades the connection.
 type connector struct {
-	*store
+	pods    *store
 	name    string
 	options func() runtime.Object
 }
 
 var _ rest.Connecter = &connector{}
+
+// Destroy implements [rest.Storage].
+func (*connector) Destroy() {}
 
 // New implements [rest.Storage].
 func (c *connector) New() runtime.Object { return c.options() }
@@ -175,7 +181,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		of, err := c.stream(req.Context(), name)
+		of, err := c.pods.stream(req.Context(), name)
 		if err != nil {
 			responder.Error(err)
 			return
@@ -191,7 +197,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 func (c *connector) mayCreate(ctx context.Context, name string) error {
 	u, ok := request.UserFrom(ctx)
 	info, ok2 := request.RequestInfoFrom(ctx)
-	from := c.started.Load()
+	from := c.pods.started.Load()
 	if !ok || !ok2 || from == nil {
 		return errStarting
 	}
