@@ -49,6 +49,7 @@ type cluster struct {
 	*stock.ControlPlane
 	*kubernetes.Clientset
 	kubeconfig string // a file
+	kubelet    int32  // port; 0 until it is known
 }
 
 // A world has physical clusters and a server.

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -32,7 +33,12 @@ func (c *ControlPlane) RunPods(ctx context.Context) error {
 			continue
 		}
 		for e := range changes.ResultChan() {
-			if p, ok := e.Object.(*corev1.Pod); ok && p.Status.Phase == corev1.PodPending && p.DeletionTimestamp == nil {
+			if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil && e.Type == watch.Modified && p.Spec.NodeName != "" {
+				err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}})
+				if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					return err
+				}
+			} else if ok && p.Status.Phase == corev1.PodPending && p.DeletionTimestamp == nil {
 				if err := c.bind(ctx, client, p); err != nil && ctx.Err() == nil {
 					return err
 				}

@@ -106,13 +106,13 @@ type workspace struct {
 	repeated map[[2]string]bool
 }
 
-var errStarting = apierrors.NewServiceUnavailable("the server is starting")
+func errStarting() error { return apierrors.NewServiceUnavailable("the server is starting") }
 
 // workspace returns the parts of a workspace, of one namespace or of all.
 func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace string) (*workspace, error) {
 	from := p.started.Load()
 	if from == nil {
-		return nil, errStarting
+		return nil, errStarting()
 	}
 	if c == "" || c == "*" {
 		return nil, apierrors.NewMethodNotSupported(Resource().GroupResource(), "list in all workspaces at once")

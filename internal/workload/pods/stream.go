@@ -199,7 +199,7 @@ func (c *connector) mayCreate(ctx context.Context, name string) error {
 	info, ok2 := request.RequestInfoFrom(ctx)
 	from := c.pods.started.Load()
 	if !ok || !ok2 || from == nil {
-		return errStarting
+		return errStarting()
 	}
 	if info.Verb == "create" {
 		return nil // it is authorized

@@ -10,8 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -36,6 +34,7 @@ type merged struct {
 	stop      context.CancelFunc
 	out       chan watch.Event
 	work      sync.WaitGroup
+	first     []watch.Event // before those of the parts
 
 	mu    sync.Mutex
 	begin versions             // of the client
@@ -45,10 +44,6 @@ type merged struct {
 
 // Watch implements [rest.Watcher].
 func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
-	if o != nil && o.SendInitialEvents != nil {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", field.ErrorList{
-			field.Forbidden(field.NewPath("sendInitialEvents"), "not possible for pods; list, and then watch")})
-	}
 	m := &merged{store: s, which: selects(o), cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
 	version := ""
 	if o != nil {
@@ -57,6 +52,11 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 	var err error
 	if m.begin, err = parseVersions(version); err != nil {
 		return nil, err
+	}
+	if o != nil && o.SendInitialEvents != nil && *o.SendInitialEvents {
+		if err := m.list(ctx, o); err != nil {
+			return nil, err
+		}
 	}
 	w, err := s.parts(ctx)
 	if err != nil {
@@ -77,6 +77,26 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 		close(m.out)
 	}()
 	return m, nil
+}
+
+// list lists the pods, which are the first events of the watch.
+func (m *merged) list(ctx context.Context, o *internalversion.ListOptions) error {
+	found, err := m.store.List(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
+	if err != nil {
+		return err
+	}
+	list, _ := found.(*core.PodList)
+	for i := range list.Items {
+		list.Items[i].ResourceVersion = list.ResourceVersion
+		m.first = append(m.first, watch.Event{Type: watch.Added, Object: &list.Items[i]})
+	}
+	if m.bookmarks {
+		mark := &core.Pod{}
+		mark.ResourceVersion, mark.Annotations = list.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		m.first = append(m.first, watch.Event{Type: watch.Bookmark, Object: mark})
+	}
+	m.begin, err = parseVersions(list.ResourceVersion)
+	return err
 }
 
 // Stop implements [watch.Interface].
@@ -107,6 +127,12 @@ func (p *Pods) untilClosing(end func()) (done func()) {
 // run starts the parts and waits for others.
 func (m *merged) run(ctx context.Context, w *workspace) {
 	defer m.stop()
+	for _, e := range m.first {
+		if !m.send(ctx, e) {
+			return
+		}
+	}
+	m.first = nil
 	m.join(ctx, w)
 	if w.assignments == nil {
 		<-ctx.Done() // nothing is bound that could run
