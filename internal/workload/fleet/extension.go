@@ -37,16 +37,18 @@ func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
 	reach := &reacher{links: map[string]*reached{}}
 	served := pods.New(reach.reach)
+	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
-		Offers: kinds.Offers(served.Storage()),
-		Rules:  rules(),
+		Offers:   kinds.Offers(served.Storage()),
+		Rules:    append(rules(), reviews.rule()),
+		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
 			reach.server.Store(s)
 			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
 			if err := served.Start(s, view); err != nil {
 				return nil, err
 			}
-			return loops(s, o)
+			return loops(s, o, reviews)
 		},
 	}
 }
@@ -54,7 +56,7 @@ func Extension(o Options) kcp.Extension {
 // root is the workspace of the export of SyncTargets and Locations.
 const root = "root"
 
-func loops(s *kcp.Server, o Options) ([]kcp.Loop, error) {
+func loops(s *kcp.Server, o Options, reviews *reviewer) ([]kcp.Loop, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := ensureRoot(ctx, s); err != nil {
@@ -64,6 +66,9 @@ func loops(s *kcp.Server, o Options) ([]kcp.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
+	reviews.mu.Lock()
+	reviews.manager = m
+	reviews.mu.Unlock()
 	return []kcp.Loop{m.targetsLoop(), m.locationsLoop()}, nil
 }
 

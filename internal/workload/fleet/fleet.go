@@ -79,27 +79,33 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if err != nil {
 		return nil, err
 	}
-	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
+	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "placementreviews.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
 	if err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
 	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, append(resources, native(engine.Deployments()), native(pods.Resource()))); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
+	return openFleet(m, compute, "*")
+}
+
+// openFleet returns a fleet with the objects of one consumer, or of all ("*").
+func openFleet(m *manager, compute kcp.ClusterName, consumers string) (*fleet, error) {
+	var err error
 	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}}
 	if f.view, err = viewOf(m.server, compute, workload.KubernetesExport); err != nil {
 		return nil, err
 	}
-	if f.placementsIn, err = client.New[*scheduling.Placement, *scheduling.PlacementList](f.view, "*", placements()); err != nil {
+	if f.placementsIn, err = client.New[*scheduling.Placement, *scheduling.PlacementList](f.view, consumers, placements()); err != nil {
 		return nil, err
 	}
-	if f.assignmentsIn, err = client.New[*workload.Assignment, *workload.AssignmentList](f.view, "*", assignments()); err != nil {
+	if f.assignmentsIn, err = client.New[*workload.Assignment, *workload.AssignmentList](f.view, consumers, assignments()); err != nil {
 		return nil, err
 	}
-	if f.reportsIn, err = client.New[*workload.TargetStatus, *workload.TargetStatusList](f.view, "*", targetStatuses()); err != nil {
+	if f.reportsIn, err = client.New[*workload.TargetStatus, *workload.TargetStatusList](f.view, consumers, targetStatuses()); err != nil {
 		return nil, err
 	}
-	all, err := dynamic.NewForConfig(client.Cluster(f.view, "*"))
+	all, err := dynamic.NewForConfig(client.Cluster(f.view, consumers))
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,11 @@ func (f *fleet) forget(ctx context.Context, key kcp.Key, a *workload.Assignment,
 }
 
 func (f *fleet) decided(key kcp.Key, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) place.Decision {
+	return place.Decide(f.snapshot(key, w, a, p))
+}
+
+// snapshot returns what a decision depends on.
+func (f *fleet) snapshot(key kcp.Key, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) place.Snapshot {
 	s := place.Snapshot{ID: key.String(), Replicas: replicasOf(w), Policy: policyOf(p), Now: time.Now()}
 	s.Targets, s.Hold = f.targetsFor(p)
 	if a != nil {
@@ -113,7 +118,7 @@ func (f *fleet) decided(key kcp.Key, w *unstructured.Unstructured, a *workload.A
 			s.Parts = append(s.Parts, f.partOf(key, w, t, s.Targets))
 		}
 	}
-	return place.Decide(s)
+	return s
 }
 
 // partOf returns what is known about the part of a target.

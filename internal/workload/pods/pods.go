@@ -150,6 +150,15 @@ func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace strin
 	return w, nil
 }
 
+// Compute returns the compute workspace of a consumer, empty if it has none.
+func (p *Pods) Compute(ctx context.Context, consumer kcp.ClusterName) (kcp.ClusterName, error) {
+	from := p.started.Load()
+	if from == nil {
+		return "", errStarting()
+	}
+	return from.computeOf(ctx, consumer)
+}
+
 // computeOf returns the compute workspace whose export gives pods to a workspace, empty if there is
 // none.
 func (s *sources) computeOf(ctx context.Context, c kcp.ClusterName) (kcp.ClusterName, error) {
