@@ -33,7 +33,7 @@ func (c *ControlPlane) RunPods(ctx context.Context) error {
 			continue
 		}
 		for e := range changes.ResultChan() {
-			if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil && e.Type == watch.Modified && p.Spec.NodeName != "" {
+			if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil && e.Type != watch.Deleted && p.Spec.NodeName != "" {
 				err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}})
 				if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 					return err
@@ -59,7 +59,7 @@ func (c *ControlPlane) bind(ctx context.Context, client kubernetes.Interface, p 
 		return nil
 	}
 	err := client.CoreV1().Pods(p.Namespace).Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: c.node}}, metav1.CreateOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsForbidden(err) { // it is being deleted, or its namespace
 		return nil
 	}
 	return err

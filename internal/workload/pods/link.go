@@ -37,7 +37,8 @@ func (r *refusal) Error() string { return r.text }
 
 // link returns the way to the target of a part.
 func (p *Pods) link(ctx context.Context, of *part) (*Link, error) {
-	l, err := p.reach(ctx, of.workspace.compute, of.target)
+	// It reads from this server, which would log an error for a request that is given up.
+	l, err := p.reach(context.WithoutCancel(ctx), of.workspace.compute, of.target)
 	if err != nil {
 		return nil, of.unreachable(ctx, err)
 	}

@@ -30,7 +30,7 @@ func Resource() schema.GroupVersionResource {
 }
 
 // A Reach returns the way to the physical cluster of a SyncTarget. It is called for each request,
-// and on every server.
+// and on every server. It does not wait for the physical cluster.
 type Reach func(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*Link, error)
 
 // Pods serves pods. Call Start before the first request.
