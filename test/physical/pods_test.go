@@ -26,7 +26,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -56,6 +58,7 @@ func TestPods(t *testing.T) {
 	t.Run("watches", func(t *testing.T) { s.watchesPods(t) })
 	t.Run("logs and exec", func(t *testing.T) { s.streams(t, s.config) })
 	t.Run("kubectl", func(t *testing.T) { s.kubectlOnPods(t) })
+	t.Run("usage", func(t *testing.T) { s.topsPods(t) })
 	t.Run("rights", func(t *testing.T) { s.needsRights(t) })
 	t.Run("tenants", func(t *testing.T) { s.isolatesPods(t) })
 	t.Run("a kubelet that cannot be reached", func(t *testing.T) { s.hidesAddresses(t) })
@@ -395,6 +398,69 @@ func (s *tenant) kubectlOnPods(t *testing.T) {
 	}
 	for _, how := range []string{"true", "false"} {
 		s.forwards(t, file, pod, how)
+	}
+}
+
+// topsPods runs "kubectl top pods" while no cluster, and then one, has the Metrics API. A definition
+// plays the part of a metrics server.
+func (s *tenant) topsPods(t *testing.T) {
+	file := program(t)
+	top := func() string {
+		out, _ := exec.CommandContext(t.Context(), file, "--server="+client.Cluster(s.config, "root:"+s.name).Host, "top", "pods").CombinedOutput()
+		return string(out)
+	}
+	if out := top(); !strings.Contains(out, "has no Metrics API") {
+		t.Errorf("without the Metrics API: %s", out)
+	}
+	east := s.clusters["east"]
+	d := dynamicFor(t, east.Config(stock.AdminToken))
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"pods.metrics.k8s.io","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
+		"spec":{"group":"metrics.k8s.io","scope":"Namespaced","names":{"plural":"pods","kind":"PodMetrics","listKind":"PodMetricsList"},
+		"versions":[{"name":"v1beta1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
+	create := func(of schema.GroupVersionResource, namespace, text string) error {
+		o := &unstructured.Unstructured{}
+		if err := o.UnmarshalJSON([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := d.Resource(of).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{})
+		return err
+	}
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if err := create(definitions, "", definition); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Resource(definitions).Delete(t.Context(), "pods.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	all, err := east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all.Items {
+		eventually(t, "metrics of a pod", func() error {
+			return create(schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}, p.Namespace, fmt.Sprintf(`{"apiVersion":"metrics.k8s.io/v1beta1","kind":"PodMetrics",
+				"metadata":{"name":%q,"labels":{"agent-of-node":"x"}},"timestamp":"2026-01-02T03:04:05Z","window":"10s","containers":[{"name":"web","usage":{"cpu":"123m","memory":"45Mi"}}]}`, p.Name))
+		})
+	}
+	out := top()
+	for _, p := range all.Items {
+		if !strings.Contains(out, p.Name) {
+			t.Errorf("no usage of %s in %s", p.Name, out)
+		}
+	}
+	if strings.Count(out, "123m") != len(all.Items) || !strings.Contains(out, "has no Metrics API") {
+		t.Errorf("top: %s", out)
+	}
+	in := s.dynamic.Resource(schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"})
+	list, err := in.Namespace("default").List(t.Context(), metav1.ListOptions{LabelSelector: "workload.kcp.io/location=default"})
+	if err != nil || len(list.Items) != len(all.Items) {
+		t.Fatalf("%v, %v", list, err)
+	}
+	s.tellsNothing(t, list.Items)
+	if one, err := in.Namespace("default").Get(t.Context(), all.Items[0].Name, metav1.GetOptions{}); err != nil || one.GetNamespace() != "default" {
+		t.Errorf("one: %v, %v", one, err)
 	}
 }
 

@@ -13,8 +13,13 @@ import (
 	"fmt"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
+	"k8s.io/metrics/pkg/apis/metrics"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
@@ -39,7 +44,7 @@ func Extension(o Options) kcp.Extension {
 	served := pods.New(reach.reach)
 	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
-		Offers:   kinds.Offers(served.Storage()),
+		Offers:   append(kinds.Offers(served.Storage()), usage(served)),
 		Rules:    append(rules(), reviews.rule()),
 		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
@@ -51,6 +56,19 @@ func Extension(o Options) kcp.Extension {
 			return loops(s, o, reviews)
 		},
 	}
+}
+
+// usage offers the usage of pods.
+func usage(served *pods.Pods) kcp.Offer {
+	return kcp.Offer{
+		Group: kcp.Group{Name: metrics.GroupName, Build: func(generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) { return served.Metrics(), nil }},
+		Resources: []kcp.OfferedKind{{GroupResource: podMetrics().GroupResource(), Versions: []string{podMetrics().Version},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: podMetrics().Resource, Kind: "PodMetrics"}}},
+	}
+}
+
+func podMetrics() schema.GroupVersionResource {
+	return metricsv1beta1.SchemeGroupVersion.WithResource("pods")
 }
 
 // root is the workspace of the export of SyncTargets and Locations.

@@ -83,7 +83,7 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
-	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, append(resources, native(engine.Deployments()), native(pods.Resource()))); err != nil {
+	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, append(resources, native(engine.Deployments()), native(pods.Resource()), native(podMetrics()))); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
 	return openFleet(m, compute, "*")
