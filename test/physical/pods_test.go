@@ -727,6 +727,7 @@ func (s *tenant) endsCleanly(t *testing.T) {
 	took := time.Since(began)
 	for lines.Scan() {
 	}
+	running.Wait()
 	t.Logf("the server stopped within %s", took.Round(time.Millisecond))
 	s.startShared(t)
 	again := &tenant{world: s.world, name: s.name, Clientset: s.typed(t), dynamic: s.in(t, s.name)}

@@ -15,9 +15,9 @@ const (
 	// mostReads and mostStreams are the maxima of concurrent requests of one workspace. A stream is
 	// a watch, a followed log, or a connection to a container.
 	mostReads, mostStreams = 8, 64
-	// mostOfCompute is the maximum of concurrent requests to the targets of one compute workspace.
-	// The connections of its engines must not starve.
-	mostOfCompute = 250
+	// mostCalls is the maximum of concurrent requests to targets for one workspace, and mostOfCompute
+	// that to the targets of one compute workspace. The connections of its engines must not starve.
+	mostCalls, mostOfCompute = 100, 400
 	// mostAsked is how many parts one request asks at a time, and mostParts how many in all.
 	mostAsked, mostParts = 8, 1000
 	// mostPods is the maximum of pods of one part, and mostBytes that of the bytes of a part.
@@ -73,8 +73,9 @@ func reading(c kcp.ClusterName) slot { return slot{"read " + string(c), "this wo
 func streaming(c kcp.ClusterName) slot {
 	return slot{"stream " + string(c), "this workspace", mostStreams}
 }
-func calling(c kcp.ClusterName) slot {
-	return slot{"call " + string(c), "the compute workspace", mostOfCompute}
+func calling(c kcp.ClusterName) slot { return slot{"call " + string(c), "this workspace", mostCalls} }
+func called(c kcp.ClusterName) slot {
+	return slot{"called " + string(c), "the compute workspace", mostOfCompute}
 }
 
 // hold adds bytes to those that are held. It reports false if there is no room.

@@ -94,7 +94,7 @@ type call struct {
 
 // begin opens a request to the target of a part. The caller must call end.
 func (p *Pods) begin(ctx context.Context, of *part, bounded bool) (*call, error) {
-	leave, err := p.limits.enter(calling(of.workspace.compute))
+	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute))
 	if err != nil {
 		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
 	}

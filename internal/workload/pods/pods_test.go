@@ -34,9 +34,9 @@ func TestShow(t *testing.T) {
 			Name: "web-1", Namespace: "kcp-x", Labels: map[string]string{"app": "web", "topology.kubernetes.io/zone": "secret"},
 			Annotations: map[string]string{"own": "1", "cni": "secret"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
-				{Manager: "kube-controller-manager", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{".":{},"f:app":{}},"f:annotations":{"f:own":{}},"f:ownerReferences":{}},"f:spec":{"f:containers":{}}}`)}},
-				{Manager: "cni", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:cni":{}},"f:labels":{"f:topology.kubernetes.io/zone":{}}}}`)}},
-				{Manager: "bad", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{`)}},
+				{Manager: "kube-controller-manager", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:app":{}},"f:annotations":{"f:own":{}},"f:ownerReferences":{}},"f:spec":{"f:containers":{}}}`)},
+				{Manager: "cni", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:cni":{}},"f:labels":{"f:topology.kubernetes.io/zone":{}}}}`)},
+				{Manager: "bad", FieldsV1: metav1.NewFieldsV1(`{`)},
 			},
 		},
 		Spec: corev1.PodSpec{NodeName: "secret-node"},

@@ -107,7 +107,7 @@ func created(pod *corev1.Pod) (labels, annotations map[string]bool, known bool) 
 				Containers json.RawMessage `json:"f:containers"`
 			} `json:"f:spec"`
 		}
-		if json.Unmarshal(m.FieldsV1.Raw, &fields) != nil || fields.Metadata.Owners == nil && fields.Spec.Containers == nil {
+		if json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil || fields.Metadata.Owners == nil && fields.Spec.Containers == nil {
 			continue
 		}
 		known = true

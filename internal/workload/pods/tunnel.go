@@ -104,7 +104,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		t.responder.Error(err)
 		return
 	}
-	defer far.Close()
+	defer closeEnd(far)
 	hijacker, ok := w.(http.Hijacker)
 	if !ok {
 		t.responder.Error(errors.New("the connection cannot be upgraded"))
@@ -115,7 +115,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		t.responder.Error(err)
 		return
 	}
-	defer near.Close()
+	defer closeEnd(near)
 	var from io.Reader = near
 	if buffered != nil { // upstream's tunnel has none
 		from = buffered.Reader
@@ -127,7 +127,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 
 // serve serves one connection of this process.
 func (t *tunnel) serve(ctx context.Context, near net.Conn) {
-	defer near.Close()
+	defer closeEnd(near)
 	stop := context.AfterFunc(ctx, func() { _ = near.Close() })
 	defer stop()
 	from := bufio.NewReader(near)
@@ -140,7 +140,7 @@ func (t *tunnel) serve(ctx context.Context, near net.Conn) {
 		refuse(near, err)
 		return
 	}
-	defer far.Close()
+	defer closeEnd(far)
 	if err := head(near, resp); err == nil {
 		join(ctx, near, from, far)
 	}
@@ -166,6 +166,9 @@ func join(ctx context.Context, near io.ReadWriteCloser, from io.Reader, far io.R
 	both.Go(func() { defer end(); _, _ = io.Copy(near, far) })
 	both.Wait()
 }
+
+// closeEnd closes an end of a connection. The other end sees that it is closed, whatever Close says.
+func closeEnd(c io.Closer) { _ = c.Close() }
 
 // refuse writes an error as the response of a connection of this process.
 func refuse(to io.Writer, err error) {

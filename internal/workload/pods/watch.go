@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -61,6 +62,9 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 	w, err := s.parts(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if len(w.parts) > parallelWatches {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the workspace has pods in more than %d pairs of namespace and physical cluster, which cannot be watched at once; watch a namespace", parallelWatches))
 	}
 	leave, err := s.limits.enter(streaming(m.cluster))
 	if err != nil {
@@ -166,8 +170,12 @@ func (m *merged) join(ctx context.Context, w *workspace) {
 	defer m.mu.Unlock()
 	for _, of := range w.parts {
 		k := [2]string{of.namespace, of.key}
-		if m.open[k] || len(m.open) >= parallelWatches {
+		if m.open[k] {
 			continue
+		}
+		if len(m.open) >= parallelWatches {
+			m.stop() // the client watches again, and is told
+			return
 		}
 		m.open[k], m.at[k] = true, m.begin[of.key[:suffix]]
 		m.work.Go(func() { m.follow(ctx, of, k) })
