@@ -37,6 +37,8 @@ const (
 	mostReviews, mostReviewsOfAll = 2, 16
 	// mostReviewed is the maximum of workloads in an answer.
 	mostReviewed = 500
+	// mostDetailed is the maximum of workloads in a question whose answer names targets without a part.
+	mostDetailed = 10
 	// reviewWithin is the timeout of a review.
 	reviewWithin = 20 * time.Second
 )
@@ -180,7 +182,7 @@ func (m *manager) review(ctx context.Context, compute, consumer kcp.ClusterName,
 			out.Omitted++
 			continue
 		}
-		out.Workloads = append(out.Workloads, f.reviewed(w, names))
+		out.Workloads = append(out.Workloads, f.reviewed(w, shownTargets{names, len(q.Workloads) > 0 && len(q.Workloads) <= mostDetailed}))
 	}
 	return out, nil
 }
@@ -279,8 +281,14 @@ func (f *fleet) reviewable(consumer kcp.ClusterName, q question) []*unstructured
 	return all
 }
 
+// shownTargets are the names of targets that a user sees.
+type shownTargets struct {
+	byKey map[string]string // nil if the user sees none
+	all   bool              // or only of targets with a part
+}
+
 // reviewed returns the answer about one workload.
-func (f *fleet) reviewed(w *unstructured.Unstructured, names map[string]string) scheduling.ReviewedWorkload {
+func (f *fleet) reviewed(w *unstructured.Unstructured, names shownTargets) scheduling.ReviewedWorkload {
 	key, gr := kcp.KeyOf(w), engine.Deployments().GroupResource()
 	out := scheduling.ReviewedWorkload{Kind: w.GetKind(), Replicas: replicasOf(w),
 		ReviewedReference: scheduling.ReviewedReference{Group: gr.Group, Resource: gr.Resource, Namespace: w.GetNamespace(), Name: w.GetName()}}
@@ -330,10 +338,10 @@ func moved(s place.Snapshot, d place.Decision) (n int32) {
 
 // compare returns what each target has and would have. Without names, targets that are alike are one
 // line.
-func compare(s place.Snapshot, d place.Decision, names map[string]string) []scheduling.ReviewedLocation {
+func compare(s place.Snapshot, d place.Decision, names shownTargets) []scheduling.ReviewedLocation {
 	var lines []scheduling.ReviewedLocation
 	add := func(key, location string) {
-		line := scheduling.ReviewedLocation{Location: location, Target: names[key], Clusters: 1, Reason: string(d.Refusals[key])}
+		line := scheduling.ReviewedLocation{Location: location, Target: names.byKey[key], Clusters: 1, Reason: string(d.Refusals[key])}
 		if i := slices.IndexFunc(s.Parts, func(p place.Part) bool { return p.Key == key }); i >= 0 {
 			p := s.Parts[i]
 			line.Replicas, line.Available, line.Phase = p.Replicas, p.Available, string(p.Phase)
@@ -343,6 +351,9 @@ func compare(s place.Snapshot, d place.Decision, names map[string]string) []sche
 			t := d.Targets[i]
 			line.NextReplicas, line.NextPhase = t.Replicas, string(t.Phase)
 			line.Reason = cmp.Or(line.Reason, t.Reason)
+		}
+		if !names.all && line.Phase == "" && line.NextPhase == "" {
+			line.Target = ""
 		}
 		lines = merge(lines, line)
 	}

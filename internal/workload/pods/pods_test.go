@@ -12,8 +12,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -107,6 +111,33 @@ func TestParts(t *testing.T) {
 		if p.namespace == "n" && p.key == a && p.replicas != 4 {
 			t.Errorf("%d replicas", p.replicas)
 		}
+	}
+}
+
+// Targets select by what means the same there, and the pods that they return are checked again.
+func TestSelects(t *testing.T) {
+	label, err := labels.Parse("app=web," + LocationLabel + " in (east)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := selects(&internalversion.ListOptions{LabelSelector: label, FieldSelector: fields.ParseSelectorOrDie("metadata.name=x,spec.nodeName=east,metadata.namespace=default,status.phase!=Failed,status.podIP=1.2.3.4")})
+	if s.push.LabelSelector != "app=web" || s.push.FieldSelector != "metadata.name=x,status.phase!=Failed" {
+		t.Errorf("pushed: %+v", s.push)
+	}
+	if q := selects(&internalversion.ListOptions{FieldSelector: fields.ParseSelectorOrDie("metadata.name=db-0.k1k1k1")}); q.push.FieldSelector != "" {
+		t.Errorf("a name that only the workspace has is pushed: %+v", q.push)
+	}
+	if q := selects(&internalversion.ListOptions{LabelSelector: labels.Nothing()}); q.push.LabelSelector != labels.Nothing().String() {
+		t.Errorf("nothing: %+v", q.push)
+	}
+	pod := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default", Labels: map[string]string{"app": "web", LocationLabel: "east"}},
+		Spec: core.PodSpec{NodeName: "east"}, Status: core.PodStatus{Phase: core.PodRunning, PodIPs: []core.PodIP{{IP: "1.2.3.4"}}}}
+	if ok, err := s.Matches(pod); !ok || err != nil {
+		t.Errorf("a pod that is selected: %v", err)
+	}
+	pod.Labels[LocationLabel] = "west"
+	if ok, err := s.Matches(pod); ok || err != nil {
+		t.Errorf("a pod of another Location: %v", err)
 	}
 }
 
