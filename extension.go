@@ -4,6 +4,7 @@ import (
 	"context"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/unforked/kcp/internal/admit"
@@ -70,6 +71,9 @@ type Extension struct {
 	// Subresources are served by handlers instead of by the storage of their resource. The
 	// authorizers decide on them as on all requests.
 	Subresources []Subresource
+	// Unstored are custom resources whose objects are questions: a creation never stores the
+	// object, and the answer is what a Rule makes of it.
+	Unstored []schema.GroupResource
 }
 
 // extend adds the extensions to the configuration of a server.
@@ -83,6 +87,7 @@ func (s *Server) extend(c *server.Config) {
 		c.Authorizers = append(c.Authorizers, e.Authorizers...)
 		c.Views = append(c.Views, e.Views...)
 		c.Subresources = append(c.Subresources, e.Subresources...)
+		c.Unstored = append(c.Unstored, e.Unstored...)
 		if e.Loops != nil {
 			loops = append(loops, e.Loops)
 		}

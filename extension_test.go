@@ -1,6 +1,7 @@
 package kcp_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,8 +12,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -21,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -118,6 +122,49 @@ func TestExtension(t *testing.T) {
 			t.Errorf("secrets through the view: %v", err)
 		}
 	})
+}
+
+// A resource whose objects are questions answers a creation, by the rules of its extension, and stores
+// nothing. Its schema applies.
+func TestUnstored(t *testing.T) {
+	questions := schema.GroupResource{Group: "example.com", Resource: "questions"}
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "questions.example.com"}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: "example.com", Scope: apiextensionsv1.ClusterScoped, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "questions", Kind: "Question"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"ask": {Type: "integer"}, "answer": {Type: "integer"}}}}}}}}
+	srv := start(t, &kcp.Server{Extensions: []kcp.Extension{{Kinds: []*apiextensionsv1.CustomResourceDefinition{crd}, Unstored: []schema.GroupResource{questions}, Rules: []kcp.Rule{{
+		Name: "Answers",
+		Mutate: func(_ context.Context, r kcp.Request) error {
+			if o, ok := r.GetObject().(*unstructured.Unstructured); ok && r.Is(questions) {
+				o.Object["answer"] = int64(42)
+			}
+			return nil
+		},
+	}}}}})
+	config, err := srv.Cluster(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := d.Resource(questions.WithVersion("v1"))
+	question := func(ask any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Question", "metadata": map[string]any{"name": "q"}, "ask": ask}}
+	}
+	for range 2 { // there is no first one that it could conflict with
+		made, err := all.Create(t.Context(), question(int64(1)), metav1.CreateOptions{})
+		if err != nil || made.Object["answer"] != int64(42) {
+			t.Fatalf("%v, %v", made, err)
+		}
+	}
+	if _, err := all.Create(t.Context(), question("text"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("against the schema: %v", err)
+	}
+	if list, err := all.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
+		t.Errorf("%d are stored, %v", len(list.Items), err)
+	}
 }
 
 // usesDeployments does what only built-in kinds can: protobuf, strategic merge patches and scale.

@@ -97,6 +97,16 @@ func Run(ctx context.Context, loops ...Loop) { control.Runner{}.Run(ctx, loops..
 // or path of a logical cluster, or "*" for all of them. Own creates no cluster.
 func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.System()) }
 
+// Closing returns a channel that is closed when [Server.Close] ends the open requests. Handlers of
+// an extension return then: the server does not know connections that they have taken over. It is
+// nil before Start.
+func (s *Server) Closing() <-chan struct{} {
+	if s.inner == nil {
+		return nil
+	}
+	return s.inner.Closing()
+}
+
 // Egress returns a transport for calls to servers that tenants configure. It calls only the
 // addresses that the operator allows, see [Server.EgressAllow]. Servers are verified with ca,
 // certificate authorities in PEM; empty means those of the machine. certificate, if not nil,

@@ -40,7 +40,7 @@ func (a *app) workloadCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.syncCommand(), a.targetsCommand(), a.splitCommand(), a.describeTargetCommand(),
+	cmd.AddCommand(a.syncCommand(), a.targetsCommand(), a.splitCommand(), a.explainPlacementCommand(), a.simulateCommand(), a.describeTargetCommand(),
 		a.cordonCommand(true), a.cordonCommand(false), a.drainCommand(), a.unsyncCommand())
 	return cmd
 }

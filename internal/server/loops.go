@@ -43,3 +43,6 @@ func (s *Server) awaitLoops(hook genericapiserver.PostStartHookContext) error {
 
 // Go runs f in a goroutine with a context that Close cancels. Close waits for f to return.
 func (s *Server) Go(f func(context.Context)) { s.running.Go(func() { f(s.ctx) }) }
+
+// Closing returns a channel that is closed when Close ends the open requests.
+func (s *Server) Closing() <-chan struct{} { return s.ctx.Done() }

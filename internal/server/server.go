@@ -116,6 +116,8 @@ type Config struct {
 	Views []view.View
 	// Subresources are served by handlers.
 	Subresources serve.Subresources
+	// Unstored are resources whose objects are never stored.
+	Unstored serve.Unstored
 	// UsageEvery is how often the usage of exports is written. The default is a minute.
 	UsageEvery time.Duration
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
@@ -331,7 +333,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
-	s.front = s.discovery.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
+	s.front = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.front))))
 	return nil
 }
 

@@ -49,6 +49,7 @@ type cluster struct {
 	*stock.ControlPlane
 	*kubernetes.Clientset
 	kubeconfig string // a file
+	kubelet    int32  // port; 0 until it is known
 }
 
 // A world has physical clusters and a server.
@@ -100,6 +101,11 @@ func (w *world) startCluster(t testing.TB, binary, name string) *cluster {
 	if err := c.StartControllers(); err != nil {
 		t.Fatal(err)
 	}
+	stop, err := c.StartKubelet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
 	ctx, cancel := context.WithCancel(context.Background())
 	var pods sync.WaitGroup
 	pods.Go(func() {
@@ -108,7 +114,6 @@ func (w *world) startCluster(t testing.TB, binary, name string) *cluster {
 		}
 	})
 	t.Cleanup(func() { cancel(); pods.Wait() })
-	var err error
 	if c.Clientset, err = kubernetes.NewForConfig(c.Config(stock.AdminToken)); err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,7 @@ type ControlPlane struct {
 	Took                   time.Duration // from exec to ready, of etcd and the API server together
 
 	ports []int
+	node  string // that pods are bound to; empty if there is none
 }
 
 // Start starts etcd and the API server and returns when they are ready. The caller must

@@ -15,7 +15,7 @@ var GroupVersion = schema.GroupVersion{Group: "scheduling.kcp.io", Version: "v1a
 
 // AddToScheme registers the kinds of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Location{}, &LocationList{}, &Placement{}, &PlacementList{})
+	s.AddKnownTypes(GroupVersion, &Location{}, &LocationList{}, &Placement{}, &PlacementList{}, &PlacementReview{}, &PlacementReviewList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -61,6 +61,7 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 			content[field] = value
 		}
 	}
+	withoutToken(p, content)
 	o := &unstructured.Unstructured{Object: content}
 	if part != nil && part.Replicas != nil && len(p.Replicas) > 0 {
 		if err := unstructured.SetNestedField(content, int64(*part.Replicas), p.Replicas...); err != nil {
@@ -74,6 +75,22 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 	annotations[workload.AppliedAnnotation] = hash(20, string(text))
 	return o, nil
 }
+
+// withoutToken makes pods mount no token of the physical cluster, unless the workload says
+// otherwise: users who may exec would read it.
+func withoutToken(p *profile.Profile, content map[string]any) {
+	spec, found, err := unstructured.NestedFieldNoCopy(content, p.PodSpec()...)
+	pod, ok := spec.(map[string]any)
+	if !found || err != nil || !ok {
+		return
+	}
+	if _, said := pod[automount]; !said {
+		pod[automount] = false
+	}
+}
+
+// automount is the field of a pod by which it mounts a token of its service account.
+const automount = "automountServiceAccountToken"
 
 // scrub removes the marks of the engine from templates: controllers of the physical cluster would make
 // objects with them that look like the engine's.

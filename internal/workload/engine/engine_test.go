@@ -461,3 +461,26 @@ func TestRefusalsNameNoUser(t *testing.T) {
 		t.Errorf("the tenant reads %q", text)
 	}
 }
+
+// Pods mount no token of the physical cluster, unless their template says so.
+func TestPodsHaveNoTokens(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		says any
+		want bool
+	}{"nothing": {nil, false}, "no": {false, false}, "yes": {true, true}} {
+		w := webDeployment()
+		pod := map[string]any{"containers": []any{}}
+		if c.says != nil {
+			pod[automount] = c.says
+		}
+		w.Object["spec"] = map[string]any{"template": map[string]any{"spec": pod}}
+		o, err := desired((&hub{}).Profile(deployments()), w, nil, Locator{Cluster: "tenant", Namespace: "default", Target: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, _ := unstructured.NestedBool(o.Object, "spec", "template", "spec", automount); got != c.want {
+			t.Errorf("a template that says %s: %v", name, got)
+		}
+	}
+}

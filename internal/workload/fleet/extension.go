@@ -13,12 +13,19 @@ import (
 	"fmt"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
+	"k8s.io/metrics/pkg/apis/metrics"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/pods"
 )
 
 // Options configure the extension. The zero value of a field means its default.
@@ -33,17 +40,41 @@ type Options struct {
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
+	reach := &reacher{links: map[string]*reached{}}
+	served := pods.New(reach.reach)
+	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
-		Offers: kinds.Offers(),
-		Rules:  rules(),
-		Loops:  func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
+		Offers:   append(kinds.Offers(served.Storage()), usage(served)),
+		Rules:    append(rules(), reviews.rule()),
+		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
+		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
+			reach.server.Store(s)
+			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
+			if err := served.Start(s, view); err != nil {
+				return nil, err
+			}
+			return loops(s, o, reviews)
+		},
 	}
+}
+
+// usage offers the usage of pods.
+func usage(served *pods.Pods) kcp.Offer {
+	return kcp.Offer{
+		Group: kcp.Group{Name: metrics.GroupName, Build: func(generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) { return served.Metrics(), nil }},
+		Resources: []kcp.OfferedKind{{GroupResource: podMetrics().GroupResource(), Versions: []string{podMetrics().Version},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: podMetrics().Resource, Kind: "PodMetrics"}}},
+	}
+}
+
+func podMetrics() schema.GroupVersionResource {
+	return metricsv1beta1.SchemeGroupVersion.WithResource("pods")
 }
 
 // root is the workspace of the export of SyncTargets and Locations.
 const root = "root"
 
-func loops(s *kcp.Server, o Options) ([]kcp.Loop, error) {
+func loops(s *kcp.Server, o Options, reviews *reviewer) ([]kcp.Loop, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := ensureRoot(ctx, s); err != nil {
@@ -53,6 +84,9 @@ func loops(s *kcp.Server, o Options) ([]kcp.Loop, error) {
 	if err != nil {
 		return nil, err
 	}
+	reviews.mu.Lock()
+	reviews.manager = m
+	reviews.mu.Unlock()
 	return []kcp.Loop{m.targetsLoop(), m.locationsLoop()}, nil
 }
 

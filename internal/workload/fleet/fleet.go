@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
+	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
@@ -84,32 +85,39 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if err != nil {
 		return nil, err
 	}
-	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
+	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "placementreviews.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
 	if err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
 	for _, p := range profile.Shipped() {
 		resources = append(resources, native(p.GroupVersionResource))
 	}
+	resources = append(resources, native(pods.Resource()), native(podMetrics()))
 	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, offer{resources, claims()}); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
+	return openFleet(m, compute, "*")
+}
+
+// openFleet returns a fleet with the objects of one consumer, or of all ("*").
+func openFleet(m *manager, compute kcp.ClusterName, consumers string) (*fleet, error) {
+	var err error
 	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}}
 	if f.view, err = viewOf(m.server, compute, workload.KubernetesExport); err != nil {
 		return nil, err
 	}
-	if f.placementsIn, err = client.New[*scheduling.Placement, *scheduling.PlacementList](f.view, "*", placements()); err != nil {
+	if f.placementsIn, err = client.New[*scheduling.Placement, *scheduling.PlacementList](f.view, consumers, placements()); err != nil {
 		return nil, err
 	}
-	if f.assignmentsIn, err = client.New[*workload.Assignment, *workload.AssignmentList](f.view, "*", assignments()); err != nil {
+	if f.assignmentsIn, err = client.New[*workload.Assignment, *workload.AssignmentList](f.view, consumers, assignments()); err != nil {
 		return nil, err
 	}
-	if f.reportsIn, err = client.New[*workload.TargetStatus, *workload.TargetStatusList](f.view, "*", targetStatuses()); err != nil {
+	if f.reportsIn, err = client.New[*workload.TargetStatus, *workload.TargetStatusList](f.view, consumers, targetStatuses()); err != nil {
 		return nil, err
 	}
 	f.placements = kindOf("placements", f.placementsIn)
 	f.assignments, f.reports = kindOf("assignments", f.assignmentsIn), kindOf("targetstatuses", f.reportsIn)
-	if err := f.kinds.init(f); err != nil {
+	if err := f.kinds.init(f, consumers); err != nil {
 		return nil, err
 	}
 	return f, f.index()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
@@ -37,7 +38,7 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be read: %w", err)}
 	}
 	p := &peer{credentials: fingerprint(text)}
-	if p.config, err = c.configOf(config); err != nil {
+	if p.config, err = configOf(c.fleet.server, c.fleet.compute, config); err != nil {
 		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be used: %w", err)}
 	}
 	if p.core, err = corev1.NewForConfig(p.config); err != nil {
@@ -51,7 +52,7 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 
 // configOf returns a client configuration for the current context of a kubeconfig. The server opens
 // no files, runs no programs and uses no proxies that a tenant names.
-func (c *connection) configOf(k *clientcmdapi.Config) (*rest.Config, error) {
+func configOf(s *kcp.Server, compute kcp.ClusterName, k *clientcmdapi.Config) (*rest.Config, error) {
 	at := k.Contexts[k.CurrentContext]
 	if at == nil {
 		return nil, fmt.Errorf("its current-context %q does not exist", k.CurrentContext)
@@ -78,7 +79,7 @@ func (c *connection) configOf(k *clientcmdapi.Config) (*rest.Config, error) {
 		}
 		certificate = func() (*tls.Certificate, error) { return &pair, nil }
 	}
-	through, err := c.fleet.server.Egress(c.fleet.compute, to.CertificateAuthorityData, certificate)
+	through, err := s.Egress(compute, to.CertificateAuthorityData, certificate)
 	if err != nil {
 		return nil, err
 	}

@@ -190,6 +190,15 @@ type subject struct {
 }
 
 func (f *fleet) decided(ctx context.Context, of subject, p *scheduling.Placement) (place.Decision, error) {
+	s, err := f.snapshot(ctx, of, p)
+	if err != nil {
+		return place.Decision{}, err
+	}
+	return place.Decide(s), nil
+}
+
+// snapshot returns what a decision depends on.
+func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placement) (place.Snapshot, error) {
 	k, id, w, a := of.kind, of.id, of.w, of.a
 	s := place.Snapshot{ID: id.Key.String(), Replicas: k.Wants(w), Policy: policyOf(p), Now: time.Now()}
 	s.Policy.Exclusive, s.Policy.Everywhere = k.Class == workload.Singleton, k.Class == workload.Everywhere
@@ -200,23 +209,23 @@ func (f *fleet) decided(ctx context.Context, of subject, p *scheduling.Placement
 	}
 	s.Targets, s.Hold = f.targetsFor(p)
 	if a == nil {
-		return place.Decide(s), nil
+		return s, nil
 	}
 	orphans := f.orphaning()
 	for _, t := range a.Spec.Targets {
 		part, err := f.partOf(id, w, t, s.Targets)
 		if err != nil {
-			return place.Decision{}, err
+			return s, err
 		}
 		part.Orphaned = orphans[t.Key]
 		if part.Gone && s.Policy.Exclusive && t.Phase == workload.Removing {
 			if part.Gone, err = f.silent(ctx, id, t.Key); err != nil {
-				return place.Decision{}, err
+				return s, err
 			}
 		}
 		s.Parts = append(s.Parts, part)
 	}
-	return place.Decide(s), nil
+	return s, nil
 }
 
 // silent reports whether the server has no report of a target: an engine that begins says so first,

@@ -35,11 +35,13 @@ type kind struct {
 // go with their ResourceProfiles. The caches of dependencies are filled once something refers to one.
 type kindTable struct {
 	fleet   *fleet
-	all     dynamic.Interface // of all consumers
+	all     dynamic.Interface // of the consumers
 	needed  chan struct{}     // closed when there is a consumer, or a physical cluster has objects
 	need    func()            // closes it
 	settled chan struct{}     // closed when all caches that decisions need are complete
 	own     *kcp.Kind[*workload.ResourceProfile]
+	// described reads the same from the server.
+	described *client.Client[*workload.ResourceProfile, *workload.ResourceProfileList]
 
 	mu    sync.RWMutex
 	kinds []*kind // replaced, not changed; guarded by mu
@@ -55,10 +57,11 @@ func refKey(id engine.ID) string {
 	return namespaceKey(id.Key) + "/" + id.Resource + "/" + id.Key.Name
 }
 
-func (t *kindTable) init(f *fleet) (err error) {
+// init makes the kinds, with the objects of one consumer or of all ("*").
+func (t *kindTable) init(f *fleet, consumers string) (err error) {
 	t.fleet, t.settled, t.needed = f, make(chan struct{}), make(chan struct{})
 	t.need = sync.OnceFunc(func() { close(t.needed) })
-	if t.all, err = dynamic.NewForConfig(client.Cluster(f.view, "*")); err != nil {
+	if t.all, err = dynamic.NewForConfig(client.Cluster(f.view, consumers)); err != nil {
 		return err
 	}
 	for _, p := range slices.Concat(profile.Shipped(), profile.Dependencies()) {
@@ -72,11 +75,31 @@ func (t *kindTable) init(f *fleet) (err error) {
 	if err != nil {
 		return err
 	}
-	profiles, err := client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), workload.GroupVersion.WithResource("resourceprofiles"))
+	t.described, err = client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), workload.GroupVersion.WithResource("resourceprofiles"))
 	if err != nil {
 		return err
 	}
-	t.own = kindOf("resourceprofiles", profiles)
+	t.own = kindOf("resourceprofiles", t.described)
+	return nil
+}
+
+// describe adds the kinds that ResourceProfiles describe now, with empty caches.
+func (t *kindTable) describe(ctx context.Context) error {
+	all, err := t.described.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range all.Items[:min(len(all.Items), mostProfiles)] {
+		next := profile.Of(&all.Items[i])
+		if t.get(next.GroupResource()) != nil {
+			continue // of Kubernetes
+		}
+		k, err := t.newKind(next)
+		if err != nil {
+			return err
+		}
+		t.kinds = append(t.kinds, k)
+	}
 	return nil
 }
 

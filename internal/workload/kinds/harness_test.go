@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	universe = kcptest.Universe{Server: &kcp.Server{NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Extensions: []kcp.Extension{{Offers: kinds.Offers()}}}}
+	universe = kcptest.Universe{Server: &kcp.Server{NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Extensions: []kcp.Extension{{Offers: kinds.Offers(nil)}}}}
 	without  = kcptest.Universe{Server: &kcp.Server{NoSync: true}} // the extension
 
 	exports  = schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apiexports"}
@@ -33,7 +33,7 @@ var (
 // everything are the resources of all offers.
 func everything() []string {
 	var all []string
-	for _, o := range kinds.Offers() {
+	for _, o := range kinds.Offers(nil) {
 		for _, r := range o.Resources {
 			all = append(all, r.GroupResource.String())
 		}

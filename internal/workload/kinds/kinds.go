@@ -3,6 +3,8 @@
 package kinds
 
 import (
+	"maps"
+
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -36,8 +38,17 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// Offers returns the kinds.
-func Offers() []kcp.Offer {
+// Offers returns the kinds. pods is the storage of pods and their subresources, by name; if it is
+// nil, pods are not offered.
+func Offers(pods map[string]rest.Storage) []kcp.Offer {
+	core := []kind{
+		{names: names("endpoints", "Endpoints", "ep", "")},
+		{names: names("persistentvolumeclaims", "PersistentVolumeClaim", "pvc", ""), status: true},
+		{names: names("services", "Service", "svc", "all"), status: true},
+	}
+	if pods != nil {
+		core = append(core, kind{names: names("pods", "Pod", "po", "all")})
+	}
 	return []kcp.Offer{
 		offer(appsv1.GroupName, appsrest.StorageProvider{}, appsKinds()...),
 		offer(autoscalingv1.GroupName, autoscalingrest.RESTStorageProvider{}, kind{
@@ -55,11 +66,7 @@ func Offers() []kcp.Offer {
 			kind{names: names("networkpolicies", "NetworkPolicy", "netpol", "")},
 		),
 		offer(policyv1.GroupName, policyrest.RESTStorageProvider{}, kind{names: names("poddisruptionbudgets", "PodDisruptionBudget", "pdb", ""), status: true}),
-		offer(corev1.GroupName, coreGroup{},
-			kind{names: names("endpoints", "Endpoints", "ep", "")},
-			kind{names: names("persistentvolumeclaims", "PersistentVolumeClaim", "pvc", ""), status: true},
-			kind{names: names("services", "Service", "svc", "all"), status: true},
-		),
+		offer(corev1.GroupName, coreGroup{pods}, core...),
 	}
 }
 
@@ -123,11 +130,11 @@ func offer(group string, from provider, kinds ...kind) kcp.Offer {
 	return o
 }
 
-// coreGroup provides the registries of the core group.
-type coreGroup struct{}
+// coreGroup provides the registries of the core group, and further storages.
+type coreGroup struct{ further map[string]rest.Storage }
 
 // NewRESTStorage implements provider.
-func (coreGroup) NewRESTStorage(_ serverstorage.APIResourceConfigSource, g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+func (c coreGroup) NewRESTStorage(_ serverstorage.APIResourceConfigSource, g generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(corev1.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	endpoints, err := endpointsstore.NewREST(g)
 	if err != nil {
@@ -141,9 +148,11 @@ func (coreGroup) NewRESTStorage(_ serverstorage.APIResourceConfigSource, g gener
 	if err != nil {
 		return info, err
 	}
-	info.VersionedResourcesStorageMap[corev1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+	all := map[string]rest.Storage{
 		"endpoints": endpoints, "persistentvolumeclaims": claims, "persistentvolumeclaims/status": claimStatus,
 		"services": services, "services/status": serviceStatus,
 	}
+	maps.Copy(all, c.further)
+	info.VersionedResourcesStorageMap[corev1.SchemeGroupVersion.Version] = all
 	return info, nil
 }

@@ -45,7 +45,7 @@ func objects() map[string]string {
 func TestOffersAreTheRegistries(t *testing.T) {
 	t.Parallel()
 	c := consumer(t, provider(t, everything()...))
-	for _, o := range kinds.Offers() {
+	for _, o := range kinds.Offers(nil) {
 		for _, of := range o.Resources {
 			for i, v := range of.Versions {
 				found := discovered(t, func(path string) (string, error) {
@@ -121,7 +121,7 @@ func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	c := consumer(t, provider(t, everything()...))
 	all := objects()
-	for _, o := range kinds.Offers() {
+	for _, o := range kinds.Offers(nil) {
 		for _, of := range o.Resources {
 			manifest := all[of.GroupResource.String()]
 			if manifest == "" {

@@ -61,6 +61,7 @@ func (d *decider) judgeAll() {
 		j.verdict, j.refusal = d.judge(t)
 		if j.verdict != takes {
 			d.out.Refused[j.refusal]++
+			d.out.Refusals[t.Key] = j.refusal
 		}
 		d.judged = append(d.judged, j)
 	}

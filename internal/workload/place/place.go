@@ -91,6 +91,8 @@ type Decision struct {
 	Reason string
 	// Refused counts the targets that take no new replicas, by [Refusal].
 	Refused map[Refusal]int
+	// Refusals has the same by the key of the target.
+	Refusals map[string]Refusal
 	// Again is the time after which the decision may differ though nothing else changes. Zero
 	// means never.
 	Again time.Duration
@@ -120,7 +122,7 @@ const (
 // Decide returns what each target runs. It never shrinks what is placed because nothing
 // else fits.
 func Decide(s Snapshot) Decision {
-	d := &decider{Snapshot: s, out: Decision{Refused: map[Refusal]int{}}, parts: map[string]Part{}}
+	d := &decider{Snapshot: s, out: Decision{Refused: map[Refusal]int{}, Refusals: map[string]Refusal{}}, parts: map[string]Part{}}
 	for _, p := range s.Parts {
 		d.parts[p.Key] = p
 	}

@@ -135,6 +135,15 @@ func Of(r *workload.ResourceProfile) Profile {
 	return p
 }
 
+// PodSpec returns the path to the specification of the pods of a kind of Kubernetes. For other kinds, it
+// returns the path of no field: their templates may have fewer fields than pods.
+func (p *Profile) PodSpec() []string {
+	if len(p.Template) == 0 || p.Group != appsv1.GroupName && p.Group != batchv1.GroupName {
+		return []string{""}
+	}
+	return append(slices.Clone(p.Template), "spec")
+}
+
 // Placed reports whether targets have copies of the objects of the kind.
 func (p *Profile) Placed() bool { return p.Class != Unplaced }
 

@@ -1,0 +1,134 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+
+	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/pods"
+)
+
+// linkLife is how long a link is kept after its last use. Idle connections close before.
+const linkLife = time.Minute
+
+// A reacher reaches physical clusters in push mode, for requests of tenants: on any server, with the
+// stored kubeconfig, when somebody asks.
+type reacher struct {
+	server atomic.Pointer[kcp.Server]
+
+	mu    sync.Mutex
+	links map[string]*reached // by the UID of the SyncTarget; guarded by mu
+	swept time.Time           // guarded by mu
+}
+
+// reached is a link and what it was made from.
+type reached struct {
+	*pods.Link
+	credentials string
+	used        time.Time
+}
+
+// reach implements [pods.Reach].
+func (r *reacher) reach(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*pods.Link, error) {
+	s := r.server.Load()
+	if s == nil || t.Spec.Push == nil {
+		return nil, errors.New("the physical cluster has no kubeconfig")
+	}
+	text, err := storedKubeconfig(ctx, s, compute, t.Spec.Push.KubeconfigSecretRef)
+	if err != nil {
+		return nil, err
+	}
+	key, credentials, now := string(compute)+"/"+string(t.UID), fingerprint(text), time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sweep(now)
+	if have := r.links[key]; have != nil && have.credentials == credentials {
+		have.used = now
+		return have.Link, nil
+	}
+	link, err := pushLink(s, compute, text)
+	if err != nil {
+		return nil, err
+	}
+	r.links[key] = &reached{Link: link, credentials: credentials, used: now}
+	return link, nil
+}
+
+// sweep forgets links that nobody uses.
+func (r *reacher) sweep(now time.Time) {
+	if now.Sub(r.swept) < linkLife/2 {
+		return
+	}
+	r.swept = now
+	for k, l := range r.links {
+		if now.Sub(l.used) > linkLife {
+			delete(r.links, k)
+		}
+	}
+}
+
+// pushLink returns a link for a kubeconfig.
+func pushLink(s *kcp.Server, compute kcp.ClusterName, text []byte) (*pods.Link, error) {
+	k, err := clientcmd.Load(text)
+	if err != nil {
+		return nil, err
+	}
+	config, err := configOf(s, compute, k)
+	if err != nil {
+		return nil, err
+	}
+	if of, ok := config.Transport.(bounded); ok {
+		config.Transport = of.through // logs have no bound; lists have one of their own
+	}
+	at, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	how, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	through, err := transport.HTTPWrappersForConfig(how, config.Transport)
+	if err != nil {
+		return nil, err
+	}
+	return &pods.Link{Server: &url.URL{Scheme: at.Scheme, Host: at.Host, Path: at.Path}, Through: plainTransport{through}}, nil
+}
+
+// plainTransport hides what upstream's wrappers can do besides, such as dialing.
+type plainTransport struct{ http.RoundTripper }
+
+// storedKubeconfig reads the kubeconfig of a SyncTarget.
+func storedKubeconfig(ctx context.Context, s *kcp.Server, compute kcp.ClusterName, ref workload.SecretReference) ([]byte, error) {
+	cfg, err := s.Own(string(compute))
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := client.New[*corev1.Secret, *corev1.SecretList](cfg, string(compute), corev1.SchemeGroupVersion.WithResource("secrets"))
+	if err != nil {
+		return nil, err
+	}
+	have, err := secrets.Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	text, ok := have.Data[workload.KubeconfigKey]
+	if !ok {
+		return nil, fmt.Errorf("secret %s/%s has no key %q", ref.Namespace, ref.Name, workload.KubeconfigKey)
+	}
+	return text, nil
+}

@@ -1,0 +1,186 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// A Link is a way to the API server of a physical cluster.
+type Link struct {
+	// Server is the URL of the API server.
+	Server *url.URL
+	// Through sends requests to it, and adds credentials. It follows no redirects. If a connection
+	// is upgraded, the body of the response is an [io.ReadWriteCloser].
+	Through http.RoundTripper
+}
+
+var errBusy = errors.New("too many bytes of lists of pods are in use")
+
+// A refusal is an error whose text may be shown to the tenant.
+type refusal struct{ text string }
+
+func (r *refusal) Error() string { return r.text }
+
+// link returns the way to the target of a part.
+func (p *Pods) link(ctx context.Context, of *part) (*Link, error) {
+	// It reads from this server, which would log an error for a request that is given up.
+	l, err := p.reach(context.WithoutCancel(ctx), of.workspace.compute, of.target)
+	if err != nil {
+		return nil, of.unreachable(ctx, err)
+	}
+	return l, nil
+}
+
+// unreachable returns an error for the tenant, which says nothing about the target.
+func (p *part) unreachable(ctx context.Context, err error) error {
+	klog.FromContext(ctx).V(2).Info("a physical cluster does not answer a request for pods", "cluster", p.workspace.compute, "target", p.target.Name, "err", err)
+	var own *refusal
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, errBusy):
+		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.location)}
+	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read its pods", p.location)}
+	}
+	return &refusal{fmt.Sprintf("Location %q does not answer", p.location)}
+}
+
+// client returns a client for a target, whose answers have at most the bytes of the budget.
+func (l *Link) client(b *budget) (typed.CoreV1Interface, error) {
+	through := http.RoundTripper(l.Through)
+	if b != nil {
+		through = limited{through, b}
+	}
+	return typed.NewForConfigAndClient(&rest.Config{
+		Host: l.Server.String(), QPS: -1,
+		ContentConfig: rest.ContentConfig{AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON, ContentType: runtime.ContentTypeProtobuf},
+	}, &http.Client{Transport: through})
+}
+
+// verify checks that the namespace at the target is that of the workspace, and of no other tenant.
+// It reports false if there is none.
+func (p *part) verify(ctx context.Context, c typed.CoreV1Interface) (bool, error) {
+	ns, err := c.Namespaces().Get(ctx, p.locator().Physical(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && p.locator().Made(ns), err
+}
+
+// a call is an open request to a target.
+type call struct {
+	*part
+	link   *Link
+	pods   typed.PodInterface
+	exists bool // the namespace
+	budget *budget
+	leave  func()
+}
+
+// begin opens a request to the target of a part. The caller must call end.
+func (p *Pods) begin(ctx context.Context, of *part, bounded bool) (*call, error) {
+	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute))
+	if err != nil {
+		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
+	}
+	c := &call{part: of, leave: leave}
+	if bounded {
+		c.budget = p.limits.budget(of.workspace.compute)
+	}
+	if err := c.open(ctx, p); err != nil {
+		c.end()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *call) open(ctx context.Context, p *Pods) error {
+	if c.target.Status.UnreachableSince != nil {
+		return &refusal{fmt.Sprintf("Location %q does not answer", c.location)}
+	}
+	var err error
+	if c.link, err = p.link(ctx, c.part); err != nil {
+		return err
+	}
+	core, err := c.link.client(c.budget)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	if c.exists, err = c.verify(ctx, core); err != nil {
+		return c.unreachable(ctx, err)
+	}
+	c.pods = core.Pods(c.locator().Physical())
+	return nil
+}
+
+func (c *call) end() {
+	if c.budget != nil {
+		c.budget.release()
+	}
+	c.leave()
+}
+
+// list returns the pods of a part, and the resource version of the list.
+func (c *call) list(ctx context.Context, o metav1.ListOptions) ([]corev1.Pod, string, error) {
+	if !c.exists {
+		return nil, "", nil
+	}
+	var all []corev1.Pod
+	o.Limit = pageSize
+	for {
+		page, err := c.pods.List(ctx, o)
+		if err != nil {
+			return nil, "", c.unreachable(ctx, err)
+		}
+		if all = append(all, page.Items...); len(all) > mostPods {
+			return nil, "", &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.location, mostPods)}
+		}
+		if page.Continue == "" {
+			return all, page.ResourceVersion, nil
+		}
+		o.Continue = page.Continue
+	}
+}
+
+// locate returns the URL of a subresource of a pod at the target.
+func (c *call) locate(name, subresource string, query url.Values) *url.URL {
+	return c.link.Server.JoinPath("api", "v1", "namespaces", c.locator().Physical(), "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
+}
+
+// mostError is how much of an error of a target is read.
+const mostError = 8 << 10
+
+// refused returns the error of a response of a target for the tenant. The body is closed.
+func (c *call) refused(ctx context.Context, resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostError)) // what there is of it
+	_ = resp.Body.Close()
+	var s metav1.Status
+	if json.Unmarshal(text, &s) != nil || s.Message == "" {
+		s.Message = strings.TrimSpace(string(text))
+	}
+	klog.FromContext(ctx).V(2).Info("a physical cluster refuses a request for a pod", "cluster", c.workspace.compute, "target", c.target.Name, "code", resp.StatusCode, "err", s.Message)
+	switch code := resp.StatusCode; {
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q does not let this server do that", c.location))
+	case code == http.StatusNotFound || code == http.StatusBadRequest || code == http.StatusConflict || code == http.StatusUnprocessableEntity:
+		message := strings.ReplaceAll(hideAddresses(s.Message), c.locator().Physical(), c.namespace)
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: s.Reason, Message: message}}
+	default:
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q cannot reach the pod (status %d)", c.location, code))
+	}
+}

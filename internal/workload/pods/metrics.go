@@ -1,0 +1,225 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/metrics/pkg/apis/metrics"
+	"k8s.io/metrics/pkg/apis/metrics/install"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
+
+	"github.com/unforked/kcp"
+)
+
+// Metrics returns the API group that "kubectl top pods" reads. It has the usage of pods whose physical
+// cluster has the Metrics API.
+func (p *Pods) Metrics() genericapiserver.APIGroupInfo {
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	info := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, runtime.NewParameterCodec(scheme), serializer.NewCodecFactory(scheme))
+	info.VersionedResourcesStorageMap[metricsv1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"pods": &usages{pods: &store{Pods: p}, TableConvertor: rest.NewDefaultTableConvertor(metrics.Resource("pods"))},
+	}
+	return info
+}
+
+// usages serves the usage of pods.
+type usages struct {
+	pods *store
+	rest.TableConvertor
+}
+
+var _ interface {
+	rest.Storage
+	rest.Scoper
+	rest.Lister
+	rest.Getter
+	rest.SingularNameProvider
+} = &usages{}
+
+// New implements [rest.Storage].
+func (*usages) New() runtime.Object { return &metrics.PodMetrics{} }
+
+// NewList implements [rest.Lister].
+func (*usages) NewList() runtime.Object { return &metrics.PodMetricsList{} }
+
+// Destroy implements [rest.Storage].
+func (*usages) Destroy() {}
+
+// NamespaceScoped implements [rest.Scoper].
+func (*usages) NamespaceScoped() bool { return true }
+
+// GetSingularName implements [rest.SingularNameProvider].
+func (*usages) GetSingularName() string { return "pod" }
+
+// List implements [rest.Lister].
+func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+	leave, err := u.pods.limits.enter(reading(kcp.ClusterFrom(ctx)))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	w, err := u.pods.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	which := selects(o)
+	out := &metrics.PodMetricsList{}
+	var mu sync.Mutex
+	failed := u.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
+		c, err := u.pods.begin(ctx, of, true)
+		if err != nil {
+			return err
+		}
+		defer c.end()
+		found, err := c.usage(ctx, metav1.ListOptions{LabelSelector: which.push.LabelSelector})
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range found {
+			m, err := of.usageOf(&found[i])
+			if err != nil {
+				return of.unreachable(ctx, err)
+			}
+			// The labels of the pod were matched by the physical cluster.
+			if ok := which.Field.Empty() || which.Field.Matches(namesOf{m}); ok && which.matchesLocation(of.location) {
+				out.Items = append(out.Items, *m)
+			}
+		}
+		return nil
+	})
+	warn(ctx, w.parts, failed)
+	if len(w.parts) > 0 && len(failed) == len(w.parts) {
+		return nil, apierrors.NewServiceUnavailable("no physical cluster of the workloads tells the usage of pods")
+	}
+	slices.SortFunc(out.Items, func(a, b metrics.PodMetrics) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+// Get implements [rest.Getter].
+func (u *usages) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
+	leave, err := u.pods.limits.enter(reading(kcp.ClusterFrom(ctx)))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c, pod, err := u.pods.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer c.end()
+	ctx, cancel := context.WithTimeout(ctx, u.pods.Deadline)
+	defer cancel()
+	found, err := c.usage(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(err.Error())
+	}
+	for i := range found {
+		if found[i].Name == pod.Name {
+			m, err := c.usageOf(&found[i])
+			if err != nil {
+				return nil, err
+			}
+			m.Name = name
+			return m, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(metrics.Resource("pods"), name)
+}
+
+// usage asks the Metrics API of a target.
+func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta1.PodMetrics, error) {
+	if !c.exists {
+		return nil, nil
+	}
+	through := http.RoundTripper(limited{c.link.Through, c.budget})
+	client, err := metricsclient.NewForConfigAndClient(&clientrest.Config{Host: c.link.Server.String(), QPS: -1}, &http.Client{Transport: through})
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	list, err := client.PodMetricses(c.locator().Physical()).List(ctx, o)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsServiceUnavailable(err):
+		return nil, &refusal{"the physical cluster of Location \"" + c.location + "\" has no Metrics API"}
+	case err != nil:
+		return nil, c.unreachable(ctx, err)
+	case len(list.Items) > mostPods:
+		return nil, &refusal{"Location \"" + c.location + "\" has too many pods of a namespace; their usage is not listed"}
+	}
+	return list.Items, nil
+}
+
+// usageOf returns the usage of a pod as the tenant sees it.
+func (p *part) usageOf(m *metricsv1beta1.PodMetrics) (*metrics.PodMetrics, error) {
+	out := &metrics.PodMetrics{}
+	if err := metricsv1beta1.Convert_v1beta1_PodMetrics_To_metrics_PodMetrics(m, out, nil); err != nil {
+		return nil, err
+	}
+	out.ObjectMeta = metav1.ObjectMeta{Name: m.Name, Namespace: p.namespace, CreationTimestamp: m.CreationTimestamp, Labels: map[string]string{LocationLabel: p.location}}
+	return out, nil
+}
+
+// namesOf are the fields of a usage that can be selected.
+type namesOf struct{ *metrics.PodMetrics }
+
+// Has implements [fields.Fields].
+func (namesOf) Has(field string) bool {
+	return field == "metadata.name" || field == "metadata.namespace"
+}
+
+// Get implements [fields.Fields].
+func (m namesOf) Get(field string) string {
+	switch field {
+	case "metadata.name":
+		return m.Name
+	case "metadata.namespace":
+		return m.Namespace
+	}
+	return ""
+}
+
+// matchesLocation reports whether the requirements for the location hold.
+func (s selection) matchesLocation(location string) bool {
+	all, _ := s.Label.Requirements()
+	for _, r := range all {
+		if r.Key() == LocationLabel && !r.Matches(locationOnly(location)) {
+			return false
+		}
+	}
+	return true
+}
+
+// locationOnly are labels with the location.
+type locationOnly string
+
+// Has implements [labels.Labels].
+func (locationOnly) Has(label string) bool { return label == LocationLabel }
+
+// Get implements [labels.Labels].
+func (l locationOnly) Get(label string) string {
+	if label == LocationLabel {
+		return string(l)
+	}
+	return ""
+}
+
+// Lookup implements [labels.Labels].
+func (l locationOnly) Lookup(label string) (string, bool) { return l.Get(label), l.Has(label) }

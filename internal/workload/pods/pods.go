@@ -1,0 +1,212 @@
+// Package pods serves the pods of a workspace. They are not stored: the targets that run the
+// workloads of the workspace are asked with each request. It hides how the answers are merged, what
+// a tenant sees of a target, and how logs and streams pass through.
+//
+// Every server answers, not only the one that runs the loops. No goroutine and no connection exists
+// while nobody asks.
+package pods
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp"
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
+)
+
+// Resource is the resource that this package serves.
+func Resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+}
+
+// A Reach returns the way to the physical cluster of a SyncTarget. It is called for each request,
+// and on every server. It does not wait for the physical cluster.
+type Reach func(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*Link, error)
+
+// Pods serves pods. Call Start before the first request.
+type Pods struct {
+	reach  Reach
+	limits *limits
+	// Deadline is how long a target may take for an answer. Streams begin within it.
+	Deadline time.Duration
+
+	started atomic.Pointer[sources]
+}
+
+// sources are what the pods of a workspace are found from.
+type sources struct {
+	server   *kcp.Server
+	view     func(home kcp.ClusterName, export string) (*rest.Config, error)
+	bindings *client.Client[*apis.APIBinding, *apis.APIBindingList]
+	targets  *client.Client[*workload.SyncTarget, *workload.SyncTargetList]
+}
+
+// deadline is the default of [Pods.Deadline].
+const deadline = 5 * time.Second
+
+// New returns an instance that reaches targets with reach.
+func New(reach Reach) *Pods {
+	return &Pods{reach: reach, limits: newLimits(), Deadline: deadline}
+}
+
+// Start tells p the server. view returns a configuration for the view of an export.
+func (p *Pods) Start(s *kcp.Server, view func(home kcp.ClusterName, export string) (*rest.Config, error)) error {
+	from := &sources{server: s, view: view}
+	own, err := s.Own("*")
+	if err != nil {
+		return err
+	}
+	if from.bindings, err = client.New[*apis.APIBinding, *apis.APIBindingList](own, "*", apis.GroupVersion.WithResource("apibindings")); err != nil {
+		return err
+	}
+	// The view has no objects but those of the export, whatever else a workspace calls SyncTargets.
+	root, err := view("root", workload.Export)
+	if err != nil {
+		return err
+	}
+	if from.targets, err = client.New[*workload.SyncTarget, *workload.SyncTargetList](root, "*", workload.GroupVersion.WithResource("synctargets")); err != nil {
+		return err
+	}
+	p.started.Store(from)
+	return nil
+}
+
+// A part is what one target runs of one namespace of a workspace.
+type part struct {
+	workspace *workspace
+	namespace string // of the workspace
+	key       string // of the target
+	location  string
+	target    *workload.SyncTarget
+	replicas  int32 // that are assigned
+}
+
+// locator returns where the objects of the part are from.
+func (p *part) locator() engine.Locator {
+	return engine.Locator{Cluster: string(p.workspace.cluster), Namespace: p.namespace, Target: p.key}
+}
+
+// A workspace is what is known about the workspace of a request.
+type workspace struct {
+	cluster, compute kcp.ClusterName
+	assignments      *client.Client[*workload.Assignment, *workload.AssignmentList]
+	parts            []*part
+	// repeated has the StatefulSets that run at several targets, by namespace and name. Their pods
+	// have equal names.
+	repeated map[[2]string]bool
+}
+
+func errStarting() error { return apierrors.NewServiceUnavailable("the server is starting") }
+
+// workspace returns the parts of a workspace, of one namespace or of all.
+func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace string) (*workspace, error) {
+	from := p.started.Load()
+	if from == nil {
+		return nil, errStarting()
+	}
+	if c == "" || c == "*" {
+		return nil, apierrors.NewMethodNotSupported(Resource().GroupResource(), "list in all workspaces at once")
+	}
+	w := &workspace{cluster: c, repeated: map[[2]string]bool{}}
+	var err error
+	if w.compute, err = from.computeOf(ctx, c); err != nil || w.compute == "" {
+		return w, err
+	}
+	cfg, err := from.view(w.compute, workload.KubernetesExport)
+	if err != nil {
+		return nil, err
+	}
+	w.assignments, err = client.New[*workload.Assignment, *workload.AssignmentList](cfg, string(c), workload.GroupVersion.WithResource("assignments"))
+	if err != nil {
+		return nil, err
+	}
+	w.assignments = w.assignments.Namespace(namespace)
+	all, err := w.assignments.List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no consumer of the export
+		return w, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	in, err := from.targets.In(string(w.compute))
+	if err != nil {
+		return nil, err
+	}
+	targets, err := in.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	w.find(all.Items, targets.Items)
+	return w, nil
+}
+
+// Compute returns the compute workspace of a consumer, empty if it has none.
+func (p *Pods) Compute(ctx context.Context, consumer kcp.ClusterName) (kcp.ClusterName, error) {
+	from := p.started.Load()
+	if from == nil {
+		return "", errStarting()
+	}
+	return from.computeOf(ctx, consumer)
+}
+
+// computeOf returns the compute workspace whose export gives pods to a workspace, empty if there is
+// none.
+func (s *sources) computeOf(ctx context.Context, c kcp.ClusterName) (kcp.ClusterName, error) {
+	in, err := s.bindings.In(string(c))
+	if err != nil {
+		return "", err
+	}
+	all, err := in.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	for _, b := range all.Items {
+		if slices.ContainsFunc(b.Status.BoundResources, func(r apis.BoundResource) bool { return r.Group == "" && r.Resource == Resource().Resource }) {
+			return kcp.ClusterName(b.Status.APIExportClusterName), nil
+		}
+	}
+	return "", nil
+}
+
+// find fills the parts from the Assignments of the workspace and the targets of the compute
+// workspace.
+func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarget) {
+	byKey := map[string]*workload.SyncTarget{}
+	for i := range targets {
+		t := &targets[i]
+		byKey[engine.TargetKey(string(w.compute), t.Name, string(t.UID))] = t
+	}
+	parts := map[[2]string]*part{}
+	for _, a := range all {
+		of := a.Spec.Workload
+		if of.Group == "apps" && of.Resource == "statefulsets" && len(a.Spec.Targets) > 1 {
+			w.repeated[[2]string{a.Namespace, of.Name}] = true
+		}
+		for _, t := range a.Spec.Targets {
+			if byKey[t.Key] == nil {
+				continue // it was unregistered
+			}
+			at := [2]string{a.Namespace, t.Key}
+			if parts[at] == nil {
+				parts[at] = &part{workspace: w, namespace: a.Namespace, key: t.Key, location: t.Location, target: byKey[t.Key]}
+				w.parts = append(w.parts, parts[at])
+			}
+			if t.Replicas != nil {
+				parts[at].replicas += *t.Replicas
+			}
+		}
+	}
+	slices.SortFunc(w.parts, func(a, b *part) int {
+		return slices.Compare([]string{a.namespace, a.key}, []string{b.namespace, b.key})
+	})
+}

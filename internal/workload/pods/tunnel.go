@@ -1,0 +1,194 @@
+package pods
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+)
+
+// A tunnel passes an upgraded connection to a target. WebSockets of kubectl become SPDY here, as in
+// kube-apiserver: else the target would upgrade before it has reached the node, and tell the client
+// in the stream which address it could not reach.
+type tunnel struct {
+	*stream
+	to        *url.URL
+	responder rest.Responder
+}
+
+// handler returns the handler for a request with options of a subresource.
+func (t *tunnel) handler(o runtime.Object) http.Handler {
+	pass := http.HandlerFunc(t.pass)
+	var streams translator.Options
+	switch o := o.(type) {
+	case *core.PodExecOptions:
+		streams = translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY}
+	case *core.PodAttachOptions:
+		streams = translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY}
+	default:
+		return translator.NewTranslatingHandler(pass, translator.NewTunnelingHandler(pass), wsstream.IsWebSocketRequestWithTunnelingProtocol)
+	}
+	translated := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var work sync.WaitGroup
+		defer work.Wait()
+		ctx, cancel := context.WithCancel(t.ctx)
+		defer cancel()
+		to := *t.to
+		to.Scheme, to.Host = "http", "pod" // to this process, which connects to the target
+		dial := func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			work.Go(func() { t.serve(ctx, far) })
+			return near, nil
+		}
+		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(w, req.WithContext(ctx))
+	})
+	return translator.NewTranslatingHandler(pass, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
+}
+
+// headers of a request that the target needs for an upgrade. All others are the client's own
+// business, its credentials above all.
+func upgradeHeaders() []string {
+	return []string{"Connection", "Upgrade", "X-Stream-Protocol-Version", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Protocol", "Sec-Websocket-Extensions"}
+}
+
+// call sends a request to the target. It returns the response if that is an upgrade.
+func (t *tunnel) call(ctx context.Context, from *http.Request) (*http.Response, io.ReadWriteCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, from.Method, t.to.String(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range upgradeHeaders() {
+		for _, v := range from.Header.Values(name) {
+			req.Header.Add(name, v)
+		}
+	}
+	resp, err := t.link.Through.RoundTrip(req)
+	if err != nil {
+		return nil, nil, apierrors.NewServiceUnavailable(t.unreachable(ctx, err).Error())
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		if resp.StatusCode < http.StatusBadRequest {
+			resp.StatusCode = http.StatusBadGateway // the client wants an upgrade
+		}
+		return nil, nil, t.refused(ctx, resp)
+	}
+	body, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok {
+		return nil, nil, errors.Join(errors.New("the connection to the physical cluster cannot be upgraded"), resp.Body.Close())
+	}
+	return resp, body, nil
+}
+
+// pass is the handler of upgrades that go through as they are.
+func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
+	if req.Header.Get("Upgrade") == "" {
+		t.responder.Error(apierrors.NewBadRequest("Upgrade request required"))
+		return
+	}
+	resp, far, err := t.call(t.ctx, req)
+	if err != nil {
+		t.responder.Error(err)
+		return
+	}
+	defer closeEnd(far)
+	hijacker, ok := w.(http.Hijacker)
+	if !ok {
+		t.responder.Error(errors.New("the connection cannot be upgraded"))
+		return
+	}
+	near, buffered, err := hijacker.Hijack()
+	if err != nil {
+		t.responder.Error(err)
+		return
+	}
+	defer closeEnd(near)
+	var from io.Reader = near
+	if buffered != nil { // upstream's tunnel has none
+		from = buffered.Reader
+	}
+	if err := head(near, resp); err == nil {
+		join(t.ctx, near, from, far)
+	}
+}
+
+// serve serves one connection of this process.
+func (t *tunnel) serve(ctx context.Context, near net.Conn) {
+	defer closeEnd(near)
+	stop := context.AfterFunc(ctx, func() { _ = near.Close() })
+	defer stop()
+	from := bufio.NewReader(near)
+	req, err := http.ReadRequest(from)
+	if err != nil {
+		return
+	}
+	resp, far, err := t.call(ctx, req)
+	if err != nil {
+		refuse(near, err)
+		return
+	}
+	defer closeEnd(far)
+	if err := head(near, resp); err == nil {
+		join(ctx, near, from, far)
+	}
+}
+
+// head writes the header of an upgrade.
+func head(to io.Writer, resp *http.Response) error {
+	own := &http.Response{StatusCode: resp.StatusCode, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}}
+	for _, name := range append(upgradeHeaders(), "Sec-Websocket-Accept") {
+		for _, v := range resp.Header.Values(name) {
+			own.Header.Add(name, v)
+		}
+	}
+	return own.Write(to)
+}
+
+// join copies in both directions until one ends, or ctx does.
+func join(ctx context.Context, near io.ReadWriteCloser, from io.Reader, far io.ReadWriteCloser) {
+	end := sync.OnceFunc(func() { _, _ = near.Close(), far.Close() })
+	defer context.AfterFunc(ctx, end)()
+	var both sync.WaitGroup
+	both.Go(func() { defer end(); _, _ = io.Copy(far, from) }) // an end of either side is the end
+	both.Go(func() { defer end(); _, _ = io.Copy(near, far) })
+	both.Wait()
+}
+
+// closeEnd closes an end of a connection. The other end sees that it is closed, whatever Close says.
+func closeEnd(c io.Closer) { _ = c.Close() }
+
+// refuse writes an error as the response of a connection of this process.
+func refuse(to io.Writer, err error) {
+	status := statusOf(err)
+	resp := &http.Response{StatusCode: int(status.Code), ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}}, Body: bodyOf(status), ContentLength: -1, Close: true}
+	_ = resp.Write(to) // the client has gone if it fails
+}
+
+// statusOf returns an error as a status, whose kind clients look at.
+func statusOf(err error) *metav1.Status {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}
+	var of apierrors.APIStatus
+	if errors.As(err, &of) {
+		status = of.Status()
+	}
+	status.APIVersion, status.Kind = "v1", "Status"
+	return &status
+}
+
+func bodyOf(s *metav1.Status) io.ReadCloser {
+	text, _ := json.Marshal(s) // strings always encode
+	return io.NopCloser(bytes.NewReader(text))
+}

@@ -1,0 +1,71 @@
+package pods
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// versions are a resource version of this package: the resource version of each target, by the first
+// characters of its key. Every target has revisions of its own, and a watch goes on at each of them.
+type versions map[string]uint64
+
+// nowhere is the resource version of a list for which no target was asked.
+const nowhere = "1"
+
+// add adds what a list or an event of a target says. Of several parts of one target the oldest
+// counts, so that nothing is missed. One that is no number is ignored: a watch then begins anew.
+func (v versions) add(key, version string) {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || n == 0 {
+		return
+	}
+	k := key[:suffix]
+	if have, ok := v[k]; !ok || n < have {
+		v[k] = n
+	}
+}
+
+// version returns the resource version of a single pod.
+func (p *part) version(at string) string {
+	v := versions{}
+	v.add(p.key, at)
+	return v.String()
+}
+
+// String returns the form that clients get.
+func (v versions) String() string {
+	if len(v) == 0 {
+		return nowhere
+	}
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(v)) {
+		all = append(all, k+"-"+strconv.FormatUint(v[k], 10))
+	}
+	return strings.Join(all, ".")
+}
+
+// mostVersions is the maximum of targets in a resource version.
+const mostVersions = 400
+
+// parseVersions parses the form that clients get. Empty, "0" and "1" name no target.
+func parseVersions(text string) (versions, error) {
+	v := versions{}
+	if text == "" || text == "0" || text == nowhere {
+		return v, nil
+	}
+	all := strings.SplitN(text, ".", mostVersions+1)
+	for _, one := range all {
+		key, number, ok := strings.Cut(one, "-")
+		n, err := strconv.ParseUint(number, 10, 64)
+		if !ok || len(key) != suffix || err != nil || n == 0 || len(all) > mostVersions {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid resourceVersion %.100q: it is not one of pods", text))
+		}
+		v[key] = n
+	}
+	return v, nil
+}

@@ -1,0 +1,297 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/unforked/kcp"
+)
+
+const (
+	retryFirst, retryLast = time.Second, 30 * time.Second
+	// parallelWatches is the maximum of parts of one watch, each of which has a connection.
+	parallelWatches = 50
+)
+
+// A merged watch sends the events of all parts of a workspace. It follows the Assignments: a target
+// that gets a part joins it. If a target does not answer, its pods stay as they were.
+type merged struct {
+	*store
+	which     selection
+	cluster   kcp.ClusterName
+	namespace string
+	bookmarks bool
+	stop      context.CancelFunc
+	out       chan watch.Event
+	work      sync.WaitGroup
+	first     []watch.Event // before those of the parts
+
+	mu    sync.Mutex
+	begin versions             // of the client
+	at    map[[2]string]uint64 // how far each part is, 0 if unknown; guarded by mu
+	open  map[[2]string]bool
+}
+
+// Watch implements [rest.Watcher].
+func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
+	m := &merged{store: s, which: selects(o), cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
+	version := ""
+	if o != nil {
+		version, m.bookmarks = o.ResourceVersion, o.AllowWatchBookmarks
+	}
+	var err error
+	if m.begin, err = parseVersions(version); err != nil {
+		return nil, err
+	}
+	if o != nil && o.SendInitialEvents != nil && *o.SendInitialEvents {
+		if err := m.list(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+	w, err := s.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(w.parts) > parallelWatches {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the workspace has pods in more than %d pairs of namespace and physical cluster, which cannot be watched at once; watch a namespace", parallelWatches))
+	}
+	leave, err := s.limits.enter(streaming(m.cluster))
+	if err != nil {
+		return nil, err
+	}
+	ctx, m.stop = context.WithCancel(ctx)
+	m.out = make(chan watch.Event)
+	ended := s.untilClosing(m.stop)
+	m.work.Go(func() { m.run(ctx, w) })
+	go func() { // ends with the watch, whose ResultChan tells that
+		m.work.Wait()
+		ended()
+		leave()
+		close(m.out)
+	}()
+	return m, nil
+}
+
+// list lists the pods, which are the first events of the watch.
+func (m *merged) list(ctx context.Context, o *internalversion.ListOptions) error {
+	found, err := m.store.List(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
+	if err != nil {
+		return err
+	}
+	list, _ := found.(*core.PodList)
+	for i := range list.Items {
+		list.Items[i].ResourceVersion = list.ResourceVersion
+		m.first = append(m.first, watch.Event{Type: watch.Added, Object: &list.Items[i]})
+	}
+	if m.bookmarks {
+		mark := &core.Pod{}
+		mark.ResourceVersion, mark.Annotations = list.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		m.first = append(m.first, watch.Event{Type: watch.Bookmark, Object: mark})
+	}
+	m.begin, err = parseVersions(list.ResourceVersion)
+	return err
+}
+
+// Stop implements [watch.Interface].
+func (m *merged) Stop() { m.stop() }
+
+// ResultChan implements [watch.Interface].
+func (m *merged) ResultChan() <-chan watch.Event { return m.out }
+
+// untilClosing calls end when the server closes. The caller calls the result when end is not needed
+// any more.
+func (p *Pods) untilClosing(end func()) (done func()) {
+	from := p.started.Load()
+	if from == nil {
+		return func() {}
+	}
+	closing, over := from.server.Closing(), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		select {
+		case <-closing:
+			end()
+		case <-over:
+		}
+	})
+	return sync.OnceFunc(func() { close(over); work.Wait() })
+}
+
+// run starts the parts and waits for others.
+func (m *merged) run(ctx context.Context, w *workspace) {
+	defer m.stop()
+	for _, e := range m.first {
+		if !m.send(ctx, e) {
+			return
+		}
+	}
+	m.first = nil
+	m.join(ctx, w)
+	if w.assignments == nil {
+		<-ctx.Done() // nothing is bound that could run
+		return
+	}
+	changes, err := w.assignments.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return // the client watches again
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case change, ok := <-changes.ResultChan():
+			if !ok || change.Type == watch.Error {
+				return
+			}
+		}
+		now, err := m.workspace(ctx, m.cluster, m.namespace)
+		if err != nil {
+			return
+		}
+		m.join(ctx, now)
+	}
+}
+
+// join starts the parts that are new.
+func (m *merged) join(ctx context.Context, w *workspace) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, of := range w.parts {
+		k := [2]string{of.namespace, of.key}
+		if m.open[k] {
+			continue
+		}
+		if len(m.open) >= parallelWatches {
+			m.stop() // the client watches again, and is told
+			return
+		}
+		m.open[k], m.at[k] = true, m.begin[of.key[:suffix]]
+		m.work.Go(func() { m.follow(ctx, of, k) })
+	}
+}
+
+// follow sends the events of a part until ctx ends.
+func (m *merged) follow(ctx context.Context, of *part, k [2]string) {
+	for wait := retryFirst; ctx.Err() == nil; wait = min(2*wait, retryLast) {
+		if m.session(ctx, of, k) {
+			wait = retryFirst
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// session watches a part until the target ends that. It reports whether the watch began.
+func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	late := time.AfterFunc(m.Deadline, end) // until the watch is open
+	defer late.Stop()
+	c, err := m.store.begin(ctx, of, false)
+	if err != nil {
+		return false
+	}
+	defer c.end()
+	if !c.exists {
+		return false
+	}
+	o := m.which.push
+	o.AllowWatchBookmarks = true
+	m.mu.Lock()
+	if at := m.at[k]; at > 0 {
+		o.ResourceVersion = strconv.FormatUint(at, 10)
+	}
+	m.mu.Unlock()
+	changes, err := c.pods.Watch(ctx, o)
+	if err != nil {
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			m.expire(ctx)
+		}
+		return false
+	}
+	defer changes.Stop()
+	late.Stop()
+	for change := range changes.ResultChan() {
+		if change.Type == watch.Error {
+			if err := apierrors.FromObject(change.Object); apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				m.expire(ctx)
+			}
+			return true
+		}
+		pod, ok := change.Object.(*corev1.Pod)
+		if !ok || !m.forward(ctx, of, k, change.Type, pod) {
+			return true
+		}
+	}
+	return true
+}
+
+// expire ends the watch: the client must list again.
+func (m *merged) expire(ctx context.Context) {
+	status := apierrors.NewResourceExpired("the resource version is too old for one of the physical clusters").Status()
+	m.send(ctx, watch.Event{Type: watch.Error, Object: &status})
+	m.stop()
+}
+
+func (m *merged) send(ctx context.Context, e watch.Event) bool {
+	select {
+	case m.out <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// forward sends an event as the client sees it.
+func (m *merged) forward(ctx context.Context, of *part, k [2]string, what watch.EventType, pod *corev1.Pod) bool {
+	version := m.reached(of, k, pod.ResourceVersion)
+	if what == watch.Bookmark {
+		if !m.bookmarks {
+			return true
+		}
+		mark := &core.Pod{}
+		mark.ResourceVersion = version
+		return m.send(ctx, watch.Event{Type: watch.Bookmark, Object: mark})
+	}
+	if pod.Namespace != of.locator().Physical() {
+		return true // a physical cluster that says what was not asked harms itself only
+	}
+	shown, err := of.converted(pod, version)
+	if err != nil {
+		return true
+	}
+	if ok, err := m.which.Matches(shown); err != nil || !ok {
+		return true
+	}
+	return m.send(ctx, watch.Event{Type: what, Object: shown})
+}
+
+// reached notes how far a part is, and returns the resource version from which a client can go on.
+func (m *merged) reached(of *part, k [2]string, version string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n > m.at[k] {
+		m.at[k] = n
+	}
+	now := versions{}
+	for k, at := range m.at {
+		now.add(k[1], strconv.FormatUint(at, 10))
+	}
+	return now.String()
+}
