@@ -159,9 +159,9 @@ func (s *tenant) daemonSets(t *testing.T) {
 		}
 	}
 	must(t, "workload", "drain", "east", "-w", ":root:compute")
-	s.at(t, "ds/agent", "west 0/-")
+	s.at(t, "ds/agent", "west 1/-")
 	must(t, "workload", "uncordon", "east", "-w", ":root:compute")
-	s.at(t, "ds/agent", "east 0/-, west 0/-")
+	s.at(t, "ds/agent", "east 1/-, west 1/-")
 	if err := s.AppsV1().DaemonSets("default").Delete(t.Context(), "agent", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
