@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +20,7 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
 // Options configure the extension. The zero value of a field means its default.
@@ -28,15 +30,23 @@ type Options struct {
 	// Expire is the time without a successful probe after which a physical cluster is
 	// unreachable, 40 s by default.
 	Expire time.Duration
+	// View is the view of agents. The default is a new one.
+	View *syncer.View
 }
 
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
+	if o.View == nil {
+		o.View = &syncer.View{}
+	}
 	return kcp.Extension{
 		Offers: kinds.Offers(),
 		Rules:  rules(),
-		Loops:  func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
+		Views:  []kcp.View{o.View},
+		// The view serves tunnels. They are declared here so that they have no timeout.
+		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
+		Loops:        func(s *kcp.Server) ([]kcp.Loop, error) { return loops(s, o) },
 	}
 }
 
@@ -51,6 +61,9 @@ func loops(s *kcp.Server, o Options) ([]kcp.Loop, error) {
 	}
 	m, err := newManager(s, o)
 	if err != nil {
+		return nil, err
+	}
+	if err := o.View.Start(s, m.source); err != nil {
 		return nil, err
 	}
 	return []kcp.Loop{m.targetsLoop(), m.locationsLoop()}, nil

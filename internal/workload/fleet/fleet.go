@@ -53,6 +53,7 @@ type fleet struct {
 	ctx         context.Context        // of the fleet; ended by end
 	term        *term                  // guarded by mu
 	connections map[string]*connection // by SyncTarget; guarded by mu
+	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
 	world       []fact // guarded by mu
 	schedule    func(kcp.Key)
