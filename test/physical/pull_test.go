@@ -47,6 +47,7 @@ func (w *world) sync(t *testing.T, name, compute string) *installed {
 		done <- err
 	}()
 	i := c.installed(t)
+	t.Cleanup(func() { i.stop() }) // also an agent that a subtest started
 	i.start(t)
 	if err := <-done; err != nil || !strings.Contains(out, "is ready") {
 		t.Fatalf("sync: %v\n%s", err, out)
@@ -85,13 +86,13 @@ func (i *installed) start(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := agent.Run(ctx, agent.Options{Bootstrap: i.bootstrap, Physical: config, Namespace: i.namespace, Replica: "one", Renew: 300 * time.Millisecond}); err != nil {
-			t.Error(err)
+		err := agent.Run(ctx, agent.Options{Bootstrap: i.bootstrap, Physical: config, Namespace: i.namespace, Replica: "one", Renew: 300 * time.Millisecond})
+		if err != nil {
+			panic(err) // the options are wrong
 		}
 	})
 	var once sync.Once
 	i.stop = func() { once.Do(func() { cancel(); running.Wait() }) }
-	t.Cleanup(i.stop)
 }
 
 // certificate returns the credentials of the agent.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -262,8 +261,8 @@ func (w *work) connect(ctx context.Context, p *proxy) {
 		err := tunnel.Dialer{URL: &at, TLS: w.server.tls(), Handler: p}.Run(one, func() {})
 		cancel()
 		watching.Wait()
-		if err != nil && ctx.Err() == nil && !strings.Contains(err.Error(), context.Canceled.Error()) {
-			klog.FromContext(ctx).Info("the tunnel to the server ended; the agent opens another one", "err", err)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("the tunnel to the server ended; the agent opens another one", "err", err)
 		}
 		wait(ctx, time.Second)
 	}

@@ -235,7 +235,7 @@ func (c *Conn) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	go func() {
 		defer cancel()
 		_, _ = io.Copy(far, resp.Body) // either side ends it
-		_ = far.Close() // the other side, too; the request reads it, and ends before its response can be closed
+		_ = far.Close()                // the other side, too; the request reads it, and ends before its response can be closed
 		_ = resp.Body.Close()
 	}()
 	return near, nil
