@@ -167,7 +167,7 @@ func (s *server) agentKubeconfig(target *unstructured.Unstructured, url, token s
 
 // agentNamespace returns the namespace of the agent in the physical cluster. Another SyncTarget has
 // another one.
-func agentNamespace(target *unstructured.Unstructured) string {
+func agentNamespace(target metav1.Object) string {
 	return "kcp-agent-" + strings.ReplaceAll(string(target.GetUID()), "-", "")[:12]
 }
 

@@ -82,7 +82,7 @@ func (s *stream) set(of id, now func() *unstructured.Unstructured) {
 
 // trim forgets changes that others followed, and the oldest deletions.
 func (s *stream) trim() {
-	if len(s.log) < 2*len(s.entries)+mostGone {
+	if len(s.log) < 2*(len(s.entries)-s.gone+mostGone) {
 		return
 	}
 	drop := max(0, s.gone-mostGone/2)
