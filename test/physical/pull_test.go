@@ -10,6 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/unforked/kcp/internal/workload/agent"
 	"github.com/unforked/kcp/internal/workload/tunnel"
@@ -161,6 +165,8 @@ func TestAgents(t *testing.T) {
 	t.Run("restarts write nothing", func(t *testing.T) { s.restartsWithAgents(t, east) })
 	t.Run("tunnels", func(t *testing.T) { s.tunnels(t, east) })
 	t.Run("the server is away", func(t *testing.T) { s.survivesServer(t) })
+	t.Run("replicas", func(t *testing.T) { s.replicates(t, east) })
+	t.Run("certificates are renewed", func(t *testing.T) { s.renews(t, east) })
 	t.Run("the mode changes", func(t *testing.T) { s.changesMode(t) })
 	t.Run("an agent is lost and returns", func(t *testing.T) { s.losesAgent(t, east) })
 	t.Run("revoked", func(t *testing.T) { s.revokes(t, west) })
@@ -425,4 +431,81 @@ func (s *tenant) restart(t *testing.T) {
 	s.stopServer(t)
 	s.startServer(t)
 	s.Clientset, s.dynamic = s.typed(t), s.in(t, s.name)
+}
+
+// replicates runs a second replica as a process, which takes over.
+func (s *tenant) replicates(t *testing.T, east *installed) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "kcp")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, "../../cmd/kcp").CombinedOutput(); err != nil {
+		t.Fatalf("build kcp: %v\n%s", err, out)
+	}
+	of := east.cluster.Config(stock.AdminToken)
+	kubeconfig, bootstrap := filepath.Join(dir, "physical.kubeconfig"), filepath.Join(dir, "bootstrap.kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{CurrentContext: "it",
+		Contexts:  map[string]*clientcmdapi.Context{"it": {Cluster: "it", AuthInfo: "it"}},
+		Clusters:  map[string]*clientcmdapi.Cluster{"it": {Server: of.Host, CertificateAuthority: of.CAFile}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"it": {Token: of.BearerToken, Impersonate: "system:serviceaccount:" + east.namespace + ":kcp-agent", ImpersonateGroups: []string{"system:authenticated"}}},
+	}, kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bootstrap, east.bootstrap, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process := exec.CommandContext(t.Context(), binary, "agent", "--bootstrap-kubeconfig", bootstrap, "--kubeconfig", kubeconfig, "--namespace", east.namespace, "--replica", "two", "--heartbeat-interval", "300ms")
+	var log bytes.Buffer
+	process.Stdout, process.Stderr = &log, &log
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.clusters["east"].state(t, "drift")
+	east.stop()
+	eventually(t, "the other replica leads", func() error {
+		l, err := east.cluster.CoordinationV1().Leases(east.namespace).Get(t.Context(), "kcp-agent", metav1.GetOptions{})
+		if err == nil && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != "two") {
+			err = fmt.Errorf("holder %v", l.Spec.HolderIdentity)
+		}
+		return err
+	})
+	s.create(t, "two", 2)
+	s.rolledOut(t, "two")
+	s.remove(t, "two")
+	if err := process.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Wait(); err != nil {
+		t.Errorf("the agent ends with %v\n%s", err, log.String())
+	}
+	if after := s.clusters["east"].state(t, "drift"); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
+	}
+	east.start(t)
+}
+
+// renews runs an agent whose certificates are always due.
+func (s *tenant) renews(t *testing.T, east *installed) {
+	s.life = time.Minute
+	s.restart(t)
+	east.stop()
+	if err := east.cluster.CoreV1().Secrets(east.namespace).Delete(t.Context(), "kcp-agent-credentials", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	east.start(t)
+	seen := map[string]bool{}
+	eventually(t, "three certificates", func() error {
+		secret, err := east.cluster.CoreV1().Secrets(east.namespace).Get(t.Context(), "kcp-agent-credentials", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if seen[string(secret.Data[corev1.TLSCertKey])] = true; len(seen) < 3 {
+			err = fmt.Errorf("%d certificates", len(seen))
+		}
+		return err
+	})
+	s.create(t, "renewed", 2)
+	s.rolledOut(t, "renewed")
+	s.remove(t, "renewed")
+	s.life = 0
+	s.restart(t)
 }

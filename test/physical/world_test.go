@@ -60,7 +60,8 @@ type world struct {
 	server   *kcp.Server
 	config   *rest.Config
 	view     *syncer.View
-	listen   string // the address of the server; empty before its first start
+	life     time.Duration // of the certificates of agents; zero is the default
+	listen   string        // the address of the server; empty before its first start
 }
 
 // kube returns the program of control planes, which "make programs" builds.
@@ -137,7 +138,7 @@ func writeKubeconfig(t testing.TB, file string, of *rest.Config) {
 // startServer starts a server on the data of the world. Its probes are quick.
 func (w *world) startServer(t testing.TB) {
 	t.Helper()
-	w.view = &syncer.View{}
+	w.view = &syncer.View{Life: w.life}
 	w.server = &kcp.Server{
 		Dir: filepath.Join(w.dir, "kcp"), Listen: cmp.Or(w.listen, "127.0.0.1:0"), NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, View: w.view})},

@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -22,7 +23,6 @@ import (
 )
 
 const (
-	// life is the life of certificates. Agents renew them after two thirds of it.
 	life = 24 * time.Hour
 	// mostControl is the maximum of the bytes of a request for a certificate and of a heartbeat.
 	mostControl = 16 << 10
@@ -148,7 +148,7 @@ func (c *call) certify(w http.ResponseWriter, req *http.Request) error {
 	c.mu.Lock()
 	s := c.server
 	c.mu.Unlock()
-	text, err := s.CertifyAgent(c.Compute, c.agent(), []byte(of.Request), life)
+	text, err := s.CertifyAgent(c.Compute, c.agent(), []byte(of.Request), cmp.Or(c.Life, life))
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}

@@ -50,6 +50,9 @@ func errEnded() error {
 
 // A View is the view of all agents. Start it before it serves.
 type View struct {
+	// Life is the life of certificates, 24 hours by default. Agents renew them after two thirds
+	// of it.
+	Life time.Duration
 	// Tunnels has the connections of agents to this server.
 	Tunnels tunnel.Pool
 
