@@ -5,6 +5,8 @@ RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
 QUICK = GOGC=400
 AS_STOCK = -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
 STOCK = go -C test/tools build $(AS_STOCK)
+# Tools that the tests of make check need besides ./cmd of test/tools.
+TOOLS = gotest.tools/gotestsum helm.sh/helm/v4/cmd/helm
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
@@ -69,8 +71,8 @@ gen-diff:
 	test "$$before" = "$$($(GENERATED) | xargs sha256sum)" || { echo "generated files were not up to date; make gen has made them so: commit them"; exit 1; }
 
 programs:
-	$(QUICK) go build -o bin/ ./cmd/... ./test/bench ./test/storm
-	$(QUICK) $(STOCK) -o $(CURDIR)/bin/ ./cmd/... tool
+	$(QUICK) go build -ldflags='-s -w' -o bin/ ./cmd/... ./test/bench ./test/storm
+	$(QUICK) $(STOCK) -o $(CURDIR)/bin/ ./cmd/... $(TOOLS)
 
 bench-short: programs
 	bin/bench -short -subjects kcp -kcp bin/kcp
@@ -78,10 +80,12 @@ bench-short: programs
 storm-short: programs
 	bin/storm -short -kcp bin/kcp
 
-# gotestsum repeats at the end what failed. make lint has the checks of go vet. Without -w, linking takes a fifth longer.
-TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldflags=-w -timeout 20m
+# gotestsum repeats at the end what failed. make lint has the checks of go vet. Without symbols, linking takes a third less.
+TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldflags='-s -w' -timeout 20m
+# The longest one begins first. Many of its tests wait, so more than two run at a time.
+FIRST = ./internal/server
 
 test: programs
 	$(QUICK) $(RACE) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
-	$(QUICK) $(RACE) $(TEST) -p 3 $(filter-out $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
+	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 4 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
 	$(QUICK) $(TEST) -p 3 $(SCRIPTED)

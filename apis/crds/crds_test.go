@@ -140,7 +140,7 @@ func TestNames(t *testing.T) {
 		t.Error(diff)
 	}
 	// Only workspaces that bind them have these.
-	want = append(want, "assignments.workload.kcp.io", "locations.scheduling.kcp.io", "placements.scheduling.kcp.io", "synctargets.workload.kcp.io", "targetstatuses.workload.kcp.io")
+	want = append(want, "assignments.workload.kcp.io", "locations.scheduling.kcp.io", "placements.scheduling.kcp.io", "resourceprofiles.workload.kcp.io", "synctargets.workload.kcp.io", "targetstatuses.workload.kcp.io")
 	slices.Sort(want)
 	if diff := cmp.Diff(want, slices.Sorted(slices.Values(crds.All()))); diff != "" {
 		t.Error(diff)

@@ -44,6 +44,8 @@ type bindExport struct {
 	name    string
 	timeout time.Duration
 	claims  claimAnswers
+	// consents means that a new binding accepts all claims, unless flags say otherwise.
+	consents bool
 }
 
 func (a *app) bindExportCommand() *cobra.Command {

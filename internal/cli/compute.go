@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -46,23 +47,32 @@ func (a *app) workloadCommand() *cobra.Command {
 
 func (a *app) bindComputeCommand() *cobra.Command {
 	var timeout time.Duration
+	var claims claimAnswers
 	cmd := &cobra.Command{
 		Use:   "compute PATH",
 		Short: "Run the workloads of the current workspace on the physical clusters of another one",
 		Long: `Bind the export "` + workload.KubernetesExport + `" of a compute workspace in the current workspace, and create the Placement "` + defaultName + `" if there is no Placement. The workspace then serves kinds such as Deployments, which run on physical clusters of the compute workspace.
 
+ConfigMaps, Secrets and service accounts that workloads refer to go with them. So the command accepts the permission claims of the export: the owner of the compute workspace may read these objects in this workspace. --selector limits that to objects with some labels; --reject-permission-claim and --reject-all-permission-claims refuse it.
+
 You need the permission to create APIBindings and Placements here, and the verb "bind" on the export in the compute workspace.`,
 		Example: `  # Use the physical clusters of the workspace root:compute
-  kubectl kcp bind compute :root:compute`,
+  kubectl kcp bind compute :root:compute
+
+  # Let workloads use objects with a label only
+  kubectl kcp bind compute :root:compute --selector compute=yes`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completePath,
 	}
+	claims.flags(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", boundWithin, "Timeout for the APIBinding to be bound.")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.bindCompute(cmd.Context(), args[0], timeout) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.bindCompute(cmd.Context(), args[0], timeout, claims)
+	}
 	return cmd
 }
 
-func (a *app) bindCompute(ctx context.Context, arg string, timeout time.Duration) error {
+func (a *app) bindCompute(ctx context.Context, arg string, timeout time.Duration, claims claimAnswers) error {
 	_, srv, err := a.open(ctx)
 	if err != nil {
 		return err
@@ -72,7 +82,7 @@ func (a *app) bindCompute(ctx context.Context, arg string, timeout time.Duration
 	if err != nil {
 		return err
 	}
-	made, err := a.bindTo(ctx, srv, bindExport{path: path, export: workload.KubernetesExport, name: workload.KubernetesExport, timeout: timeout})
+	made, err := a.bindTo(ctx, srv, bindExport{path: path, export: workload.KubernetesExport, name: workload.KubernetesExport, timeout: timeout, claims: claims, consents: true})
 	if err != nil {
 		return err
 	}
@@ -113,6 +123,16 @@ func (a *app) bindTo(ctx context.Context, srv *server, b bindExport) ([]string, 
 	if made, err = a.awaitBound(ctx, bindings, made, b.timeout); err != nil {
 		return nil, err
 	}
+	answers := b.claims.answers()
+	if len(answers) == 0 && b.consents && (!existed || b.claims.selector != "") {
+		answers = []claimAnswer{{state: apis.ClaimAccepted, selector: b.claims.selector}}
+	}
+	for _, with := range answers {
+		if made, err = with.write(ctx, bindings, b.name); err != nil {
+			return nil, fmt.Errorf("APIBinding %q is bound, but its permission claims are not answered: %w", b.name, err)
+		}
+	}
+	a.consented(made)
 	return boundResources(made), nil
 }
 

@@ -23,8 +23,8 @@ func (a *app) cordonCommand(cordon bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "cordon NAME",
 		Short:   "Keep new workloads away from a physical cluster",
-		Long:    "Keep new replicas away from a physical cluster. Those that are there stay.",
-		Example: "  # Keep new workloads away from the physical cluster east\n  kubectl kcp workload cordon east",
+		Long:    "Stop placing new replicas on a physical cluster. Replicas that run there stay.",
+		Example: "  # Place nothing new on the physical cluster east\n  kubectl kcp workload cordon east",
 	}
 	if !cordon {
 		cmd.Use, cmd.Short = "uncordon NAME", "Let a physical cluster take workloads again"
@@ -72,7 +72,7 @@ func (a *app) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Move all workloads away from a physical cluster",
-		Long:  "Move all workloads away from a physical cluster, and wait until it has none. A workload leaves only after its replacements are available elsewhere. What fits nowhere else stays.",
+		Long:  "Move all workloads from a physical cluster to others, and wait until it has none. A workload leaves after its replacements are available. A workload that no other cluster can take stays.",
 		Example: `  # Move all workloads away from the physical cluster east
   kubectl kcp workload drain east`,
 		Args:              cobra.ExactArgs(1),
@@ -127,18 +127,29 @@ func (a *app) awaitEmpty(ctx context.Context, srv *server, t *workload.SyncTarge
 
 func (a *app) unsyncCommand() *cobra.Command {
 	var timeout time.Duration
+	var orphan bool
 	cmd := &cobra.Command{
 		Use:   "unsync NAME",
 		Short: "Remove a physical cluster from the current workspace",
-		Long:  "Remove a physical cluster from the current workspace. Its workloads move to other physical clusters first. The objects of a physical cluster that does not answer stay there.",
+		Long:  "Remove a physical cluster from the current workspace. Its workloads move to other physical clusters first. The objects of a physical cluster that does not answer stay there. With --orphan, the objects of one that answers stay, too, and no longer belong to a workspace.",
 		Example: `  # Remove the physical cluster east
-  kubectl kcp workload unsync east`,
+  kubectl kcp workload unsync east
+
+  # Leave in it what runs there
+  kubectl kcp workload unsync east --orphan`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
+	cmd.Flags().BoolVar(&orphan, "orphan", false, "Leave the objects in the physical cluster.")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.withTarget(cmd.Context(), args[0], func(ctx context.Context, srv *server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			if orphan {
+				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, workload.OrphanAnnotation)
+				if _, err := targets.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: userAgent}); err != nil {
+					return fmt.Errorf("cannot change the physical cluster %q: %w", t.Name, err)
+				}
+			}
 			return a.unsync(ctx, srv, targets, t, timeout)
 		})
 	}

@@ -11,14 +11,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
 
 	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
@@ -169,38 +172,31 @@ func (a *app) splitCommand() *cobra.Command {
 		if !ok || name == "" {
 			return fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", args[0])
 		}
-		if !slices.Contains([]string{"deploy", "deployment", "deployments", "deployments.apps", "deployment.apps"}, strings.ToLower(kind)) {
-			return fmt.Errorf("workloads of kind %q do not run on physical clusters yet; only Deployments do", kind)
-		}
 		namespace = metav1.NamespaceDefault
 		if of, _, err := a.flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
 			namespace = of
 		}
-		return a.split(cmd.Context(), namespace, name)
+		return a.split(cmd.Context(), kind, namespace, name)
 	}
 	return cmd
 }
 
-func (a *app) split(ctx context.Context, namespace, name string) error {
+func (a *app) split(ctx context.Context, kind, namespace, name string) error {
 	_, srv, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
 	here := srv.base.path
-	deployments, err := srv.resource(here, appsv1.SchemeGroupVersion.WithResource("deployments"))
+	w, err := srv.workload(ctx, kind, namespace, name)
 	if err != nil {
 		return err
 	}
-	w, err := deployments.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return about(here, "cannot read Deployment %q in namespace %q: %w", name, namespace, err)
-	}
 	assignment, err := srv.assignment(ctx, namespace, w)
 	if err != nil {
-		return about(here, "cannot read where Deployment %q runs: %w", name, err)
+		return about(here, "cannot read where %s %q runs: %w", w.GetKind(), name, err)
 	}
 	if assignment == nil {
-		return fmt.Errorf("the Deployment %q is not placed: no Placement of workspace %q selects its namespace; to see them, run: kubectl get placements", name, here)
+		return fmt.Errorf("the %s %q is not placed: either no Placement of workspace %q selects its namespace, or objects of its kind follow workloads and there is none; to see the Placements, run: kubectl get placements", w.GetKind(), name, here)
 	}
 	reports, err := srv.reports(ctx, namespace, w)
 	if err != nil {
@@ -213,22 +209,8 @@ func (a *app) split(ctx context.Context, namespace, name string) error {
 		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(names[a.Key], names[b.Key]))
 	})
 	for _, t := range assignment.Spec.Targets {
-		replicas, ready, reason := "-", "0", t.Reason
-		if t.Replicas != nil {
-			replicas = strconv.Itoa(int(*t.Replicas))
-		}
-		if r := reports[t.Key]; r != nil {
-			ready = strconv.Itoa(int(readyOf(r)))
-			if r.Spec.Reason != "" {
-				reason = r.Spec.Reason + ": " + r.Spec.Message
-			}
-		}
-		name := names[t.Key]
-		if name == "" {
-			name = t.Location
-		}
-		table = append(table, []string{dash(t.Location), dash(names[t.Key]), replicas, ready, string(t.Phase), dash(reason)})
-		parts = append(parts, fmt.Sprintf("%s %s/%s", name, ready, replicas))
+		row, part := rowOf(t, reports[t.Key], names[t.Key])
+		table, parts = append(table, row), append(parts, part)
 	}
 	a.print.table(table)
 	a.print.note("%s: %s", name, strings.Join(parts, ", "))
@@ -238,12 +220,60 @@ func (a *app) split(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
+// rowOf returns the row of a target, and its short form.
+func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, cluster string) (row []string, part string) {
+	replicas, ready, reason := "-", "0", t.Reason
+	if t.Replicas != nil {
+		replicas = strconv.Itoa(int(*t.Replicas))
+	}
+	if r != nil {
+		ready = strconv.Itoa(int(readyOf(r)))
+		if len(r.Spec.Missing) > 0 {
+			reason = "MissingDependency: " + strings.Join(r.Spec.Missing, "; ")
+		}
+		if r.Spec.Reason != "" {
+			reason = r.Spec.Reason + ": " + r.Spec.Message
+		}
+	}
+	return []string{dash(t.Location), dash(cluster), replicas, ready, string(t.Phase), dash(reason)},
+		fmt.Sprintf("%s %s/%s", cmp.Or(cluster, t.Location), ready, replicas)
+}
+
+// readyOf returns the number of pods that a target reports as ready.
 func readyOf(r *workload.TargetStatus) int32 {
-	var s appsv1.DeploymentStatus
+	var s struct {
+		ReadyReplicas int32 `json:"readyReplicas"`
+		NumberReady   int32 `json:"numberReady"` // of a DaemonSet
+		Ready         int32 `json:"ready"`       // of a Job
+	}
 	if r.Spec.Reported == nil || json.Unmarshal(r.Spec.Reported.Raw, &s) != nil {
 		return 0
 	}
-	return s.ReadyReplicas
+	return cmp.Or(s.ReadyReplicas, s.NumberReady, s.Ready)
+}
+
+// workload reads a workload of the current workspace. The kind may be written as kubectl accepts it.
+func (s *server) workload(ctx context.Context, kind, namespace, name string) (*unstructured.Unstructured, error) {
+	here := s.base.path
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.in(here), s.client)
+	if err != nil {
+		return nil, err
+	}
+	known := memory.NewMemCacheClient(client)
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil)
+	of, err := mapper.ResourceFor(schema.ParseGroupResource(strings.ToLower(kind)).WithVersion(""))
+	if err != nil {
+		return nil, fmt.Errorf("workspace %q has no resource type %q; to use the physical clusters of another workspace, run: kubectl kcp bind compute PATH", here, kind)
+	}
+	all, err := s.resource(here, of)
+	if err != nil {
+		return nil, err
+	}
+	w, err := all.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, about(here, "cannot read %s %q in namespace %q: %w", of.Resource, name, namespace, err)
+	}
+	return w, nil
 }
 
 // assignment returns the Assignment of a workload, nil if it has none.

@@ -11,6 +11,10 @@ import (
 
 // embeddedKV is the KV of an etcd in this process. It needs no timeouts, refuses writes while
 // the disk is full, and converts errors to API statuses.
+//
+// Its reads are serializable. etcd acknowledges a write when the member has applied it, and this
+// member is the only one: so a read of what it has applied sees all that is acknowledged. A
+// linearizable read says no more, but waits until raft has written to the disk.
 type embeddedKV struct {
 	clientv3.KV
 	capacity *Capacity
@@ -39,6 +43,36 @@ func (e embeddedKV) Delete(ctx context.Context, key string, opts ...clientv3.OpO
 	return e.KV.Delete(ctx, key, opts...)
 }
 
+// Get implements [clientv3.KV].
+func (e embeddedKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	return e.KV.Get(ctx, key, append(slices.Clip(opts), clientv3.WithSerializable())...)
+}
+
+// Do implements [clientv3.KV].
+func (e embeddedKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
+	if changes(op) {
+		if err := e.refuse(); err != nil {
+			return clientv3.OpResponse{}, err
+		}
+	}
+	return e.KV.Do(ctx, local([]clientv3.Op{op})[0])
+}
+
+// local returns operations whose reads are serializable.
+func local(ops []clientv3.Op) []clientv3.Op {
+	all := slices.Clone(ops)
+	for i := range all {
+		switch {
+		case all[i].IsTxn():
+			compares, then, alse := all[i].Txn()
+			all[i] = clientv3.OpTxn(compares, local(then), local(alse))
+		case all[i].IsGet():
+			clientv3.WithSerializable()(&all[i])
+		}
+	}
+	return all
+}
+
 // Txn implements [clientv3.KV].
 func (e embeddedKV) Txn(ctx context.Context) clientv3.Txn {
 	return &embeddedTxn{by: e, txn: e.KV.Txn(ctx)}
@@ -59,14 +93,14 @@ func (t *embeddedTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
 // Then implements [clientv3.Txn].
 func (t *embeddedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
 	t.writes = t.writes || slices.ContainsFunc(ops, changes)
-	t.txn = t.txn.Then(ops...)
+	t.txn = t.txn.Then(local(ops)...)
 	return t
 }
 
 // Else implements [clientv3.Txn].
 func (t *embeddedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
 	t.writes = t.writes || slices.ContainsFunc(ops, changes)
-	t.txn = t.txn.Else(ops...)
+	t.txn = t.txn.Else(local(ops)...)
 	return t
 }
 

@@ -222,6 +222,22 @@ func (w *Work) pause() (resume func()) {
 	}
 }
 
+// Computed reports whether the request of ctx has computed for longer than a light one does, since it
+// got its seat.
+func Computed(ctx context.Context) bool {
+	w := From(ctx)
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seated && time.Since(w.since) > long
+}
+
+// Continue gives the seat of the request of ctx to another one, and waits for a seat of a heavy
+// request. The request must hold no lock. An error is a Status for the client.
+func Continue(ctx context.Context) error { return From(ctx).Compute(ctx, Heavy) }
+
 // Yield runs wait without the seat of the request, and then waits for a seat. The request
 // must hold no lock. An error is that of ctx.
 func (w *Work) Yield(ctx context.Context, wait func()) error {

@@ -324,3 +324,65 @@ func TestSeatsLentByOthers(t *testing.T) {
 		t.Error("the seat cannot be used again")
 	}
 }
+
+// A light request that computes for long continues as a heavy one: one at a time.
+func TestLongRequestsContinueAsHeavyOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		var all []*Work
+		for range 3 {
+			w := s.work("noisy")
+			all = append(all, w)
+			if err := w.Compute(t.Context(), Light); err != nil {
+				t.Fatal(err)
+			}
+			if Computed(With(t.Context(), w)) {
+				t.Error("a request that has just begun has computed for long")
+			}
+		}
+		<-time.After(2 * long)
+		continued := make(chan *Work, len(all))
+		for _, w := range all {
+			if !Computed(With(t.Context(), w)) {
+				t.Error("a request has not computed for long")
+			}
+			go func() {
+				if err := Continue(With(t.Context(), w)); err != nil {
+					t.Error(err)
+				}
+				continued <- w
+			}()
+		}
+		for range all {
+			synctest.Wait()
+			if len(continued) != 1 {
+				t.Fatalf("%d requests continue at the same time", len(continued))
+			}
+			(<-continued).End()
+		}
+		if err := Continue(t.Context()); err != nil || Computed(t.Context()) {
+			t.Errorf("a request without limits: %v", err)
+		}
+	})
+}
+
+// A tenant stays slow while its next request, as long as the last one, computes.
+func TestSlowTenantsStaySlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScheduler(4, 3, 10)
+		s.delay = func() time.Duration { return 0 }
+		take := func() bool { return s.acquire(t.Context(), "tenant", time.Nanosecond) == nil }
+		if !take() || !take() {
+			t.Fatal("no seats")
+		}
+		s.release("tenant", 3*time.Second) // the other request stays
+		<-time.After(3 * time.Second)
+		if take() {
+			t.Error("a slow tenant gets a second seat")
+		}
+		<-time.After(4 * time.Second)
+		if !take() {
+			t.Error("the tenant is slow for ever")
+		}
+	})
+}

@@ -22,8 +22,10 @@ const (
 	// switches is how often a light request waits for a processor: it runs in several
 	// goroutines, one after the other. That time does not count as computing.
 	switches = 20
-	// slowFor is how long a slow tenant may compute only one light request at a time.
-	slowFor = time.Second
+	// slowFor is how long a slow tenant may compute only one light request at a time: at least this
+	// time, and slowTimes the time of its last long request.
+	slowFor   = time.Second
+	slowTimes = 2
 )
 
 // A scheduler divides seats among the requests of tenants. A request runs while it has a
@@ -189,7 +191,7 @@ func (s *scheduler) unseat(tenant string, f *flow, used time.Duration) {
 	f.taken--
 	f.virtual += used
 	if s.delay != nil && used > long && used > long+switches*s.delay() {
-		f.slow = time.Now().Add(slowFor)
+		f.slow = time.Now().Add(max(slowFor, slowTimes*used))
 	}
 	s.update(f)
 	for s.taken < s.seats && len(s.ready) > 0 {

@@ -3,7 +3,6 @@ package hooks
 import (
 	"context"
 	"slices"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,10 +21,6 @@ import (
 	"github.com/unforked/kcp/internal/upstream"
 )
 
-// policyTime limits how long the policies of one cluster may evaluate one request. Kubernetes
-// limits the cost of each policy only, to about a second.
-const policyTime = 5 * time.Second
-
 // policies are the policies of one kind, mutating or validating, of all clusters. A policy is
 // compiled when a request might concern it, and the result is kept with the object.
 type policies[P, B runtime.Object, E generic.Evaluator] struct {
@@ -37,6 +32,8 @@ type policies[P, B runtime.Object, E generic.Evaluator] struct {
 	policy  func(P) generic.PolicyAccessor
 	binding func(B) generic.BindingAccessor
 	compile func(P) E
+	// paced returns an evaluator that keeps to the pace of a request.
+	paced func(E, *pace) E
 	// dispatcher returns the dispatcher of Kubernetes for one request.
 	dispatcher func(view) generic.Dispatcher[generic.PolicyHook[P, B, E]]
 }
@@ -49,6 +46,7 @@ func newValidators(h *Hooks) *policies[*validating.Policy, *validating.PolicyBin
 		handles:  []admission.Operation{admission.Connect, admission.Create, admission.Delete, admission.Update},
 		policy:   validating.NewValidatingAdmissionPolicyAccessor, binding: validating.NewValidatingAdmissionPolicyBindingAccessor,
 		compile: upstream.CompileValidating,
+		paced:   func(v validating.Validator, p *pace) validating.Validator { return pacedValidator{v, p} },
 		dispatcher: func(v view) generic.Dispatcher[validating.PolicyHook] {
 			return validating.NewDispatcher(v.authorizer(), generic.NewPolicyMatcher(v.matcher()))
 		},
@@ -62,7 +60,7 @@ func newMutators(h *Hooks) *policies[*mutating.Policy, *mutating.PolicyBinding, 
 		bindings: newTable(h.config.Store, "mutatingadmissionpolicybindings", func() *mutating.PolicyBinding { return &mutating.PolicyBinding{} }),
 		handles:  []admission.Operation{admission.Create, admission.Update, admission.Connect},
 		policy:   mutating.NewMutatingAdmissionPolicyAccessor, binding: mutating.NewMutatingAdmissionPolicyBindingAccessor,
-		compile: upstream.CompileMutating,
+		compile: upstream.CompileMutating, paced: pacedMutators,
 		dispatcher: func(v view) generic.Dispatcher[mutating.PolicyHook] {
 			return mutating.NewDispatcher(v.authorizer(), v.matcher(), v.types.in(v.in))
 		},
@@ -93,9 +91,14 @@ func (p *policies[P, B, E]) dispatch(ctx context.Context, from source, r admit.R
 	if err != nil || len(active) == 0 {
 		return len(active) > 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, policyTime)
+	ctx, pace, cancel := newPace(ctx)
 	defer cancel()
-	err = p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active)
+	for i := range active {
+		active[i].Evaluator = p.paced(active[i].Evaluator, pace)
+	}
+	if err = p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active); pace.late != nil {
+		return true, pace.late
+	}
 	if refusal, ok := err.(apierrors.APIStatus); ok && from.above { //nolint:errorlint // dispatchers do not wrap it
 		status := refusal.Status()
 		status.Message += " (a policy of workspace " + string(p.hooks.config.PathOf(from.cluster)) + " for all workspaces below it)"

@@ -12,9 +12,9 @@ import (
 )
 
 // protected reports whether hooks may not change the object of a request: its kind is one of the
-// server. What such an object says is decided by rights that the user of the request has in other
-// clusters, such as that to bind an export, or has as an operator. The owner of a hook would
-// otherwise borrow the rights of whoever writes in their workspace.
+// server. Such an object can use rights that its writer has in other clusters, such as the right to
+// bind an export, or has as an operator. A hook that changed the object would use these rights for
+// its own author.
 func protected(r admit.Request) bool {
 	groups := []string{apisv1alpha1.GroupVersion.Group, cache.GroupVersion.Group, core.GroupVersion.Group, tenancyapi.GroupVersion.Group, topology.GroupVersion.Group}
 	return slices.Contains(groups, r.GetResource().Group)

@@ -46,12 +46,12 @@ const aggregatedJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupD
 type Discovery struct {
 	// Subresources are in discovery with their resources. Set it before the first request.
 	Subresources Subresources
-	// OpenAPIV2 and OpenAPIV3 configure the documents of offered kinds. Set them before the first
-	// request.
-	OpenAPIV2 *common.Config
-	OpenAPIV3 *common.OpenAPIV3Config
+
+	configV2 *common.Config
+	configV3 *common.OpenAPIV3Config
 
 	base    *genericapiserver.GenericAPIServer
+	openAPI *nativeOpenAPI
 	shapeOf func(context.Context) *Shape
 	codecs  serializer.CodecFactory // of aggregated discovery
 
@@ -65,13 +65,15 @@ type Discovery struct {
 }
 
 // NewDiscovery returns the discovery of a server's clusters. shapeOf returns the custom
-// resources of a request's cluster; nil means none. All groups of base must be installed,
-// and base prepared to run, before the first request.
-func NewDiscovery(base *genericapiserver.GenericAPIServer, shapeOf func(context.Context) *Shape) *Discovery {
+// resources of a request's cluster; nil means none. config is that of base, which must not install
+// OpenAPI itself. All groups of base must be installed, and base prepared to run, before the first
+// request.
+func NewDiscovery(base *genericapiserver.GenericAPIServer, config *genericapiserver.Config, shapeOf func(context.Context) *Shape) *Discovery {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
 	return &Discovery{
 		base: base, shapeOf: shapeOf, codecs: serializer.NewCodecFactory(scheme),
+		configV2: config.OpenAPIConfig, configV3: config.OpenAPIV3Config, openAPI: installOpenAPI(base, config.OpenAPIConfig, config.OpenAPIV3Config),
 		natives:   newRecent[string, []apidiscoveryv2.APIGroupDiscovery](2, maxIdle),
 		groups:    newRecent[Hash, map[string]http.Handler](maxGroups, maxIdle),
 		openAPIV2: newRecent[Hash, http.Handler](maxOpenAPIV2, maxIdle),
@@ -133,11 +135,11 @@ func (d *Discovery) page(r *http.Request, s *Shape) (http.Handler, error) {
 		pages, err := d.groups.get(r.Context(), s.Key, func() (map[string]http.Handler, error) { return d.buildGroups(ctx, s) })
 		return pages[strings.Trim(path, "/")], err
 	}
-	if path == "/openapi/v2" && d.base.StaticOpenAPISpec != nil {
+	if path == "/openapi/v2" {
 		return d.openAPIV2.get(r.Context(), s.Key, func() (http.Handler, error) { return d.buildOpenAPIV2(ctx, s) })
 	}
 	name, within := strings.CutPrefix(path, "/openapi/v3")
-	if !within || d.base.OpenAPIV3VersionedService == nil {
+	if !within {
 		return nil, nil
 	}
 	v3, err := d.openAPIV3.get(r.Context(), s.Key, func() (*openAPIV3, error) { return d.buildOpenAPIV3(ctx, s) })

@@ -52,7 +52,7 @@ func (n nothing) Delete(ctx context.Context, name string, _ rest.ValidateObjectF
 
 // startNative returns a server that is prepared to run, with config maps and
 // leases.
-func startNative(t *testing.T) *genericapiserver.GenericAPIServer {
+func startNative(t *testing.T) (*genericapiserver.GenericAPIServer, *genericapiserver.Config) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme} {
@@ -68,6 +68,7 @@ func startNative(t *testing.T) *genericapiserver.GenericAPIServer {
 	config.BuildHandlerChainFunc = func(h http.Handler, _ *genericapiserver.Config) http.Handler { return h }
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.SkipOpenAPIInstallation = true
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	server, err := config.Complete(nil).New("test", genericapiserver.NewEmptyDelegate())
 	if err != nil {
@@ -91,7 +92,7 @@ func startNative(t *testing.T) *genericapiserver.GenericAPIServer {
 		t.Fatal(err)
 	}
 	server.PrepareRun()
-	return server
+	return server, config
 }
 
 // A world is a server whose clusters have the shapes of a table.
@@ -103,8 +104,8 @@ type world struct {
 // startWorld serves the native kinds in every cluster, and the shapes.
 func startWorld(t *testing.T, shapes map[cluster.Name]*Shape) *world {
 	t.Helper()
-	native := startNative(t)
-	d := NewDiscovery(native, func(ctx context.Context) *Shape {
+	native, config := startNative(t)
+	d := NewDiscovery(native, config, func(ctx context.Context) *Shape {
 		name, _ := cluster.From(ctx)
 		return shapes[name]
 	})

@@ -55,7 +55,7 @@ func (p part) key() Hash {
 // without a hash, and a request for it gets the error. Other parts are not affected.
 func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *Shape) (*openAPIV3, error) {
 	v := &openAPIV3{parts: map[string]part{}, failed: map[string]error{}}
-	natives, err := hashesOf(d.base.OpenAPIV3VersionedService)
+	natives, err := hashesOf(d.openAPI.v3().service)
 	if err != nil {
 		return nil, err
 	}
@@ -136,10 +136,10 @@ func hashesOf(service *handler3.OpenAPIService) (map[string]string, error) {
 // one. It returns nil for other requests.
 func (d *Discovery) moved(r *http.Request) (http.Handler, error) {
 	path, within := strings.CutPrefix(r.URL.Path, "/openapi/v3/")
-	if !within || d.base.OpenAPIV3VersionedService == nil {
+	if !within {
 		return nil, nil
 	}
-	hashes, err := hashesOf(d.base.OpenAPIV3VersionedService)
+	hashes, err := hashesOf(d.openAPI.v3().service)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 	var specs []*spec3.OpenAPI
 	var native spec3.OpenAPI
 	if p.shared {
-		service := http.HandlerFunc(d.base.OpenAPIV3VersionedService.HandleGroupVersion)
+		service := http.HandlerFunc(d.openAPI.v3().service.HandleGroupVersion)
 		if err := fetch(service, "/openapi/v3/"+at(p.gv), "application/json", &native); err != nil {
 			return nil, err
 		}
@@ -207,7 +207,7 @@ func (d *Discovery) spec(p part) (*spec3.OpenAPI, error) {
 	}
 	customs, offers := offered(p.contents)
 	for o, contents := range offers {
-		if err := o.addTo(&native, p.gv, contents, d.OpenAPIV3); err != nil {
+		if err := o.addTo(&native, p.gv, contents, d.configV3); err != nil {
 			return nil, fmt.Errorf("build OpenAPI of %s: %w", p.gv, err)
 		}
 	}
@@ -270,11 +270,11 @@ func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *Shape) (http.Handler,
 		return strings.Compare(a.String(), b.String())
 	})
 	var specs []*spec.Swagger
-	static := ownExtensions(d.base.StaticOpenAPISpec)
+	static := ownExtensions(d.openAPI.v2().document)
 	for _, gv := range versions {
 		customs, offers := offered(byVersion[gv])
 		for o, contents := range offers {
-			if err := o.addToV2(static, gv, contents, d.OpenAPIV2); err != nil {
+			if err := o.addToV2(static, gv, contents, d.configV2); err != nil {
 				return nil, fmt.Errorf("build OpenAPI version 2 of %s: %w", gv, err)
 			}
 		}

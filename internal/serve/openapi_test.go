@@ -170,7 +170,7 @@ func TestOpenAPIV2LeavesTheNativeDocumentAlone(t *testing.T) {
 		"a": shapeOf(own(t)...), "b": shapeOf(content(t, define("example.com", "widgets", "Widget", "v1"))),
 	})
 	marshal := func() string {
-		text, err := json.Marshal(w.base.StaticOpenAPISpec)
+		text, err := json.Marshal(w.openAPI.v2().document)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -210,8 +209,7 @@ func TestObjectLimitOfTheServer(t *testing.T) {
 }
 
 // Several servers share the limits of a tree exactly.
-func TestTreeLimitAtSeveralServers(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func treeLimitAtSeveralServers(t *testing.T, e *equals) {
 	top := e.workspace(e.all[0], "root", "top")
 	below := e.workspace(e.all[1], string(top), "below")
 	operator := &user.DefaultInfo{Name: "operator", Groups: []string{auth.AdminGroup, user.AllAuthenticated}}

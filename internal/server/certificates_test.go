@@ -148,7 +148,7 @@ func TestClientCertificates(t *testing.T) {
 			t.Errorf("in the cluster %s, the certificate is for %q, %v", name, got, err)
 		}
 	}
-	// What the request says about clusters does not count.
+	// The server replaces the cluster that a request names in its certificate.
 	its := must(theirs.any.Resource(logicalClusters).Get(t.Context(), "cluster", metav1.GetOptions{}))(t).GetCreationTimestamp()
 	begun := strconv.FormatInt(its.Unix(), 10)
 	forged := owner.issued(request("forged", pkix.Name{CommonName: "jane"}, &url.URL{Scheme: "kcp", Opaque: "cluster:" + string(theirs.name) + ":" + begun}))

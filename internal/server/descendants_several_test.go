@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -28,9 +27,7 @@ func (e *equals) lists(s *server.Server, at string, who user.Info) error {
 
 // A binding for descendants applies at all servers as soon as one has acknowledged it, also
 // to new workspaces. Its deletion does, too.
-func TestDescendantsAtSeveralServers(t *testing.T) {
-	t.Parallel()
-	e := startEquals(t, 2, etcdtest.Options{})
+func descendantsAtSeveralServers(t *testing.T, e *equals) {
 	for i := range 6 {
 		a, b := e.all[i%2], e.all[1-i%2]
 		carol, subject := userNamed(fmt.Sprint("carol-", i))
@@ -65,9 +62,7 @@ func TestDescendantsAtSeveralServers(t *testing.T) {
 // Mallory may write roles and bindings in a workspace, and writes a role and the first
 // binding to it concurrently, at the same or different servers. That grants no rights in
 // descendants.
-func TestRightsBelowAreDecidedOnTogether(t *testing.T) {
-	t.Parallel()
-	e := startEquals(t, 2, etcdtest.Options{})
+func rightsBelowAreDecidedOnTogether(t *testing.T, e *equals) {
 	mallory, subject := userNamed("mallory")
 	org := string(e.workspace(e.all[0], "root", "org"))
 	team := string(e.workspace(e.all[0], org, "team"))

@@ -22,7 +22,6 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -289,8 +288,7 @@ func rawHome(t *testing.T, s *running, u user.Info) answer {
 
 // Several servers that create a home concurrently create one. It is usable at each of them
 // without delay.
-func TestHomesAtSeveralServers(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func homesAtSeveralServers(t *testing.T, e *equals) {
 	for i := range 5 {
 		u := as(fmt.Sprint("user-", i))
 		var asking sync.WaitGroup

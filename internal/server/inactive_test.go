@@ -16,7 +16,6 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -183,8 +182,7 @@ func TestInactiveIsDeleted(t *testing.T) {
 }
 
 // A cluster that one server takes offline is offline at all servers, and after a restart.
-func TestInactiveAtSeveralServers(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func inactiveAtSeveralServers(t *testing.T, e *equals) {
 	c := e.workspace(e.all[0], "root", "away")
 	w := must(e.kube(e.all[1], string(c), server.System()).CoreV1().ConfigMaps("").Watch(t.Context(), metav1.ListOptions{}))(t)
 	patch := []byte(`{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -218,8 +217,7 @@ func TestQuotasAreBounded(t *testing.T) {
 }
 
 // Several servers admit exactly as many objects as a quota allows, and a third one goes on.
-func TestQuotaAtSeveralServers(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func quotaAtSeveralServers(t *testing.T, e *equals) {
 	c := string(e.workspace(e.all[0], "root", "limited"))
 	kube := func(w int) kubernetes.Interface { return e.kube(e.all[w%len(e.all)], c, server.System()) }
 	_, err := kube(0).CoreV1().ResourceQuotas("default").Create(t.Context(), quotaOf("q", "count/configmaps", "31"), metav1.CreateOptions{})

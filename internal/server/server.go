@@ -329,8 +329,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, forMasters(http.MethodGet, s.serveBackup))
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
-	s.discovery = serve.NewDiscovery(s.generic, s.resolver.ShapeOf)
-	s.discovery.OpenAPIV2, s.discovery.OpenAPIV3 = cfg.OpenAPIConfig, cfg.OpenAPIV3Config
+	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
 	s.front = s.discovery.Subresources.Within(s.discovery.Wrap(s.pool.Wrap(s.front)))
 	return nil
@@ -360,6 +359,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.Info.Title = "kcp"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
+	cfg.SkipOpenAPIInstallation = true // [serve.Discovery] installs it
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
 	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))

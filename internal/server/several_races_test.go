@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -76,8 +75,7 @@ func (e *equals) writers(at, color string, expected func(error) bool) (stop func
 
 // Once one server has acknowledged a change of a definition, no server validates by the old
 // one, despite concurrent writes.
-func TestDefinitionChangesWhileServersWrite(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func definitionChangesWhileServersWrite(t *testing.T, e *equals) {
 	at := string(e.workspace(e.all[0], "root", "changing"))
 	definitions := []dynamic.ResourceInterface{e.dynamic(e.all[0], at).Resource(definitionsOfResources), e.dynamic(e.all[1], at).Resource(definitionsOfResources)}
 	_, err := definitions[0].Create(t.Context(), colored("red"), metav1.CreateOptions{})
@@ -104,8 +102,7 @@ func TestDefinitionChangesWhileServersWrite(t *testing.T) {
 
 // Objects that servers create while another one deletes their definition or namespace are
 // deleted with it.
-func TestDeletedWhileServersCreate(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func deletedWhileServersCreate(t *testing.T, e *equals) {
 	at := string(e.workspace(e.all[0], "root", "ending"))
 	view := &tenant{t: t, any: e.dynamic(e.all[1], at)}
 	for i := range 3 {

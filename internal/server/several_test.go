@@ -95,9 +95,32 @@ func (e *equals) workspace(s *server.Server, parent, name string) cluster.Name {
 	return cluster.Name(text(made, "spec", "cluster"))
 }
 
-// A request to any server sees all changes that any other server has acknowledged.
-func TestSeveralServers(t *testing.T) {
+// What one server has acknowledged holds at all servers on its etcd.
+func TestAtSeveralServers(t *testing.T) {
+	t.Parallel()
 	e := startEquals(t, 2, etcdtest.Options{})
+	for name, test := range map[string]func(*testing.T, *equals){
+		"a role and its binding":   rightsBelowAreDecidedOnTogether,
+		"bindings for descendants": descendantsAtSeveralServers,
+		"changes":                  changesAtSeveralServers,
+		"changes of definitions":   definitionChangesWhileServersWrite,
+		"deletions":                deletedWhileServersCreate,
+		"homes":                    homesAtSeveralServers,
+		"inactive clusters":        inactiveAtSeveralServers,
+		"limits of a tree":         treeLimitAtSeveralServers,
+		"quota":                    quotaAtSeveralServers,
+		"sharing":                  sharingAtSeveralServers,
+		"tokens":                   tokensOfSeveralServers,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, &equals{t: t, etcd: e.etcd, all: slices.Clone(e.all)})
+		})
+	}
+}
+
+// A request to any server sees all changes that any other server has acknowledged.
+func changesAtSeveralServers(t *testing.T, e *equals) {
 	for i := range 20 {
 		a, b := e.all[i%2], e.all[1-i%2]
 		name := fmt.Sprint("team-", i)
@@ -170,8 +193,7 @@ func configMapIn(c kubernetes.Interface, namespace, name string) error {
 }
 
 // A service account token from one server is valid at all servers, and is revoked at all.
-func TestTokensOfSeveralServers(t *testing.T) {
-	e := startEquals(t, 2, etcdtest.Options{})
+func tokensOfSeveralServers(t *testing.T, e *equals) {
 	a, b := e.all[0], e.all[1]
 	c := string(e.workspace(a, "root", "tokens"))
 	kube := e.kube(a, c, server.System())

@@ -172,6 +172,66 @@ func TestAgents(t *testing.T) {
 	t.Run("revoked", func(t *testing.T) { s.revokes(t, west) })
 }
 
+// Agents do what the server does for clusters in push mode: all kinds, and what these refer to.
+func TestAgentsKinds(t *testing.T) {
+	w := newWorld(t, "east", "west")
+	must(t, "ws", "create", ":root:compute")
+	east := w.sync(t, "east", "compute")
+	w.sync(t, "west", "compute")
+	s := w.shop(t, "shop", "compute")
+	t.Run("dependencies follow their users", func(t *testing.T) { s.follows(t) })
+	t.Run("a missing dependency is said", func(t *testing.T) { s.saysMissing(t) })
+	t.Run("foreign dependencies are not touched", func(t *testing.T) { s.leavesForeignDependencies(t) })
+	t.Run("an agent reads only what its parts refer to", func(t *testing.T) { s.isolatesDependencies(t, east) })
+	t.Run("stateful sets", func(t *testing.T) { s.statefulSets(t) })
+	t.Run("daemon sets", func(t *testing.T) { s.daemonSets(t) })
+	t.Run("jobs", func(t *testing.T) { s.jobs(t) })
+	t.Run("replica sets", func(t *testing.T) { s.replicaSets(t) })
+	t.Run("services and others follow", func(t *testing.T) { s.followers(t) })
+	t.Run("volume claims", func(t *testing.T) { s.volumeClaims(t) })
+	t.Run("autoscalers are refused", func(t *testing.T) { s.autoscalers(t) })
+	t.Run("claims", func(t *testing.T) { w.refusesClaims(t) })
+	t.Run("workspaces leave nothing", func(t *testing.T) { s.leavesNothing(t) })
+	t.Run("a restart writes no dependency", func(t *testing.T) { s.restartsWithDependencies(t) })
+}
+
+// isolatesDependencies is an attack with the credentials of an agent: it asks for what no workload of its
+// target refers to.
+func (s *tenant) isolatesDependencies(t *testing.T, east *installed) {
+	s.configMap(t, "mine", "readable")
+	s.secret(t, "mine", corev1.SecretTypeOpaque)
+	s.secret(t, "other", corev1.SecretTypeOpaque)
+	s.using(t, "attacked", 2, "mine", "mine", "")
+	s.rolledOut(t, "attacked")
+	pair := east.certificate(t)
+	as := s.as(t, &pair)
+	below := east.view(t) + "/clusters/" + s.logical(t) + "/apis/workload.kcp.io/v1alpha1/namespaces/default/dependencies/"
+	for _, of := range []string{"mine/configmaps", "mine/secrets"} {
+		if code, text := as("GET", below+of, ""); code != http.StatusOK || !strings.Contains(text, `"key":`) {
+			t.Errorf("%s: %d %s", of, code, text)
+		}
+	}
+	for _, of := range []string{"other/secrets", "mine/serviceaccounts", "kube-root-ca.crt/configmaps", "attacked/deployments.apps", "mine/pods", "mine/secrets/status"} {
+		if code, text := as("GET", below+of, ""); code != http.StatusForbidden {
+			t.Errorf("%s: %d %s", of, code, text)
+		}
+	}
+	if code, text := as("GET", strings.Replace(below, "/dependencies/", "/unused/", 1)+"other/secrets", ""); code != http.StatusOK || !strings.Contains(text, `"unused":true`) {
+		t.Errorf("unused: %d %s", code, text)
+	}
+	if code, text := as("PUT", below+"mine/configmaps", "{}"); code != http.StatusForbidden {
+		t.Errorf("a write: %d %s", code, text)
+	}
+	s.remove(t, "attacked")
+	// Its parts are gone: it reads nothing any more.
+	eventually(t, "the end of the right to read", func() error {
+		if code, text := as("GET", below+"mine/secrets", ""); code != http.StatusForbidden {
+			return fmt.Errorf("%d %s", code, text)
+		}
+		return nil
+	})
+}
+
 func synctargets() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "workload.kcp.io", Version: "v1alpha1", Resource: "synctargets"}
 }
@@ -183,7 +243,7 @@ func (s *tenant) isolatesAgents(t *testing.T, east, west *installed) {
 	pair := east.certificate(t)
 	as := s.as(t, &pair)
 	own, other := east.view(t), west.view(t)
-	deployments := "/clusters/*/apis/apps/v1/deployments"
+	deployments := "/clusters/*/apis/workload.kcp.io/v1alpha1/workloads"
 	code, text := as("GET", own+deployments, "")
 	if code != http.StatusOK || !strings.Contains(text, `"shared"`) || strings.Contains(text, `"status":`) {
 		t.Errorf("its own view: %d %s", code, text)
@@ -340,7 +400,7 @@ func (s *tenant) losesAgent(t *testing.T, east *installed) {
 func (s *tenant) revokes(t *testing.T, west *installed) {
 	pair := west.certificate(t)
 	as := s.as(t, &pair)
-	list := west.view(t) + "/clusters/*/apis/apps/v1/deployments"
+	list := west.view(t) + "/clusters/*/apis/workload.kcp.io/v1alpha1/workloads"
 	if code, text := as("GET", list, ""); code != http.StatusOK {
 		t.Fatalf("before: %d %s", code, text)
 	}

@@ -218,6 +218,12 @@ func (w *world) shop(t testing.TB, name, compute string) *tenant {
 	t.Helper()
 	must(t, "ws", "create", ":root:"+name)
 	must(t, "bind", "compute", ":root:"+compute, "-w", ":root:"+name)
+	return w.enter(t, name)
+}
+
+// enter returns a workspace.
+func (w *world) enter(t testing.TB, name string) *tenant {
+	t.Helper()
 	typed, err := kubernetes.NewForConfig(client.Cluster(w.config, "root:"+name))
 	if err != nil {
 		t.Fatal(err)

@@ -57,10 +57,52 @@ type PlacementSpec struct {
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
+	// conflict says what happens if a physical cluster has an object already that a workload
+	// would become, and that was not created by this workspace. Fail: it is left alone, and the
+	// workload says so. Adopt: it is taken over, unless others own fields of it that would
+	// change. AdoptIfEqual: it is taken over if nothing of it would change. Overwrite: it is
+	// taken over, and fields are changed whoever owns them. The default is Fail.
+	// +kubebuilder:validation:Enum=Fail;Adopt;AdoptIfEqual;Overwrite
+	// +optional
+	Conflict ConflictPolicy `json:"conflict,omitempty"`
+
+	// deletion says what happens to the copies of a workload that is deleted. Delete: they are
+	// deleted. Orphan: they stay in the physical clusters, and no longer belong to the workspace.
+	// The default is Delete.
+	// +kubebuilder:validation:Enum=Delete;Orphan
+	// +optional
+	Deletion DeletionPolicy `json:"deletion,omitempty"`
+
 	// suspend keeps all workloads where they are. The default is false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 }
+
+// ConflictPolicy says what happens if a physical cluster has an object already.
+type ConflictPolicy string
+
+// Conflict policies.
+const (
+	// Fail leaves the object alone.
+	Fail ConflictPolicy = "Fail"
+	// Adopt takes the object over, unless others own fields that would change.
+	Adopt ConflictPolicy = "Adopt"
+	// AdoptIfEqual takes the object over if nothing would change.
+	AdoptIfEqual ConflictPolicy = "AdoptIfEqual"
+	// Overwrite takes the object over.
+	Overwrite ConflictPolicy = "Overwrite"
+)
+
+// DeletionPolicy says what happens to the copies of a workload that is deleted.
+type DeletionPolicy string
+
+// Deletion policies.
+const (
+	// Delete deletes the copies.
+	Delete DeletionPolicy = "Delete"
+	// Orphan leaves the copies in the physical clusters.
+	Orphan DeletionPolicy = "Orphan"
+)
 
 // PlacementStrategy says how replicas are divided among targets.
 type PlacementStrategy struct {

@@ -47,6 +47,16 @@ type AssignmentSpec struct {
 	// +optional
 	Targets []AssignedTarget `json:"targets,omitempty"`
 
+	// conflict says what happens if a physical cluster has an object of the name already, see
+	// Placement. The default is Fail.
+	// +optional
+	Conflict string `json:"conflict,omitempty"`
+
+	// deletion says what happens to the copies of a workload that is deleted, see Placement. The
+	// default is Delete.
+	// +optional
+	Deletion string `json:"deletion,omitempty"`
+
 	// reason says in one word why the workload is not fully placed. It is empty if it is.
 	// +optional
 	Reason string `json:"reason,omitempty"`

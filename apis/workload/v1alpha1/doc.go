@@ -16,7 +16,8 @@ var GroupVersion = schema.GroupVersion{Group: "workload.kcp.io", Version: "v1alp
 
 // AddToScheme registers the kinds of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &SyncTarget{}, &SyncTargetList{}, &Assignment{}, &AssignmentList{}, &TargetStatus{}, &TargetStatusList{})
+	s.AddKnownTypes(GroupVersion, &SyncTarget{}, &SyncTargetList{}, &Assignment{}, &AssignmentList{}, &TargetStatus{}, &TargetStatusList{},
+		&ResourceProfile{}, &ResourceProfileList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -19,6 +19,17 @@ const (
 	// target any more.
 	DisconnectFinalizer = "workload.kcp.io/disconnect"
 
+	// OrphanAnnotation is on a SyncTarget whose objects stay in the physical cluster when it is
+	// deleted: with the value "true" they are left there, and no longer belong to any workspace.
+	OrphanAnnotation = "workload.kcp.io/orphan"
+
+	// Orphaned is the reason of a part that the target leaves in the physical cluster instead of
+	// removing it.
+	Orphaned = "Orphaned"
+
+	// DeletedReason is the reason of a part of a workload that was deleted.
+	DeletedReason = "Deleted"
+
 	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
 	KubeconfigKey = "kubeconfig"
 

@@ -50,7 +50,8 @@ type TargetStatusSpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// targetGeneration is the generation of the object at the target after it was applied.
-	// Another generation at the target means drift.
+	// Another generation at the target means drift. For kinds without generations it is a hash
+	// of what the object says.
 	// +optional
 	TargetGeneration int64 `json:"targetGeneration,omitempty"`
 
@@ -64,6 +65,13 @@ type TargetStatusSpec struct {
 	// observed is true if the controllers of the target have seen what is applied.
 	// +optional
 	Observed bool `json:"observed,omitempty"`
+
+	// missing are objects that the workload refers to and that the target does not have, each with
+	// the reason.
+	// +kubebuilder:validation:MaxItems=128
+	// +listType=atomic
+	// +optional
+	Missing []string `json:"missing,omitempty"`
 
 	// reason says in one word why the part is not applied. It is empty if it is.
 	// +optional

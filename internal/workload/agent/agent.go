@@ -217,11 +217,11 @@ func (w *work) start(ctx context.Context) error {
 	if w.end != nil {
 		return nil
 	}
-	d, err := newDesired(w.server)
+	d, err := newDesired(w.server, w.key)
 	if err != nil {
 		return err
 	}
-	e, err := engine.New(w.key, w.Physical, d.engine())
+	e, err := engine.New(w.key, w.Physical, d)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,11 @@ func (w *work) start(ctx context.Context) error {
 	}
 	ctx, w.end = context.WithCancel(ctx)
 	w.running.Go(func() { d.run(ctx) })
-	w.running.Go(func() { e.Run(ctx) })
+	w.running.Go(func() {
+		if d.await(ctx) { // the kinds are known then
+			e.Run(ctx)
+		}
+	})
 	w.running.Go(func() { w.connect(ctx, handler) })
 	return nil
 }

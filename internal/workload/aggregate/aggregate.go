@@ -39,6 +39,8 @@ type Report struct {
 	Leaving bool
 	// Reason and Message say why the part is not applied.
 	Reason, Message string
+	// Missing are objects that the target lacks.
+	Missing []string
 	// Status is that of the Deployment at the target.
 	Status appsv1.DeploymentStatus
 }
@@ -82,6 +84,12 @@ func conditions(d Deployment, s appsv1.DeploymentStatus, reports []Report, now t
 	next := []appsv1.DeploymentCondition{available(d, s), progressing(d, s, reports)}
 	if c := failing(reports); c != nil {
 		next = append(next, *c)
+	}
+	for _, r := range reports {
+		if len(r.Missing) > 0 && !r.Leaving {
+			next = append(next, appsv1.DeploymentCondition{Type: Placed, Status: corev1.ConditionFalse, Reason: MissingDependency, Message: missingText(r.Location, r.Missing)})
+			break
+		}
 	}
 	at := metav1.NewTime(now)
 	for i := range next {

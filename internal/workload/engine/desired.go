@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"hash/fnv"
 	"maps"
 	"strings"
 
@@ -9,12 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 // foreign are prefixes of labels and annotations that mean something in the workspace only.
 func foreign() []string {
 	return []string{"kcp.io/", "internal.workload.kcp.io/", "workload.kcp.io/", "claimed.internal.apis.kcp.io/",
-		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision"}
+		"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", "pv.kubernetes.io/", "volume.kubernetes.io/selected-node"}
 }
 
 // travels returns the labels or annotations of a workload that its copies have, too.
@@ -32,28 +34,39 @@ func travels(of map[string]string) map[string]any {
 	return all
 }
 
-// desired returns the object that a target shall have for its part of a workload: exactly the fields
-// that the agent owns there.
-func desired(w *unstructured.Unstructured, part *workload.AssignedTarget, from Locator) (*unstructured.Unstructured, error) {
+// beside are the top-level fields of an object that are not what it says.
+func beside(field string) bool {
+	return field == "apiVersion" || field == "kind" || field == "metadata" || field == "status"
+}
+
+// desired returns the object that a target shall have for its part of an object: exactly the fields
+// that the agent owns there. Part is nil for dependencies.
+func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.AssignedTarget, from Locator) (*unstructured.Unstructured, error) {
 	locator, err := from.text()
 	if err != nil {
 		return nil, err
 	}
+	w = w.DeepCopy()
+	if p.Strip != nil {
+		p.Strip(w)
+	}
 	labels, annotations := travels(w.GetLabels()), travels(w.GetAnnotations())
 	labels[workload.OwnerLabel] = from.Target
 	annotations[workload.LocatorAnnotation] = locator
-	spec, _, err := unstructured.NestedMap(w.Object, "spec") // a copy
-	if err != nil {
-		return nil, err
+	content := map[string]any{"apiVersion": w.GetAPIVersion(), "kind": w.GetKind(),
+		"metadata": map[string]any{"name": w.GetName(), "namespace": from.namespace(), "labels": labels, "annotations": annotations}}
+	for field, value := range w.Object {
+		if !beside(field) {
+			scrub(value)
+			content[field] = value
+		}
 	}
-	if part.Replicas != nil {
-		spec["replicas"] = int64(*part.Replicas)
+	o := &unstructured.Unstructured{Object: content}
+	if part != nil && part.Replicas != nil && len(p.Replicas) > 0 {
+		if err := unstructured.SetNestedField(content, int64(*part.Replicas), p.Replicas...); err != nil {
+			return nil, err
+		}
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": w.GetAPIVersion(), "kind": w.GetKind(),
-		"metadata": map[string]any{"name": w.GetName(), "namespace": from.namespace(), "labels": labels, "annotations": annotations},
-		"spec":     spec,
-	}}
 	text, err := json.Marshal(o) // sorts the keys
 	if err != nil {
 		return nil, err
@@ -62,12 +75,33 @@ func desired(w *unstructured.Unstructured, part *workload.AssignedTarget, from L
 	return o, nil
 }
 
+// scrub removes the marks of the engine from templates: controllers of the physical cluster would make
+// objects with them that look like the engine's.
+func scrub(value any) {
+	switch of := value.(type) {
+	case map[string]any:
+		delete(of, workload.OwnerLabel)
+		delete(of, workload.LocatorAnnotation)
+		for _, v := range of {
+			scrub(v)
+		}
+	case []any:
+		for _, v := range of {
+			scrub(v)
+		}
+	}
+}
+
 // current reports whether a target has what it shall have. Between two writes of the agent, the
-// generation of the object says whether somebody changed its spec.
+// generation of the object says whether somebody changed it.
 func current(want, have *unstructured.Unstructured, applied *workload.TargetStatusSpec) bool {
 	if applied == nil || applied.Reason != "" || applied.TargetGeneration != have.GetGeneration() {
 		return false
 	}
+	return marked(want, have)
+}
+
+func marked(want, have *unstructured.Unstructured) bool {
 	return within(want.GetLabels(), have.GetLabels()) && within(want.GetAnnotations(), have.GetAnnotations())
 }
 
@@ -87,20 +121,41 @@ func owned(have *unstructured.Unstructured, from Locator) bool {
 	return ok && of == from && have.GetLabels()[workload.OwnerLabel] == from.Target
 }
 
-// slim returns an object of a physical cluster as the agent keeps it: without its spec, and without a
-// status that no controller of Kubernetes writes.
+// slim returns an object of a physical cluster as the agent keeps it: without what it says, and
+// without a status that no controller of Kubernetes writes. An object without a generation gets a
+// hash of what it says instead.
 func slim(o *unstructured.Unstructured) *unstructured.Unstructured {
-	content := maps.Clone(o.Object)
-	delete(content, "spec")
+	content := map[string]any{}
+	for _, field := range []string{"apiVersion", "kind", "status"} {
+		if value, ok := o.Object[field]; ok {
+			content[field] = value
+		}
+	}
 	if text, err := json.Marshal(content["status"]); err != nil || len(text) > mostStatus {
 		delete(content, "status")
 	}
-	metadata, _, err := unstructured.NestedMap(content, "metadata")
-	if err == nil {
+	if metadata, ok := o.Object["metadata"].(map[string]any); ok {
+		metadata = maps.Clone(metadata)
 		delete(metadata, "managedFields")
+		if o.GetGeneration() == 0 {
+			metadata["generation"] = fingerprint(o)
+		}
 		content["metadata"] = metadata
 	}
 	return &unstructured.Unstructured{Object: content}
+}
+
+// fingerprint returns a hash of what an object says.
+func fingerprint(o *unstructured.Unstructured) int64 {
+	says := maps.Clone(o.Object)
+	maps.DeleteFunc(says, func(field string, _ any) bool { return beside(field) || field == "secrets" })
+	text, err := json.Marshal(says)
+	if err != nil {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(text) // a hash never fails
+	return int64(h.Sum64()>>1) | 1
 }
 
 // sameReport reports whether two reports say the same.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,15 +13,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/unforked/kcp"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/profile"
 	"github.com/unforked/kcp/kcptest"
 )
 
@@ -41,25 +41,109 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// A hub plays the side of the workspaces. Its caches change only when a test says so.
+// A hub plays the side of the workspaces, with one Deployment that refers to one ConfigMap. Its caches
+// change only when a test says so.
 type hub struct {
-	assigned *watch.FakeWatcher
-	kinds    Desired
-	wake     chan func(kcp.Key)
+	wake chan func(kcp.Key)
 
-	mu    sync.Mutex
-	reads int                                                              // guarded by mu
-	live  func() (*unstructured.Unstructured, *workload.Assignment, error) // guarded by mu
-	said  []*workload.TargetStatus                                         // guarded by mu; nil for a deletion
+	mu       sync.Mutex
+	cached   *workload.Assignment // guarded by mu, as all below
+	report   *workload.TargetStatus
+	settings *unstructured.Unstructured
+	reads    int
+	live     func() (*unstructured.Unstructured, *workload.Assignment, error)
+	unused   func() (bool, error)
+	said     []*workload.TargetStatus // nil for a deletion
 }
 
-func newKind[T kcp.Object](t *testing.T, name string, list runtime.Object, changes watch.Interface) *kcp.Kind[T] {
-	k := kcp.NewKind[T](name, &cache.ListWatch{
-		ListWithContextFunc:  func(context.Context, metav1.ListOptions) (runtime.Object, error) { return list, nil },
-		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return changes, nil },
-	}, nil)
-	run(t, k.Run)
-	return k
+// locked calls f with the lock held.
+func locked[T any](h *hub, f func() T) T {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return f()
+}
+
+func (h *hub) Wakes() kcp.Source {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() { h.wake <- wake; return nil }}
+}
+
+func (h *hub) Found() {}
+
+func (h *hub) Profiles() []profile.Profile {
+	return []profile.Profile{*h.Profile(deployments()), *h.Profile(configMaps())}
+}
+
+func (h *hub) Profile(of schema.GroupResource) *profile.Profile {
+	for _, p := range append(profile.Shipped(), profile.Dependencies()...) {
+		if p.GroupResource() == of {
+			return &p
+		}
+	}
+	return nil
+}
+
+func (h *hub) Workload(id ID) *unstructured.Unstructured {
+	if id == web() {
+		return webDeployment()
+	}
+	return nil
+}
+
+func (h *hub) Assignment(id ID) *workload.Assignment {
+	return locked(h, func() *workload.Assignment {
+		if id != web() {
+			return nil
+		}
+		return h.cached
+	})
+}
+
+func (h *hub) Status(ID) *workload.TargetStatus {
+	return locked(h, func() *workload.TargetStatus { return h.report })
+}
+
+func (h *hub) Placed(kcp.ClusterName, string) []*workload.Assignment {
+	return locked(h, func() []*workload.Assignment { return []*workload.Assignment{h.cached} })
+}
+
+func (h *hub) Has(of schema.GroupResource) bool {
+	return of == deployments() && partOf(h.Assignment(web()), "here") != nil
+}
+
+func (h *hub) Users(id ID) []ID {
+	if id == settings() && h.Has(deployments()) {
+		return []ID{web()}
+	}
+	return nil
+}
+
+func (h *hub) Read(context.Context, ID) (*unstructured.Unstructured, *workload.Assignment, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reads++
+	return h.live()
+}
+
+func (h *hub) Dependency(context.Context, ID) (*unstructured.Unstructured, string, bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.settings == nil {
+		return nil, "does not exist", true, nil
+	}
+	return h.settings, "", false, nil
+}
+
+func (h *hub) Unused(context.Context, ID) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unused()
+}
+
+func (h *hub) Report(_ context.Context, _ ID, report *workload.TargetStatus) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report, h.said = report, append(h.said, report)
+	return nil
 }
 
 // run runs f until the test ends.
@@ -70,49 +154,41 @@ func run(t *testing.T, f func(context.Context)) {
 	t.Cleanup(func() { cancel(); ended.Wait() })
 }
 
-func web() kcp.Key { return kcp.Key{Cluster: "tenant", Namespace: "default", Name: "web"} }
+func deployments() schema.GroupResource {
+	return schema.GroupResource{Group: "apps", Resource: "deployments"}
+}
+
+func configMaps() schema.GroupResource { return schema.GroupResource{Resource: "configmaps"} }
+
+func web() ID {
+	return ID{deployments(), kcp.Key{Cluster: "tenant", Namespace: "default", Name: "web"}}
+}
+
+func settings() ID { return web().Beside(configMaps(), "settings") }
 
 func webDeployment() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
 		"metadata": map[string]any{"name": "web", "namespace": "default", "uid": "u1", "generation": int64(1), "resourceVersion": "1",
 			"annotations": map[string]any{core.ClusterAnnotation: "tenant", "note": "kept"}, "labels": map[string]any{"app": "web"}},
-		"spec": map[string]any{"replicas": int64(4), "paused": true}}}
+		"spec": map[string]any{"replicas": int64(4), "paused": true, "template": map[string]any{"spec": map[string]any{"containers": []any{
+			map[string]any{"name": "x", "envFrom": []any{map[string]any{"configMapRef": map[string]any{"name": "settings"}}}}}}}}}}
+}
+
+func configMap(value string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": "settings", "namespace": "default"}, "data": map[string]any{"key": value}}}
 }
 
 // assignment returns the Assignment of web; targets are keys.
 func assignment(targets ...string) *workload.Assignment {
 	a := &workload.Assignment{}
-	a.Name, a.Namespace, a.ResourceVersion = AssignmentName(Deployments().GroupResource(), "web"), "default", fmt.Sprint(1+len(targets))
+	a.Name, a.Namespace = AssignmentName(deployments(), "web"), "default"
 	a.Annotations = map[string]string{core.ClusterAnnotation: "tenant"}
-	a.Spec.Workload = Reference(webDeployment())
+	a.Spec.Workload = Reference(deployments(), webDeployment())
 	for _, key := range targets {
 		a.Spec.Targets = append(a.Spec.Targets, workload.AssignedTarget{Key: key, Phase: workload.Active, Replicas: new(int32(3))})
 	}
 	return a
-}
-
-func newHub(t *testing.T) *hub {
-	h := &hub{assigned: watch.NewFakeWithChanSize(10, false), wake: make(chan func(kcp.Key), 1)}
-	h.kinds = Desired{
-		Workloads: newKind[*unstructured.Unstructured](t, "workloads", &unstructured.UnstructuredList{
-			Object: map[string]any{"metadata": map[string]any{"resourceVersion": "1"}}, Items: []unstructured.Unstructured{*webDeployment()}}, watch.NewFake()),
-		Assignments: newKind[*workload.Assignment](t, "assignments", &workload.AssignmentList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []workload.Assignment{*assignment("here", "there")}}, h.assigned),
-		Reports:     newKind[*workload.TargetStatus](t, "reports", &workload.TargetStatusList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, watch.NewFake()),
-		Wakes:       kcp.Source{Subscribe: func(wake func(kcp.Key)) func() { h.wake <- wake; return nil }},
-		Read: func(context.Context, kcp.Key) (*unstructured.Unstructured, *workload.Assignment, error) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.reads++
-			return h.live()
-		},
-		Report: func(_ context.Context, _ kcp.Key, _ string, report *workload.TargetStatus) error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.said = append(h.said, report)
-			return nil
-		},
-	}
-	return h
 }
 
 // answer sets what the server says about web, and returns how often it was asked before.
@@ -123,11 +199,7 @@ func (h *hub) answer(w *unstructured.Unstructured, a *workload.Assignment, err e
 	return h.reads
 }
 
-func (h *hub) asked() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.reads
-}
+func (h *hub) asked() int { return locked(h, func() int { return h.reads }) }
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -138,51 +210,156 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// A part is applied and reported. It is removed only when the server confirms that the target has none,
-// whatever the caches say (rule I5 of the design).
-func TestSync(t *testing.T) {
+// A bench is an engine with a logical cluster that plays the physical one.
+type bench struct {
+	*hub
+	*Engine
+	wakeTask func(kcp.Key)
+	at       string // the namespace in the physical cluster
+	physical dynamic.Interface
+}
+
+func newBench(t *testing.T) *bench {
 	c := kcptest.New(t)
 	c.Apply(definition)
-	h := newHub(t)
-	e, err := New("here", c.Config, h.kinds)
+	return begin(t, c)
+}
+
+// begin starts an engine.
+func begin(t *testing.T, c *kcptest.Cluster) *bench {
+	h := &hub{wake: make(chan func(kcp.Key), 1), cached: assignment("here", "there"), settings: configMap("one")}
+	h.answer(webDeployment(), assignment("here", "there"), nil)
+	h.unused = func() (bool, error) { return false, errors.New("the server is away") }
+	e, err := New("here", c.Config, h)
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, e.Run)
-	wake := <-h.wake
-	wake(web())
-	from := Locator{Cluster: "tenant", Namespace: "default", Target: "here"}
-	all := c.Dynamic.Resource(Deployments()).Namespace(from.namespace())
-	get := func() *unstructured.Unstructured {
-		o, err := all.Get(t.Context(), "web", metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Fatal(err)
-		}
-		if err != nil {
-			return nil
-		}
-		return o
+	return &bench{h, e, <-h.wake, Locator{Cluster: "tenant", Namespace: "default", Target: "here"}.namespace(), c.Dynamic}
+}
+
+// get returns an object of the physical cluster, nil if there is none.
+func (b *bench) get(t *testing.T, of schema.GroupResource, name string) *unstructured.Unstructured {
+	t.Helper()
+	o, err := b.physical.Resource(of.WithVersion("v1")).Namespace(b.at).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
 	}
-	until(t, "the part is applied", func() bool { return get() != nil })
-	applied(t, h, get())
+	if err != nil {
+		return nil
+	}
+	return o
+}
+
+// watched returns the kinds that the engine watches.
+func (b *bench) watched() []string {
+	b.Engine.mu.Lock()
+	defer b.Engine.mu.Unlock()
+	var all []string
+	for of := range b.shelf {
+		all = append(all, of.Resource)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A part is applied with what it needs, and reported. Both are removed only when the server confirms that
+// the target has none, whatever the caches say (rule I5 of the design). Nothing is watched then.
+func TestSync(t *testing.T) {
+	b := newBench(t)
+	if all := b.watched(); len(all) > 0 {
+		t.Errorf("it watches %v though the target has nothing", all)
+	}
+	b.wakeTask(web().Task())
+	until(t, "the part is applied", func() bool { return b.get(t, deployments(), "web") != nil })
+	applied(t, b.hub, b.get(t, deployments(), "web"))
+	if o := b.get(t, configMaps(), "settings"); o == nil {
+		t.Error("the ConfigMap is not there")
+	}
+	if all := b.watched(); !slices.Equal(all, []string{"configmaps", "deployments"}) {
+		t.Errorf("it watches %v", all)
+	}
 
 	// The caches lose the part, but the server does not answer, or says that there is one.
-	h.answer(nil, nil, errors.New("the server is away"))
-	h.assigned.Modify(assignment("there"))
-	until(t, "the cache has it", func() bool {
-		return len(h.kinds.Assignments.Get(kcp.Key{Cluster: "tenant", Namespace: "default", Name: AssignmentName(Deployments().GroupResource(), "web")}).Spec.Targets) == 1
-	})
-	wake(web())
-	until(t, "the server is asked", func() bool { return h.asked() >= 3 })
-	before := h.answer(webDeployment(), assignment("here", "there"), nil)
-	wake(web())
-	until(t, "the server is asked", func() bool { return h.asked() > before })
-	if o := get(); o == nil || o.GetDeletionTimestamp() != nil {
+	b.answer(nil, nil, errors.New("the server is away"))
+	locked(b.hub, func() any { b.cached = assignment("there"); return nil })
+	before := b.asked()
+	b.wakeTask(web().Task())
+	b.wakeTask(settings().Task())
+	until(t, "the server is asked", func() bool { return b.asked() >= before+2 })
+	before = b.answer(webDeployment(), assignment("here", "there"), nil)
+	b.wakeTask(web().Task())
+	until(t, "the server is asked", func() bool { return b.asked() > before })
+	if o := b.get(t, deployments(), "web"); o == nil || o.GetDeletionTimestamp() != nil {
 		t.Fatalf("removed without the word of the server: %v", o)
 	}
-	h.answer(webDeployment(), assignment("there"), nil)
-	wake(web())
-	until(t, "the part is removed", func() bool { return get() == nil })
+	b.answer(webDeployment(), assignment("there"), nil)
+	b.wakeTask(web().Task())
+	until(t, "the part is removed", func() bool { return b.get(t, deployments(), "web") == nil })
+	if o := b.get(t, configMaps(), "settings"); o == nil || o.GetDeletionTimestamp() != nil {
+		t.Fatalf("removed without the word of the server: %v", o)
+	}
+	locked(b.hub, func() any { b.unused = func() (bool, error) { return true, nil }; return nil })
+	b.wakeTask(settings().Task())
+	until(t, "the ConfigMap is removed", func() bool { return b.get(t, configMaps(), "settings") == nil })
+	until(t, "nothing is watched", func() bool { return len(b.watched()) == 0 })
+}
+
+// What was left in the physical cluster while the server was away is found, also kinds of which nothing is
+// assigned any more, and removed once the server confirms it.
+func TestLeftovers(t *testing.T) {
+	c := kcptest.New(t)
+	c.Apply(definition)
+	from := Locator{Cluster: "tenant", Namespace: "default", Target: "here"}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": from.namespace()}}}
+	if _, err := c.Dynamic.Resource(namespaces()).Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for of, w := range map[schema.GroupResource]*unstructured.Unstructured{deployments(): webDeployment(), configMaps(): configMap("old")} {
+		o, err := desired((&hub{}).Profile(of), w, nil, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SetName("left")
+		if _, err := c.Dynamic.Resource(of.WithVersion("v1")).Namespace(from.namespace()).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := begin(t, c)
+	b.answer(nil, nil, nil)
+	locked(b.hub, func() any { b.unused = func() (bool, error) { return true, nil }; return nil })
+	for _, of := range []schema.GroupResource{deployments(), configMaps()} {
+		until(t, "the end of what was left", func() bool { return b.get(t, of, "left") == nil })
+	}
+}
+
+// A dependency follows its original, and goes with it.
+func TestFollow(t *testing.T) {
+	b := newBench(t)
+	b.wakeTask(web().Task())
+	value := func() string {
+		o := b.get(t, configMaps(), "settings")
+		if o == nil {
+			return ""
+		}
+		text, _, _ := unstructured.NestedString(o.Object, "data", "key")
+		return text
+	}
+	until(t, "the copy", func() bool { return value() == "one" })
+	locked(b.hub, func() any { b.settings = configMap("two"); return nil })
+	b.wakeTask(settings().Task())
+	until(t, "the update", func() bool { return value() == "two" })
+	patch := []byte(`{"data":{"key":"drift"}}`)
+	if _, err := b.physical.Resource(configMaps().WithVersion("v1")).Namespace(b.at).Patch(t.Context(), "settings", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the repair", func() bool { return value() == "two" })
+	locked(b.hub, func() any { b.settings = nil; return nil })
+	b.wakeTask(settings().Task())
+	until(t, "the end", func() bool { return b.get(t, configMaps(), "settings") == nil })
+	until(t, "the report", func() bool {
+		return locked(b.hub, func() bool { return b.report != nil && len(b.report.Spec.Missing) == 1 })
+	})
 }
 
 // applied checks the object in the physical cluster, and the reports about it.
@@ -194,19 +371,74 @@ func applied(t *testing.T, h *hub, o *unstructured.Unstructured) {
 		t.Errorf("applied %v", o)
 	}
 	until(t, "the report", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return len(h.said) > 1 && h.said[len(h.said)-1].Spec.Generation == 1 && *h.said[len(h.said)-1].Spec.Replicas == 3
+		return locked(h, func() bool {
+			return len(h.said) > 1 && h.said[len(h.said)-1].Spec.Generation == 1 && *h.said[len(h.said)-1].Spec.Replicas == 3
+		})
 	})
-	if first := h.said[0]; first.Spec.Generation != 0 || first.OwnerReferences[0].UID != types.UID("u1") {
+	if first := locked(h, func() *workload.TargetStatus { return h.said[0] }); first.Spec.Generation != 0 || first.OwnerReferences[0].UID != types.UID("u1") {
 		t.Errorf("first report %+v", first)
+	}
+}
+
+// A tenant whose objects carry the marks of the engine gains nothing: neither do their copies have them
+// in templates, nor does the engine take an object elsewhere for that of another tenant.
+func TestForgedMarks(t *testing.T) {
+	w := webDeployment()
+	forged := map[string]any{"labels": map[string]any{workload.OwnerLabel: "here", "app": "x"}, "annotations": map[string]any{workload.LocatorAnnotation: "{}"}}
+	if err := unstructured.SetNestedField(w.Object, []any{map[string]any{"metadata": forged}}, "spec", "volumeClaimTemplates"); err != nil {
+		t.Fatal(err)
+	}
+	w.SetLabels(map[string]string{workload.OwnerLabel: "there"})
+	from := Locator{Cluster: "tenant", Namespace: "default", Target: "here"}
+	o, err := desired((&hub{}).Profile(deployments()), w, nil, from)
+	if err != nil || o.GetLabels()[workload.OwnerLabel] != "here" || strings.Contains(fmt.Sprint(o.Object["spec"]), "workload.kcp.io") || strings.Contains(fmt.Sprint(o.Object["spec"]), "kcp.io/") {
+		t.Errorf("%v, %v", o, err)
+	}
+
+	b := newBench(t)
+	b.wakeTask(web().Task())
+	until(t, "the part is applied", func() bool { return b.get(t, deployments(), "web") != nil })
+	fake := b.get(t, deployments(), "web")
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "attacker"}}}
+	if _, err := b.physical.Resource(namespaces()).Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fake.SetNamespace("attacker")
+	fake.SetResourceVersion("")
+	fake.SetUID("")
+	all := b.physical.Resource(deployments().WithVersion("v1")).Namespace("attacker")
+	made, err := all.Create(t.Context(), fake, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := b.get(t, deployments(), "web")
+	if err := all.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil || made.GetGeneration() != 1 {
+		t.Fatal(err, made.GetGeneration())
+	}
+	b.wakeTask(web().Task())
+	before := b.asked()
+	b.answer(webDeployment(), assignment("there"), nil)
+	locked(b.hub, func() any { b.cached = assignment("there"); return nil })
+	b.wakeTask(web().Task())
+	until(t, "the part is removed, after a question", func() bool { return b.get(t, deployments(), "web") == nil && b.asked() > before })
+	if victim.GetDeletionTimestamp() != nil || victim.GetGeneration() != 1 {
+		t.Errorf("%v", victim)
+	}
+}
+
+// A task names an object of any kind.
+func TestTasks(t *testing.T) {
+	for _, id := range []ID{web(), settings(), web().Beside(schema.GroupResource{Group: "a.b.example.com", Resource: "things"}, "x.y")} {
+		if got := IDOf(id.Task()); got != id {
+			t.Errorf("%v, want %v", got, id)
+		}
 	}
 }
 
 // Names of physical namespaces and of side objects are valid and differ, however long the names are.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 250)
-	gr := Deployments().GroupResource()
+	gr := deployments()
 	if AssignmentName(gr, long+"1") == AssignmentName(gr, long+"2") || len(StatusName(gr, long, TargetKey("c", "n", "u"))) > 253 {
 		t.Error("names of side objects")
 	}

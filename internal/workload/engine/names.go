@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
@@ -20,6 +21,41 @@ func hash(digits int, parts ...string) string {
 
 // TargetKey returns the key of a SyncTarget. Another one of the same name has another key.
 func TargetKey(compute, name, uid string) string { return hash(16, compute, name, uid) }
+
+// An ID identifies an object of a workspace.
+type ID struct {
+	schema.GroupResource
+	Key kcp.Key
+}
+
+// Task returns the key under which loops work on the object. Loops work on objects of all kinds, so
+// its name has the resource. No object has such a name.
+func (id ID) Task() kcp.Key {
+	key := id.Key
+	key.Name = id.GroupResource.String() + "/" + key.Name
+	return key
+}
+
+// IDOf returns the object of a task.
+func IDOf(task kcp.Key) ID {
+	resource, name, _ := strings.Cut(task.Name, "/")
+	id := ID{schema.ParseGroupResource(resource), task}
+	id.Key.Name = name
+	return id
+}
+
+// IDFor returns the workload that a side object refers to.
+func IDFor(side metav1.Object, of workload.WorkloadReference) ID {
+	id := ID{schema.GroupResource{Group: of.Group, Resource: of.Resource}, kcp.KeyOf(side)}
+	id.Key.Name = of.Name
+	return id
+}
+
+// Beside returns the object of another kind and name in the same namespace.
+func (id ID) Beside(resource schema.GroupResource, name string) ID {
+	id.GroupResource, id.Key.Name = resource, name
+	return id
+}
 
 // A Locator says where an object of a physical cluster is from.
 type Locator struct {

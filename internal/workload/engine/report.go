@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -15,7 +16,7 @@ import (
 
 // blank returns a report that says nothing yet.
 func (j *job) blank() workload.TargetStatusSpec {
-	s := workload.TargetStatusSpec{Key: j.Engine.key, Workload: Reference(j.want)}
+	s := workload.TargetStatusSpec{Key: j.Engine.key, Workload: Reference(j.id.GroupResource, j.want)}
 	if j.part != nil {
 		s.Location = j.part.Location
 	}
@@ -23,8 +24,7 @@ func (j *job) blank() workload.TargetStatusSpec {
 }
 
 // Reference returns the reference to a workload.
-func Reference(w *unstructured.Unstructured) workload.WorkloadReference {
-	of := Deployments()
+func Reference(of schema.GroupResource, w *unstructured.Unstructured) workload.WorkloadReference {
 	return workload.WorkloadReference{Group: of.Group, Resource: of.Resource, Kind: w.GetKind(), Name: w.GetName(), UID: string(w.GetUID())}
 }
 
@@ -46,11 +46,10 @@ func (j *job) say(ctx context.Context, next workload.TargetStatusSpec) error {
 	if last := j.last(); last != nil && sameReport(*last, next) {
 		return nil
 	}
-	name := StatusName(Deployments().GroupResource(), j.key.Name, j.Engine.key)
 	report := &workload.TargetStatus{Spec: next}
-	report.Name, report.Namespace = name, j.key.Namespace
+	report.Name, report.Namespace = StatusName(j.id.GroupResource, j.id.Key.Name, j.Engine.key), j.id.Key.Namespace
 	report.OwnerReferences = []metav1.OwnerReference{Owner(j.want)}
-	return j.desired.Report(ctx, j.key, name, report)
+	return j.desired.Report(ctx, j.id, report)
 }
 
 // raw returns the part of a status that goes up.
@@ -81,20 +80,35 @@ func (j *job) ensureNamespace(ctx context.Context) (bool, error) {
 		}
 		made := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
 			"name": name, "labels": map[string]any{workload.OwnerLabel: j.from.Target}, "annotations": map[string]any{workload.LocatorAnnotation: locator}}}}
-		if _, err = all.Create(ctx, made, metav1.CreateOptions{FieldManager: manager}); err != nil {
-			return false, j.failed(ctx, err)
+		if _, err = all.Create(ctx, made, metav1.CreateOptions{FieldManager: manager}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return false, j.refused(ctx, err)
+		} else if err != nil {
+			return false, kcp.After(soon) // another job was first, or it is not the engine's
 		}
 	} else if err != nil {
-		return false, j.failed(ctx, err)
+		return false, j.refused(ctx, err)
 	} else if !owned(have, j.from) {
-		next := j.blank()
-		next.Reason, next.Message = "Conflict", "the namespace of the workload exists in the physical cluster and was not created by this workspace"
-		return false, j.say(ctx, next)
+		return false, j.notOurs(ctx)
 	} else if have.GetDeletionTimestamp() != nil {
-		return false, kcp.After(retryNamespace)
+		return false, kcp.After(soon)
 	}
 	j.keepNamespace()
 	return true, nil
+}
+
+// refused reports why the namespace cannot be made, if the job is about an object that has reports.
+func (j *job) refused(ctx context.Context, err error) error {
+	if j.want == nil {
+		return err
+	}
+	return j.failed(ctx, err)
+}
+
+func (j *job) notOurs(ctx context.Context) error {
+	if j.want == nil {
+		return again()
+	}
+	return j.refuse(ctx, reason{"Conflict", "the namespace of the workload exists in the physical cluster and was not created by this workspace"})
 }
 
 func (j *job) keepNamespace() {
@@ -113,39 +127,4 @@ func (j *job) forgetNamespace() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.made, j.from.namespace())
-}
-
-// dropNamespace deletes the namespace in the physical cluster if the engine has nothing in it any
-// more, and nothing is assigned that goes there.
-func (j *job) dropNamespace(ctx context.Context) error {
-	for _, a := range j.desired.Assignments.List(j.key.Cluster) {
-		if a.Namespace != j.key.Namespace || a.Spec.Workload.Name == j.key.Name {
-			continue
-		}
-		for _, t := range a.Spec.Targets {
-			if t.Key == j.Engine.key && t.Phase != workload.Removing {
-				return nil
-			}
-		}
-	}
-	name := j.from.namespace()
-	left, err := j.objects().List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil || len(left.Items) > 0 {
-		return err
-	}
-	all := j.client.Resource(namespaces())
-	have, err := all.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil || !owned(have, j.from) || have.GetDeletionTimestamp() != nil {
-		return err
-	}
-	j.forgetNamespace()
-	uid := have.GetUID()
-	err = all.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -29,11 +29,11 @@ func ensureRoot(ctx context.Context, s *kcp.Server) error {
 	if err != nil {
 		return err
 	}
-	resources, err := ensureSchemas(ctx, cfg, root, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io")
+	resources, err := ensureSchemas(ctx, cfg, root, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io", "resourceprofiles.workload.kcp.io")
 	if err != nil {
 		return err
 	}
-	if err := ensureExport(ctx, cfg, root, workload.Export, resources); err != nil {
+	if err := ensureExport(ctx, cfg, root, workload.Export, offer{resources: resources}); err != nil {
 		return err
 	}
 	meta := metav1.ObjectMeta{Name: "system:kcp:apiexport:workload.kcp.io:bind"}
@@ -88,16 +88,21 @@ func native(r schema.GroupVersionResource) apis.ResourceSchema {
 	return apis.ResourceSchema{Group: r.Group, Name: r.Resource, Storage: apis.ResourceStorage{Native: &apis.NativeStorage{}}}
 }
 
-// ensureExport creates an export with some resources, or adds those that it lacks. Its other
-// resources stay.
-func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, resources []apis.ResourceSchema) error {
+// An offer is what an export of the server has at least.
+type offer struct {
+	resources []apis.ResourceSchema
+	claims    []apis.PermissionClaim
+}
+
+// ensureExport creates an export, or adds what it lacks. Its other resources and claims stay.
+func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, o offer) error {
 	exports, err := client.New[*apis.APIExport, *apis.APIExportList](cfg, at, apis.GroupVersion.WithResource("apiexports"))
 	if err != nil {
 		return err
 	}
 	have, err := exports.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		made := &apis.APIExport{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: apis.APIExportSpec{Resources: resources}}
+		made := &apis.APIExport{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: apis.APIExportSpec{Resources: o.resources, PermissionClaims: o.claims}}
 		if _, err = exports.Create(ctx, made, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 			return nil // another server was first, with the same content
 		}
@@ -107,7 +112,7 @@ func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, resour
 		return err
 	}
 	next := have.DeepCopy()
-	for _, r := range resources {
+	for _, r := range o.resources {
 		i := slices.IndexFunc(next.Spec.Resources, func(of apis.ResourceSchema) bool { return of.Group == r.Group && of.Name == r.Name })
 		if i < 0 {
 			next.Spec.Resources = append(next.Spec.Resources, r)
@@ -115,7 +120,14 @@ func ensureExport(ctx context.Context, cfg *rest.Config, at, name string, resour
 			next.Spec.Resources[i].Schema = r.Schema
 		}
 	}
-	if slices.Equal(schemaNames(have), schemaNames(next)) {
+	for _, c := range o.claims {
+		if !slices.ContainsFunc(next.Spec.PermissionClaims, func(of apis.PermissionClaim) bool {
+			return of.Group == c.Group && of.Resource == c.Resource && of.IdentityHash == ""
+		}) {
+			next.Spec.PermissionClaims = append(next.Spec.PermissionClaims, c)
+		}
+	}
+	if slices.Equal(schemaNames(have), schemaNames(next)) && len(have.Spec.PermissionClaims) == len(next.Spec.PermissionClaims) {
 		return nil
 	}
 	_, err = exports.Update(ctx, next, metav1.UpdateOptions{})

@@ -88,3 +88,7 @@ func assignments() schema.GroupVersionResource {
 func targetStatuses() schema.GroupVersionResource {
 	return workload.GroupVersion.WithResource("targetstatuses")
 }
+
+func resourceProfiles() schema.GroupVersionResource {
+	return workload.GroupVersion.WithResource("resourceprofiles")
+}

@@ -11,9 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/dynamic"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
@@ -22,6 +20,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 type (
@@ -42,7 +41,7 @@ type fleet struct {
 	reportsIn     *statusClient
 	view          *rest.Config
 
-	workloads   *kcp.Kind[*unstructured.Unstructured]
+	kinds       kindTable // of objects that have Assignments, and of dependencies
 	placements  *kcp.Kind[*scheduling.Placement]
 	assignments *kcp.Kind[*workload.Assignment]
 	reports     *kcp.Kind[*workload.TargetStatus]
@@ -55,8 +54,11 @@ type fleet struct {
 	connections map[string]*connection // by SyncTarget; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
+	ears        []*ear // replaced, not changed; guarded by mu
 	world       []fact // guarded by mu
 	schedule    func(kcp.Key)
+	summing     func(kcp.Key)
+	spans       map[string][]span // by namespace; guarded by mu
 }
 
 // A fact is a target as the scheduler sees it.
@@ -64,6 +66,7 @@ type fact struct {
 	place.Target
 	labels    map[string]string
 	locations []location // that have the target
+	orphans   bool       // what it has stays in the physical cluster
 }
 
 type location struct {
@@ -71,8 +74,12 @@ type location struct {
 	labels map[string]string
 }
 
-// byTarget is the index of Assignments by the keys of their targets.
-const byTarget = "target"
+// Indexes of Assignments.
+const (
+	byTarget    = "target"    // by the keys of their targets
+	byHolding   = "holding"   // by the key of a target and the resource
+	byNamespace = "namespace" // by their namespace
+)
 
 func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet, error) {
 	home, err := m.server.Own(string(compute))
@@ -83,10 +90,13 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
-	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, append(resources, native(engine.Deployments()))); err != nil {
+	for _, p := range profile.Shipped() {
+		resources = append(resources, native(p.GroupVersionResource))
+	}
+	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, offer{resources, claims()}); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
 	}
-	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}}
+	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}}
 	if f.view, err = viewOf(m.server, compute, workload.KubernetesExport); err != nil {
 		return nil, err
 	}
@@ -99,104 +109,148 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if f.reportsIn, err = client.New[*workload.TargetStatus, *workload.TargetStatusList](f.view, "*", targetStatuses()); err != nil {
 		return nil, err
 	}
-	all, err := dynamic.NewForConfig(client.Cluster(f.view, "*"))
-	if err != nil {
+	f.placements = kindOf("placements", f.placementsIn)
+	f.assignments, f.reports = kindOf("assignments", f.assignmentsIn), kindOf("targetstatuses", f.reportsIn)
+	if err := f.kinds.init(f); err != nil {
 		return nil, err
 	}
-	f.workloads, f.placements = dynamicKind(all, engine.Deployments()), kindOf("placements", f.placementsIn)
-	f.assignments, f.reports = kindOf("assignments", f.assignmentsIn), kindOf("targetstatuses", f.reportsIn)
-	return f, f.assignments.Index(byTarget, func(a *workload.Assignment) (keys []string) {
+	return f, f.index()
+}
+
+// index adds the indexes of Assignments.
+func (f *fleet) index() error {
+	err := f.assignments.Index(byTarget, func(a *workload.Assignment) (keys []string) {
 		for _, t := range a.Spec.Targets {
 			keys = append(keys, t.Key)
 		}
 		return keys
 	})
+	if err != nil {
+		return err
+	}
+	err = f.assignments.Index(byHolding, func(a *workload.Assignment) (keys []string) {
+		for _, t := range a.Spec.Targets {
+			keys = append(keys, holdingKey(t.Key, engine.IDFor(a, a.Spec.Workload).GroupResource))
+		}
+		return keys
+	})
+	if err != nil {
+		return err
+	}
+	return f.assignments.Index(byNamespace, func(a *workload.Assignment) []string { return []string{namespaceKey(kcp.KeyOf(a))} })
 }
+
+func holdingKey(target string, of schema.GroupResource) string { return target + "/" + of.String() }
+
+func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Namespace }
 
 // start runs the caches and loops of the fleet until end is called or the term ends.
 func (f *fleet) start(t *term) {
+	f.follow(t)
+	f.refresh()
+	t.work.Go(func() { kcp.Run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop()) })
+}
+
+// follow runs what a server needs for the engines of the fleet, in this program or in agents: the
+// caches and the profiles. It decides nothing.
+func (f *fleet) follow(t *term) {
 	ctx, end := context.WithCancel(t.ctx)
 	f.ctx, f.end, f.term = ctx, end, t
-	t.work.Go(func() { f.workloads.Run(ctx) })
 	t.work.Go(func() { f.placements.Run(ctx) })
 	t.work.Go(func() { f.assignments.Run(ctx) })
 	t.work.Go(func() { f.reports.Run(ctx) })
+	f.kinds.start()
 	for _, s := range f.dispatches() {
 		s.Subscribe(func(kcp.Key) {})
 	}
-	f.refresh()
-	t.work.Go(func() { kcp.Run(ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop()) })
+	t.work.Go(func() { kcp.Run(ctx, f.profileLoop()) })
 }
 
 // dispatches returns the sources of changes that concern engines. They wake the engines that a change
 // concerns, and no others.
 func (f *fleet) dispatches() []kcp.Source {
 	return []kcp.Source{
-		f.workloads.Wakes(func(w *unstructured.Unstructured) []kcp.Key {
-			if a := f.assignmentOf(kcp.KeyOf(w)); a != nil {
-				f.wakeAll(a)
+		// An Assignment that was deleted still names its targets.
+		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
+			id := engine.IDFor(a, a.Spec.Workload)
+			f.wakeAll(a, id)
+			for _, of := range f.needs(id) {
+				f.wakeAll(a, of)
 			}
 			return nil
 		}),
-		// An Assignment that was deleted still names its targets.
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { f.wakeAll(a); return nil }),
 		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key {
-			f.wake(s.Spec.Key, workloadOf(s, s.Spec.Workload))
+			f.wake(s.Spec.Key, engine.IDFor(s, s.Spec.Workload).Task())
 			return nil
 		}),
 	}
 }
 
-func (f *fleet) wakeAll(a *workload.Assignment) {
+// wakeAll wakes the engines of an Assignment to work on an object.
+func (f *fleet) wakeAll(a *workload.Assignment, id engine.ID) {
 	for _, t := range a.Spec.Targets {
-		f.wake(t.Key, workloadOf(a, a.Spec.Workload))
+		f.wake(t.Key, id.Task())
 	}
 }
 
-// wake wakes the engine of a target.
+// wake wakes the engine of a target, and those who listen for agents.
 func (f *fleet) wake(target string, key kcp.Key) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if wake := f.wakes[target]; wake != nil {
 		wake(key)
 	}
+	f.mu.Unlock()
+	f.tell(target, engine.IDOf(key))
 }
 
-// workloadOf returns the key of the workload that a side object refers to.
-func workloadOf(o metav1.Object, of workload.WorkloadReference) kcp.Key {
-	key := kcp.KeyOf(o)
-	key.Name = of.Name
-	return key
+// An ear hears what concerns the engines.
+type ear struct {
+	hear func(target string, of engine.ID)
 }
 
-func (f *fleet) assignmentOf(key kcp.Key) *workload.Assignment {
-	key.Name = engine.AssignmentName(engine.Deployments().GroupResource(), key.Name)
+// tell tells all who listen.
+func (f *fleet) tell(target string, of engine.ID) {
+	f.mu.Lock()
+	ears := f.ears
+	f.mu.Unlock()
+	for _, e := range ears {
+		e.hear(target, of)
+	}
+}
+
+// listen calls hear for what concerns the engines until leave is called.
+func (f *fleet) listen(hear func(target string, of engine.ID)) (leave func()) {
+	e := &ear{hear}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ears = append(slices.Clone(f.ears), e)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ears = slices.DeleteFunc(slices.Clone(f.ears), func(of *ear) bool { return of == e })
+	}
+}
+
+func (f *fleet) assignmentOf(id engine.ID) *workload.Assignment {
+	key := id.Key
+	key.Name = engine.AssignmentName(id.GroupResource, key.Name)
 	return f.assignments.Get(key)
 }
 
-func (f *fleet) reportOf(key kcp.Key, target string) *workload.TargetStatus {
-	key.Name = engine.StatusName(engine.Deployments().GroupResource(), key.Name, target)
+func (f *fleet) reportOf(id engine.ID, target string) *workload.TargetStatus {
+	key := id.Key
+	key.Name = engine.StatusName(id.GroupResource, key.Name, target)
 	return f.reports.Get(key)
 }
 
-// wakesOf is the source of an engine: the workloads of its target.
-func (f *fleet) wakesOf(target string) kcp.Source {
-	return kcp.Source{Ready: f.assignments.Ready(), Subscribe: func(wake func(kcp.Key)) func() {
-		f.mu.Lock()
-		f.wakes[target] = wake
-		f.mu.Unlock()
-		// Whatever comes into the cache from here on wakes the engine.
-		for _, key := range f.assignments.By(byTarget, target) {
-			if a := f.assignments.Get(key); a != nil {
-				wake(workloadOf(a, a.Spec.Workload))
-			}
+// assignedIn returns the Assignments of a namespace.
+func (f *fleet) assignedIn(of kcp.Key) (all []*workload.Assignment) {
+	for _, key := range f.assignments.By(byNamespace, namespaceKey(of)) {
+		if a := f.assignments.Get(key); a != nil {
+			all = append(all, a)
 		}
-		return func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			delete(f.wakes, target)
-		}
-	}}
+	}
+	return all
 }
 
 // uses reports whether a workload still has a part at a target. A part that an unreachable target
@@ -238,7 +292,8 @@ func (f *fleet) refresh() {
 			w.EvictAfter = t.Spec.EvictAfter.Time
 		}
 		if t.DeletionTimestamp != nil {
-			w.EvictAfter = t.DeletionTimestamp.Time
+			w.EvictAfter, w.Deleting = t.DeletionTimestamp.Time, true
+			w.orphans = t.Annotations[workload.OrphanAnnotation] == "true"
 		}
 		for _, l := range offered {
 			if offers(l, t) {
@@ -255,9 +310,7 @@ func (f *fleet) refresh() {
 	if same || wake == nil {
 		return
 	}
-	for _, w := range f.workloads.List("*") {
-		wake(kcp.KeyOf(w))
-	}
+	f.kinds.each("*", wake)
 }
 
 func compareNames(a, b string) int {
@@ -291,62 +344,6 @@ func (f *fleet) targetsFor(p *scheduling.Placement) (all []place.Target, hold bo
 	return all, place.Hold(len(all), lost)
 }
 
-// desired is what the engine of a target works from.
-func (f *fleet) desired(target string) engine.Desired {
-	return engine.Desired{Workloads: f.workloads, Assignments: f.assignments, Reports: f.reports, Wakes: f.wakesOf(target), Read: f.read, Report: f.report}
-}
-
-// read reads a workload and its Assignment from the server.
-func (f *fleet) read(ctx context.Context, key kcp.Key) (*unstructured.Unstructured, *workload.Assignment, error) {
-	in, err := dynamic.NewForConfig(client.Cluster(f.view, string(key.Cluster)))
-	if err != nil {
-		return nil, nil, err
-	}
-	w, err := in.Resource(engine.Deployments()).Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-	if missing(err, engine.Deployments().Resource) {
-		return nil, nil, nil
-	}
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		// The workspace may be gone, or may not bind the export any more.
-		gone, unsure := f.absent(ctx, key)
-		if gone {
-			return nil, nil, nil
-		}
-		err = errors.Join(err, unsure)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	side, err := f.assignmentsIn.In(string(key.Cluster))
-	if err != nil {
-		return nil, nil, err
-	}
-	a, err := side.Namespace(key.Namespace).Get(ctx, engine.AssignmentName(engine.Deployments().GroupResource(), key.Name), metav1.GetOptions{})
-	if missing(err, assignments().Resource) {
-		return w, nil, nil
-	}
-	return w, a, err
-}
-
-// absent reports whether a consistent list of the workloads of all consumers lacks the one at key.
-func (f *fleet) absent(ctx context.Context, key kcp.Key) (bool, error) {
-	all, err := dynamic.NewForConfig(client.Cluster(f.view, "*"))
-	if err != nil {
-		return false, err
-	}
-	list, err := all.Resource(engine.Deployments()).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"metadata.name": key.Name, "metadata.namespace": key.Namespace}.String()})
-	if err != nil || list.GetContinue() != "" {
-		return false, err
-	}
-	for i := range list.Items {
-		if kcp.KeyOf(&list.Items[i]) == key {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // missing reports whether the server says that the object does not exist. A view that is gone, or
 // a resource that it does not serve, says nothing about objects.
 func missing(err error, resource string) bool {
@@ -355,30 +352,6 @@ func missing(err error, resource string) bool {
 	}
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == resource && status.Status().Details.Name != ""
-}
-
-// report writes or deletes a TargetStatus.
-func (f *fleet) report(ctx context.Context, of kcp.Key, name string, report *workload.TargetStatus) error {
-	in, err := f.reportsIn.In(string(of.Cluster))
-	if err != nil {
-		return err
-	}
-	all := in.Namespace(of.Namespace)
-	if report == nil {
-		return ignoreGone(all.Delete(ctx, name, metav1.DeleteOptions{}))
-	}
-	have, err := all.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = all.Create(ctx, report, metav1.CreateOptions{})
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	next := have.DeepCopy()
-	next.Spec, next.OwnerReferences = report.Spec, report.OwnerReferences
-	_, err = all.Update(ctx, next, metav1.UpdateOptions{})
-	return err
 }
 
 // soon is the time after which a loop looks again at something that no source announces.

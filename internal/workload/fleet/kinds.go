@@ -5,22 +5,23 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 )
 
 const ready = conditions.Ready
+
+// clusterAnnotation has the logical cluster of an object.
+const clusterAnnotation = core.ClusterAnnotation
 
 // kindOf caches what a client lists in all logical clusters.
 func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L]) *kcp.Kind[T] {
@@ -33,22 +34,6 @@ func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L
 		},
 	}, func(o T) T {
 		o = o.DeepCopyObject().(T) // in-process watches share their objects
-		o.SetManagedFields(nil)
-		return o
-	})
-}
-
-// dynamicKind caches a resource of which this program needs no Go type.
-func dynamicKind(all dynamic.Interface, of schema.GroupVersionResource) *kcp.Kind[*unstructured.Unstructured] {
-	return kcp.NewKind(of.Resource, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return all.Resource(of).List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return all.Resource(of).Watch(ctx, o)
-		},
-	}, func(o *unstructured.Unstructured) *unstructured.Unstructured {
-		o = o.DeepCopy()
 		o.SetManagedFields(nil)
 		return o
 	})

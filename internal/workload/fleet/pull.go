@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/physical"
+	"github.com/unforked/kcp/internal/workload/profile"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
@@ -151,26 +152,84 @@ func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.
 	if err != nil {
 		return nil, nil, err
 	}
-	run, end := context.WithCancel(context.Background())
+	t := &term{}
+	t.ctx, t.end = context.WithCancel(context.Background())
+	f.follow(t)
 	err = m.server.Go(func(ctx context.Context) {
-		defer context.AfterFunc(ctx, end)()
-		var all sync.WaitGroup
-		all.Go(func() { f.workloads.Run(run) })
-		all.Go(func() { f.assignments.Run(run) })
-		all.Go(func() { f.reports.Run(run) })
-		all.Wait()
+		defer context.AfterFunc(ctx, t.end)()
+		<-t.ctx.Done()
+		t.work.Wait()
 	})
 	if err != nil {
-		end()
+		t.end()
 		return nil, nil, err
 	}
-	return f.source(run.Done()), end, nil
+	return f.source(t.ctx.Done()), t.end, nil
 }
 
 func (f *fleet) source(ended <-chan struct{}) *syncer.Source {
 	return &syncer.Source{
-		Desired:       engine.Desired{Workloads: f.workloads, Assignments: f.assignments, Reports: f.reports, Read: f.read, Report: f.report},
-		AssignmentsOf: func(target string) []kcp.Key { return f.assignments.By(byTarget, target) },
-		AssignmentOf:  f.assignmentOf, Ended: ended,
+		Of: f.desired, Assigned: f.assigned, Needs: f.states, Assignments: f.assignments, Reports: f.reports,
+		Profiles: f.kinds.custom, Follow: f.listen, Ready: func(ctx context.Context) error { return f.complete(ctx, ended) }, Ended: ended,
 	}
+}
+
+// complete waits until the caches are complete that agents need.
+func (f *fleet) complete(ctx context.Context, ended <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if !await(ctx, f.assignments.Ready(), f.reports.Ready()) {
+		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
+	}
+	if len(f.assignments.List("*")) == 0 {
+		return nil // a compute workspace without consumers has no caches of their objects
+	}
+	f.kinds.need()
+	if !await(ctx, f.kinds.settled, f.kinds.own.Ready()) {
+		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
+	}
+	return nil
+}
+
+// assigned returns the objects that have an Assignment with a target.
+func (f *fleet) assigned(target string) (all []engine.ID) {
+	for _, key := range f.assignments.By(byTarget, target) {
+		if a := f.assignments.Get(key); a != nil {
+			all = append(all, engine.IDFor(a, a.Spec.Workload))
+		}
+	}
+	return all
+}
+
+// states returns what an object refers to, with states that change with it.
+func (f *fleet) states(id engine.ID) (all []syncer.Need) {
+	for _, of := range f.needs(id) {
+		if slices.ContainsFunc(all, func(n syncer.Need) bool { return n.ID == of }) {
+			continue
+		}
+		state := ""
+		if o := f.workload(of); o != nil {
+			state = fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
+		}
+		all = append(all, syncer.Need{ID: of, State: state})
+	}
+	return all
+}
+
+// custom returns the ResourceProfiles that are in effect.
+func (t *kindTable) custom() (all []*workload.ResourceProfile) {
+	for _, r := range t.own.List("*") {
+		p := profile.Of(r)
+		if k := t.get(p.GroupResource()); k != nil && sameProfile(k.Profile, p) {
+			all = append(all, r)
+		}
+	}
+	return all
 }

@@ -20,66 +20,128 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// scheduleLoop decides for each workload which targets run it.
+// scheduleLoop decides for each object which targets have it.
 func (f *fleet) scheduleLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-schedule", Workers: 8, Do: f.decide, On: []kcp.Source{
-		f.workloads.Changed(),
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{workloadOf(a, a.Spec.Workload)} }),
-		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{workloadOf(s, s.Spec.Workload)} }),
+		{Ready: f.kinds.settled, Subscribe: func(wake func(kcp.Key)) func() {
+			f.mu.Lock()
+			f.schedule = wake
+			f.mu.Unlock()
+			f.kinds.each("*", wake)
+			return nil
+		}},
+		f.assignments.Wakes(f.concerned),
+		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{engine.IDFor(s, s.Spec.Workload).Task()} }),
 		f.placements.Wakes(func(p *scheduling.Placement) (keys []kcp.Key) {
-			for _, w := range f.workloads.List(kcp.KeyOf(p).Cluster) {
-				keys = append(keys, kcp.KeyOf(w))
-			}
+			f.kinds.each(kcp.KeyOf(p).Cluster, func(task kcp.Key) { keys = append(keys, task) })
 			return keys
 		}),
 		f.targets.Read(), f.manager.locations.Read(),
-		{Subscribe: func(wake func(kcp.Key)) func() {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.schedule = wake
-			return nil
-		}},
 	}}
 }
 
-func (f *fleet) decide(ctx context.Context, key kcp.Key) error {
-	w, a := f.workloads.Get(key), f.assignmentOf(key)
+// concerned returns the tasks of objects whose place depends on that of a workload: itself, the
+// volumes that it uses, and the users of a volume.
+func (f *fleet) concerned(a *workload.Assignment) []kcp.Key {
+	id := engine.IDFor(a, a.Spec.Workload)
+	keys := []kcp.Key{id.Task()}
+	k := f.kinds.get(id.GroupResource)
+	if k == nil {
+		return keys
+	}
+	if k.Class == profile.Volume {
+		for _, user := range f.usersOf(id) {
+			keys = append(keys, user.Task())
+		}
+		return keys
+	}
+	if w := k.objects.Get(id.Key); w != nil {
+		for _, ref := range refsOf(k, w) {
+			if ref.GroupResource == profile.Volumes().GroupResource() {
+				keys = append(keys, ref.Task())
+			}
+		}
+	}
+	return keys
+}
+
+func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
+	id := engine.IDOf(task)
+	k := f.kinds.get(id.GroupResource)
+	if k == nil {
+		return nil
+	}
+	w, a := k.objects.Get(id.Key), f.assignmentOf(id)
 	switch {
 	case w == nil:
 		return nil // the garbage collector deletes what belonged to it, the engines remove their parts
 	case w.GetDeletionTimestamp() != nil:
-		return f.bury(ctx, w, a)
+		return f.bury(ctx, id, w, a)
 	}
 	if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 		return kcp.After(soon) // the garbage collector deletes that of a namesake
 	}
-	p := f.placementOf(key)
+	switch {
+	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":
+		return nil
+	case k.Class == workload.Follows:
+		return f.decideFollower(ctx, id, w, a)
+	case k.Class == profile.Volume:
+		return f.decideVolume(ctx, id, w, a)
+	}
+	if after, ended, ok := k.Expires(w); ok {
+		return f.expire(ctx, id, w, time.Until(ended.Add(after)))
+	}
+	return f.decideWorkload(ctx, k, id, w, a)
+}
+
+// expire deletes a Job that ended, when its time has come. Its copies stay until then.
+func (f *fleet) expire(ctx context.Context, id engine.ID, w *unstructured.Unstructured, left time.Duration) error {
+	if left > 0 {
+		return kcp.After(left)
+	}
+	k, in, err := f.writer(id)
+	if err != nil {
+		return err
+	}
+	uid := w.GetUID()
+	err = in.Resource(k.GroupVersionResource).Namespace(id.Key.Namespace).Delete(ctx, id.Key.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationBackground)})
+	return ignoreGone(err)
+}
+
+func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	p := f.placementOf(id.Key)
 	if p == nil && a == nil {
 		return nil
 	}
-	next := workload.AssignmentSpec{Workload: engine.Reference(w), Replicas: replicasOf(w)}
+	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Replicas: k.Wants(w)}
 	var again time.Duration
 	switch {
 	case p == nil || p.Spec.Suspend:
 		// What runs stays as it is.
+		if a == nil {
+			return nil
+		}
 		next = *a.Spec.DeepCopy()
 		if next.Reason, next.Message = place.NoPlacement, "no Placement of the workspace selects the namespace of the workload"; p != nil {
 			next.Reason, next.Message = place.Suspended, fmt.Sprintf("Placement %q is suspended", p.Name)
 		}
 	default:
-		d := f.decided(key, w, a, p)
+		d, err := f.decided(ctx, subject{k, id, w, a}, p)
+		if err != nil {
+			return err
+		}
 		next.Placement, next.Targets, next.Reason, again = p.Name, d.Targets, d.Reason, d.Again
 		next.Message = explain(d)
+		f.policies(id, &next)
 	}
-	if err := f.assign(ctx, w, a, next); err != nil {
-		return err
-	}
-	if err := f.forget(ctx, key, a, next); err != nil {
+	if err := f.settle(ctx, id, w, a, next); err != nil {
 		return err
 	}
 	if again > 0 {
@@ -88,64 +150,117 @@ func (f *fleet) decide(ctx context.Context, key kcp.Key) error {
 	return nil
 }
 
+// policies adds what the Placement says about existing objects and deletion.
+func (f *fleet) policies(id engine.ID, next *workload.AssignmentSpec) {
+	if p := f.placementOf(id.Key); p != nil {
+		next.Conflict, next.Deletion = string(p.Spec.Conflict), string(p.Spec.Deletion)
+	}
+}
+
+// settle writes a decision.
+func (f *fleet) settle(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, next workload.AssignmentSpec) error {
+	if err := f.assign(ctx, id, w, a, next); err != nil {
+		return err
+	}
+	return f.forget(ctx, id, a, next)
+}
+
 // forget deletes the reports of targets that were deleted before they could.
-func (f *fleet) forget(ctx context.Context, key kcp.Key, a *workload.Assignment, next workload.AssignmentSpec) error {
+func (f *fleet) forget(ctx context.Context, id engine.ID, a *workload.Assignment, next workload.AssignmentSpec) error {
 	if a == nil {
 		return nil
 	}
 	for _, old := range a.Spec.Targets {
-		r := f.reportOf(key, old.Key)
-		if r == nil || slices.ContainsFunc(next.Targets, func(t workload.AssignedTarget) bool { return t.Key == old.Key }) {
+		if f.reportOf(id, old.Key) == nil || slices.ContainsFunc(next.Targets, func(t workload.AssignedTarget) bool { return t.Key == old.Key }) {
 			continue
 		}
-		if err := f.report(ctx, key, r.Name, nil); err != nil {
+		if err := f.report(ctx, id, old.Key, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *fleet) decided(key kcp.Key, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) place.Decision {
-	s := place.Snapshot{ID: key.String(), Replicas: replicasOf(w), Policy: policyOf(p), Now: time.Now()}
-	s.Targets, s.Hold = f.targetsFor(p)
-	if a != nil {
-		for _, t := range a.Spec.Targets {
-			s.Parts = append(s.Parts, f.partOf(key, w, t, s.Targets))
-		}
+// A subject is what a decision is about.
+type subject struct {
+	*kind
+	id engine.ID
+	w  *unstructured.Unstructured
+	a  *workload.Assignment // the last decision; nil if there is none
+}
+
+func (f *fleet) decided(ctx context.Context, of subject, p *scheduling.Placement) (place.Decision, error) {
+	k, id, w, a := of.kind, of.id, of.w, of.a
+	s := place.Snapshot{ID: id.Key.String(), Replicas: k.Wants(w), Policy: policyOf(p), Now: time.Now()}
+	s.Policy.Exclusive, s.Policy.Everywhere = k.Class == workload.Singleton, k.Class == workload.Everywhere
+	s.Policy.Finished = k.Finished(w)
+	if at, has := f.volumeAt(id, k, w, a); has && !s.Policy.Everywhere {
+		s.Policy.Only = at
+		s.Policy.Strategy = scheduling.Single
 	}
-	return place.Decide(s)
+	s.Targets, s.Hold = f.targetsFor(p)
+	if a == nil {
+		return place.Decide(s), nil
+	}
+	orphans := f.orphaning()
+	for _, t := range a.Spec.Targets {
+		part, err := f.partOf(id, w, t, s.Targets)
+		if err != nil {
+			return place.Decision{}, err
+		}
+		part.Orphaned = orphans[t.Key]
+		if part.Gone && s.Policy.Exclusive && t.Phase == workload.Removing {
+			if part.Gone, err = f.silent(ctx, id, t.Key); err != nil {
+				return place.Decision{}, err
+			}
+		}
+		s.Parts = append(s.Parts, part)
+	}
+	return place.Decide(s), nil
+}
+
+// silent reports whether the server has no report of a target: an engine that begins says so first,
+// and then looks whether it still may.
+func (f *fleet) silent(ctx context.Context, id engine.ID, target string) (bool, error) {
+	if _, exists := f.orphaning()[target]; !exists {
+		return true, nil
+	}
+	in, err := f.reportsIn.In(string(id.Key.Cluster))
+	if err != nil {
+		return false, err
+	}
+	_, err = in.Namespace(id.Key.Namespace).Get(ctx, engine.StatusName(id.GroupResource, id.Key.Name, target), metav1.GetOptions{})
+	if missing(err, targetStatuses().Resource) {
+		return true, nil
+	}
+	return false, err
 }
 
 // partOf returns what is known about the part of a target.
-func (f *fleet) partOf(key kcp.Key, w *unstructured.Unstructured, t workload.AssignedTarget, targets []place.Target) place.Part {
+func (f *fleet) partOf(id engine.ID, w *unstructured.Unstructured, t workload.AssignedTarget, targets []place.Target) (place.Part, error) {
 	p := place.Part{AssignedTarget: t}
 	exists := slices.ContainsFunc(targets, func(of place.Target) bool { return of.Key == t.Key })
-	r := f.reportOf(key, t.Key)
+	r := f.reportOf(id, t.Key)
 	if r == nil || r.Spec.Workload.UID != string(w.GetUID()) {
 		p.Gone = true
-		return p
+		return p, nil
 	}
 	p.Gone = !exists // nobody can confirm it any more
-	s, err := deploymentStatus(r.Spec.Reported)
-	if err != nil {
-		return p
-	}
 	p.Applied = r.Spec.Reason == "" && r.Spec.Observed && r.Spec.Generation == w.GetGeneration() && equal(r.Spec.Replicas, t.Replicas)
-	p.Available = s.AvailableReplicas
-	return p
+	var s struct {
+		AvailableReplicas int32 `json:"availableReplicas"`
+		ReadyReplicas     int32 `json:"readyReplicas"`
+	}
+	if r.Spec.Reported != nil && json.Unmarshal(r.Spec.Reported.Raw, &s) == nil {
+		if p.Available = s.AvailableReplicas; id.Group != profile.Deployments().Group {
+			p.Available = max(s.AvailableReplicas, s.ReadyReplicas) // custom resources
+		}
+	}
+	return p, nil
 }
 
 func equal(a, b *int32) bool {
 	return a == nil && b == nil || a != nil && b != nil && *a == *b
-}
-
-// replicasOf returns the replicas that a Deployment wants; the default is one.
-func replicasOf(w *unstructured.Unstructured) *int32 {
-	n, ok, err := unstructured.NestedInt64(w.Object, "spec", "replicas")
-	if err != nil || !ok {
-		n = 1
-	}
-	return new(int32(max(0, min(n, 1<<31-1))))
 }
 
 func policyOf(p *scheduling.Placement) place.Policy {
@@ -191,6 +306,16 @@ func explain(d place.Decision) string {
 	if d.Reason == "" {
 		return ""
 	}
+	switch d.Reason {
+	case place.Moving:
+		return "it leaves a target before it begins elsewhere"
+	case place.NotFenced:
+		return "its target does not answer, so nobody knows whether it runs there; it stays until the target answers or its owner removes it"
+	case place.TooMany:
+		return fmt.Sprintf("a workload uses %d targets at most", place.MaxTargets)
+	case place.Pinned:
+		return "it stays where its data are"
+	}
 	var why []string
 	for _, r := range slices.Sorted(maps.Keys(d.Refused)) {
 		why = append(why, fmt.Sprintf("%d %s", d.Refused[r], r))
@@ -202,19 +327,18 @@ func explain(d place.Decision) string {
 }
 
 // assign writes the decision.
-func (f *fleet) assign(ctx context.Context, w *unstructured.Unstructured, a *workload.Assignment, next workload.AssignmentSpec) error {
+func (f *fleet) assign(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, next workload.AssignmentSpec) error {
 	if a != nil && sameSpec(a.Spec, next) {
 		return nil
 	}
-	key := kcp.KeyOf(w)
-	if err := f.finalize(ctx, w, true); err != nil {
+	if err := f.finalize(ctx, id, w, true); err != nil {
 		return err
 	}
-	in, err := f.assignmentsIn.In(string(key.Cluster))
+	in, err := f.assignmentsIn.In(string(id.Key.Cluster))
 	if err != nil {
 		return err
 	}
-	all := in.Namespace(key.Namespace)
+	all := in.Namespace(id.Key.Namespace)
 	if a != nil {
 		made := a.DeepCopy() // of a revision that may be old: then the update conflicts, and the next decision sees the new one
 		made.Spec = next
@@ -222,7 +346,7 @@ func (f *fleet) assign(ctx context.Context, w *unstructured.Unstructured, a *wor
 		return err
 	}
 	made := &workload.Assignment{Spec: next}
-	made.Name, made.Namespace = engine.AssignmentName(engine.Deployments().GroupResource(), key.Name), key.Namespace
+	made.Name, made.Namespace = engine.AssignmentName(id.GroupResource, id.Key.Name), id.Key.Namespace
 	made.OwnerReferences = []metav1.OwnerReference{engine.Owner(w)}
 	_, err = all.Create(ctx, made, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -238,7 +362,7 @@ func sameSpec(a, b workload.AssignmentSpec) bool {
 }
 
 // finalize adds or removes the finalizer of a workload.
-func (f *fleet) finalize(ctx context.Context, w *unstructured.Unstructured, placed bool) error {
+func (f *fleet) finalize(ctx context.Context, id engine.ID, w *unstructured.Unstructured, placed bool) error {
 	has := slices.Contains(w.GetFinalizers(), workload.PlacedFinalizer)
 	if has == placed {
 		return nil
@@ -251,16 +375,26 @@ func (f *fleet) finalize(ctx context.Context, w *unstructured.Unstructured, plac
 	if err != nil {
 		return err
 	}
-	in, err := dynamic.NewForConfig(client.Cluster(f.view, string(kcp.KeyOf(w).Cluster)))
+	k, in, err := f.writer(id)
 	if err != nil {
 		return err
 	}
-	_, err = in.Resource(engine.Deployments()).Namespace(w.GetNamespace()).Patch(ctx, w.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = in.Resource(k.GroupVersionResource).Namespace(w.GetNamespace()).Patch(ctx, w.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 	return ignoreGone(err)
 }
 
+// writer returns a client for an object, and its kind.
+func (f *fleet) writer(id engine.ID) (*kind, dynamic.Interface, error) {
+	k := f.kinds.get(id.GroupResource)
+	if k == nil {
+		return nil, nil, fmt.Errorf("%s have no profile any more", id.GroupResource)
+	}
+	in, err := f.in(id.Key.Cluster)
+	return k, in, err
+}
+
 // bury removes a workload from all targets, and then lets the server delete it.
-func (f *fleet) bury(ctx context.Context, w *unstructured.Unstructured, a *workload.Assignment) error {
+func (f *fleet) bury(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
 	if !slices.Contains(w.GetFinalizers(), workload.PlacedFinalizer) {
 		return nil
 	}
@@ -270,27 +404,16 @@ func (f *fleet) bury(ctx context.Context, w *unstructured.Unstructured, a *workl
 	if a != nil {
 		next := *a.Spec.DeepCopy()
 		next.Targets, next.Reason, next.Message = nil, "", ""
-		key, targets := kcp.KeyOf(w), f.keys()
+		targets := f.orphaning()
 		for _, t := range a.Spec.Targets {
-			if t.Phase == workload.Removing && (f.reportOf(key, t.Key) == nil || !targets[t.Key]) {
+			if _, exists := targets[t.Key]; t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
 				continue
 			}
-			next.Targets = append(next.Targets, workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Removing, Reason: "Deleted"})
+			next.Targets = append(next.Targets, workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Removing, Reason: workload.DeletedReason})
 		}
 		if len(next.Targets) > 0 {
-			return f.assign(ctx, w, a, next)
+			return f.assign(ctx, id, w, a, next)
 		}
 	}
-	return f.finalize(ctx, w, false)
-}
-
-// keys returns the keys of all targets.
-func (f *fleet) keys() map[string]bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := map[string]bool{}
-	for _, w := range f.world {
-		all[w.Key] = true
-	}
-	return all
+	return f.finalize(ctx, id, w, false)
 }

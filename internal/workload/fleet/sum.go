@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -12,64 +13,110 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/aggregate"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// sumLoop writes the status of each workload from the reports of its targets.
+// sumLoop writes the status of each object from the reports of its targets.
 func (f *fleet) sumLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-status", Workers: 8, Do: f.sum, On: []kcp.Source{
-		f.workloads.Changed(),
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{workloadOf(a, a.Spec.Workload)} }),
-		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{workloadOf(s, s.Spec.Workload)} }),
+		{Ready: f.kinds.settled, Subscribe: func(wake func(kcp.Key)) func() {
+			f.mu.Lock()
+			f.summing = wake
+			f.mu.Unlock()
+			f.kinds.each("*", wake)
+			return nil
+		}},
+		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{engine.IDFor(a, a.Spec.Workload).Task()} }),
+		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{engine.IDFor(s, s.Spec.Workload).Task()} }),
 	}}
 }
 
-func (f *fleet) sum(ctx context.Context, key kcp.Key) error {
-	w, a := f.workloads.Get(key), f.assignmentOf(key)
-	if w == nil || a == nil || a.Spec.Workload.UID != string(w.GetUID()) {
+func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
+	id := engine.IDOf(task)
+	k, w := f.kinds.get(id.GroupResource), f.workload(id)
+	if k == nil || w == nil {
 		return nil
 	}
-	var o appsv1.Deployment
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(w.Object, &o); err != nil {
+	a := f.assignmentOf(id)
+	if k.Class != profile.Unplaced && (a == nil || a.Spec.Workload.UID != string(w.GetUID())) {
+		return nil
+	}
+	before, _, err := unstructured.NestedMap(w.Object, "status")
+	if err != nil {
 		return err
 	}
-	d := aggregate.Deployment{Generation: o.Generation, Replicas: *replicasOf(w), NotScheduled: a.Spec.Reason, Message: a.Spec.Message, Status: o.Status}
-	if u := o.Spec.Strategy.RollingUpdate; u != nil {
-		d.MaxUnavailable = u.MaxUnavailable
+	var parts []aggregate.Part
+	if a != nil {
+		parts = f.parts(k, id, w, a)
 	}
-	var reports []aggregate.Report
-	decided := equal(a.Spec.Replicas, &d.Replicas) // else the parts are those of another number
+	next, err := f.merged(k, w, a, parts, before)
+	if err != nil || equality.Semantic.DeepEqual(next, before) || len(next) == 0 && len(before) == 0 {
+		return err
+	}
+	if rest := f.pace.wait(task, time.Now()); rest > 0 {
+		return kcp.After(rest)
+	}
+	return f.writeStatus(ctx, id, w, before, next)
+}
+
+// parts returns what the targets report about an object.
+func (f *fleet) parts(k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (parts []aggregate.Part) {
+	decided := equal(a.Spec.Replicas, k.Wants(w)) // else the parts are those of another number
 	for _, t := range a.Spec.Targets {
 		if t.Phase == workload.Removing {
 			continue // its replacements are available
 		}
-		r := aggregate.Report{Location: t.Location, Leaving: t.Phase == workload.Evicting}
-		if s := f.reportOf(key, t.Key); s != nil && s.Spec.Workload.UID == string(w.GetUID()) {
-			status, err := deploymentStatus(s.Spec.Reported)
-			if err != nil {
-				return err
+		p := aggregate.Part{Location: t.Location, Leaving: t.Phase == workload.Evicting && k.Class != workload.Singleton}
+		if s := f.reportOf(id, t.Key); s != nil && s.Spec.Workload.UID == string(w.GetUID()) {
+			if s.Spec.Reported != nil {
+				_ = json.Unmarshal(s.Spec.Reported.Raw, &p.Status) // what a cluster reports wrongly is no status
 			}
-			r.Generation, r.Status, r.Reason, r.Message = s.Spec.Generation, status, s.Spec.Reason, s.Spec.Message
-			r.Current = decided && s.Spec.Reason == "" && s.Spec.Observed && equal(s.Spec.Replicas, t.Replicas)
+			p.Generation, p.Reason, p.Message, p.Missing = s.Spec.Generation, s.Spec.Reason, s.Spec.Message, s.Spec.Missing
+			p.Current = decided && s.Spec.Reason == "" && s.Spec.Observed && equal(s.Spec.Replicas, t.Replicas)
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// merged returns the status of an object.
+func (f *fleet) merged(k *kind, w *unstructured.Unstructured, a *workload.Assignment, parts []aggregate.Part, before map[string]any) (map[string]any, error) {
+	reason, message := "", ""
+	if a != nil {
+		reason, message = a.Spec.Reason, a.Spec.Message
+	}
+	now := time.Now().Truncate(time.Second)
+	if k.GroupVersionResource != profile.Deployments() {
+		return aggregate.Merge(aggregate.Object{Profile: &k.Profile, Generation: w.GetGeneration(), Status: before, NotScheduled: reason, Message: message}, parts, now), nil
+	}
+	var o appsv1.Deployment
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(w.Object, &o); err != nil {
+		return nil, err
+	}
+	d := aggregate.Deployment{Generation: o.Generation, Replicas: *k.Wants(w), NotScheduled: reason, Message: message, Status: o.Status}
+	if u := o.Spec.Strategy.RollingUpdate; u != nil {
+		d.MaxUnavailable = u.MaxUnavailable
+	}
+	var reports []aggregate.Report
+	for _, p := range parts {
+		r := aggregate.Report{Location: p.Location, Generation: p.Generation, Current: p.Current, Leaving: p.Leaving, Reason: p.Reason, Message: p.Message, Missing: p.Missing}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(p.Status, &r.Status); err != nil {
+			return nil, err
 		}
 		reports = append(reports, r)
 	}
-	next := aggregate.Status(d, reports, time.Now().Truncate(time.Second))
+	next := aggregate.Status(d, reports, now)
 	if equality.Semantic.DeepEqual(next, o.Status) {
-		return nil
+		return before, nil
 	}
-	if rest := f.pace.wait(key, time.Now()); rest > 0 {
-		return kcp.After(rest)
-	}
-	return f.writeStatus(ctx, w, next)
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(&next)
 }
 
 // A pace limits the writes of statuses to one per second and object.
@@ -102,24 +149,10 @@ func (p *pace) wait(key kcp.Key, now time.Time) time.Duration {
 	return 0
 }
 
-func deploymentStatus(reported *runtime.RawExtension) (s appsv1.DeploymentStatus, err error) {
-	if reported != nil && len(reported.Raw) > 0 {
-		err = json.Unmarshal(reported.Raw, &s)
-	}
-	return s, err
-}
-
-// writeStatus replaces the status of a workload.
-func (f *fleet) writeStatus(ctx context.Context, w *unstructured.Unstructured, next appsv1.DeploymentStatus) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&next)
-	if err != nil {
-		return err
-	}
-	old, _, err := unstructured.NestedMap(w.Object, "status")
-	if err != nil {
-		return err
-	}
-	for field := range old {
+// writeStatus replaces the status of an object.
+func (f *fleet) writeStatus(ctx context.Context, id engine.ID, w *unstructured.Unstructured, before, next map[string]any) error {
+	content := maps.Clone(next)
+	for field := range before {
 		if _, ok := content[field]; !ok {
 			content[field] = nil
 		}
@@ -128,11 +161,11 @@ func (f *fleet) writeStatus(ctx context.Context, w *unstructured.Unstructured, n
 	if err != nil {
 		return err
 	}
-	in, err := dynamic.NewForConfig(client.Cluster(f.view, string(kcp.KeyOf(w).Cluster)))
+	k, in, err := f.writer(id)
 	if err != nil {
 		return err
 	}
-	_, err = in.Resource(engine.Deployments()).Namespace(w.GetNamespace()).Patch(ctx, w.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = in.Resource(k.GroupVersionResource).Namespace(w.GetNamespace()).Patch(ctx, w.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	return ignoreGone(err)
 }
 

@@ -33,6 +33,8 @@ const (
 	Moved Refusal = "Moved"
 	// Deleted means that the target was deleted.
 	Deleted Refusal = "Deleted"
+	// Elsewhere means that another target has the data of the workload.
+	Elsewhere Refusal = "DataElsewhere"
 )
 
 // DefaultToleration is how long a workload stays at a target that does not answer.
@@ -66,6 +68,9 @@ func (d *decider) judgeAll() {
 
 // judge decides what a target may do. The cheapest questions come first.
 func (d *decider) judge(t Target) (verdict, Refusal) {
+	if d.Policy.Only != "" && t.Key != d.Policy.Only {
+		return gives, Elsewhere
+	}
 	if t.Location == "" {
 		return gives, NotSelected
 	}

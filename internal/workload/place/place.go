@@ -42,6 +42,16 @@ type Policy struct {
 	Min, Max    int32 // replicas of one target; zero means no bound
 	Targets     int   // the maximum of targets; zero means no bound
 	Tolerations []corev1.Toleration
+	// Exclusive means that one target at a time has the workload: it leaves one before another
+	// begins.
+	Exclusive bool
+	// Everywhere means that parts replace no others: each target has its own.
+	Everywhere bool
+	// Only is the key of the one target that has the data of the workload. Empty means that any
+	// may be used.
+	Only string
+	// Finished means that the workload has come to its end, and begins nowhere anew.
+	Finished bool
 }
 
 // A Target is a physical cluster.
@@ -54,6 +64,8 @@ type Target struct {
 	Unschedulable bool
 	// Unreachable is when the target stopped answering. Zero while it answers.
 	Unreachable time.Time
+	// Deleting is true if the target is being deleted: its owner says that it is no longer used.
+	Deleting bool
 	// EvictAfter is when all workloads leave the target. Zero means never.
 	EvictAfter time.Time
 	Taints     []corev1.Taint
@@ -68,6 +80,8 @@ type Part struct {
 	Available int32
 	// Gone is true if the agent reports nothing for the part.
 	Gone bool
+	// Orphaned is true if the target leaves the part in the physical cluster when it gives it away.
+	Orphaned bool
 }
 
 // A Decision says what each target runs.
@@ -92,6 +106,15 @@ const (
 	NoFit = "NoFit"
 	// Suspended means that the Placement keeps the workload where it is.
 	Suspended = "Suspended"
+	// Moving means that the workload leaves a target before it begins elsewhere.
+	Moving = "Moving"
+	// NotFenced means that the target of the workload does not answer, so that nobody knows
+	// whether the workload runs there.
+	NotFenced = "NotFenced"
+	// TooMany means that the Placement selects more targets than a workload may use.
+	TooMany = "TooManyTargets"
+	// Pinned means that the workload stays where its data are.
+	Pinned = "Pinned"
 )
 
 // Decide returns what each target runs. It never shrinks what is placed because nothing
@@ -102,9 +125,13 @@ func Decide(s Snapshot) Decision {
 		d.parts[p.Key] = p
 	}
 	d.judgeAll()
-	d.choose()
-	d.divide()
-	d.leave()
+	if d.Policy.Exclusive {
+		d.one()
+	} else {
+		d.choose()
+		d.divide()
+		d.leave()
+	}
 	slices.SortFunc(d.out.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
 	return d.out
 }
@@ -147,6 +174,9 @@ func (d *decider) choose() {
 		)
 	})
 	d.chosen = usable[:min(len(usable), d.count())]
+	if d.Policy.Everywhere && len(usable) > MaxTargets {
+		d.out.Reason = TooMany
+	}
 }
 
 // count returns how many targets the workload uses at most.
@@ -158,7 +188,7 @@ func (d *decider) count() int {
 	switch {
 	case d.Policy.Strategy == scheduling.Single:
 		return 1
-	case d.Policy.Strategy == scheduling.Duplicated:
+	case d.Policy.Strategy == scheduling.Duplicated || d.Policy.Everywhere:
 		return n
 	case d.Replicas == nil: // Auto
 		return 1
@@ -175,7 +205,7 @@ func (d *decider) divide() {
 	var parts []int32
 	switch {
 	case d.Replicas == nil:
-	case d.Policy.Strategy == scheduling.Duplicated:
+	case d.Policy.Strategy == scheduling.Duplicated || d.Policy.Everywhere:
 		parts = slices.Repeat([]int32{*d.Replicas}, len(d.chosen))
 	default:
 		parts = d.divided()
@@ -235,10 +265,15 @@ func (d *decider) leave() {
 		case p.Phase == workload.Removing:
 		case d.replaced():
 			next.Phase, next.Replicas = workload.Removing, nil
+			if p.Orphaned {
+				next.Reason = workload.Orphaned
+			}
 		default:
 			next.Phase = workload.Evicting
 		}
-		next.Reason = cmp.Or(string(d.why(p.Key)), next.Reason)
+		if next.Phase != workload.Removing || next.Reason != workload.Orphaned {
+			next.Reason = cmp.Or(string(d.why(p.Key)), next.Reason)
+		}
 		d.out.Targets = append(d.out.Targets, next)
 	}
 }
@@ -246,6 +281,9 @@ func (d *decider) leave() {
 // replaced reports whether everything that the workload wants runs at the targets that were
 // chosen. An empty set replaces nothing.
 func (d *decider) replaced() bool {
+	if d.Policy.Everywhere {
+		return len(d.chosen) > 0
+	}
 	active := 0
 	for _, t := range d.out.Targets {
 		if t.Phase != workload.Active {

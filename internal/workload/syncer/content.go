@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 const (
@@ -33,9 +34,19 @@ const (
 // content plans a request for the objects of a target.
 func (c *call) content(req *http.Request) (http.Handler, error) {
 	of := schema.GroupResource{Group: c.info.APIGroup, Resource: c.info.Resource}
-	known := of == workloads() || of == assignments() || of == reports()
+	known := of == workloads() || of == assignments() || of == reports() || of == profiles()
+	if c.info.IsResourceRequest && c.info.Verb == "get" && c.at != "*" && c.info.Subresource != "" && of.Group == workload.GroupVersion.Group {
+		switch of.Resource {
+		case Workloads:
+			return c.page(c.get), nil
+		case Dependencies:
+			return c.page(c.dependency), nil
+		case Unused:
+			return c.page(c.unused), nil
+		}
+	}
 	if !c.info.IsResourceRequest || !known || c.info.Subresource != "" {
-		return nil, c.refuse("the view has the workloads of the target, its Assignments and its reports")
+		return nil, c.refuse("the view has the workloads of the target, what they refer to, its Assignments and its reports")
 	}
 	all := c.at == "*"
 	switch {
@@ -46,8 +57,6 @@ func (c *call) content(req *http.Request) (http.Handler, error) {
 			return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", nil)
 		}
 		return c.page(func(w http.ResponseWriter, req *http.Request) error { return c.watch(w, req, of) }), nil
-	case c.info.Verb == "get" && !all && of == workloads():
-		return c.page(func(w http.ResponseWriter, req *http.Request) error { return c.get(w, req, of) }), nil
 	case of == reports() && !all && (c.info.Verb == "update" || c.info.Verb == "delete"):
 		return c.page(c.report), nil
 	}
@@ -229,30 +238,76 @@ func frame(w io.Writer, event watch.EventType, o *unstructured.Unstructured) boo
 	return json.NewEncoder(w).Encode(map[string]any{"type": event, "object": o.Object}) == nil
 }
 
+// named returns the object that the request names.
+func (c *call) named() engine.ID {
+	return engine.ID{GroupResource: schema.ParseGroupResource(c.info.Subresource), Key: kcp.Key{Cluster: c.at, Namespace: c.info.Namespace, Name: c.info.Name}}
+}
+
 // get reads an object from the server, not from a cache. An agent deletes what is not found.
-func (c *call) get(w http.ResponseWriter, req *http.Request, of schema.GroupResource) error {
+func (c *call) get(w http.ResponseWriter, req *http.Request) error {
 	h, release, err := c.hub(req.Context())
 	if err != nil {
 		return err
 	}
 	defer release()
-	key := kcp.Key{Cluster: c.at, Namespace: c.info.Namespace, Name: c.info.Name}
-	o, a, err := h.source.Read(req.Context(), key)
+	of, side := c.named(), h.source.Of(c.key)
+	p := side.Profile(of.GroupResource)
+	if p == nil {
+		return apierrors.NewServiceUnavailable("the kind has no profile at this server")
+	}
+	o, a, err := side.Read(req.Context(), of)
 	switch {
 	case err != nil:
 		return err
-	case o == nil || !concerns(a, c.key):
-		return apierrors.NewNotFound(of, c.info.Name)
+	case o == nil || !concerns(a, c.key) || a.Spec.Workload.UID != string(o.GetUID()):
+		return apierrors.NewNotFound(workloads(), c.info.Name)
 	}
 	// Its Assignment comes along: both were read from the server.
-	answer(w, http.StatusOK, Read{Workload: workloadFor(o), Assignment: assignmentFor(a, c.key)})
+	answer(w, http.StatusOK, Read{Workload: workloadFor(o, p), Assignment: assignmentFor(a, c.key)})
 	return nil
 }
 
-// A Read is the answer to a request for one workload.
-type Read struct {
-	Workload   *unstructured.Unstructured `json:"workload"`
-	Assignment *unstructured.Unstructured `json:"assignment"`
+// dependency reads an object from the server that objects with a part at the target refer to. The
+// server decides whether one does.
+func (c *call) dependency(w http.ResponseWriter, req *http.Request) error {
+	h, release, err := c.hub(req.Context())
+	if err != nil {
+		return err
+	}
+	defer release()
+	of, side := c.named(), h.source.Of(c.key)
+	if p := side.Profile(of.GroupResource); p == nil || p.Class != profile.Dependency || len(side.Users(of)) == 0 {
+		return c.refuse("no workload of the target refers to the object")
+	}
+	o, why, withdrawn, err := side.Dependency(req.Context(), of)
+	if err != nil {
+		return err
+	}
+	if o != nil {
+		o = o.DeepCopy()
+		o.SetManagedFields(nil)
+	}
+	answer(w, http.StatusOK, DependencyRead{Object: o, Why: why, Withdrawn: withdrawn})
+	return nil
+}
+
+// unused answers whether the agent may delete its copy of a dependency.
+func (c *call) unused(w http.ResponseWriter, req *http.Request) error {
+	h, release, err := c.hub(req.Context())
+	if err != nil {
+		return err
+	}
+	defer release()
+	of, side := c.named(), h.source.Of(c.key)
+	if p := side.Profile(of.GroupResource); p == nil || p.Class != profile.Dependency {
+		return apierrors.NewNotFound(schema.GroupResource{Group: workload.GroupVersion.Group, Resource: Unused}, c.info.Name)
+	}
+	unused, err := side.Unused(req.Context(), of)
+	if err != nil {
+		return err
+	}
+	answer(w, http.StatusOK, UnusedRead{unused})
+	return nil
 }
 
 // report writes or deletes a report of the target.
@@ -265,7 +320,7 @@ func (c *call) report(w http.ResponseWriter, req *http.Request) error {
 	key := kcp.Key{Cluster: c.at, Namespace: c.info.Namespace, Name: c.info.Name}
 	if c.info.Verb == "delete" {
 		if have := h.source.Reports.Get(key); have != nil && have.Spec.Key == c.key {
-			err = h.source.Report(req.Context(), key, key.Name, nil)
+			err = h.source.Of(c.key).Report(req.Context(), engine.IDFor(have, have.Spec.Workload), nil)
 		}
 	} else {
 		err = c.write(req, h, key)
@@ -282,12 +337,12 @@ func (c *call) write(req *http.Request, h *hub, key kcp.Key) error {
 	if err := json.NewDecoder(io.LimitReader(req.Body, mostReport)).Decode(given); err != nil {
 		return apierrors.NewBadRequest("the report cannot be decoded: " + err.Error())
 	}
-	of := key
-	of.Name = given.Spec.Workload.Name
-	a := h.source.AssignmentOf(of)
-	gr := schema.GroupResource{Group: given.Spec.Workload.Group, Resource: given.Spec.Workload.Resource}
+	of := engine.IDFor(given, given.Spec.Workload)
+	of.Key.Cluster, of.Key.Namespace = key.Cluster, key.Namespace
+	side := h.source.Of(c.key)
+	a := side.Assignment(of)
 	switch {
-	case given.Spec.Key != c.key || key.Name != engine.StatusName(gr, of.Name, c.key):
+	case given.Spec.Key != c.key || key.Name != engine.StatusName(of.GroupResource, of.Key.Name, c.key):
 		return apierrors.NewBadRequest("the report is not one of this target")
 	case !concerns(a, c.key) || a.Spec.Workload.UID != given.Spec.Workload.UID:
 		return apierrors.NewConflict(reports(), key.Name, fmt.Errorf("the workload is not assigned to the target"))
@@ -295,5 +350,5 @@ func (c *call) write(req *http.Request, h *hub, key kcp.Key) error {
 	made := &workload.TargetStatus{Spec: given.Spec}
 	made.Name, made.Namespace, made.OwnerReferences = key.Name, key.Namespace, a.OwnerReferences
 	made.Spec.Workload = a.Spec.Workload
-	return h.source.Report(req.Context(), of, key.Name, made)
+	return side.Report(req.Context(), of, made)
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,18 +20,33 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 // A Source has what all targets of a compute workspace work from.
 type Source struct {
-	engine.Desired
-	// AssignmentsOf returns the keys of the Assignments that name a target.
-	AssignmentsOf func(target string) []kcp.Key
-	// AssignmentOf returns the Assignment of a workload, or nil.
-	AssignmentOf func(of kcp.Key) *workload.Assignment
+	// Of returns what one target works from.
+	Of func(target string) engine.Desired
+	// Assigned returns the objects that have an Assignment with the target.
+	Assigned func(target string) []engine.ID
+	// Needs returns what an object refers to, also by its service account. Its state changes with
+	// the object that is referred to.
+	Needs       func(engine.ID) []Need
+	Assignments *kcp.Kind[*workload.Assignment]
+	Reports     *kcp.Kind[*workload.TargetStatus]
+	// Profiles returns the ResourceProfiles that are in effect.
+	Profiles func() []*workload.ResourceProfile
+	// Follow calls hear when something about an object changes that concerns a target, or all of
+	// them, until leave is called.
+	Follow func(hear func(target string, of engine.ID)) (leave func())
+	// Ready waits until the caches are complete.
+	Ready func(context.Context) error
 	// Ended is closed when the caches do not follow the server any more.
 	Ended <-chan struct{}
 }
+
+// everyone stands for all targets.
+const everyone = ""
 
 func assignments() schema.GroupResource {
 	return workload.GroupVersion.WithResource("assignments").GroupResource()
@@ -39,7 +56,14 @@ func reports() schema.GroupResource {
 	return workload.GroupVersion.WithResource("targetstatuses").GroupResource()
 }
 
-func workloads() schema.GroupResource { return engine.Deployments().GroupResource() }
+// workloads are the objects of all kinds that have an Assignment, in the form of an [Item].
+func workloads() schema.GroupResource {
+	return workload.GroupVersion.WithResource(Workloads).GroupResource()
+}
+
+func profiles() schema.GroupResource {
+	return workload.GroupVersion.WithResource("resourceprofiles").GroupResource()
+}
 
 // A hub passes changes on to the streams of the targets that they concern, and to no others. It
 // exists while agents of the compute workspace are connected to this server.
@@ -48,85 +72,63 @@ type hub struct {
 	end    func()
 	begun  int64 // the version of new streams
 
+	leave func()
+
 	mu      sync.Mutex
 	streams map[string]*stream // by the keys of targets; guarded by mu
-	leave   []func()
 }
 
 // newHub waits until the caches of a source are complete.
 func newHub(ctx context.Context, source *Source, end func()) (*hub, error) {
-	for _, ready := range []<-chan struct{}{source.Workloads.Ready(), source.Assignments.Ready(), source.Reports.Ready()} {
-		select {
-		case <-ready:
-		case <-source.Ended:
-			return nil, errEnded()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	if err := source.Ready(ctx); err != nil {
+		return nil, err
 	}
 	// Versions of a later hub, of this server or of another, are greater.
 	h := &hub{source: source, end: end, begun: time.Now().UnixMicro() << 12, streams: map[string]*stream{}}
-	for _, s := range []kcp.Source{
-		source.Workloads.Wakes(func(w *unstructured.Unstructured) []kcp.Key { h.workload(kcp.KeyOf(w)); return nil }),
-		source.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key { h.assignment(a); return nil }),
-		source.Reports.Wakes(func(r *workload.TargetStatus) []kcp.Key {
-			h.touch(r.Spec.Key, id{reports(), kcp.KeyOf(r)})
-			return nil
-		}),
-	} {
-		if leave := s.Subscribe(func(kcp.Key) {}); leave != nil {
-			h.leave = append(h.leave, leave)
-		}
-	}
+	h.leave = source.Follow(h.hear)
 	return h, nil
 }
 
 func (h *hub) close() {
-	for _, leave := range h.leave {
-		leave()
-	}
+	h.leave()
 	h.end()
 }
 
-// workload passes on a change of a workload.
-func (h *hub) workload(key kcp.Key) {
-	a := h.source.AssignmentOf(key)
-	if a == nil {
+// hear passes on a change.
+func (h *hub) hear(target string, of engine.ID) {
+	if target != everyone {
+		h.touch(target, of)
 		return
 	}
-	// Those that the change does not concern any more learn it from the Assignment.
-	h.each(a, func(target string) { h.touch(target, id{workloads(), key}) })
-}
-
-func (h *hub) assignment(a *workload.Assignment) {
-	key := kcp.KeyOf(a)
-	of := key
-	of.Name = a.Spec.Workload.Name
-	h.each(a, func(target string) {
-		h.touch(target, id{workloads(), of})
-		h.touch(target, id{assignments(), key})
-	})
-}
-
-// each calls f for the targets of an Assignment that have a stream.
-func (h *hub) each(a *workload.Assignment, f func(target string)) {
-	for _, t := range a.Spec.Targets {
-		h.mu.Lock()
-		_, ok := h.streams[t.Key]
-		h.mu.Unlock()
-		if ok {
-			f(t.Key)
-		}
+	h.mu.Lock()
+	all := slices.Collect(maps.Keys(h.streams))
+	h.mu.Unlock()
+	for _, target := range all {
+		h.touch(target, of)
 	}
 }
 
-func (h *hub) touch(target string, of id) {
+// touch brings a stream up to date with what it has about an object.
+func (h *hub) touch(target string, of engine.ID) {
 	h.mu.Lock()
 	s := h.streams[target]
 	h.mu.Unlock()
-	if s != nil {
+	if s == nil {
+		return
+	}
+	set := func(of id) {
 		s.set(of, func() *unstructured.Unstructured { return h.get(target, of) })
 	}
+	if of.GroupResource == profiles() {
+		set(id{profiles(), of.Key})
+		return
+	}
+	key := of.Key
+	key.Name = engine.AssignmentName(of.GroupResource, of.Key.Name)
+	set(id{workloads(), key}) // first: who sees the Assignment finds the object
+	set(id{assignments(), key})
+	key.Name = engine.StatusName(of.GroupResource, of.Key.Name, target)
+	set(id{reports(), key})
 }
 
 // tombstone returns what a deletion shows: where the object was.
@@ -149,15 +151,16 @@ func (h *hub) stream(target string) *stream {
 	s := newStream(h.begun)
 	h.streams[target] = s // before it is filled: it misses no change
 	h.mu.Unlock()
-	for _, key := range h.source.AssignmentsOf(target) {
-		if a := h.source.Assignments.Get(key); a != nil {
-			h.assignment(a)
-		}
+	for _, of := range h.source.Assigned(target) {
+		h.touch(target, of)
 	}
 	for _, r := range h.source.Reports.List("*") {
 		if r.Spec.Key == target {
-			h.touch(target, id{reports(), kcp.KeyOf(r)})
+			h.touch(target, engine.IDFor(r, r.Spec.Workload))
 		}
+	}
+	for _, p := range h.source.Profiles() {
+		h.touch(target, engine.ID{GroupResource: profiles(), Key: kcp.KeyOf(p)})
 	}
 	return s
 }
@@ -171,17 +174,29 @@ func (h *hub) get(target string, of id) *unstructured.Unstructured {
 		return h.part(target, of.key)
 	case reports():
 		return h.report(target, of.key)
+	case profiles():
+		for _, p := range h.source.Profiles() {
+			if kcp.KeyOf(p) == of.key {
+				return content(&workload.ResourceProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: p.UID,
+					Annotations: map[string]string{core.ClusterAnnotation: string(of.key.Cluster)}}, Spec: p.Spec}, "ResourceProfile")
+			}
+		}
 	}
 	return nil
 }
 
-// object returns a workload of which the target has a part.
+// object returns an object of which the target has a part. Key is that of the Assignment.
 func (h *hub) object(target string, key kcp.Key) *unstructured.Unstructured {
-	w, a := h.source.Workloads.Get(key), h.source.AssignmentOf(key)
-	if w == nil || !concerns(a, target) {
+	a := h.source.Assignments.Get(key)
+	if !concerns(a, target) {
 		return nil
 	}
-	return workloadFor(w)
+	of, side := engine.IDFor(a, a.Spec.Workload), h.source.Of(target)
+	w, p := side.Workload(of), side.Profile(of.GroupResource)
+	if w == nil || p == nil || string(w.GetUID()) != a.Spec.Workload.UID {
+		return nil
+	}
+	return itemOf(of, key.Name, workloadFor(w, p), h.source.Needs(of))
 }
 
 func (h *hub) part(target string, key kcp.Key) *unstructured.Unstructured {
@@ -212,12 +227,17 @@ func concerns(a *workload.Assignment, target string) bool {
 	return false
 }
 
-// workloadFor returns a workload without what it has from other targets: its status is the sum of
-// all, and fields of others do not travel.
-func workloadFor(w *unstructured.Unstructured) *unstructured.Unstructured {
+// workloadFor returns a workload without what it has from other targets: its status is that of
+// all, and fields of others do not travel. Whether it came to its end is said.
+func workloadFor(w *unstructured.Unstructured, p *profile.Profile) *unstructured.Unstructured {
+	ended := p.Finished(w)
 	w = w.DeepCopy()
 	delete(w.Object, "status")
 	w.SetManagedFields(nil)
+	w.SetResourceVersion("") // it changes with the status
+	if ended {
+		w.Object["status"] = profile.Ended()
+	}
 	return w
 }
 
@@ -225,7 +245,7 @@ func workloadFor(w *unstructured.Unstructured) *unstructured.Unstructured {
 func assignmentFor(a *workload.Assignment, target string) *unstructured.Unstructured {
 	own := &workload.Assignment{ObjectMeta: metav1.ObjectMeta{Name: a.Name, Namespace: a.Namespace, UID: a.UID,
 		Annotations: map[string]string{core.ClusterAnnotation: a.Annotations[core.ClusterAnnotation]}, OwnerReferences: a.OwnerReferences}}
-	own.Spec.Workload = a.Spec.Workload
+	own.Spec.Workload, own.Spec.Conflict, own.Spec.Deletion = a.Spec.Workload, a.Spec.Conflict, a.Spec.Deletion
 	for _, t := range a.Spec.Targets {
 		if t.Key == target {
 			own.Spec.Targets = append(own.Spec.Targets, t)
@@ -252,8 +272,10 @@ func kindOf(of schema.GroupResource) schema.GroupVersionKind {
 		return workload.GroupVersion.WithKind("Assignment")
 	case reports():
 		return workload.GroupVersion.WithKind("TargetStatus")
+	case profiles():
+		return workload.GroupVersion.WithKind("ResourceProfile")
 	}
-	return engine.Deployments().GroupVersion().WithKind("Deployment")
+	return workload.GroupVersion.WithKind("Workload")
 }
 
 // hashOf returns a hash of what a target sees of an object. The version of the object is no part of

@@ -1,0 +1,313 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/profile"
+)
+
+// object is any API object.
+type object = unstructured.Unstructured
+
+// A holding is what a physical cluster has of one kind. It exists while the target has a part of an
+// object of the kind, or a job works on one.
+type holding struct {
+	profile *profile.Profile
+	kind    *kcp.Kind[*object]
+	end     context.CancelFunc
+	counts  *tally
+	objects atomic.Int64          // in the cache, about
+	trouble atomic.Pointer[error] // of the last list; nil if it succeeded
+	written sync.Map              // objects that were written, and that the cache may not have yet
+	users   int                   // jobs; guarded by Engine.mu
+}
+
+// A tally counts the objects of all kinds of a target.
+type tally struct{ atomic.Int64 }
+
+const (
+	pageSize = 500
+	// mostObjects is the maximum of objects of one target, and mostStatus that of the bytes of a
+	// status. Whoever runs the physical cluster decides what it says, and the server keeps that.
+	mostObjects = 20_000
+	mostStatus  = 16 << 10
+)
+
+var errTooMany = fmt.Errorf("the physical cluster lists more than %d objects", mostObjects)
+
+// byNamespace is the index of objects by the namespace of the physical cluster.
+const byNamespace = "namespace"
+
+// physical stands for the logical cluster of objects in the physical cluster.
+const physical = "physical"
+
+// stamp gives an object of the physical cluster the annotation by which a Kind keeps it.
+func stamp(o *object) {
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[core.ClusterAnnotation] = physical
+	o.SetAnnotations(annotations)
+}
+
+// hold returns the holding of a kind, and begins to watch the kind if there is none. Callers release
+// it. It returns nil when the engine ends.
+func (e *Engine) hold(p *profile.Profile) *holding {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx.Err() != nil {
+		return nil
+	}
+	h := e.shelf[p.GroupResource()]
+	if h == nil || h.profile.GroupVersionResource != p.GroupVersionResource {
+		if h != nil {
+			h.end() // its profile names another version now
+		}
+		ctx, end := context.WithCancel(e.ctx)
+		h = &holding{profile: p, end: end, counts: e.counts}
+		h.kind = kcp.NewKind(p.Resource+" of a target", e.lister(h), slim)
+		if err := h.kind.Index(byNamespace, func(o *object) []string { return []string{o.GetNamespace()} }); err != nil {
+			end() // a bug: the index is new
+			return nil
+		}
+		h.kind.Wakes(func(o *object) []kcp.Key { return e.tasksOf(h, o) }).Subscribe(e.wakeLoop)
+		e.shelf[p.GroupResource()] = h
+		e.work.Go(func() { h.kind.Run(ctx) })
+	}
+	h.users++
+	return h
+}
+
+// tasksOf returns the task of an object of the physical cluster, by its marks.
+func (e *Engine) tasksOf(h *holding, o *object) []kcp.Key {
+	l, ok := locatorOf(o)
+	if !ok || l.Target != e.key {
+		return nil
+	}
+	key := kcp.Key{Cluster: kcp.ClusterName(l.Cluster), Namespace: l.Namespace, Name: o.GetName()}
+	return []kcp.Key{ID{h.profile.GroupResource(), key}.Task()}
+}
+
+// source wakes the loop for what the physical cluster has.
+func (e *Engine) source() kcp.Source {
+	return kcp.Source{Ready: e.swept, Subscribe: func(wake func(kcp.Key)) func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.wake = wake
+		for _, h := range e.shelf { // what was found before there was a loop
+			for _, o := range h.kind.List("*") {
+				for _, task := range e.tasksOf(h, o) {
+					wake(task)
+				}
+			}
+		}
+		return nil
+	}}
+}
+
+// wakeLoop wakes the loop of the engine.
+func (e *Engine) wakeLoop(task kcp.Key) {
+	e.mu.Lock()
+	wake := e.wake
+	e.mu.Unlock()
+	if wake != nil {
+		wake(task)
+	}
+}
+
+// release ends the watch of a kind of which the target has nothing.
+func (e *Engine) release(h *holding) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h.users--
+	if h.users > 0 || h.inUse() || e.desired.Has(h.profile.GroupResource()) {
+		return
+	}
+	h.end()
+	if e.shelf[h.profile.GroupResource()] == h {
+		delete(e.shelf, h.profile.GroupResource())
+	}
+	h.counts.Add(-h.objects.Swap(0))
+}
+
+// inUse reports whether the physical cluster has an object of the kind.
+func (h *holding) inUse() bool {
+	used := len(h.kind.List("*")) > 0
+	h.written.Range(func(any, any) bool { used = true; return false })
+	return used
+}
+
+// get returns an object of the cache, nil if it has none.
+func (h *holding) get(from Locator, name string) *object {
+	return h.kind.Get(kcp.Key{Cluster: physical, Namespace: from.namespace(), Name: name})
+}
+
+// await waits a little until it is known what the physical cluster has of the kind. If that is not
+// known, it says why.
+func (j *job) await(ctx context.Context) *reason {
+	t := time.NewTimer(soon)
+	defer t.Stop()
+	select {
+	case <-j.kind.Ready():
+		return nil
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	err := j.trouble.Load()
+	switch {
+	case err == nil:
+		return &reason{"", ""}
+	case apierrors.IsForbidden(*err):
+		return &reason{"Forbidden", fmt.Sprintf("the physical cluster does not allow the agent to list %s", j.profile.GroupResource())}
+	case apierrors.IsNotFound(*err), apierrors.IsMethodNotSupported(*err):
+		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
+	case errors.Is(*err, errTooMany):
+		return &reason{"TooMany", errTooMany.Error()}
+	}
+	return &reason{"", ""}
+}
+
+// lister lists and watches the objects of a kind that are the engine's.
+func (e *Engine) lister(h *holding) cache.ListerWatcher {
+	selector, all := workload.OwnerLabel+"="+e.key, e.client.Resource(h.profile.GroupVersionResource)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion, o.Limit = "", pageSize // a list from the cache has no pages
+			}
+			list, err := all.List(ctx, o)
+			if err == nil {
+				err = h.count(list, o.Continue == "")
+			}
+			if err != nil {
+				h.trouble.Store(&err)
+				return nil, err
+			}
+			h.trouble.Store(nil)
+			return list, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			changes, err := all.Watch(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return watch.Filter(changes, h.admit), nil
+		},
+	}
+}
+
+// count counts the objects of a page of a list, and stamps them.
+func (h *holding) count(page *unstructured.UnstructuredList, first bool) error {
+	if first {
+		h.counts.Add(-h.objects.Swap(0))
+		h.written.Clear()
+	}
+	h.objects.Add(int64(len(page.Items)))
+	if h.counts.Add(int64(len(page.Items))) > mostObjects {
+		return errTooMany
+	}
+	for i := range page.Items {
+		stamp(&page.Items[i])
+	}
+	return nil
+}
+
+// admit stamps the object of an event, and drops events of too many objects.
+func (h *holding) admit(change watch.Event) (watch.Event, bool) {
+	o, ok := change.Object.(*object)
+	if !ok || change.Type == watch.Error {
+		return change, true
+	}
+	stamp(o)
+	h.written.Delete(o.GetUID())
+	switch change.Type {
+	case watch.Deleted:
+		h.objects.Add(-1)
+		h.counts.Add(-1)
+	case watch.Added:
+		h.objects.Add(1)
+		return change, h.counts.Add(1) <= mostObjects
+	}
+	return change, true
+}
+
+// sweep finds out of which kinds the physical cluster has objects of the target, and begins to
+// watch those. Others may have been left while the server was away.
+func (e *Engine) sweep(ctx context.Context) {
+	var found sync.WaitGroup
+	all := e.desired.Profiles()
+	for i := range all {
+		p := &all[i]
+		if !p.Placed() {
+			continue
+		}
+		found.Go(func() {
+			for ctx.Err() == nil {
+				has, err := e.has(ctx, p)
+				if err == nil && has {
+					e.desired.Found()
+					e.adopt(p)
+				}
+				if err == nil {
+					return
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(soon):
+				}
+			}
+		})
+	}
+	found.Wait()
+	if ctx.Err() == nil {
+		close(e.swept)
+	}
+}
+
+// adopt begins to watch a kind of which the physical cluster has objects.
+func (e *Engine) adopt(p *profile.Profile) {
+	h := e.hold(p)
+	if h == nil {
+		return
+	}
+	select {
+	case <-h.kind.Ready():
+	case <-e.ctx.Done():
+	}
+	e.release(h)
+}
+
+// has reports whether the physical cluster has an object of a kind. Kinds that it does not serve or
+// allow have none.
+func (e *Engine) has(ctx context.Context, p *profile.Profile) (bool, error) {
+	list, err := e.client.Resource(p.GroupVersionResource).List(ctx, metav1.ListOptions{
+		LabelSelector: workload.OwnerLabel + "=" + e.key, Limit: 1, ResourceVersion: "0", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return len(list.Items) > 0, nil
+}
+
+// gone reports whether an error says that an object does not exist.
+func gone(err error) bool { return apierrors.IsNotFound(err) }

@@ -1,0 +1,194 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/profile"
+)
+
+// A span is a target that has a workload of a namespace.
+type span struct{ key, location string }
+
+// spanLoop keeps the targets of namespaces, and makes the scheduler look at the Services and others
+// that follow if they change. Without it, each change of a workload would concern all of them.
+func (f *fleet) spanLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-spans", Do: f.respan, On: []kcp.Source{
+		{Ready: f.kinds.settled},
+		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
+			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Namespace: a.Namespace}}
+		}),
+	}}
+}
+
+func (f *fleet) respan(_ context.Context, at kcp.Key) error {
+	now := f.spansOf(at)
+	f.mu.Lock()
+	before, schedule := f.spans[namespaceKey(at)], f.schedule
+	if f.spans[namespaceKey(at)] = now; len(now) == 0 {
+		delete(f.spans, namespaceKey(at))
+	}
+	f.mu.Unlock()
+	if slices.Equal(before, now) || schedule == nil {
+		return nil
+	}
+	for _, k := range f.kinds.list() {
+		if k.Class != workload.Follows {
+			continue
+		}
+		for _, key := range k.objects.By(byNamespace, namespaceKey(at)) {
+			schedule(engine.ID{GroupResource: k.GroupResource(), Key: key}.Task())
+		}
+	}
+	return nil
+}
+
+// spansOf returns the targets that have a workload of a namespace, or are about to remove one: what
+// follows leaves last.
+func (f *fleet) spansOf(at kcp.Key) (all []span) {
+	for _, a := range f.assignedIn(at) {
+		k := f.kinds.get(engine.IDFor(a, a.Spec.Workload).GroupResource)
+		if k == nil || k.Class == workload.Follows || k.Class == profile.Volume {
+			continue
+		}
+		for _, t := range a.Spec.Targets {
+			all = append(all, span{t.Key, t.Location})
+		}
+	}
+	slices.SortFunc(all, func(a, b span) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.location, b.location)) })
+	return slices.CompactFunc(all, func(a, b span) bool { return a.key == b.key })
+}
+
+// spanned returns the targets of a namespace as they were computed last. What is not known yet, as after
+// a start, is computed: a guess would remove what runs.
+func (f *fleet) spanned(at kcp.Key) []span {
+	f.mu.Lock()
+	known, ok := f.spans[namespaceKey(at)]
+	f.mu.Unlock()
+	if ok {
+		return known
+	}
+	return f.spansOf(at)
+}
+
+// noWorkload is the reason of an object that follows, in a namespace without workloads.
+const noWorkload = "NoWorkload"
+
+// decideFollower places an object at all targets that have a workload of its namespace.
+func (f *fleet) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	spans := f.spanned(id.Key)
+	if a == nil && len(spans) == 0 {
+		return nil
+	}
+	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w)}
+	if len(spans) == 0 {
+		next.Reason, next.Message = noWorkload, "no workload of the namespace is placed"
+	}
+	f.policies(id, &next)
+	for _, s := range spans {
+		next.Targets = append(next.Targets, workload.AssignedTarget{Key: s.key, Location: s.location, Phase: workload.Active})
+	}
+	f.retire(id, a, &next)
+	return f.settle(ctx, id, w, a, next)
+}
+
+// retire adds the parts of targets that a decision has no part for: they are removed.
+func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.AssignmentSpec) {
+	if a == nil {
+		return
+	}
+	orphans := f.orphaning()
+	for _, t := range a.Spec.Targets {
+		release, exists := orphans[t.Key]
+		// What was left of the workloads of the namespace needs what followed them.
+		release = release || next.Reason == noWorkload && next.Deletion == string(scheduling.Orphan)
+		if partAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
+			continue
+		}
+		part := workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Removing, Reason: "Moved"}
+		if release {
+			part.Reason = workload.Orphaned
+		}
+		next.Targets = append(next.Targets, part)
+	}
+	slices.SortFunc(next.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
+}
+
+// orphaning returns the keys of all targets, and whether what they have stays in the physical cluster.
+func (f *fleet) orphaning() map[string]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]bool{}
+	for _, w := range f.world {
+		all[w.Key] = w.orphans
+	}
+	return all
+}
+
+// decideVolume places a volume claim at the target of the first workload that uses it. It stays there.
+func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	targets := f.orphaning()
+	if a != nil {
+		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool { _, exists := targets[t.Key]; return exists && !targets[t.Key] })
+		if i >= 0 {
+			return nil
+		}
+	}
+	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
+	f.policies(id, &next)
+	users := f.usersOf(id)
+	slices.SortFunc(users, func(a, b engine.ID) int { return cmp.Compare(a.Task().Name, b.Task().Name) })
+	for _, user := range users {
+		of := f.assignmentOf(user)
+		if of == nil {
+			continue
+		}
+		if i := slices.IndexFunc(of.Spec.Targets, func(t workload.AssignedTarget) bool { return t.Phase == workload.Active }); i >= 0 {
+			t := of.Spec.Targets[i]
+			next.Reason, next.Message = "", ""
+			next.Targets = []workload.AssignedTarget{{Key: t.Key, Location: t.Location, Phase: workload.Active}}
+			break
+		}
+	}
+	if a == nil && len(next.Targets) == 0 {
+		return nil
+	}
+	f.retire(id, a, &next)
+	return f.settle(ctx, id, w, a, next)
+}
+
+// volumeAt returns the target that has the data of a workload, and whether it has any.
+func (f *fleet) volumeAt(id engine.ID, k *kind, w *unstructured.Unstructured, a *workload.Assignment) (target string, has bool) {
+	targets := f.orphaning()
+	if k.HasClaims(w) {
+		has = true
+		if a != nil {
+			for _, t := range a.Spec.Targets {
+				if _, exists := targets[t.Key]; exists && t.Phase != workload.Removing {
+					return t.Key, true
+				}
+			}
+		}
+	}
+	for _, ref := range refsOf(k, w) {
+		if ref.GroupResource != profile.Volumes().GroupResource() {
+			continue
+		}
+		has = true
+		if of := f.assignmentOf(ref); of != nil {
+			for _, t := range of.Spec.Targets {
+				if _, exists := targets[t.Key]; exists && t.Phase != workload.Removing {
+					return t.Key, true
+				}
+			}
+		}
+	}
+	return "", has
+}

@@ -1,0 +1,281 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/profile"
+)
+
+// A kind is a kind of objects of consumers, with the cache of them.
+type kind struct {
+	profile.Profile
+	objects *kcp.Kind[*unstructured.Unstructured]
+	begin   func() // begins to fill the cache, if nothing does
+	end     context.CancelFunc
+}
+
+// A kindTable has the kinds of a fleet. Those of Kubernetes are there from the start, others come and
+// go with their ResourceProfiles. The caches of dependencies are filled once something refers to one.
+type kindTable struct {
+	fleet   *fleet
+	all     dynamic.Interface // of all consumers
+	needed  chan struct{}     // closed when there is a consumer, or a physical cluster has objects
+	need    func()            // closes it
+	settled chan struct{}     // closed when all caches that decisions need are complete
+	own     *kcp.Kind[*workload.ResourceProfile]
+
+	mu    sync.RWMutex
+	kinds []*kind // replaced, not changed; guarded by mu
+}
+
+// Indexes of objects of consumers.
+const (
+	byRef = "ref" // by what they refer to
+	// byNamespace is also an index of objects that follow.
+)
+
+func refKey(id engine.ID) string {
+	return namespaceKey(id.Key) + "/" + id.Resource + "/" + id.Key.Name
+}
+
+func (t *kindTable) init(f *fleet) (err error) {
+	t.fleet, t.settled, t.needed = f, make(chan struct{}), make(chan struct{})
+	t.need = sync.OnceFunc(func() { close(t.needed) })
+	if t.all, err = dynamic.NewForConfig(client.Cluster(f.view, "*")); err != nil {
+		return err
+	}
+	for _, p := range slices.Concat(profile.Shipped(), profile.Dependencies()) {
+		k, err := t.newKind(p)
+		if err != nil {
+			return err
+		}
+		t.kinds = append(t.kinds, k)
+	}
+	home, err := f.server.Own(string(f.compute))
+	if err != nil {
+		return err
+	}
+	profiles, err := client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), resourceProfiles())
+	if err != nil {
+		return err
+	}
+	t.own = kindOf("resourceprofiles", profiles)
+	return nil
+}
+
+// newKind returns a kind with an empty cache.
+func (t *kindTable) newKind(p profile.Profile) (*kind, error) {
+	k := &kind{Profile: p}
+	k.objects = kcp.NewKind(p.Resource, t.lister(p), t.transform(p))
+	err := k.objects.Index(byRef, func(o *unstructured.Unstructured) (keys []string) {
+		for _, id := range refsOf(k, o) {
+			keys = append(keys, refKey(id))
+		}
+		return keys
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.Class == workload.Follows {
+		err = k.objects.Index(byNamespace, func(o *unstructured.Unstructured) []string { return []string{namespaceKey(kcp.KeyOf(o))} })
+	}
+	ctx := context.Background()
+	ctx, k.end = context.WithCancel(ctx)
+	k.begin = sync.OnceFunc(func() { t.run(ctx, k) })
+	return k, err
+}
+
+// run fills the cache of a kind until ctx or the fleet ends.
+func (t *kindTable) run(ctx context.Context, k *kind) {
+	f := t.fleet
+	both, end := context.WithCancel(f.ctx)
+	context.AfterFunc(ctx, end)
+	changed := f.changed
+	if k.Class == profile.Dependency {
+		changed = f.dependencyChanged
+	}
+	k.objects.Wakes(func(o *unstructured.Unstructured) []kcp.Key { changed(k, o); return nil }).Subscribe(func(kcp.Key) {})
+	f.term.work.Go(func() { k.objects.Run(both); end() })
+}
+
+func (t *kindTable) lister(p profile.Profile) cache.ListerWatcher {
+	of, selector := t.all.Resource(p.GroupVersionResource), ""
+	if p.Class == profile.Dependency {
+		// Those that are never copied are not kept either.
+		selector = map[string]string{
+			"configmaps":      fields.OneTermNotEqualSelector(metav1.ObjectNameField, "kube-root-ca.crt").String(),
+			"secrets":         fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),
+			"serviceaccounts": fields.OneTermNotEqualSelector(metav1.ObjectNameField, "default").String(),
+		}[p.Resource]
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return of.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return of.Watch(ctx, o)
+		},
+	}
+}
+
+// transform returns what a cache keeps of an object: of dependencies little more than their names.
+func (t *kindTable) transform(p profile.Profile) func(*unstructured.Unstructured) *unstructured.Unstructured {
+	return func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		if p.Class != profile.Dependency {
+			o = o.DeepCopy()
+			o.SetManagedFields(nil)
+			return o
+		}
+		slim := &unstructured.Unstructured{Object: map[string]any{}}
+		slim.SetName(o.GetName())
+		slim.SetNamespace(o.GetNamespace())
+		slim.SetUID(o.GetUID())
+		slim.SetResourceVersion(o.GetResourceVersion())
+		slim.SetAnnotations(map[string]string{clusterAnnotation: o.GetAnnotations()[clusterAnnotation]})
+		if secrets, ok := o.Object["imagePullSecrets"]; ok {
+			slim.Object["imagePullSecrets"] = runtime.DeepCopyJSONValue(secrets)
+		}
+		return slim
+	}
+}
+
+// start fills the caches once they are needed, except those of dependencies: a compute workspace that
+// has no consumers yet has none of them.
+func (t *kindTable) start() {
+	f, ctx := t.fleet, t.fleet.ctx
+	f.placements.Wakes(func(*scheduling.Placement) []kcp.Key { t.need(); return nil }).Subscribe(func(kcp.Key) {})
+	f.assignments.Wakes(func(*workload.Assignment) []kcp.Key { t.need(); return nil }).Subscribe(func(kcp.Key) {})
+	f.term.work.Go(func() {
+		wait := []<-chan struct{}{t.needed, f.assignments.Ready(), f.reports.Ready(), f.placements.Ready()}
+		if !await(ctx, wait...) {
+			return
+		}
+		f.term.work.Go(func() { t.own.Run(ctx) })
+		wait = nil
+		for _, k := range t.list() {
+			if k.Class != profile.Dependency {
+				k.begin()
+				wait = append(wait, k.objects.Ready())
+			}
+		}
+		if await(ctx, wait...) {
+			close(t.settled)
+		}
+	})
+}
+
+// await waits until all channels are closed. It reports false if ctx ends before.
+func await(ctx context.Context, all ...<-chan struct{}) bool {
+	for _, c := range all {
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+func (t *kindTable) list() []*kind {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.kinds
+}
+
+// get returns the kind of a resource, nil if there is none.
+func (t *kindTable) get(of schema.GroupResource) *kind {
+	for _, k := range t.list() {
+		if k.Resource == of.Resource && k.Group == of.Group {
+			return k
+		}
+	}
+	return nil
+}
+
+func (t *kindTable) profiles() (all []profile.Profile) {
+	for _, k := range t.list() {
+		all = append(all, k.Profile)
+	}
+	return all
+}
+
+// each calls wake with the tasks of all objects of a logical cluster that have Assignments.
+func (t *kindTable) each(cluster kcp.ClusterName, wake func(kcp.Key)) {
+	for _, k := range t.list() {
+		if k.Class == profile.Dependency {
+			continue
+		}
+		for _, o := range k.objects.List(cluster) {
+			wake(engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(o)}.Task())
+		}
+	}
+}
+
+// profileLoop adds and removes the kinds that ResourceProfiles of the compute workspace describe.
+func (f *fleet) profileLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-profiles", Workers: 1, Do: f.profile, On: []kcp.Source{f.kinds.own.Changed()}}
+}
+
+// mostProfiles is the maximum of ResourceProfiles of a compute workspace. Each has a watch.
+const mostProfiles = 50
+
+func (f *fleet) profile(_ context.Context, key kcp.Key) error {
+	t := &f.kinds
+	of := schema.ParseGroupResource(key.Name)
+	if slices.ContainsFunc(slices.Concat(profile.Shipped(), profile.Dependencies()), func(p profile.Profile) bool { return p.GroupResource() == of }) {
+		return nil
+	}
+	var next *kind
+	if r := t.own.Get(key); r != nil && r.DeletionTimestamp == nil && len(t.list()) < mostProfiles+len(profile.Shipped()) {
+		if have := t.get(of); have != nil && sameProfile(have.Profile, profile.Of(r)) {
+			return nil
+		}
+		var err error
+		if next, err = t.newKind(profile.Of(r)); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	kinds := slices.Clone(t.kinds)
+	kinds = slices.DeleteFunc(kinds, func(k *kind) bool {
+		if k.GroupResource() != of {
+			return false
+		}
+		k.end()
+		return true
+	})
+	if next != nil {
+		kinds = append(kinds, next)
+	}
+	t.kinds = kinds
+	t.mu.Unlock()
+	if next != nil {
+		next.begin()
+	}
+	f.tell("", engine.ID{GroupResource: resourceProfiles().GroupResource(), Key: key})
+	return nil
+}
+
+func sameProfile(a, b profile.Profile) bool {
+	return a.GroupVersionResource == b.GroupVersionResource && a.Class == b.Class && a.Conditions == b.Conditions &&
+		slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.Template, b.Template) && slices.Equal(a.Counters, b.Counters)
+}
