@@ -3,6 +3,7 @@ package syncer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,7 +36,8 @@ const (
 func (c *call) content(req *http.Request) (http.Handler, error) {
 	of := schema.GroupResource{Group: c.info.APIGroup, Resource: c.info.Resource}
 	known := of == workloads() || of == assignments() || of == reports() || of == profiles()
-	if c.info.IsResourceRequest && c.info.Verb == "get" && c.at != "*" && c.info.Subresource != "" && of.Group == workload.GroupVersion.Group {
+	below := c.info.IsResourceRequest && c.info.Verb == "get" && c.at != "*" && len(c.info.Parts) == 3
+	if below && of.Group == workload.GroupVersion.Group {
 		switch of.Resource {
 		case Workloads:
 			return c.page(c.get), nil
@@ -277,7 +279,8 @@ func (c *call) dependency(w http.ResponseWriter, req *http.Request) error {
 	defer release()
 	of, side := c.named(), h.source.Of(c.key)
 	if p := side.Profile(of.GroupResource); p == nil || p.Class != profile.Dependency || len(side.Users(of)) == 0 {
-		return c.refuse("no workload of the target refers to the object")
+		return apierrors.NewForbidden(schema.GroupResource{Group: workload.GroupVersion.Group, Resource: Dependencies}, c.info.Name,
+			errors.New("no workload of the target refers to the object"))
 	}
 	o, why, withdrawn, err := side.Dependency(req.Context(), of)
 	if err != nil {
