@@ -1,6 +1,6 @@
-// Package syncer serves the agents of physical clusters. The view of a target has the workloads
-// that are assigned to it, their Assignments with its own part only, and its own reports. An agent
-// reaches nothing else with its certificate.
+// Package syncer serves the agents of physical clusters. The view of a target has the objects
+// that are assigned to it, their Assignments with its own part only, what they refer to, and its own
+// reports. An agent reaches nothing else with its certificate.
 //
 //	/services/syncer/<compute workspace>/<SyncTarget>/<UID>/clusters/*/...
 //	/services/syncer/<compute workspace>/<SyncTarget>/<UID>/{certificate,heartbeat,tunnel}
