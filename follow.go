@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/informer"
@@ -116,4 +117,27 @@ func (s *Server) Egress(tenant ClusterName, ca []byte, certificate func() (*tls.
 		return nil, errNotStarted
 	}
 	return s.inner.Dialer().Private(tenant, ca, certificate)
+}
+
+// AgentPrefix begins the names of users with a certificate of [Server.CertifyAgent].
+const AgentPrefix = auth.AgentPrefix
+
+// CertifyAgent returns a client certificate, in PEM, for an agent of an extension. Its user is
+// name after [AgentPrefix]. The request, in PEM, gives the public key only. In the logical cluster
+// at, agents may use what the views and authorizers of extensions permit. Elsewhere, and in a later cluster of
+// the same name, they are anonymous.
+func (s *Server) CertifyAgent(at ClusterName, name string, request []byte, life time.Duration) ([]byte, error) {
+	if s.inner == nil {
+		return nil, errNotStarted
+	}
+	return s.inner.CertifyAgent(at, name, request, life)
+}
+
+// Go runs f in a goroutine. Its context ends when the server closes, which waits for it.
+func (s *Server) Go(f func(context.Context)) error {
+	if s.inner == nil {
+		return errNotStarted
+	}
+	s.inner.Go(f)
+	return nil
 }

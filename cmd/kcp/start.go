@@ -53,7 +53,7 @@ ordinary Kubernetes API, from one process.`,
 	}
 	start := start()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	root.AddCommand(optionsCommand(start), backupCommand(), restoreCommand(), defragmentCommand(), doctorCommand(), builtinKubectl(), cli.Version(streams, "kcp"), cli.Man("KCP"))
+	root.AddCommand(optionsCommand(start), backupCommand(), restoreCommand(), defragmentCommand(), doctorCommand(), agentCommand(), builtinKubectl(), cli.Version(streams, "kcp"), cli.Man("KCP"))
 	cli.WithUsage(root)
 	root.AddCommand(start) // it explains its arguments itself
 	root.SetFlagErrorFunc(misplaced(start))

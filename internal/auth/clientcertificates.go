@@ -27,8 +27,8 @@ const (
 	// clientCertificateLife is the longest and usual life of client certificates, as in
 	// Kubernetes.
 	clientCertificateLife = 365 * 24 * time.Hour
-	// backdated is how long before now certificates begin, for clients whose clocks are behind.
-	backdated = 5 * time.Minute
+	// Backdated is how long before now certificates begin, for clients whose clocks are behind.
+	Backdated = 5 * time.Minute
 )
 
 // ClientCertificates issues certificates for users of one logical cluster, and authenticates
@@ -63,10 +63,43 @@ func clusterURI(c cluster.Name, begun time.Time) *url.URL {
 	return &url.URL{Scheme: "kcp", Opaque: fmt.Sprintf("cluster:%s:%d", c, begun.Unix())}
 }
 
+// AgentPrefix begins the names of the agents of extensions. Only certificates of
+// [ClientCertificates.IssueAgent] have such names.
+const AgentPrefix = "system:kcp:agent:"
+
+// agentsGroup is the group of all agents. They are not in system:authenticated, so that no role
+// for all users is theirs.
+const agentsGroup = "system:kcp:agents"
+
 // Issue returns a certificate, in PEM, for the user and the groups that a request in PEM names.
 // It ignores everything else in the request but the public key. Without a life, it is valid for
 // a year.
 func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Duration) ([]byte, error) {
+	r, err := parseRequest(request)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range append([]string{r.Subject.CommonName}, r.Subject.Organization...) {
+		if name == "" || strings.HasPrefix(name, reserved) {
+			return nil, fmt.Errorf("the request names the user or group %q: names must not be empty, and those that begin with %q are reserved", name, reserved)
+		}
+	}
+	return i.sign(c, r, pkix.Name{CommonName: r.Subject.CommonName, Organization: r.Subject.Organization}, life)
+}
+
+// IssueAgent returns a certificate, in PEM, for an agent of an extension, whose name follows
+// [AgentPrefix]. It ignores everything in the request, in PEM, but the public key. RBAC grants
+// agents nothing: they may use what the extension lets them use in the cluster.
+func (i *ClientCertificates) IssueAgent(c cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
+	r, err := parseRequest(request)
+	if err != nil {
+		return nil, err
+	}
+	return i.sign(c, r, pkix.Name{CommonName: AgentPrefix + name}, life)
+}
+
+// parseRequest returns the certificate request in PEM, which its key has signed.
+func parseRequest(request []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(request)
 	if block == nil {
 		return nil, errors.New("the request is not in PEM")
@@ -75,14 +108,10 @@ func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Dur
 	if err != nil {
 		return nil, err
 	}
-	if err := r.CheckSignature(); err != nil {
-		return nil, err
-	}
-	for _, name := range append([]string{r.Subject.CommonName}, r.Subject.Organization...) {
-		if name == "" || strings.HasPrefix(name, reserved) {
-			return nil, fmt.Errorf("the request names the user or group %q: names must not be empty, and those that begin with %q are reserved", name, reserved)
-		}
-	}
+	return r, r.CheckSignature()
+}
+
+func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, subject pkix.Name, life time.Duration) ([]byte, error) {
 	begun, ok := i.begun(c)
 	if !ok || c.System() {
 		return nil, fmt.Errorf("no certificates are issued in logical cluster %s", c)
@@ -96,8 +125,8 @@ func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Dur
 	}
 	now := time.Now()
 	t := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: r.Subject.CommonName, Organization: r.Subject.Organization},
-		URIs: []*url.URL{clusterURI(c, begun)}, NotBefore: now.Add(-backdated), NotAfter: now.Add(life),
+		SerialNumber: serial, Subject: subject,
+		URIs: []*url.URL{clusterURI(c, begun)}, NotBefore: now.Add(-Backdated), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
 	if end := i.authority.Leaf.NotAfter; t.NotAfter.After(end) {
@@ -128,8 +157,12 @@ func (i *ClientCertificates) AuthenticateRequest(req *http.Request) (*authentica
 		return nil, false, nil //nolint:nilerr // another authenticator may know it
 	}
 	sum := sha256.Sum256(leaf.Raw)
-	return withinWorkspace(c, &authenticator.Response{User: &user.DefaultInfo{
-		Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization,
-		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
-	}})
+	u := &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization,
+		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}}}
+	if strings.HasPrefix(u.Name, AgentPrefix) {
+		u.Groups = []string{agentsGroup, user.AllUnauthenticated}
+		u.Extra[ScopesKey] = []string{ScopePrefix + string(c)}
+		return &authenticator.Response{User: u}, true, nil
+	}
+	return withinWorkspace(c, &authenticator.Response{User: u})
 }

@@ -183,6 +183,9 @@ func (a *app) unsync(ctx context.Context, srv *server, targets dynamic.ResourceI
 		}
 	}
 	a.print.say("Physical cluster %q is removed.", t.Name)
+	if t.Spec.Mode == workload.PullMode {
+		a.print.note("Its agent is still installed there, and can reach nothing here. To remove it, run in the physical cluster: kubectl delete namespace,clusterrole,clusterrolebinding %s", agentNamespace(t))
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,7 @@ import (
 func bindingVersion() schema.GroupVersion { return apis.GroupVersion }
 
 // secretsNamespace has the Secrets with the kubeconfigs of physical clusters.
-const secretsNamespace = "kcp-synctargets"
+const secretsNamespace = workload.TargetsNamespace
 
 // A registration holds the arguments of "workload sync".
 type registration struct {
@@ -37,6 +38,7 @@ type registration struct {
 	labels                    string
 	timeout                   time.Duration
 	output                    format
+	mode, image, server       string
 
 	config []byte            // the kubeconfig without files, for one context
 	label  map[string]string // parsed labels
@@ -45,15 +47,20 @@ type registration struct {
 func (a *app) syncCommand() *cobra.Command {
 	var r registration
 	cmd := &cobra.Command{
-		Use:   "sync NAME --kubeconfig FILE",
+		Use:   "sync NAME [--kubeconfig FILE]",
 		Short: "Register a physical cluster in the current workspace",
 		Long: `Register a physical cluster in the current workspace, which becomes a compute workspace, and wait until the cluster is ready. The command stores the kubeconfig of the physical cluster in a Secret of the workspace. The server connects to the cluster with it, and applies the workloads that other workspaces run here.
 
 The first time, the command also binds the API of physical clusters and creates the Location "` + defaultName + `", which offers all physical clusters. The server creates the export "` + workload.KubernetesExport + `", which other workspaces bind with kubectl kcp bind compute.
 
-The kubeconfig must have a token or a client certificate. Its user needs rights for namespaces and for the kinds of the workloads. To change credentials, run the command again. The server reaches public addresses only, unless its operator allows others.`,
+With --mode Pull, nothing needs to reach the physical cluster: an agent in it calls the server. The command installs the agent with the kubeconfig, which is not stored. With -o, it prints what the physical cluster needs instead, with a token for the agent that is valid for an hour. To change the mode of a physical cluster, run the command again with the other one.
+
+In mode Push, the kubeconfig must have a token or a client certificate. Its user needs rights for namespaces and for the kinds of the workloads. To change credentials, run the command again. The server reaches public addresses only, unless its operator allows others.`,
 		Example: `  # Register a physical cluster with labels that Locations can select
   kubectl kcp workload sync east --kubeconfig east.kubeconfig --labels region=east
+
+  # Install an agent, which calls this server
+  kubectl kcp workload sync west --mode Pull --image registry.example/kcp:v1 --kubeconfig west.kubeconfig
 
   # Print the objects instead of creating them
   kubectl kcp workload sync east --kubeconfig east.kubeconfig -o yaml`,
@@ -65,11 +72,17 @@ The kubeconfig must have a token or a client certificate. Its user needs rights 
 	f.StringVar(&r.context, "context", "", "Context of the kubeconfig to use. (default its current context)")
 	f.StringVar(&r.labels, "labels", "", "Labels of the physical cluster, as in region=east,tier=gold.")
 	f.DurationVar(&r.timeout, "timeout", time.Minute, "Timeout for the physical cluster to become ready.")
+	f.StringVar(&r.mode, "mode", string(workload.PushMode), "Which side opens the connection: Push, the server calls the physical cluster, or Pull, an agent in the physical cluster calls the server.")
+	f.StringVar(&r.image, "image", "", "Image of the agent, in mode Pull. It has the program kcp.")
+	f.StringVar(&r.server, "server-url", "", "URL of this server for the agent, in mode Pull. (default that of the current kubeconfig)")
 	outputFlag(cmd, &r.output, []format{asJSON, asYAML})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r.name = args[0]
 		if err := r.read(); err != nil {
 			return err
+		}
+		if r.pull() {
+			return a.registerAgent(cmd.Context(), r)
 		}
 		if r.output != "" {
 			return a.print.result(r.output, r.manifest())
@@ -84,13 +97,33 @@ func (r *registration) read() error {
 	if wrong := validation.IsDNS1123Label(r.name); len(wrong) > 0 {
 		return fmt.Errorf("invalid name %q: %s", r.name, wrong[0])
 	}
-	if r.kubeconfig == "" {
-		return errors.New("the kubeconfig of the physical cluster is missing; add --kubeconfig FILE")
-	}
 	var err error
+	switch {
+	case r.pull():
+		err = r.readAgent()
+	case !strings.EqualFold(r.mode, string(workload.PushMode)):
+		err = fmt.Errorf("unknown --mode %q; it is Push or Pull", r.mode)
+	case r.image != "" || r.server != "":
+		err = errors.New("--image and --server-url are for --mode Pull")
+	case r.kubeconfig == "":
+		err = errors.New("the kubeconfig of the physical cluster is missing; add --kubeconfig FILE")
+	}
+	if err != nil {
+		return err
+	}
 	if r.label, err = labels.ConvertSelectorToLabelsMap(r.labels); err != nil {
 		return fmt.Errorf("invalid --labels %q: %w; write them as in region=east,tier=gold", r.labels, err)
 	}
+	if r.kubeconfig == "" {
+		return nil // the manifest is printed
+	}
+	return r.readKubeconfig()
+}
+
+func (r *registration) pull() bool { return strings.EqualFold(r.mode, string(workload.PullMode)) }
+
+// readKubeconfig reads the kubeconfig of the physical cluster, for one context and without files.
+func (r *registration) readKubeconfig() error {
 	config, err := clientcmd.LoadFromFile(r.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("cannot read the kubeconfig of the physical cluster: %w", err)
@@ -108,7 +141,7 @@ func (r *registration) read() error {
 		return fmt.Errorf("cannot use kubeconfig %s: %w", r.kubeconfig, err)
 	}
 	for _, who := range config.AuthInfos {
-		if who.Exec != nil || who.AuthProvider != nil {
+		if !r.pull() && (who.Exec != nil || who.AuthProvider != nil) {
 			return fmt.Errorf("kubeconfig %s runs a program for credentials, which the server cannot; use the token of a service account or a client certificate", r.kubeconfig)
 		}
 	}
@@ -138,9 +171,12 @@ func (r *registration) target() *unstructured.Unstructured {
 		}
 		metadata["labels"] = all
 	}
-	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": workload.GroupVersion.String(), "kind": "SyncTarget", "metadata": metadata,
-		"spec": map[string]any{"mode": string(workload.PushMode), "push": map[string]any{
-			"kubeconfigSecretRef": map[string]any{"namespace": secretsNamespace, "name": r.secretName()}}}}}
+	spec := map[string]any{"mode": string(workload.PullMode)}
+	if !r.pull() {
+		spec = map[string]any{"mode": string(workload.PushMode), "push": map[string]any{
+			"kubeconfigSecretRef": map[string]any{"namespace": secretsNamespace, "name": r.secretName()}}}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": workload.GroupVersion.String(), "kind": "SyncTarget", "metadata": metadata, "spec": spec}}
 }
 
 func namespaceObject() *unstructured.Unstructured {
@@ -183,16 +219,7 @@ func (a *app) register(ctx context.Context, r registration) error {
 	if err := a.offer(ctx, srv); err != nil {
 		return err
 	}
-	t, err := targetOf(o)
-	if err != nil {
-		return err
-	}
-	if t, err = a.awaitReady(ctx, targets, t, r.timeout); err != nil {
-		return err
-	}
-	a.print.say("Physical cluster %q (%s) is ready.", r.name, t.Status.Version)
-	a.print.note("To use it from another workspace, run there: kubectl kcp bind compute :%s", here)
-	return nil
+	return a.awaitTarget(ctx, srv, o, r.timeout)
 }
 
 // relabel sets the labels of a SyncTarget that exists.

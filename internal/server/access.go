@@ -256,3 +256,8 @@ func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Clas
 	})
 	return err
 }
+
+// CertifyAgent returns a client certificate for an agent of an extension.
+func (s *Server) CertifyAgent(at cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
+	return s.clients.IssueAgent(at, name, request, life)
+}

@@ -7,6 +7,7 @@ package physical
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/workload/fleet"
+	"github.com/unforked/kcp/internal/workload/syncer"
 	"github.com/unforked/kcp/test/stock"
 )
 
@@ -58,6 +60,9 @@ type world struct {
 	clusters map[string]*cluster
 	server   *kcp.Server
 	config   *rest.Config
+	view     *syncer.View
+	life     time.Duration // of the certificates of agents; zero is the default
+	listen   string        // the address of the server; empty before its first start
 }
 
 // kube returns the program of control planes, which "make programs" builds.
@@ -138,13 +143,15 @@ func writeKubeconfig(t testing.TB, file string, of *rest.Config) {
 // startServer starts a server on the data of the world. Its probes are quick.
 func (w *world) startServer(t testing.TB) {
 	t.Helper()
+	w.view = &syncer.View{Life: w.life}
 	w.server = &kcp.Server{
-		Dir: filepath.Join(w.dir, "kcp"), Listen: "127.0.0.1:0", NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second})},
+		Dir: filepath.Join(w.dir, "kcp"), Listen: cmp.Or(w.listen, "127.0.0.1:0"), NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, View: w.view})},
 	}
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.listen = strings.TrimPrefix(w.server.URL(), "https://") // agents find it there after a restart
 	var err error
 	if w.config, err = clientcmd.BuildConfigFromFlags("", w.server.Kubeconfig); err != nil {
 		t.Fatal(err)

@@ -33,6 +33,14 @@ const (
 	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
 	KubeconfigKey = "kubeconfig"
 
+	// TargetsNamespace is the namespace of a compute workspace with what belongs to its
+	// SyncTargets: Secrets with kubeconfigs, and Leases of agents.
+	TargetsNamespace = "kcp-synctargets"
+
+	// BeatAnnotation is on the Lease of an agent. Its value is JSON: what the agent reported
+	// with its last heartbeat.
+	BeatAnnotation = "workload.kcp.io/heartbeat"
+
 	// OwnerLabel is on all objects that the agent creates in a physical cluster. Its value is
 	// the key of the target.
 	OwnerLabel = "internal.workload.kcp.io/cluster"
@@ -46,6 +54,15 @@ const (
 	// value is a hash of the fields that the agent applied.
 	AppliedAnnotation = "internal.workload.kcp.io/applied"
 )
+
+// CertificateSubresource is what the bootstrap of an agent may create: synctargets/certificate.
+const CertificateSubresource = "certificate"
+
+// SyncerPath returns the path of the view of the agent of a SyncTarget. cluster is the logical cluster
+// of the SyncTarget.
+func SyncerPath(cluster, target, uid string) string {
+	return "/services/syncer/" + cluster + "/" + target + "/" + uid
+}
 
 // Conditions of SyncTargets.
 const (
@@ -68,6 +85,10 @@ const (
 	// Unauthorized means that the physical cluster refuses the credentials, or that they
 	// lack permissions.
 	Unauthorized = "Unauthorized"
+	// AnotherCluster means that the physical cluster is not the one that was registered.
+	AnotherCluster = "AnotherCluster"
+	// AgentMissing means that no agent has connected yet.
+	AgentMissing = "AgentMissing"
 	// TooMany means that the workspace has too many SyncTargets.
 	TooMany = "TooManyTargets"
 	// TooOld means that the version of the physical cluster is not supported.

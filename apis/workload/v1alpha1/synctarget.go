@@ -46,15 +46,20 @@ type SyncTargetSpec struct {
 	EvictAfter *metav1.Time `json:"evictAfter,omitempty"`
 
 	// mode says which side opens the connection. Push: the server calls the physical cluster.
-	// The default is Push.
-	// +kubebuilder:validation:Enum=Push
+	// Pull: an agent in the physical cluster calls the server. The default is Push.
+	// +kubebuilder:validation:Enum=Push;Pull
 	// +kubebuilder:default=Push
 	// +optional
 	Mode SyncMode `json:"mode,omitempty"`
 
-	// push says how the server reaches the physical cluster.
+	// push says how the server reaches the physical cluster. It has no effect in mode Pull.
 	// +optional
 	Push *SyncTargetPush `json:"push,omitempty"`
+
+	// credentialsAfter revokes the certificates of agents that were issued before.
+	// The default is none.
+	// +optional
+	CredentialsAfter *metav1.Time `json:"credentialsAfter,omitempty"`
 
 	// taints keep workloads without a matching toleration away from the target. The effect
 	// NoExecute also removes those that are there, once replacements run.
@@ -73,6 +78,8 @@ type SyncMode string
 const (
 	// PushMode means that the server calls the physical cluster.
 	PushMode SyncMode = "Push"
+	// PullMode means that an agent in the physical cluster calls the server.
+	PullMode SyncMode = "Pull"
 )
 
 // SyncTargetPush says how the server reaches a physical cluster.
@@ -107,6 +114,11 @@ type SyncTargetStatus struct {
 	// version is the version of the physical cluster, such as v1.36.3.
 	// +optional
 	Version string `json:"version,omitempty"`
+
+	// physicalCluster is the UID of the namespace kube-system of the physical cluster. It does
+	// not change: another physical cluster is another SyncTarget.
+	// +optional
+	PhysicalCluster string `json:"physicalCluster,omitempty"`
 
 	// lastSyncerHeartbeatTime is when the agent reported last. It is written at most once per
 	// minute while nothing changes.

@@ -306,6 +306,10 @@ func (in *SyncTargetSpec) DeepCopyInto(out *SyncTargetSpec) {
 		*out = new(SyncTargetPush)
 		**out = **in
 	}
+	if in.CredentialsAfter != nil {
+		in, out := &in.CredentialsAfter, &out.CredentialsAfter
+		*out = (*in).DeepCopy()
+	}
 	if in.Taints != nil {
 		in, out := &in.Taints, &out.Taints
 		*out = make([]v1.Taint, len(*in))

@@ -50,6 +50,7 @@ type hub struct {
 	cached   *workload.Assignment // guarded by mu, as all below
 	report   *workload.TargetStatus
 	settings *unstructured.Unstructured
+	lost     bool // the workload is not in the cache
 	reads    int
 	live     func() (*unstructured.Unstructured, *workload.Assignment, error)
 	unused   func() (bool, error)
@@ -83,7 +84,7 @@ func (h *hub) Profile(of schema.GroupResource) *profile.Profile {
 }
 
 func (h *hub) Workload(id ID) *unstructured.Unstructured {
-	if id == web() {
+	if id == web() && !locked(h, func() bool { return h.lost }) {
 		return webDeployment()
 	}
 	return nil
@@ -280,10 +281,20 @@ func TestSync(t *testing.T) {
 		t.Errorf("it watches %v", all)
 	}
 
+	// The cache has no workload, though it has its Assignment, and the server has both.
+	before := b.asked()
+	locked(b.hub, func() any { b.lost = true; return nil })
+	b.wakeTask(web().Task())
+	until(t, "the server is asked", func() bool { return b.asked() > before })
+	if o := b.get(t, deployments(), "web"); o == nil || o.GetDeletionTimestamp() != nil {
+		t.Fatalf("removed without the word of the server: %v", o)
+	}
+	locked(b.hub, func() any { b.lost = false; return nil })
+
 	// The caches lose the part, but the server does not answer, or says that there is one.
 	b.answer(nil, nil, errors.New("the server is away"))
 	locked(b.hub, func() any { b.cached = assignment("there"); return nil })
-	before := b.asked()
+	before = b.asked()
 	b.wakeTask(web().Task())
 	b.wakeTask(settings().Task())
 	until(t, "the server is asked", func() bool { return b.asked() >= before+2 })

@@ -32,8 +32,8 @@ func (j *job) remove(ctx context.Context) error {
 		}
 		j.have = found
 	}
-	if j.part == nil {
-		// The caches have no part of this target: ask the server before an object is deleted.
+	if j.want == nil || j.part == nil {
+		// The caches have no part of this target, or not the workload: ask the server before an object is deleted.
 		if ok, err := j.orphaned(ctx); err != nil || !ok {
 			return err
 		}

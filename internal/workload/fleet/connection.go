@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
-	typed "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
@@ -22,19 +20,23 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/physical"
 )
 
 // recorded is how often a heartbeat is written while nothing changes.
 const recorded = time.Minute
 
 // A connection is the agent of a SyncTarget in push mode. It has one goroutine for probes, and
-// those of the engine while the physical cluster answers.
+// those of the engine while the physical cluster answers. In pull mode, it follows the Lease of the
+// agent, and has no goroutine.
 type connection struct {
 	fleet *fleet
 	name  string // of the SyncTarget
 	id    string // its key
+	mode  workload.SyncMode
 	end   context.CancelFunc
 
+	renewed time.Time // by the agent, in mode Pull
 	seen    time.Time // of the last successful probe, on the clock of the server
 	written time.Time // of the last heartbeat
 }
@@ -49,7 +51,7 @@ func (f *fleet) connect(t *workload.SyncTarget, id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.connections[t.Name]
-	if c != nil && c.id == id || f.ctx.Err() != nil {
+	if c != nil && c.id == id && c.mode == t.Spec.Mode || f.ctx.Err() != nil {
 		return true
 	}
 	if c == nil && len(f.connections) >= mostTargets {
@@ -59,8 +61,12 @@ func (f *fleet) connect(t *workload.SyncTarget, id string) bool {
 		c.end()
 	}
 	ctx, end := context.WithCancel(f.ctx)
-	c = &connection{fleet: f, name: t.Name, id: id, end: end, seen: time.Now()}
+	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, end: end, seen: time.Now()}
 	f.connections[t.Name] = c
+	if c.mode == workload.PullMode {
+		f.followAgents()
+		return true
+	}
 	f.term.work.Go(func() { c.run(ctx) })
 	return true
 }
@@ -98,10 +104,8 @@ func wait(ctx context.Context, d time.Duration) {
 
 // A peer is a physical cluster that was reached.
 type peer struct {
-	config      *rest.Config
-	core        typed.CoreV1Interface
+	*physical.Peer
 	credentials string // a hash
-	version     string
 }
 
 // session syncs with the physical cluster until it does not answer, or its credentials change.
@@ -110,7 +114,7 @@ func (c *connection) session(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return p, err
 	}
-	e, err := engine.New(c.id, p.config, c.fleet.desired(c.id))
+	e, err := engine.New(c.id, p.Config, c.fleet.desired(c.id))
 	if err != nil {
 		return p, err
 	}
@@ -123,10 +127,10 @@ func (c *connection) session(ctx context.Context) (*peer, error) {
 	case <-e.Synced():
 	case <-ctx.Done():
 	case <-time.After(c.fleet.options.Expire):
-		return p, &problem{workload.Unreachable, errors.New("the physical cluster does not answer a list of its Deployments in time")}
+		return p, physical.Because(workload.Unreachable, errors.New("the physical cluster does not answer a list of its Deployments in time"))
 	}
 	for ctx.Err() == nil {
-		err := p.probe(ctx, c.fleet.options.Expire/2)
+		err := p.Probe(ctx, c.fleet.options.Expire/2)
 		if err != nil && time.Since(c.seen) > c.fleet.options.Expire {
 			return p, err
 		}
@@ -146,20 +150,11 @@ func fingerprint(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// A problem is an error with the reason of a condition.
-type problem struct {
-	reason string
-	err    error
-}
-
-func (p *problem) Error() string { return p.err.Error() }
-func (p *problem) Unwrap() error { return p.err }
-
 // kubeconfig reads the Secret of the target.
 func (c *connection) kubeconfig(ctx context.Context) ([]byte, error) {
 	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
 	if t == nil || t.Spec.Push == nil {
-		return nil, &problem{workload.KubeconfigInvalid, errors.New("spec.push.kubeconfigSecretRef is not set; kubectl kcp workload sync sets it")}
+		return nil, physical.Because(workload.KubeconfigInvalid, errors.New("spec.push.kubeconfigSecretRef is not set; kubectl kcp workload sync sets it"))
 	}
 	cfg, err := c.fleet.server.Own(string(c.fleet.compute))
 	if err != nil {
@@ -172,11 +167,11 @@ func (c *connection) kubeconfig(ctx context.Context) ([]byte, error) {
 	ref := t.Spec.Push.KubeconfigSecretRef
 	s, err := secrets.Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, &problem{workload.KubeconfigInvalid, err}
+		return nil, physical.Because(workload.KubeconfigInvalid, err)
 	}
 	text, ok := s.Data[workload.KubeconfigKey]
 	if !ok {
-		return nil, &problem{workload.KubeconfigInvalid, fmt.Errorf("secret %s/%s has no key %q", ref.Namespace, ref.Name, workload.KubeconfigKey)}
+		return nil, physical.Because(workload.KubeconfigInvalid, fmt.Errorf("secret %s/%s has no key %q", ref.Namespace, ref.Name, workload.KubeconfigKey))
 	}
 	return text, nil
 }
@@ -194,8 +189,11 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	}
 	next := t.Status.DeepCopy()
 	next.Key = c.id
-	if p != nil && p.version != "" {
-		next.Version = p.version
+	if p != nil && p.Version != "" {
+		next.Version = p.Version
+	}
+	if p != nil && next.PhysicalCluster == "" {
+		next.PhysicalCluster = p.Cluster
 	}
 	changed := setHealth(next, err, now)
 	if err != nil && now.Sub(c.seen) > c.fleet.options.Expire && next.UnreachableSince == nil && next.LastSyncerHeartbeatTime != nil {
@@ -206,7 +204,7 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 		next.LastSyncerHeartbeatTime, next.UnreachableSince = &metav1.Time{Time: now}, nil
 		changed = true
 	}
-	if !changed && next.Key == t.Status.Key && next.Version == t.Status.Version {
+	if !changed && next.Key == t.Status.Key && next.Version == t.Status.Version && next.PhysicalCluster == t.Status.PhysicalCluster {
 		return
 	}
 	if err := c.write(ctx, next); err != nil {
@@ -223,8 +221,8 @@ func setHealth(s *workload.SyncTargetStatus, err error, now time.Time) bool {
 	reason, message := "", ""
 	if err != nil {
 		reason, message = workload.Unreachable, limit(err.Error())
-		if p := (*problem)(nil); errors.As(err, &p) {
-			reason = p.reason
+		if p := (*physical.Problem)(nil); errors.As(err, &p) {
+			reason = p.Reason
 		}
 	}
 	states := map[conditions.Type]bool{

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -26,6 +27,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/kinds"
 	"github.com/unforked/kcp/internal/workload/pods"
+	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
 // Options configure the extension. The zero value of a field means its default.
@@ -35,18 +37,26 @@ type Options struct {
 	// Expire is the time without a successful probe after which a physical cluster is
 	// unreachable, 40 s by default.
 	Expire time.Duration
+	// View is the view of agents. The default is a new one.
+	View *syncer.View
 }
 
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
-	reach := &reacher{links: map[string]*reached{}}
+	if o.View == nil {
+		o.View = &syncer.View{}
+	}
+	reach := &reacher{links: map[string]*reached{}, view: o.View}
 	served := pods.New(reach.reach)
 	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
 		Offers:   append(kinds.Offers(served.Storage()), usage(served)),
 		Rules:    append(rules(), reviews.rule()),
 		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
+		Views:    []kcp.View{o.View},
+		// The view serves tunnels. They are declared here so that they have no timeout.
+		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
 			reach.server.Store(s)
 			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
@@ -87,6 +97,9 @@ func loops(s *kcp.Server, o Options, reviews *reviewer) ([]kcp.Loop, error) {
 	reviews.mu.Lock()
 	reviews.manager = m
 	reviews.mu.Unlock()
+	if err := o.View.Start(s, m.source); err != nil {
+		return nil, err
+	}
 	return []kcp.Loop{m.targetsLoop(), m.locationsLoop()}, nil
 }
 
@@ -108,4 +121,8 @@ func assignments() schema.GroupVersionResource {
 
 func targetStatuses() schema.GroupVersionResource {
 	return workload.GroupVersion.WithResource("targetstatuses")
+}
+
+func resourceProfiles() schema.GroupVersionResource {
+	return workload.GroupVersion.WithResource("resourceprofiles")
 }

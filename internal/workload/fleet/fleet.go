@@ -53,7 +53,9 @@ type fleet struct {
 	ctx         context.Context        // of the fleet; ended by end
 	term        *term                  // guarded by mu
 	connections map[string]*connection // by SyncTarget; guarded by mu
+	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
+	ears        []*ear // replaced, not changed; guarded by mu
 	world       []fact // guarded by mu
 	schedule    func(kcp.Key)
 	summing     func(kcp.Key)
@@ -152,6 +154,14 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 
 // start runs the caches and loops of the fleet until end is called or the term ends.
 func (f *fleet) start(t *term) {
+	f.follow(t)
+	f.refresh()
+	t.work.Go(func() { kcp.Run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop()) })
+}
+
+// follow runs what a server needs for the engines of the fleet, in this program or in agents: the
+// caches and the profiles. It decides nothing.
+func (f *fleet) follow(t *term) {
 	ctx, end := context.WithCancel(t.ctx)
 	f.ctx, f.end, f.term = ctx, end, t
 	t.work.Go(func() { f.placements.Run(ctx) })
@@ -161,8 +171,7 @@ func (f *fleet) start(t *term) {
 	for _, s := range f.dispatches() {
 		s.Subscribe(func(kcp.Key) {})
 	}
-	f.refresh()
-	t.work.Go(func() { kcp.Run(ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.profileLoop()) })
+	t.work.Go(func() { kcp.Run(ctx, f.profileLoop()) })
 }
 
 // dispatches returns the sources of changes that concern engines. They wake the engines that a change
@@ -192,12 +201,41 @@ func (f *fleet) wakeAll(a *workload.Assignment, id engine.ID) {
 	}
 }
 
-// wake wakes the engine of a target.
+// wake wakes the engine of a target, and those who listen for agents.
 func (f *fleet) wake(target string, key kcp.Key) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if wake := f.wakes[target]; wake != nil {
 		wake(key)
+	}
+	f.mu.Unlock()
+	f.tell(target, engine.IDOf(key))
+}
+
+// An ear hears what concerns the engines.
+type ear struct {
+	hear func(target string, of engine.ID)
+}
+
+// tell tells all who listen.
+func (f *fleet) tell(target string, of engine.ID) {
+	f.mu.Lock()
+	ears := f.ears
+	f.mu.Unlock()
+	for _, e := range ears {
+		e.hear(target, of)
+	}
+}
+
+// listen calls hear for what concerns the engines until leave is called.
+func (f *fleet) listen(hear func(target string, of engine.ID)) (leave func()) {
+	e := &ear{hear}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ears = append(slices.Clone(f.ears), e)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ears = slices.DeleteFunc(slices.Clone(f.ears), func(of *ear) bool { return of == e })
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/physical"
 )
 
 type (
@@ -125,7 +126,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	}
 	if !f.connect(t, id) {
 		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now()}
-		refused.observe(ctx, nil, &problem{workload.TooMany, fmt.Errorf("a workspace has %d physical clusters at most; register this one in another workspace", mostTargets)})
+		refused.observe(ctx, nil, physical.Because(workload.TooMany, fmt.Errorf("a workspace has %d physical clusters at most; register this one in another workspace", mostTargets)))
 		return kcp.After(time.Minute)
 	}
 	if t.DeletionTimestamp != nil {

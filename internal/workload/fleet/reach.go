@@ -19,16 +19,20 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/pods"
+	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
 // linkLife is how long a link is kept after its last use. Idle connections close before.
 const linkLife = time.Minute
 
-// A reacher reaches physical clusters in push mode, for requests of tenants: on any server, with the
-// stored kubeconfig, when somebody asks.
+// A reacher reaches physical clusters for requests of tenants, when somebody asks: in push mode with the
+// stored kubeconfig, on any server; in pull mode through the tunnel of an agent, on the server to which
+// that is connected.
 type reacher struct {
 	server atomic.Pointer[kcp.Server]
+	view   *syncer.View
 
 	mu    sync.Mutex
 	links map[string]*reached // by the UID of the SyncTarget; guarded by mu
@@ -45,6 +49,10 @@ type reached struct {
 // reach implements [pods.Reach].
 func (r *reacher) reach(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*pods.Link, error) {
 	s := r.server.Load()
+	if s != nil && t.Spec.Mode == workload.PullMode {
+		key := engine.TargetKey(string(compute), t.Name, string(t.UID))
+		return &pods.Link{Server: &url.URL{Scheme: "http", Host: "physical"}, Through: r.view.Tunnels.Transport(key)}, nil
+	}
 	if s == nil || t.Spec.Push == nil {
 		return nil, errors.New("the physical cluster has no kubeconfig")
 	}

@@ -75,7 +75,7 @@ func (t *kindTable) init(f *fleet, consumers string) (err error) {
 	if err != nil {
 		return err
 	}
-	t.described, err = client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), workload.GroupVersion.WithResource("resourceprofiles"))
+	t.described, err = client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), resourceProfiles())
 	if err != nil {
 		return err
 	}
@@ -294,6 +294,7 @@ func (f *fleet) profile(_ context.Context, key kcp.Key) error {
 	if next != nil {
 		next.begin()
 	}
+	f.tell("", engine.ID{GroupResource: resourceProfiles().GroupResource(), Key: key})
 	return nil
 }
 

@@ -198,6 +198,11 @@ func (p *Profile) Finished(o *unstructured.Unstructured) bool {
 	})
 }
 
+// Ended returns a status that says that an object has come to its end, and nothing else.
+func Ended() map[string]any {
+	return map[string]any{"conditions": []any{map[string]any{"type": string(batchv1.JobComplete), "status": "True"}}}
+}
+
 // Expires returns how long after its end an object is deleted, and when it ended. It reports false if
 // it stays.
 func (p *Profile) Expires(o *unstructured.Unstructured) (after time.Duration, ended time.Time, ok bool) {

@@ -1,0 +1,235 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/physical"
+	"github.com/unforked/kcp/internal/workload/profile"
+	"github.com/unforked/kcp/internal/workload/syncer"
+)
+
+// agents follows the Leases of the agents of a fleet, for all its SyncTargets in pull mode.
+type agents struct {
+	leases *kcp.Kind[*coordinationv1.Lease]
+	wake   func(kcp.Key)
+}
+
+// followAgents makes the fleet look at the agents anew. The first time, it begins to follow their
+// Leases. The lock of the fleet is held.
+func (f *fleet) followAgents() {
+	if f.agents != nil {
+		if f.agents.wake != nil {
+			for name := range f.connections {
+				f.agents.wake(kcp.Key{Cluster: f.compute, Name: name})
+			}
+		}
+		return
+	}
+	leases, err := f.leases()
+	if err != nil {
+		klog.ErrorS(err, "cannot follow the agents of physical clusters", "cluster", f.compute)
+		return
+	}
+	a := &agents{leases: leases}
+	f.agents = a
+	ctx := f.ctx
+	f.term.work.Go(func() { leases.Run(ctx) })
+	f.term.work.Go(func() {
+		kcp.Run(ctx, kcp.Loop{Name: "workload-agents", Do: f.beat, On: []kcp.Source{
+			leases.Wakes(func(l *coordinationv1.Lease) []kcp.Key { return []kcp.Key{{Cluster: f.compute, Name: l.Name}} }),
+			f.connected(a),
+		}})
+	})
+}
+
+// connected is a source of the SyncTargets in pull mode.
+func (f *fleet) connected(a *agents) kcp.Source {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		a.wake = wake
+		for name := range f.connections {
+			wake(kcp.Key{Cluster: f.compute, Name: name})
+		}
+		return nil
+	}}
+}
+
+// leases caches the Leases in the namespace of SyncTargets.
+func (f *fleet) leases() (*kcp.Kind[*coordinationv1.Lease], error) {
+	cfg, err := f.server.Own(string(f.compute))
+	if err != nil {
+		return nil, err
+	}
+	all, err := client.New[*coordinationv1.Lease, *coordinationv1.LeaseList](cfg, string(f.compute), coordinationv1.SchemeGroupVersion.WithResource("leases"))
+	if err != nil {
+		return nil, err
+	}
+	in := all.Namespace(workload.TargetsNamespace)
+	return kcp.NewKind("leases of agents", &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return in.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return in.Watch(ctx, o)
+		},
+	}, func(l *coordinationv1.Lease) *coordinationv1.Lease {
+		l = l.DeepCopy() // in-process watches share their objects
+		l.ManagedFields = nil
+		return l
+	}), nil
+}
+
+// beat looks at the Lease of an agent. Its time is only compared with the one before: what counts is
+// when this server saw it change.
+func (f *fleet) beat(ctx context.Context, key kcp.Key) error {
+	f.mu.Lock()
+	c := f.connections[key.Name]
+	f.mu.Unlock()
+	t := f.targets.Get(key)
+	if c == nil || c.mode != workload.PullMode || t == nil {
+		return nil
+	}
+	l := f.agents.leases.Get(kcp.Key{Cluster: f.compute, Namespace: workload.TargetsNamespace, Name: key.Name})
+	ours := l != nil && l.Spec.RenewTime != nil && slices.ContainsFunc(l.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == t.UID })
+	now := time.Now()
+	switch {
+	case ours && !c.renewed.Equal(l.Spec.RenewTime.Time):
+		// The first Lease that this server sees may be old: the next one tells.
+		first := c.renewed.IsZero() && t.Status.LastSyncerHeartbeatTime != nil
+		c.renewed = l.Spec.RenewTime.Time
+		if first {
+			break
+		}
+		p, err := beatOf(l)
+		c.observe(ctx, p, err)
+	case !ours && t.Status.LastSyncerHeartbeatTime == nil:
+		c.observe(ctx, nil, physical.Because(workload.AgentMissing, errors.New("the agent of the physical cluster has not connected yet")))
+	case now.Sub(c.seen) > f.options.Expire:
+		c.observe(ctx, nil, physical.Because(workload.Unreachable, fmt.Errorf("the agent of the physical cluster has not reported for %s", f.options.Expire)))
+	}
+	return kcp.After(f.options.Renew)
+}
+
+// beatOf returns what an agent reported with its last heartbeat.
+func beatOf(l *coordinationv1.Lease) (*peer, error) {
+	var b syncer.Beat
+	if err := json.Unmarshal([]byte(l.Annotations[workload.BeatAnnotation]), &b); err != nil {
+		return nil, physical.Because(workload.Unreachable, fmt.Errorf("the heartbeat of the agent cannot be read: %w", err))
+	}
+	p := &peer{Peer: &physical.Peer{Version: b.Version, Cluster: b.PhysicalCluster}}
+	if b.Reason != "" {
+		return p, physical.Because(b.Reason, errors.New(b.Message))
+	}
+	return p, nil
+}
+
+// source returns what the agents of a compute workspace work from. The server that leads has it
+// already. Others begin to follow the workspace, until end is called.
+func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.Source, func(), error) {
+	m.mu.Lock()
+	f := m.fleets[compute]
+	m.mu.Unlock()
+	if f != nil {
+		return f.source(f.ctx.Done()), func() {}, nil
+	}
+	f, err := newFleet(ctx, m, compute)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &term{}
+	t.ctx, t.end = context.WithCancel(context.Background())
+	f.follow(t)
+	err = m.server.Go(func(ctx context.Context) {
+		defer context.AfterFunc(ctx, t.end)()
+		<-t.ctx.Done()
+		t.work.Wait()
+	})
+	if err != nil {
+		t.end()
+		return nil, nil, err
+	}
+	return f.source(t.ctx.Done()), t.end, nil
+}
+
+func (f *fleet) source(ended <-chan struct{}) *syncer.Source {
+	return &syncer.Source{
+		Of: f.desired, Assigned: f.assigned, Needs: f.states, Assignments: f.assignments, Reports: f.reports,
+		Profiles: f.kinds.custom, Follow: f.listen, Ready: func(ctx context.Context) error { return f.complete(ctx, ended) }, Ended: ended,
+	}
+}
+
+// complete waits until the caches are complete that agents need.
+func (f *fleet) complete(ctx context.Context, ended <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if !await(ctx, f.assignments.Ready(), f.reports.Ready()) {
+		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
+	}
+	if len(f.assignments.List("*")) == 0 {
+		return nil // a compute workspace without consumers has no caches of their objects
+	}
+	f.kinds.need()
+	if !await(ctx, f.kinds.settled, f.kinds.own.Ready()) {
+		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
+	}
+	return nil
+}
+
+// assigned returns the objects that have an Assignment with a target.
+func (f *fleet) assigned(target string) (all []engine.ID) {
+	for _, key := range f.assignments.By(byTarget, target) {
+		if a := f.assignments.Get(key); a != nil {
+			all = append(all, engine.IDFor(a, a.Spec.Workload))
+		}
+	}
+	return all
+}
+
+// states returns what an object refers to, with states that change with it.
+func (f *fleet) states(id engine.ID) (all []syncer.Need) {
+	for _, of := range f.needs(id) {
+		if slices.ContainsFunc(all, func(n syncer.Need) bool { return n.ID == of }) {
+			continue
+		}
+		state := ""
+		if o := f.workload(of); o != nil {
+			state = fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
+		}
+		all = append(all, syncer.Need{ID: of, State: state})
+	}
+	return all
+}
+
+// custom returns the ResourceProfiles that are in effect.
+func (t *kindTable) custom() (all []*workload.ResourceProfile) {
+	for _, r := range t.own.List("*") {
+		p := profile.Of(r)
+		if k := t.get(p.GroupResource()); k != nil && sameProfile(k.Profile, p) {
+			all = append(all, r)
+		}
+	}
+	return all
+}

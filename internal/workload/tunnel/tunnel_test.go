@@ -1,0 +1,204 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A pair is a server with a pool, and an agent.
+type pair struct {
+	pool   *Pool
+	server *httptest.Server
+	stop   chan struct{} // of the server
+	agent  func()        // stops the agent
+}
+
+func newPair(t *testing.T, h http.HandlerFunc) *pair {
+	t.Helper()
+	p := &pair{pool: &Pool{}, stop: make(chan struct{})}
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := p.pool.Accept(w, req, "t", Check{Every: time.Hour, Stop: p.stop, Valid: func(context.Context) bool { return true }}); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	}))
+	p.server.StartTLS()
+	t.Cleanup(p.server.Close)
+	at, err := url.Parse(p.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	connected := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		err := Dialer{URL: at, TLS: &tls.Config{InsecureSkipVerify: true}, Handler: h}.Run(ctx, func() { close(connected) })
+		if err != nil && ctx.Err() == nil {
+			t.Log(err)
+		}
+	})
+	p.agent = func() { cancel(); running.Wait() }
+	t.Cleanup(p.agent)
+	<-connected
+	p.until(t, true)
+	return p
+}
+
+// until waits until there is a tunnel, or none.
+func (p *pair) until(t *testing.T, there bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); (p.pool.find("t") != nil) != there; <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("tunnel there: %v", !there)
+		}
+	}
+}
+
+func (p *pair) client() *http.Client { return &http.Client{Transport: p.pool.Transport("t")} }
+
+func get(t *testing.T, c *http.Client, path string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://physical"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(resp.Body)
+	return string(text), errors.Join(err, resp.Body.Close())
+}
+
+func TestRequests(t *testing.T) {
+	p := newPair(t, func(w http.ResponseWriter, req *http.Request) { fmt.Fprintf(w, "%s %s", req.Method, req.URL) })
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			if got, err := get(t, p.client(), fmt.Sprintf("/x?n=%d", i)); err != nil || got != fmt.Sprintf("GET /x?n=%d", i) {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+	all.Wait()
+	if _, err := get(t, &http.Client{Transport: p.pool.Transport("other")}, "/"); !errors.Is(err, ErrNone) {
+		t.Errorf("another target: %v", err)
+	}
+}
+
+// A large request and a large response pass, and none of them is in memory.
+func TestBodies(t *testing.T) {
+	const size = 8 << 20
+	p := newPair(t, func(w http.ResponseWriter, req *http.Request) {
+		n, err := io.Copy(io.Discard, req.Body)
+		if err != nil || n != size {
+			t.Errorf("the agent got %d bytes, %v", n, err)
+		}
+		if _, err := io.Copy(w, io.LimitReader(zeros{}, size)); err != nil {
+			t.Error(err)
+		}
+	})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://physical/", io.LimitReader(zeros{}, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := p.client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err != nil || n != size {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// Requests can be upgraded, as exec needs.
+func TestUpgrade(t *testing.T) {
+	p := newPair(t, func(w http.ResponseWriter, req *http.Request) {
+		conn, buffer, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"); err != nil {
+			t.Error(err)
+		}
+		line, err := buffer.ReadString('\n')
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = io.WriteString(conn, strings.ToUpper(line))
+	})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://physical/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "echo")
+	resp, err := p.client().Do(req)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	both, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok {
+		t.Fatal("the connection cannot be written")
+	}
+	if _, err := io.WriteString(both, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(both)
+	if string(text) != "HELLO\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+// Open requests end with an error when either side stops.
+func TestEnd(t *testing.T) {
+	for name, stop := range map[string]func(*pair){"agent": func(p *pair) { p.agent() }, "server": func(p *pair) { close(p.stop) }} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, func(w http.ResponseWriter, req *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				_ = http.NewResponseController(w).Flush()
+				<-req.Context().Done()
+			})
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://physical/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := p.client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop(p)
+			if _, err := io.ReadAll(resp.Body); err == nil {
+				t.Error("the response ends without an error")
+			}
+			p.until(t, false)
+			if _, err := get(t, p.client(), "/"); !errors.Is(err, ErrNone) {
+				t.Errorf("without a tunnel: %v", err)
+			}
+		})
+	}
+}
+
+func TestNoUpgrade(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {})
+	resp, err := p.server.Client().Get(p.server.URL)
+	if err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
