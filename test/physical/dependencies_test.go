@@ -254,10 +254,11 @@ func (s *tenant) restartsWithDependencies(t *testing.T) {
 	}
 	s.at(t, "svc/steady", "east 0/-, west 0/-")
 	service := func(c *cluster) string {
-		got, err := c.CoreV1().Services(c.only(t, "steady").Namespace).Get(t.Context(), "steady", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var got *corev1.Service
+		eventually(t, "the Service", func() (err error) {
+			got, err = c.CoreV1().Services(c.only(t, "steady").Namespace).Get(t.Context(), "steady", metav1.GetOptions{})
+			return err
+		})
 		return got.ResourceVersion
 	}
 	before := map[string]string{}

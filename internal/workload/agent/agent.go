@@ -62,6 +62,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	o.Physical = rest.CopyConfig(o.Physical)
+	o.Physical.QPS, o.Physical.Burst = 50, 100 // as in push mode
 	a := &agent{Options: o, server: s, key: engine.TargetKey(string(i.Compute), i.Target, i.UID)}
 	if a.peer, err = physical.New(o.Physical); err != nil {
 		return err
