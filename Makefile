@@ -38,7 +38,7 @@ conformance: programs
 
 # Workloads on real control planes; see test/physical.
 physical: programs
-	go test -count=1 -timeout 30m ./test/physical
+	PHYSICAL=long go test -count=1 -timeout 60m ./test/physical
 
 dist:
 	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist
@@ -51,7 +51,7 @@ clients:
 	go -C test/tools/clients build -o $(CURDIR)/bin/clients/ tool
 	mkdir -p $(MIRROR) && mv bin/clients/terraform-provider-kubectl $(MIRROR)/
 
-nightly: bench dist clients storm conformance
+nightly: bench dist clients storm conformance physical
 	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
 	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...

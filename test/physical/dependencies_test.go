@@ -17,6 +17,7 @@ import (
 
 // A workload's ConfigMaps, Secrets and service account follow it.
 func TestDependencies(t *testing.T) {
+	long(t)
 	w := newWorld(t, "east", "west")
 	w.compute(t, "compute", "east", "west")
 	s := w.shop(t, "shop", "compute")

@@ -25,6 +25,7 @@ import (
 
 // Every kind goes where its class says, and its status comes back.
 func TestKinds(t *testing.T) {
+	long(t)
 	w := newWorld(t, "east", "west")
 	w.compute(t, "compute", "east", "west")
 	s := w.shop(t, "shop", "compute")

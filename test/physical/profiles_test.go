@@ -44,6 +44,7 @@ func engineResource() schema.GroupVersionResource {
 
 // Custom resources are placed as a ResourceProfile says; existing objects are adopted, and left behind.
 func TestProfilesAndOwnership(t *testing.T) {
+	long(t)
 	w := newWorld(t, "east", "west")
 	w.compute(t, "compute", "east", "west")
 	w.offerEngines(t)

@@ -165,6 +165,9 @@ func TestAgents(t *testing.T) {
 	t.Run("workspaces leave", func(t *testing.T) { s.leaves(t) })
 	t.Run("restarts write nothing", func(t *testing.T) { s.restartsWithAgents(t, east) })
 	t.Run("tunnels", func(t *testing.T) { s.tunnels(t, east) })
+	if !isLong() {
+		return
+	}
 	t.Run("the server is away", func(t *testing.T) { s.survivesServer(t) })
 	t.Run("replicas", func(t *testing.T) { s.replicates(t, east) })
 	t.Run("certificates are renewed", func(t *testing.T) { s.renews(t, east) })
@@ -175,6 +178,7 @@ func TestAgents(t *testing.T) {
 
 // Agents do what the server does for clusters in push mode: all kinds, and what these refer to.
 func TestAgentsKinds(t *testing.T) {
+	long(t)
 	w := newWorld(t, "east", "west")
 	must(t, "ws", "create", ":root:compute")
 	east, west := w.sync(t, "east", "compute"), w.sync(t, "west", "compute")

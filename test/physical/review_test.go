@@ -22,6 +22,7 @@ import (
 
 // TestReview compares answers of PlacementReviews with what then happens.
 func TestReview(t *testing.T) {
+	long(t)
 	w := newWorld(t, "east", "north", "west")
 	w.compute(t, "compute", "east", "north", "west")
 	s := w.shop(t, "shop", "compute")

@@ -333,3 +333,14 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// isLong reports whether make physical runs the tests. make check runs a part of them.
+func isLong() bool { return os.Getenv("PHYSICAL") == "long" }
+
+// long skips a test that is not in make check.
+func long(t *testing.T) {
+	t.Helper()
+	if !isLong() {
+		t.Skip("make physical runs it")
+	}
+}
