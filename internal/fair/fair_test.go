@@ -372,8 +372,10 @@ func TestSlowTenantsStaySlow(t *testing.T) {
 		s := newScheduler(4, 3, 10)
 		s.delay = func() time.Duration { return 0 }
 		take := func() bool { return s.acquire(t.Context(), "tenant", time.Nanosecond) == nil }
-		if !take() || !take() {
-			t.Fatal("no seats")
+		for range 2 {
+			if !take() {
+				t.Fatal("no seat")
+			}
 		}
 		s.release("tenant", 3*time.Second) // the other request stays
 		<-time.After(3 * time.Second)

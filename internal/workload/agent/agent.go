@@ -155,7 +155,6 @@ type work struct {
 
 	end     context.CancelFunc // of what runs; nil if nothing does
 	running sync.WaitGroup
-	used    string // the serial number of the certificate that the tunnel has
 }
 
 // beat sends a heartbeat, and starts or stops the engine as the server says. While the server does
