@@ -45,7 +45,16 @@ func (e embeddedKV) Delete(ctx context.Context, key string, opts ...clientv3.OpO
 
 // Get implements [clientv3.KV].
 func (e embeddedKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	return e.KV.Get(ctx, key, append(slices.Clip(opts), clientv3.WithSerializable())...)
+	r, err := e.KV.Get(ctx, key, append(slices.Clip(opts), clientv3.WithSerializable())...)
+	return r, ended(ctx, err)
+}
+
+// ended returns the error of ctx instead of one that etcd made of it.
+func ended(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // Do implements [clientv3.KV].
@@ -55,7 +64,8 @@ func (e embeddedKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse
 			return clientv3.OpResponse{}, err
 		}
 	}
-	return e.KV.Do(ctx, local([]clientv3.Op{op})[0])
+	r, err := e.KV.Do(ctx, local([]clientv3.Op{op})[0])
+	return r, ended(ctx, err)
 }
 
 // local returns operations whose reads are serializable.

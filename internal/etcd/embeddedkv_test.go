@@ -71,3 +71,31 @@ func TestLocalReads(t *testing.T) {
 		t.Error("the caller's operations are changed")
 	}
 }
+
+// A read after an event of a watch sees at least the revision of the event.
+func TestReadsSeeWatchedEvents(t *testing.T) {
+	b := opened(t, Config{})
+	const writes = 2000
+	events := b.Client.Watch(t.Context(), "/w")
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for n := range writes {
+			if _, err := b.Client.Put(t.Context(), "/w", fmt.Sprint(n)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for seen := 0; seen < writes; {
+		r := <-events
+		if err := r.Err(); err != nil || len(r.Events) == 0 {
+			t.Fatalf("%d events, %v", seen, err)
+		}
+		seen += len(r.Events)
+		at := r.Events[len(r.Events)-1].Kv.ModRevision
+		if _, err := b.Client.Get(t.Context(), "/w", clientv3.WithRev(at)); err != nil {
+			t.Fatalf("a read at the revision of event %d: %v", seen, err)
+		}
+	}
+	writing.Wait()
+}

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -50,7 +51,7 @@ func (s *streams) Watch(stream pb.Watch_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	in := &ending{Watch_WatchServer: stream, ctx: ctx, more: make(chan struct{}, 1)}
+	in := &ending{Watch_WatchServer: stream, ctx: ctx, more: make(chan struct{}, 1), revision: s.server.KV().Rev}
 	go in.receive() // returns when the stream ends, after this call
 	return s.WatchServer.Watch(in)
 }
@@ -70,6 +71,8 @@ type ending struct {
 	pb.Watch_WatchServer
 	ctx  context.Context
 	more chan struct{} // capacity 1; signals a new request or an error
+	// revision returns the revision that reads see.
+	revision func() int64
 
 	mu       sync.Mutex
 	requests []*pb.WatchRequest
@@ -78,6 +81,15 @@ type ending struct {
 
 // Context implements [pb.Watch_WatchServer].
 func (e *ending) Context() context.Context { return e.ctx }
+
+// Send implements [pb.Watch_WatchServer]. etcd sends an event a moment before a read sees its
+// revision. A client that has the event must not read what is older.
+func (e *ending) Send(r *pb.WatchResponse) error {
+	for e.revision() < r.Header.GetRevision() && e.ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	return e.Watch_WatchServer.Send(r)
+}
 
 // receive buffers requests until the stream ends.
 func (e *ending) receive() {
