@@ -109,7 +109,6 @@ func TestAtSeveralServers(t *testing.T) {
 		"inactive clusters":        inactiveAtSeveralServers,
 		"limits of a tree":         treeLimitAtSeveralServers,
 		"quota":                    quotaAtSeveralServers,
-		"sharing":                  sharingAtSeveralServers,
 		"tokens":                   tokensOfSeveralServers,
 	} {
 		t.Run(name, func(t *testing.T) {

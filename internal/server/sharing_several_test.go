@@ -13,13 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
 )
 
-// sharingAtSeveralServers shows that what one server has acknowledged holds at another for
+// TestSharingAtSeveralServers shows that what one server has acknowledged holds at another for
 // requests that begin later: what is bound is served, what is rejected is refused. Open watches
 // end.
-func sharingAtSeveralServers(t *testing.T, e *equals) {
+func TestSharingAtSeveralServers(t *testing.T) {
+	t.Parallel()
+	e := startEquals(t, 2, etcdtest.Options{})
 	servers := []*running{{Server: e.all[0]}, {Server: e.all[1]}}
 	for i := range size(2, 40) {
 		a, b := servers[i%2], servers[1-i%2]
