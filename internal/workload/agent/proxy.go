@@ -13,8 +13,9 @@ import (
 // A proxy passes requests of the server on to the physical cluster, with the credentials of the
 // agent. It passes on only what concerns pods in namespaces of workloads.
 type proxy struct {
-	to     *httputil.ReverseProxy
-	passes *regexp.Regexp
+	to        *httputil.ReverseProxy
+	passes    *regexp.Regexp // paths, for all methods
+	namespace *regexp.Regexp // the path of a namespace of workloads; the server reads there whose it is
 }
 
 func newProxy(config *rest.Config) (*proxy, error) {
@@ -28,7 +29,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &proxy{passes: passed(), to: &httputil.ReverseProxy{
+	return &proxy{passes: passed(), namespace: regexp.MustCompile(`^/api/v1/namespaces/kcp-[a-z0-9]+$`), to: &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: at.Scheme, Host: at.Host, Path: at.Path})
@@ -54,12 +55,9 @@ func passed() *regexp.Regexp {
 	return regexp.MustCompile(`^/(version|readyz|livez|api/v1/namespaces/kcp-[a-z0-9]+/(pods|events)(/.*)?|apis/metrics\.k8s\.io/v1beta1/namespaces/kcp-[a-z0-9]+/pods(/.*)?|api/v1/pods|apis/apps/v1/namespaces/kcp-[a-z0-9]+/replicasets(/.*)?)$`)
 }
 
-// namespace matches the path of a namespace of workloads. The server reads there whose it is.
-func namespace() *regexp.Regexp { return regexp.MustCompile(`^/api/v1/namespaces/kcp-[a-z0-9]+$`) }
-
 // ServeHTTP implements [http.Handler].
 func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	about := req.Method == http.MethodGet && namespace().MatchString(req.URL.Path)
+	about := req.Method == http.MethodGet && p.namespace.MatchString(req.URL.Path)
 	if slashes.Clean(req.URL.Path) != req.URL.Path || !about && (!p.passes.MatchString(req.URL.Path) || !p.passes.MatchString(req.URL.EscapedPath())) {
 		http.Error(w, "the agent passes on only requests about pods of workloads", http.StatusForbidden)
 		return
