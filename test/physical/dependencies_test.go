@@ -10,9 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/unforked/kcp/client"
 )
 
 // A workload's ConfigMaps, Secrets and service account follow it.
@@ -305,21 +302,5 @@ func (s *tenant) leavesNothing(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%d copies, %v", len(all), err)
 	}
-	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
-	if err := dynamicFor(t, client.Cluster(s.config, "root")).Resource(workspaces).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	bindings := schema.GroupVersionResource{Group: "apis.kcp.io", Version: "v1alpha2", Resource: "apibindings"}
-	if err := unbound.dynamic.Resource(bindings).Delete(t.Context(), "kubernetes", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range all {
-		eventually(t, "end of the namespace", func() error {
-			n, err := west.CoreV1().Namespaces().Get(t.Context(), d.Namespace, metav1.GetOptions{})
-			if err == nil {
-				return fmt.Errorf("namespace %s exists: %v", n.Name, n.Status)
-			}
-			return ignoreMissing(err)
-		})
-	}
+	s.endAndAwait(t, unbound, all)
 }

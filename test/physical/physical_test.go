@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -164,6 +165,14 @@ func (s *tenant) leaves(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%d copies, %v", len(all), err)
 	}
+	s.endAndAwait(t, unbound, all)
+}
+
+// endAndAwait deletes the workspace "deleted", unbinds another one, and waits until the namespaces of
+// their copies are gone.
+func (s *tenant) endAndAwait(t *testing.T, unbound *tenant, all []appsv1.Deployment) {
+	t.Helper()
+	west := s.clusters["west"]
 	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
 	if err := dynamicFor(t, client.Cluster(s.config, "root")).Resource(workspaces).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
