@@ -95,7 +95,7 @@ func (e *equals) workspace(s *server.Server, parent, name string) cluster.Name {
 	return cluster.Name(text(made, "spec", "cluster"))
 }
 
-// What one server has acknowledged holds at all servers on its etcd.
+// A change that one server has acknowledged applies at all servers on its etcd.
 func TestAtSeveralServers(t *testing.T) {
 	t.Parallel()
 	e := startEquals(t, 2, etcdtest.Options{})

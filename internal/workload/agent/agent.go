@@ -177,7 +177,7 @@ func (w *work) beat(ctx context.Context) error {
 	err := w.server.call(ctx, "PUT", "/"+syncer.Heartbeat, b, &said)
 	switch {
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
-		// The SyncTarget is gone, or the certificate is revoked. What runs stays as it is.
+		// The SyncTarget is gone, or the certificate is revoked. Workloads stay as they are.
 		w.stop()
 		return fmt.Errorf("the server refuses the agent: %w", err)
 	case apierrors.IsConflict(err):

@@ -71,7 +71,7 @@ func Merge(o Object, parts []Part, now time.Time) map[string]any {
 	return s
 }
 
-// sum adds up the counters. Those of another generation that say how much is up to date do not count.
+// sum adds up the counters. Counters of up-to-date objects count only in parts of the present generation.
 func sum(s map[string]any, o Object, parts []Part) {
 	for _, field := range o.Counters {
 		total, found := int64(0), false

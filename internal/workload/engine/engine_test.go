@@ -264,8 +264,9 @@ func (b *bench) watched() []string {
 	return all
 }
 
-// A part is applied with what it needs, and reported. Both are removed only when the server confirms that
-// the target has none, whatever the caches say (rule I5 of the design). Nothing is watched then.
+// The engine applies a part with its dependencies, and reports it. It removes both only when the server
+// confirms that the target has no part, whatever the caches say (rule I5 of the design), and then ends
+// its watches.
 func TestSync(t *testing.T) {
 	b := newBench(t)
 	if all := b.watched(); len(all) > 0 {
@@ -316,8 +317,8 @@ func TestSync(t *testing.T) {
 	until(t, "nothing is watched", func() bool { return len(b.watched()) == 0 })
 }
 
-// What was left in the physical cluster while the server was away is found, also kinds of which nothing is
-// assigned any more, and removed once the server confirms it.
+// The engine finds the copies that became superfluous while the server was away, also of kinds without
+// any assigned object. It removes them once the server confirms that they are superfluous.
 func TestLeftovers(t *testing.T) {
 	c := kcptest.New(t)
 	c.Apply(definition)

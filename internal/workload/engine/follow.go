@@ -12,8 +12,8 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// follow syncs an object that is where those are that refer to it. Nothing reports about it; the
-// reports of those who need it say what is missing.
+// follow syncs a dependency: the target has it while it has an object that refers to it. A dependency has
+// no report. The reports of the objects that refer to it say whether it is missing.
 func (j *job) follow(ctx context.Context) error {
 	if why := j.await(ctx); why != nil {
 		if why.word == "" {

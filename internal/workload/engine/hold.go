@@ -43,7 +43,7 @@ type tally struct{ atomic.Int64 }
 const (
 	pageSize = 500
 	// mostObjects is the maximum of objects of one target, and mostStatus that of the bytes of a
-	// status. Whoever runs the physical cluster decides what it says, and the server keeps that.
+	// status. The server keeps them in memory, and the owner of the physical cluster decides their number.
 	mostObjects = 20_000
 	mostStatus  = 16 << 10
 )

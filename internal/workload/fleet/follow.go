@@ -66,8 +66,8 @@ func (f *fleet) spansOf(at kcp.Key) (all []span) {
 	return slices.CompactFunc(all, func(a, b span) bool { return a.key == b.key })
 }
 
-// spanned returns the targets of a namespace as they were computed last. What is not known yet, as after
-// a start, is computed: a guess would remove what runs.
+// spanned returns the targets of a namespace as they were computed last, and computes them the first time
+// after a start. With an empty answer, objects that follow would be removed.
 func (f *fleet) spanned(at kcp.Key) []span {
 	f.mu.Lock()
 	known, ok := f.spans[namespaceKey(at)]
@@ -107,7 +107,7 @@ func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.Assi
 	orphans := f.orphaning()
 	for _, t := range a.Spec.Targets {
 		release, exists := orphans[t.Key]
-		// What was left of the workloads of the namespace needs what followed them.
+		// Orphaned workloads of the namespace still need the objects that followed them.
 		release = release || next.Reason == noWorkload && next.Deletion == string(scheduling.Orphan)
 		if partAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
 			continue

@@ -232,8 +232,8 @@ func (m *manager) openReview(ctx context.Context, compute, consumer kcp.ClusterN
 	return f, end, nil
 }
 
-// concerns reports whether a question is about workloads of a kind. What follows workloads, or is
-// where their data is, is not scheduled by itself.
+// concerns reports whether a question is about workloads of a kind. Followers, volumes and dependencies
+// are never subjects: the scheduler does not choose targets for them.
 func (q question) concerns(k *kind) bool {
 	if !slices.Contains([]workload.ResourceClass{workload.Replicated, workload.Singleton, workload.Everywhere}, k.Class) {
 		return false

@@ -124,7 +124,7 @@ func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *un
 	var again time.Duration
 	switch {
 	case p == nil || p.Spec.Suspend:
-		// What runs stays as it is.
+		// The parts stay as they are.
 		if a == nil {
 			return nil
 		}
