@@ -40,7 +40,12 @@ func installOpenAPI(of *genericapiserver.GenericAPIServer, v2 *common.Config, v3
 		}),
 		v3: sync.OnceValue(func() nativeV3 {
 			handler := mux.NewPathRecorderMux("openapi v3")
-			return nativeV3{routes.OpenAPI{V3Config: v3}.InstallV3(of.Handler.GoRestfulContainer, handler), handler}
+			own := *v3
+			own.Definitions = v3.GetDefinitions(func(name string) spec.Ref { // once for all groups
+				name, _ = v3.GetDefinitionName(name)
+				return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(name))
+			})
+			return nativeV3{routes.OpenAPI{V3Config: &own}.InstallV3(of.Handler.GoRestfulContainer, handler), handler}
 		}),
 	}
 	paths := of.Handler.NonGoRestfulMux

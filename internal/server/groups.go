@@ -26,10 +26,14 @@ func (s *Server) installGroups(cfg *genericapiserver.Config, effective basecompa
 	if s.natives, err = groups.Install(s.generic); err != nil {
 		return err
 	}
+	// Builders change the definitions that they use. From here on each makes its own: documents are
+	// built at the same time, and the 6 MB of these are needed no more.
+	cfg.OpenAPIV3Config.Definitions = nil
 	s.definitions.Offers, err = groups.Offers(s.natives, s.config.Offers, func() (*genericapiserver.GenericAPIServer, error) {
 		own := *cfg // requests come to it through the chain and the pool
 		own.BuildHandlerChainFunc = func(api http.Handler, _ *genericapiserver.Config) http.Handler { return api }
 		own.AdmissionControl = serve.Offering(s.hooks)
+		own.OpenAPIConfig, own.OpenAPIV3Config = new(*cfg.OpenAPIConfig), new(*cfg.OpenAPIV3Config) // Complete changes them
 		return own.Complete(nil).New("kcp-offers", genericapiserver.NewEmptyDelegateWithCustomHandler(notFound()))
 	})
 	return err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -98,6 +99,29 @@ func TestRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// The first requests of a server build the registries of bound kinds and the documents, at the same
+// time.
+func TestOpenAPIBuiltAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := started(t, &kcp.Server{NoSync: true, Extensions: universe.Server.Extensions})
+	p, c, other := at(t, srv, "provider"), at(t, srv, "consumer"), at(t, srv, "other")
+	if _, err := p.Dynamic.Resource(exports).Create(t.Context(), export("kubernetes", everything()...), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, c, p)
+	var all sync.WaitGroup
+	for _, path := range []string{"/apis/apps/v1/deployments", "/openapi/v3/apis/apps/v1", "/openapi/v3/apis/batch/v1", "/openapi/v3/api/v1", "/openapi/v2"} {
+		for _, in := range []*kcptest.Cluster{c, other} {
+			all.Go(func() {
+				if _, err := get(t, in, path); err != nil && (in == c || !apierrors.IsNotFound(err)) {
+					t.Errorf("%s of %s: %v", path, in.Name, err)
+				}
+			})
+		}
+	}
+	all.Wait()
 }
 
 // A deleted cluster leaves nothing in the view of the provider.
