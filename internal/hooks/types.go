@@ -26,8 +26,8 @@ import (
 const (
 	// maxTypes is the maximum number of kept converters of custom resources.
 	maxTypes = 64
-	// typeTime limits the read of a schema.
-	typeTime = 5 * time.Second
+	// typeTime limits the read of a schema. The first read of a server builds its documents.
+	typeTime = 30 * time.Second
 )
 
 // types converts objects for policies that change objects by merging a part into them. Clusters
