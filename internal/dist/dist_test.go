@@ -2,10 +2,8 @@ package main
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
@@ -14,15 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
 // checkArchive checks the programs of an archive.
@@ -88,54 +80,6 @@ func checkBill(t *testing.T, file, version string) {
 	i := slices.IndexFunc(bom.Components, func(c component) bool { return c.Name == "k8s.io/kubernetes" })
 	if bom.BOMFormat != "CycloneDX" || bom.Metadata.Component.Name != "kcp" || bom.Metadata.Component.Version != version || i < 0 || !strings.HasPrefix(bom.Components[i].PURL, "pkg:golang/k8s.io/kubernetes@v1.") {
 		t.Errorf("the bill of materials is %+v", bom)
-	}
-}
-
-// checkImage unpacks the container image, checks its configuration and starts its server.
-func checkImage(t *testing.T, r *release) {
-	t.Helper()
-	dir := unpack(t, open(t, filepath.Join(r.out, "kcp_"+r.version+"_oci.tar")))
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	img := onlyImage(t, index)
-	config, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config.Config.User != userName || config.Architecture != runtime.GOARCH || config.OS != "linux" || config.Config.Labels["org.opencontainers.image.version"] != r.version {
-		t.Errorf("the image's configuration is %+v", config)
-	}
-	files := unpack(t, mutate.Extract(img))
-	if _, err := os.Stat(filepath.Join(files, "bin", "sh")); err == nil {
-		t.Error("the image has a shell")
-	}
-	if n := strings.Count(read(t, filepath.Join(files, "etc", "ssl", "certs", "ca-certificates.crt")), "BEGIN CERTIFICATE"); n < 50 {
-		t.Errorf("the image has %d certificate authorities", n)
-	}
-	serve(t, filepath.Join(files, config.Config.Entrypoint[0]))
-}
-
-// onlyImage returns the image in an index, which may be an index in an index.
-func onlyImage(t *testing.T, index v1.ImageIndex) v1.Image {
-	t.Helper()
-	for {
-		manifest, err := index.IndexManifest()
-		if err != nil || len(manifest.Manifests) != 1 {
-			t.Fatalf("want one manifest: %+v, %v", manifest, err)
-		}
-		one := manifest.Manifests[0]
-		if one.MediaType.IsImage() {
-			img, err := index.Image(one.Digest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return img
-		}
-		if index, err = index.ImageIndex(one.Digest); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
