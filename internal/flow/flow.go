@@ -55,13 +55,14 @@ const (
 )
 
 // shareLimits returns the limits for a number of processors. All tenants together run two
-// light requests per processor. Heavy requests leave one processor free. Requests may hold
+// light requests per processor. While several tenants use the server, the light requests of
+// each, and the heavy ones of all, leave one processor free. Requests may hold
 // half of the memory that a load peak may add to the process. The other half is for garbage,
 // because the heap grows to twice its live size.
 func shareLimits(processors int) fair.Limits {
 	light, heavy := max(4, 2*processors), max(1, processors-1)
 	return fair.Limits{
-		Light: light, LightEach: light * 3 / 4, Heavy: heavy, HeavyEach: (heavy + 1) / 2,
+		Light: light, LightEach: light * 3 / 4, LightShared: heavy, Heavy: heavy, HeavyEach: (heavy + 1) / 2,
 		Waiting: tenantPresent + tenantQueue + tenantWatches,
 		Present: tenantPresent, Queue: tenantQueue, Served: tenantServed, Watches: tenantWatches, Timeout: tenantWait,
 		Memory: fair.Memory{Free: 256 << 10, Tenant: 256 << 20, All: 512 << 20, Reserve: 16 << 20},
@@ -151,7 +152,7 @@ func (f *Filters) Ask(next http.Handler) http.Handler {
 			return
 		}
 		work.For(f.caller(req, u))
-		if err := work.Compute(ctx, fair.Light); err != nil {
+		if err := work.Ask(ctx); err != nil {
 			tooMany(w, req, err)
 			return
 		}
@@ -223,7 +224,7 @@ func (f *Filters) watch(req *http.Request, work *fair.Work, info *request.Reques
 		return req, err
 	}
 	leave, err := work.Serve(req.Context(), "/watches")
-	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{f.class(req, info, 0), leave})), err
+	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{f.class(req, info, fair.Extent{}), leave})), err
 }
 
 // answer admits a request that is no watch, and reads its body.
@@ -242,7 +243,7 @@ func (f *Filters) answer(req *http.Request, work *fair.Work, info *request.Reque
 	if _, err := work.Serve(req.Context(), queue); err != nil {
 		return req, err
 	}
-	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{class: f.class(req, info, extent.Bytes+extent.Members)})), nil
+	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{class: f.class(req, info, extent)})), nil
 }
 
 // A plan is the estimated cost of a request. It is known before the priority levels.

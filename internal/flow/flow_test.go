@@ -351,22 +351,24 @@ func TestClasses(t *testing.T) {
 	}
 	for name, say := range map[string]struct {
 		verb, resource, target, accept string
-		sent                           int
+		sent                           fair.Extent
 		want                           fair.Class
 	}{
-		"get":               {"get", "many", "/", "", 0, fair.Light},
-		"get of a big one":  {"get", "big", "/", "", 0, fair.Heavy},
-		"short list":        {"list", "few", "/", "application/json;as=Table", 0, fair.Light},
-		"list":              {"list", "some", "/", "application/json", 0, fair.Light},
-		"list as a table":   {"list", "some", "/", "application/json;as=Table;v=v1;g=meta.k8s.io", 0, fair.Heavy},
-		"list in YAML":      {"list", "some", "/", "application/yaml", 0, fair.Heavy},
-		"long list":         {"list", "many", "/", "", 0, fair.Heavy},
-		"long selector":     {"list", "few", "/?labelSelector=" + strings.Repeat("x", heavyQuery), "", 0, fair.Heavy},
-		"large body":        {"create", "few", "/", "", heavyBody + 1, fair.Heavy},
-		"deletecollection":  {"deletecollection", "few", "/", "", 0, fair.Heavy},
-		"OpenAPI":           {"", "", "/openapi/v2", "", 0, fair.Heavy},
-		"questions":         {"", "", "/services/reachableworkspaces", "", 0, fair.Heavy},
-		"discovery, health": {"", "", "/apis", "", 0, fair.Light},
+		"get":               {"get", "many", "/", "", fair.Extent{}, fair.Light},
+		"get of a big one":  {"get", "big", "/", "", fair.Extent{}, fair.Heavy},
+		"short list":        {"list", "few", "/", "application/json;as=Table", fair.Extent{}, fair.Light},
+		"list":              {"list", "some", "/", "application/json", fair.Extent{}, fair.Light},
+		"list as a table":   {"list", "some", "/", "application/json;as=Table;v=v1;g=meta.k8s.io", fair.Extent{}, fair.Heavy},
+		"list in YAML":      {"list", "some", "/", "application/yaml", fair.Extent{}, fair.Heavy},
+		"long list":         {"list", "many", "/", "", fair.Extent{}, fair.Heavy},
+		"long selector":     {"list", "few", "/?labelSelector=" + strings.Repeat("x", heavyQuery), "", fair.Extent{}, fair.Heavy},
+		"large body":        {"create", "few", "/", "", fair.Extent{Bytes: heavyBody + 1}, fair.Heavy},
+		"many members":      {"create", "few", "/", "", fair.Extent{Bytes: 5000, Members: 300}, fair.Heavy},
+		"some members":      {"create", "few", "/", "", fair.Extent{Bytes: 5000, Members: 200}, fair.Light},
+		"deletecollection":  {"deletecollection", "few", "/", "", fair.Extent{}, fair.Heavy},
+		"OpenAPI":           {"", "", "/openapi/v2", "", fair.Extent{}, fair.Heavy},
+		"questions":         {"", "", "/services/reachableworkspaces", "", fair.Extent{}, fair.Heavy},
+		"discovery, health": {"", "", "/apis", "", fair.Extent{}, fair.Light},
 	} {
 		req := httptest.NewRequestWithContext(cluster.With(t.Context(), "a1"), http.MethodGet, say.target, nil)
 		req.Header.Set("Accept", say.accept)
