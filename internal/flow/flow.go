@@ -42,6 +42,9 @@ const (
 	tenantWait    = 5 * time.Second // longest wait for any of these
 	tenantWatches = 10_000
 
+	// loopsPrefix begins the key under which the work of loops for a tenant counts.
+	loopsPrefix = "loops:"
+
 	// leaseQueue is the queue of lease renewals, so that they do not wait behind others.
 	leaseQueue = "/leases"
 
@@ -200,6 +203,13 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 		work := fair.From(req.Context())
 		info, known := request.RequestInfoFrom(req.Context())
 		if work == nil || !known || u == nil || isSystem(u) {
+			if work != nil && known && inprocess.IsLoop(req.Context()) && !c.LongRunningFunc(req, info) {
+				work.For(f.loops(req))
+				if err := work.Ask(req.Context()); err != nil {
+					tooMany(w, req, err)
+					return
+				}
+			}
 			next.ServeHTTP(w, req)
 			return
 		}
@@ -216,6 +226,21 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 		}
 		served.ServeHTTP(w, req)
 	})
+}
+
+// loops returns the tenant key of a request of the server's own loops. Their work for a tenant
+// shares the processors like that of another tenant: neither do the tenant's requests delay it,
+// nor does it delay others. Work for no tenant has no limits.
+func (f *Filters) loops(req *http.Request) string {
+	c, ok := cluster.From(req.Context())
+	if !ok || c == cluster.All || c == cluster.Root || c.System() {
+		return ""
+	}
+	t, ok := f.Tenant(c)
+	if !ok {
+		return ""
+	}
+	return loopsPrefix + TenantKey(t)
 }
 
 // watch admits a watch. The watch holds its place only until it has begun.
