@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/inprocess"
 )
 
 // sharedOut is the Filters of a server with two processors. Tenant "a" owns the clusters a1
@@ -70,6 +71,9 @@ func (s sharedOut) send(ctx context.Context, c cluster.Name, verb string, body i
 func (s sharedOut) serve(ctx context.Context, w http.ResponseWriter, c cluster.Name, verb string, body io.Reader) {
 	ctx = request.WithRequestInfo(cluster.With(ctx, c), &request.RequestInfo{Verb: verb, IsResourceRequest: true, Resource: "configmaps", APIVersion: "v1"})
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "user-of-" + string(c), Groups: []string{user.AllAuthenticated}})
+	if inprocess.IsLoop(ctx) {
+		ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "loop", Groups: []string{user.SystemPrivilegedGroup}})
+	}
 	s.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body))
 }
 
@@ -424,4 +428,54 @@ func TestLevels(t *testing.T) {
 			t.Errorf("%s: schema %s, level %s, flow %q", name, schema, level, flow)
 		}
 	}
+}
+
+// The loops of the server compute for one tenant at the same time as often as another tenant would.
+// They do not wait for requests of that tenant, and their work for no tenant has no limit.
+func TestLoopsShareTheProcessors(t *testing.T) {
+	unlimited()
+	synctest.Test(t, func(t *testing.T) {
+		release, reached := make(chan struct{}), make(chan string, 100)
+		s := newShared(t, func(_ http.ResponseWriter, req *http.Request) {
+			text, _ := io.ReadAll(req.Body)
+			reached <- string(text)
+			<-release
+		})
+		begin := func(ctx context.Context, c cluster.Name, text string) int {
+			for range 10 {
+				go s.send(ctx, c, "update", strings.NewReader(text))
+			}
+			synctest.Wait()
+			n := 0
+			for ; len(reached) > 0; n++ {
+				if got := <-reached; got != text {
+					t.Errorf("%s instead of %s", got, text)
+				}
+			}
+			return n
+		}
+		loops := inprocess.ForLoop(t.Context())
+		for _, c := range []struct {
+			ctx  context.Context
+			in   cluster.Name
+			text string
+			want int
+		}{
+			{loops, "a1", "loops of a", s.limits.LightEach},
+			{loops, "root", "loops of nobody", 10},
+			{t.Context(), "a2", "requests of a", s.limits.Light - s.limits.LightEach},
+		} {
+			if got := begin(c.ctx, c.in, c.text); got != c.want {
+				t.Errorf("%s: %d compute, want %d", c.text, got, c.want)
+			}
+		}
+		close(release)
+		for len(s.left) < 30 {
+			for len(reached) > 0 {
+				<-reached
+			}
+			synctest.Wait()
+		}
+		s.checkIdle(t)
+	})
 }
