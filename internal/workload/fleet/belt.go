@@ -54,7 +54,7 @@ func fenced(t *workload.SyncTarget) bool {
 func (f *fleet) setBelt(ctx context.Context, t *workload.SyncTarget, id string) (cleans bool, err error) {
 	next := t.Status.DeepCopy()
 	f.mu.Lock()
-	held := f.held
+	held := f.holds
 	f.mu.Unlock()
 	cleans = next.Conditions.IsTrue(workload.Fenced) && !fenced(t) && (unanswered(t) || f.removes(id))
 	changed := setFenced(&next.Conditions, fenced(t), cleans)

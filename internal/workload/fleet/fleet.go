@@ -58,7 +58,7 @@ type fleet struct {
 	wakes       map[string]func(kcp.Key)
 	ears        []*ear // replaced, not changed; guarded by mu
 	world       []fact // guarded by mu
-	held        bool   // nothing leaves targets that do not answer; guarded by mu
+	holds       bool   // nothing leaves targets that do not answer; guarded by mu
 	schedule    func(kcp.Key)
 	summing     func(kcp.Key)
 	spans       map[string][]span        // by namespace; guarded by mu
@@ -318,8 +318,8 @@ func (f *fleet) refresh() {
 	same, wake := reflect.DeepEqual(f.world, world), f.schedule
 	f.world = world
 	held := place.Hold(targetsOf(world))
-	turned := held != f.held
-	f.held = held
+	turned := held != f.holds
+	f.holds = held
 	f.mu.Unlock()
 	if turned {
 		f.wakeTargets(f.compute)
