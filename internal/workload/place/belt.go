@@ -21,7 +21,7 @@ func Hold(targets []Target) bool {
 }
 
 // ill reports whether most of at least three targets are lost.
-func ill(all, lost int) bool { return lost >= 3 && lost*100 >= all*55 }
+func ill(all, lost int) bool { return all >= 3 && lost*100 >= all*55 }
 
 // A Rate limits how many workloads begin to leave the targets of a failure domain that do not answer.
 type Rate struct {

@@ -22,7 +22,7 @@ func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		targets, unreachable int
 		want                 bool
-	}{{1, 0, false}, {1, 1, true}, {2, 1, false}, {2, 2, true}, {6, 3, false}, {6, 4, true}, {5, 3, true}, {3, 2, false}, {0, 0, false}} {
+	}{{1, 0, false}, {1, 1, true}, {2, 1, false}, {2, 2, true}, {6, 3, false}, {6, 4, true}, {5, 3, true}, {3, 2, true}, {0, 0, false}} {
 		if got := Hold(lostTargets(c.targets, c.unreachable)); got != c.want {
 			t.Errorf("Hold: %d of %d: %v", c.unreachable, c.targets, got)
 		}
@@ -39,7 +39,7 @@ func TestRateOf(t *testing.T) {
 	for _, c := range []struct {
 		all, lost int
 		want      Rate
-	}{{3, 1, Normal()}, {4, 2, Normal()}, {5, 3, tenth}, {6, 3, Normal()}, {6, 4, tenth}, {3, 3, Normal()}} {
+	}{{3, 1, Normal()}, {3, 2, tenth}, {2, 1, Normal()}, {4, 2, Normal()}, {5, 3, tenth}, {6, 3, Normal()}, {6, 4, tenth}, {3, 3, Normal()}} {
 		in := lostTargets(c.all, c.lost)
 		for i := range in {
 			in[i].Domain = "zone a"
@@ -75,7 +75,7 @@ func TestBucketHoldsItsRate(t *testing.T) {
 			}
 		}
 		if rate.PerSecond < 4 { // there are 8 tries in a second
-			if least := at.Sub(now).Seconds() * rate.PerSecond * 0.8; float64(len(taken)) < least {
+			if least := at.Sub(now).Seconds() * rate.PerSecond * 0.6; float64(len(taken)) < least {
 				t.Fatalf("%d permits, at least %v", len(taken), least)
 			}
 		}
