@@ -462,7 +462,7 @@ func TestLoopbackIsNotForTenants(t *testing.T) {
 	}
 	eventually(t, "the probe is refused", func() error {
 		out := must(t, "workload", "describe", "near", "-w", ":root:compute")
-		if !strings.Contains(out, "outside probes do not tell") || !strings.Contains(out, "/secret: no answer: refusing to call") {
+		if _, said, ok := strings.Cut(out, "outside probes do not tell (https://127.0.0.1"); !ok || !strings.Contains(said, "/secret: no answer: ") || !strings.Contains(said, "refusing to call 127.0.0.1") {
 			return errors.New(out)
 		}
 		return nil

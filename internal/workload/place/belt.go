@@ -1,6 +1,7 @@
 package place
 
 import (
+	"slices"
 	"time"
 )
 
@@ -8,16 +9,22 @@ import (
 // the likely cause. Then no target is given up. Targets that an operator or outside probes say are
 // gone do not count.
 func Hold(targets []Target) bool {
-	all, lost := 0, 0
+	all, lost := count(targets)
+	return lost > 0 && (lost == all || ill(all, lost))
+}
+
+// count counts targets, and those that do not answer. Targets that are known to be gone do not count.
+func count(targets []Target) (all, lost int) {
 	for _, t := range targets {
-		if gone := !t.Unreachable.IsZero(); gone && (t.Fenced || t.Confirmed) {
+		silent := !t.Unreachable.IsZero()
+		if silent && (t.Fenced || t.Confirmed) {
 			continue
-		} else if gone {
+		}
+		if all++; silent {
 			lost++
 		}
-		all++
 	}
-	return lost > 0 && (lost == all || ill(all, lost))
+	return all, lost
 }
 
 // ill reports whether most of at least three targets are lost.
@@ -34,15 +41,7 @@ func Normal() Rate { return Rate{10, 50} }
 // RateOf returns the rate of a failure domain whose normal one is r. A domain that is lost as a whole,
 // while others are not, has the normal one.
 func RateOf(targets []Target, domain string, r Rate) Rate {
-	all, lost := 0, 0
-	for _, t := range targets {
-		if t.Domain != domain {
-			continue
-		}
-		if all++; !t.Unreachable.IsZero() {
-			lost++
-		}
-	}
+	all, lost := count(slices.DeleteFunc(slices.Clone(targets), func(t Target) bool { return t.Domain != domain }))
 	if lost < all && ill(all, lost) {
 		return Rate{r.PerSecond / 10, max(1, r.Burst/10)}
 	}
