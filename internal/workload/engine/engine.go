@@ -46,6 +46,7 @@ type Engine struct {
 	shelf  map[schema.GroupResource]*holding
 	counts *tally
 	wake   func(kcp.Key) // wakes the loop; guarded by mu
+	lease  lease
 	ctx    context.Context
 	work   sync.WaitGroup // of holdings
 }

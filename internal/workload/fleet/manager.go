@@ -38,6 +38,7 @@ type manager struct {
 	mu     sync.Mutex
 	term   *term                      // nil while another server leads; guarded by mu
 	fleets map[kcp.ClusterName]*fleet // by compute workspace; guarded by mu
+	wake   func(kcp.Key)              // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
 }
 
 // A term is the time in which this server leads.
@@ -77,17 +78,17 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 // lead is a source that begins a term when its loop starts, and ends it when the loop stops. It
 // must be the last source, so that nothing wakes the loop after the end.
 func (m *manager) lead() kcp.Source {
-	return kcp.Source{Subscribe: func(func(kcp.Key)) func() {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
 		t := &term{}
 		t.ctx, t.end = context.WithCancel(context.Background())
 		m.mu.Lock()
-		m.term = t
+		m.term, m.wake = t, wake
 		m.mu.Unlock()
 		t.work.Go(func() { m.targets.Run(t.ctx) })
 		t.work.Go(func() { m.locations.Run(t.ctx) })
 		return func() {
 			m.mu.Lock()
-			m.term, m.fleets = nil, map[kcp.ClusterName]*fleet{}
+			m.term, m.wake, m.fleets = nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
@@ -116,7 +117,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case t.DeletionTimestamp != nil && !f.uses(id, t.Status.UnreachableSince != nil):
+	case t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
 		f.disconnect(key.Name)
 		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
@@ -125,14 +126,31 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 		}
 	}
 	if !f.connect(t, id) {
-		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now()}
+		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now(), alive: time.Now()}
 		refused.observe(ctx, nil, physical.Because(workload.TooMany, fmt.Errorf("a workspace has %d physical clusters at most; register this one in another workspace", mostTargets)))
 		return kcp.After(time.Minute)
 	}
-	if t.DeletionTimestamp != nil {
-		return kcp.After(time.Second) // until its workloads are elsewhere
+	cleans, err := f.setBelt(ctx, t, id)
+	if err != nil {
+		return err
+	}
+	if t.DeletionTimestamp != nil || cleans {
+		return kcp.After(time.Second) // until its workloads are elsewhere, or it has removed what began elsewhere
 	}
 	return nil
+}
+
+// wakeTargets makes the loop look at the SyncTargets of a compute workspace.
+func (m *manager) wakeTargets(compute kcp.ClusterName) {
+	m.mu.Lock()
+	wake := m.wake
+	m.mu.Unlock()
+	if wake == nil {
+		return
+	}
+	for _, t := range m.targets.List(compute) {
+		wake(kcp.KeyOf(t))
+	}
 }
 
 // finalize sets the finalizers of a SyncTarget.
