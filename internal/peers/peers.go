@@ -41,7 +41,7 @@ const (
 
 // A Peer is another server on the same etcd.
 type Peer struct {
-	// URL is that of the server, without a path.
+	// URL is that of the server, with the path /.
 	URL *url.URL
 	// TLS configures connections to it.
 	TLS *tls.Config
@@ -128,7 +128,7 @@ func (p *Peers) Others(ctx context.Context) ([]Peer, error) {
 	}
 	var all []Peer
 	for _, a := range addresses {
-		all = append(all, Peer{URL: &url.URL{Scheme: "https", Host: a}, TLS: p.config()})
+		all = append(all, Peer{URL: &url.URL{Scheme: "https", Host: a, Path: "/"}, TLS: p.config()})
 	}
 	return all, nil
 }

@@ -32,6 +32,7 @@ func TestPeers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		at.Path = "/"
 		return Server{URL: at, TLS: &tls.Config{InsecureSkipVerify: true}}
 	}
 	stop := make(chan struct{})
