@@ -241,7 +241,7 @@ func (s *tenant) debugs(t *testing.T) {
 	if _, err := s.CoreV1().Pods("default").UpdateEphemeralContainers(t.Context(), name, one, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Errorf("an old one: %v", err)
 	}
-	_, err = s.CoreV1().RESTClient().Get().Namespace("default").Resource("pods").Name(name).SubResource("proxy").Suffix("x").DoRaw(t.Context())
+	err = s.CoreV1().RESTClient().Get().Namespace("default").Resource("pods").Name(name).SubResource("proxy").Suffix("x").Do(t.Context()).Error()
 	if !apierrors.IsMethodNotSupported(err) || !strings.Contains(err.Error(), "port-forward") {
 		t.Errorf("the proxy: %v", err)
 	}
