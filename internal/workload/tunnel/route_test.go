@@ -26,7 +26,9 @@ func TestPeers(t *testing.T) {
 		<-req.Context().Done()
 	})
 	passes := func(pool *Pool, stop <-chan struct{}) Server {
-		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { pool.Pass(w, req, strings.TrimPrefix(req.URL.Path, "/"), stop) }))
+		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			pool.Pass(w, req, strings.TrimPrefix(req.URL.Path, "/"), stop)
+		}))
 		t.Cleanup(s.Close)
 		at, err := url.Parse(s.URL)
 		if err != nil {
