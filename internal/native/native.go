@@ -118,6 +118,8 @@ type Groups struct {
 	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
 	// Further are API groups to install besides the built-in ones.
 	Further []Group
+	// Storage may replace the storage of each resource, one after the other.
+	Storage []func(schema.GroupVersionResource, rest.Storage) rest.Storage
 }
 
 // Installed describes the installed groups.
@@ -276,6 +278,13 @@ func (s Groups) install(g Group, from generic.RESTOptionsGetter, in *Installed) 
 		return nil, err
 	}
 	withoutEmpty(&info)
+	for version, all := range info.VersionedResourcesStorageMap {
+		for resource := range all {
+			for _, replace := range s.Storage {
+				all[resource] = replace(schema.GroupVersionResource{Group: info.PrioritizedVersions[0].Group, Version: version, Resource: resource}, all[resource])
+			}
+		}
+	}
 	kinds, err := kindsOf(&info)
 	if err != nil {
 		return nil, err

@@ -252,6 +252,15 @@ func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Clas
 	return err
 }
 
+// Bound returns the export whose binding gives a cluster a resource.
+func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Name, export string, ok bool) {
+	_, b := s.apis.Bindings.Owner(c, gr)
+	if b == nil {
+		return "", "", false
+	}
+	return b.Export.Cluster, b.Export.Name, true
+}
+
 // CertifyAgent returns a client certificate for an agent of an extension.
 func (s *Server) CertifyAgent(at cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
 	return s.clients.IssueAgent(at, name, request, life)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	registry "k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
@@ -55,6 +56,7 @@ import (
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/offline"
+	"github.com/unforked/kcp/internal/peers"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -118,6 +120,12 @@ type Config struct {
 	Subresources serve.Subresources
 	// Unstored are resources whose objects are never stored.
 	Unstored serve.Unstored
+	// Storage may replace the storage of resources of built-in groups, one after the other.
+	Storage []func(schema.GroupVersionResource, registry.Storage) registry.Storage
+	// Peers are handlers for the other servers on the same etcd. PeerAddress is the address at which
+	// they reach this one; the default is that of the listener.
+	Peers       map[string]http.Handler
+	PeerAddress string
 	// UsageEvery is how often the usage of exports is written. The default is a minute.
 	UsageEvery time.Duration
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
@@ -157,6 +165,7 @@ type Server struct {
 	served      changes                  // of the serving certificates
 	own         *credentials.Certificate // nil if the flags name a certificate
 	ca          *tenancy.RootCA          // certificates that verify the listener's certificate
+	peers       *peers.Peers             // nil without handlers for them, or with an etcd in this process
 	encryption  *encryption.Running
 	natives     *native.Installed
 
@@ -203,7 +212,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.preparePeers, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()

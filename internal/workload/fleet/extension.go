@@ -66,6 +66,8 @@ func Extension(o Options) kcp.Extension {
 		Views:    []kcp.View{o.View},
 		// The view serves tunnels. They are declared here so that they have no timeout.
 		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
+		Storage:      served.WithEvents,
+		Peers:        map[string]http.Handler{syncer.TunnelsTo: http.HandlerFunc(o.View.ServePeer)},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
 			reach.server.Store(s)
 			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }

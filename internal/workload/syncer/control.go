@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -254,7 +255,53 @@ func (c *call) tunnel(w http.ResponseWriter, req *http.Request) {
 		err := c.authorize(ctx, req)
 		return err == nil && c.target.Spec.Mode == workload.PullMode
 	}
+	c.announce()
 	if err := c.Tunnels.Accept(w, req, c.key, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()}); err != nil {
 		fail(w, apierrors.NewBadRequest(err.Error()))
 	}
+}
+
+// announce makes the other servers ask this one for tunnels, from the first tunnel on.
+func (v *View) announce() {
+	v.mu.Lock()
+	s, known := v.server, v.announced
+	v.announced = true
+	v.mu.Unlock()
+	if !known {
+		_ = s.Go(s.Announce) // the server is started: it has the request
+	}
+}
+
+// TunnelsTo are the tunnels that servers serve each other, in [kcp.Extension.Peers].
+const TunnelsTo = "tunnels"
+
+// ServePeer connects another server with the physical cluster of a target. The path is the key of the
+// target.
+func (v *View) ServePeer(w http.ResponseWriter, req *http.Request) {
+	v.mu.Lock()
+	running := v.ctx
+	v.mu.Unlock()
+	if running == nil {
+		http.Error(w, "the server starts", http.StatusNotFound) // it has no tunnels
+		return
+	}
+	v.Tunnels.Pass(w, req, strings.TrimPrefix(req.URL.Path, "/"), running.Done())
+}
+
+// Reach returns a transport to the physical cluster of a target, through the tunnel of its agent to this
+// server or to another one.
+func (v *View) Reach(key string) http.RoundTripper {
+	return v.Tunnels.Route(key, func(ctx context.Context) (all []tunnel.Server, _ error) {
+		v.mu.Lock()
+		s := v.server
+		v.mu.Unlock()
+		if s == nil {
+			return nil, errEnded()
+		}
+		others, err := s.Peers(ctx)
+		for _, of := range others {
+			all = append(all, tunnel.Server{URL: of.At(TunnelsTo + "/" + key), TLS: of.TLS})
+		}
+		return all, err
+	})
 }
