@@ -55,6 +55,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/watchcache"
 )
 
@@ -94,8 +95,8 @@ type Groups struct {
 	Caches      *watchcache.Caches
 	Definitions *serve.Definitions
 	Version     basecompatibility.EffectiveVersion
-	// RootCA is the PEM certificate that verifies the server. Every namespace has a copy.
-	RootCA        string
+	// RootCA has the certificates that verify the server. Every namespace has a copy.
+	RootCA        *tenancy.RootCA
 	Accounts      *auth.ServiceAccounts
 	Authenticator *auth.Authenticators
 	Authorizer    *auth.Authorizer

@@ -68,12 +68,25 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 			return nil, err
 		}
 	}
+	return o, sign(o)
+}
+
+// sign sets the annotation with the hash of what an object says.
+func sign(o *unstructured.Unstructured) error {
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", workload.AppliedAnnotation)
 	text, err := json.Marshal(o) // sorts the keys
 	if err != nil {
-		return nil, err
+		return err
 	}
-	annotations[workload.AppliedAnnotation] = hash(20, string(text))
-	return o, nil
+	return unstructured.SetNestedField(o.Object, hash(20, string(text)), "metadata", "annotations", workload.AppliedAnnotation)
+}
+
+// mark adds an annotation to what a target shall have.
+func mark(o *unstructured.Unstructured, annotation, value string) error {
+	if err := unstructured.SetNestedField(o.Object, value, "metadata", "annotations", annotation); err != nil {
+		return err
+	}
+	return sign(o)
 }
 
 // withoutToken makes pods mount no token of the physical cluster, unless the workload says

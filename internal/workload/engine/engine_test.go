@@ -51,6 +51,10 @@ type hub struct {
 	report   *workload.TargetStatus
 	settings *unstructured.Unstructured
 	lost     bool // the workload is not in the cache
+	stops    bool // agents stop Deployments when their lease has run out
+	policy   *workload.Assignment
+	guard    *workload.TargetStatus // about the policy
+	guarded  int                    // how often it was asked for
 	reads    int
 	live     func() (*unstructured.Unstructured, *workload.Assignment, error)
 	unused   func() (bool, error)
@@ -77,6 +81,9 @@ func (h *hub) Profiles() []profile.Profile {
 func (h *hub) Profile(of schema.GroupResource) *profile.Profile {
 	for _, p := range append(profile.Shipped(), profile.Dependencies()...) {
 		if p.GroupResource() == of {
+			if of == deployments() && locked(h, func() bool { return h.stops }) {
+				p.Quiesce = map[string]any{"spec": map[string]any{"replicas": 0}}
+			}
 			return &p
 		}
 	}
@@ -99,12 +106,23 @@ func (h *hub) Assignment(id ID) *workload.Assignment {
 	})
 }
 
-func (h *hub) Status(ID) *workload.TargetStatus {
-	return locked(h, func() *workload.TargetStatus { return h.report })
+func (h *hub) Status(id ID) *workload.TargetStatus {
+	return locked(h, func() *workload.TargetStatus {
+		if id.Resource == profile.Policies().Resource {
+			h.guarded++
+			return h.guard
+		}
+		return h.report
+	})
 }
 
 func (h *hub) Placed(kcp.ClusterName, string) []*workload.Assignment {
-	return locked(h, func() []*workload.Assignment { return []*workload.Assignment{h.cached} })
+	return locked(h, func() []*workload.Assignment {
+		if h.policy == nil {
+			return []*workload.Assignment{h.cached}
+		}
+		return []*workload.Assignment{h.cached, h.policy}
+	})
 }
 
 func (h *hub) Has(of schema.GroupResource) bool {

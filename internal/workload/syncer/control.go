@@ -49,6 +49,8 @@ type Beat struct {
 	PhysicalCluster string `json:"physicalCluster"`
 	// Version is that of the physical cluster.
 	Version string `json:"version,omitempty"`
+	// Stops is true if the agent stops workloads with lease fencing when its lease has run out.
+	Stops bool `json:"stops,omitempty"`
 	// Reason and Message say why the agent cannot work in the physical cluster.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -58,6 +60,8 @@ type Beat struct {
 type BeatResponse struct {
 	// Mode of the SyncTarget. The agent works in Pull mode only.
 	Mode workload.SyncMode `json:"mode"`
+	// LeaseSeconds is the lease of the agent. It begins when the agent sends the heartbeat.
+	LeaseSeconds int32 `json:"leaseSeconds,omitempty"`
 }
 
 // control plans a request of an agent that is not about objects.
@@ -199,9 +203,12 @@ func (c *call) beat(w http.ResponseWriter, req *http.Request) error {
 			return err
 		}
 	}
-	answer(w, http.StatusOK, BeatResponse{c.target.Spec.Mode})
+	answer(w, http.StatusOK, BeatResponse{c.target.Spec.Mode, c.leaseSeconds()})
 	return nil
 }
+
+// leaseSeconds returns the lease of agents in seconds.
+func (v *View) leaseSeconds() int32 { return int32(v.Lease / time.Second) }
 
 func (c *call) renew(ctx context.Context, b Beat) error {
 	clients, err := c.clients()
@@ -223,7 +230,10 @@ func (c *call) renew(ctx context.Context, b Beat) error {
 	}
 	l.Annotations = map[string]string{workload.BeatAnnotation: string(text)}
 	l.OwnerReferences = []metav1.OwnerReference{{APIVersion: workload.GroupVersion.String(), Kind: "SyncTarget", Name: c.Target, UID: types.UID(c.UID)}}
-	l.Spec.HolderIdentity, l.Spec.RenewTime = &b.Holder, &metav1.MicroTime{Time: time.Now()}
+	l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &b.Holder, &metav1.MicroTime{Time: time.Now()}, nil
+	if seconds := c.leaseSeconds(); seconds > 0 {
+		l.Spec.LeaseDurationSeconds = &seconds
+	}
 	if !made {
 		_, err = all.Update(ctx, l, metav1.UpdateOptions{})
 		return err

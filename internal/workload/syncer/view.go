@@ -53,6 +53,9 @@ type View struct {
 	// Life is the life of certificates, 24 hours by default. Agents renew them after two thirds
 	// of it.
 	Life time.Duration
+	// Lease is how long an agent may count on the server after a heartbeat. Zero means that agents
+	// have no lease.
+	Lease time.Duration
 	// Tunnels has the connections of agents to this server.
 	Tunnels tunnel.Pool
 
