@@ -94,6 +94,29 @@ func NewKind[T Object](name string, lw cache.ListerWatcher, transform func(T) T)
 // come and go while the server runs; others belong in [Extension].
 func Run(ctx context.Context, loops ...Loop) { control.Runner{}.Run(ctx, loops...) }
 
+// Start is Run in the background: the function that it returns waits until all loops have ended. A
+// loop whose sources are ready uses no goroutine while no key is due.
+func Start(ctx context.Context, loops ...Loop) (wait func()) { return control.Start(ctx, loops...) }
+
+// Await calls f once when a logical cluster has an object of a resource: at once if one has. An
+// extension that has nothing to do before then need not watch the resource. f must not block. Nothing
+// calls f after forget has returned. Await works in [Server.Loops], and later.
+func (s *Server) Await(of schema.GroupResource, f func()) (forget func()) {
+	if s.inner == nil {
+		return func() {}
+	}
+	return s.inner.Ledger().Await(of, f)
+}
+
+// Tenant returns the tenant of a logical cluster: tenants share the resources of the server, however many
+// clusters they have.
+func (s *Server) Tenant(of ClusterName) ClusterName {
+	if s.inner == nil {
+		return of
+	}
+	return s.inner.Tenant(of)
+}
+
 // Own returns a configuration for clients of an extension, which may do anything. at is the name
 // or path of a logical cluster, or "*" for all of them. Own creates no cluster.
 func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.System()) }

@@ -164,11 +164,15 @@ func (s *Server) start(ctx context.Context, dir string) error {
 		}
 		c.Kubeconfig = s.Kubeconfig
 	}
-	if s.inner, err = server.New(ctx, c); err != nil {
+	inner, err := server.New(ctx, c)
+	switch {
+	case err != nil:
 		s.inner, s.Kubeconfig = nil, chosen // a retry may use another directory
 		if listener != nil {
 			err = errors.Join(err, ignoreClosed(listener.Close()))
 		}
+	case s.inner == nil: // or else loops of extensions read it already
+		s.inner = inner
 	}
 	return err
 }

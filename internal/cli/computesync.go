@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -292,10 +293,32 @@ func (a *app) storeKubeconfig(ctx context.Context, srv *server, r registration) 
 	if bytes.Equal(old.Data[workload.KubeconfigKey], r.config) {
 		return nil
 	}
+	if err := r.refused(ctx); err != nil {
+		return err
+	}
 	next := r.secret()
 	next.SetResourceVersion(have.GetResourceVersion())
 	_, err = secrets.Update(ctx, next, metav1.UpdateOptions{FieldManager: userAgent})
 	return err
+}
+
+// refused returns an error if the physical cluster refuses the credentials of the kubeconfig: they would
+// replace others that it accepts. Only the server has to reach the cluster, so no answer is no refusal.
+func (r *registration) refused(ctx context.Context) error {
+	config, err := clientcmd.RESTConfigFromKubeConfig(r.config)
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig %s: %w", r.kubeconfig, err)
+	}
+	config.Timeout = 5 * time.Second
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("cannot use kubeconfig %s: %w", r.kubeconfig, err)
+	}
+	_, err = clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: 1})
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("the physical cluster does not accept the credentials in kubeconfig %s; they may have expired; the server keeps those that it has", r.kubeconfig)
+	}
+	return nil
 }
 
 // serverOf returns the address of the server in a kubeconfig with one context.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,13 +74,7 @@ type Runner struct {
 
 // Run runs loops until ctx ends, and returns when all of them have stopped.
 func (r Runner) Run(ctx context.Context, loops ...Loop) {
-	run := func(ctx context.Context) {
-		var all sync.WaitGroup
-		for _, l := range loops {
-			all.Go(func() { l.run(ctx, r.Metrics) })
-		}
-		all.Wait()
-	}
+	run := func(ctx context.Context) { r.start(ctx, loops)() }
 	if r.Lead != nil {
 		r.Lead(ctx, func(term context.Context) {
 			r.Metrics.leads(1)
@@ -91,17 +86,38 @@ func (r Runner) Run(ctx context.Context, loops ...Loop) {
 	run(ctx)
 }
 
-func (l Loop) run(ctx context.Context, m *Metrics) {
+// Start runs loops until ctx ends. The function that it returns waits until all of them have stopped.
+// A loop whose sources are ready uses no goroutine while no key is due.
+func Start(ctx context.Context, loops ...Loop) (wait func()) { return Runner{}.start(ctx, loops) }
+
+func (r Runner) start(ctx context.Context, loops []Loop) (wait func()) {
+	all := &sync.WaitGroup{}
+	for _, l := range loops {
+		all.Go(func() { l.start(ctx, r.Metrics, all) })
+	}
+	return all.Wait
+}
+
+// start subscribes the loop, and starts it once its sources are ready. It stops when ctx ends.
+func (l Loop) start(ctx context.Context, m *Metrics, running *sync.WaitGroup) {
 	s := newScheduler(ctx, l, m)
+	var unsubscribe []func()
 	for _, on := range l.On {
 		if on.Subscribe == nil {
 			continue
 		}
-		if unsubscribe := on.Subscribe(s.add); unsubscribe != nil {
-			defer unsubscribe()
+		if f := on.Subscribe(s.add); f != nil {
+			unsubscribe = append(unsubscribe, f)
 		}
 	}
-	defer s.stop()
+	running.Add(1)
+	context.AfterFunc(ctx, func() {
+		defer running.Done()
+		s.stop()
+		for _, f := range slices.Backward(unsubscribe) {
+			f()
+		}
+	})
 	for _, on := range l.On {
 		if on.Ready == nil {
 			continue
@@ -113,7 +129,6 @@ func (l Loop) run(ctx context.Context, m *Metrics) {
 		}
 	}
 	s.start()
-	<-ctx.Done()
 }
 
 // A scheduler is a running loop: its queue and its workers. A worker is a goroutine

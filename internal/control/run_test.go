@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -86,6 +87,29 @@ func TestRunAllReturnsWhenAllWorkHasEnded(t *testing.T) {
 		}
 		if len(log.logged) > 0 {
 			t.Errorf("stopping was logged as failure: %q", log.logged)
+		}
+	})
+}
+
+func TestAnIdleLoopHasNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, late := readyBell(), newBell()
+		var runs atomic.Int32
+		loop := Loop{Name: "l", On: []Source{b.source(), late.source()}, Do: func(context.Context, Key) error { runs.Add(1); return nil }}
+		ctx, cancel := context.WithCancel(t.Context())
+		before := runtime.NumGoroutine()
+		wait := Start(ctx, slices.Repeat([]Loop{loop}, 100)...)
+		synctest.Wait()
+		b.ring(key("a", "x"))
+		close(late.ready)
+		synctest.Wait()
+		if now := runtime.NumGoroutine(); now > before+10 || runs.Load() != 100 { // others may come and go
+			t.Errorf("%d goroutines with 100 idle loops, %d without; %d runs", now, before, runs.Load())
+		}
+		cancel()
+		wait()
+		if b.gone != 100 || late.gone != 100 {
+			t.Errorf("%d and %d of 100 loops unsubscribed", b.gone, late.gone)
 		}
 	})
 }

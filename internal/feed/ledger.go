@@ -26,6 +26,13 @@ type Ledger struct {
 	now      *books
 	building *books // during a rebuild, else nil
 	tenants  *quota.Tenants
+	awaiting map[*awaiting]struct{}
+}
+
+// An awaiting is a function to call once when objects of a resource exist.
+type awaiting struct {
+	schema.GroupResource
+	f func()
 }
 
 // books are the entries of each cluster, which refer to resources by number. A resource
@@ -52,7 +59,45 @@ type entry struct {
 	bytes    int64
 }
 
-func newLedger(t *quota.Tenants) *Ledger { return &Ledger{now: &books{}, tenants: t} }
+func newLedger(t *quota.Tenants) *Ledger {
+	return &Ledger{now: &books{}, tenants: t, awaiting: map[*awaiting]struct{}{}}
+}
+
+// Await calls f once when a cluster has an object of a group and resource, of any identity: at once
+// if one has. It holds the lock of the ledger then, so f must not block. Nothing calls f after forget
+// has returned.
+func (l *Ledger) Await(gr schema.GroupResource, f func()) (forget func()) {
+	a := &awaiting{gr, f}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awaiting[a] = struct{}{}
+	l.announceAll()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.awaiting, a)
+	}
+}
+
+// announce calls those who await a resource. The caller holds mu.
+func (l *Ledger) announce(gr schema.GroupResource) {
+	for a := range l.awaiting {
+		if a.GroupResource == gr {
+			delete(l.awaiting, a)
+			a.f()
+		}
+	}
+}
+
+// announceAll calls those who await a resource that exists. The caller holds mu.
+func (l *Ledger) announceAll() {
+	if len(l.awaiting) == 0 {
+		return
+	}
+	for r := range l.now.numbers.All() {
+		l.announce(r.GroupResource())
+	}
+}
 
 // Of returns the usage of a cluster, by resource.
 func (l *Ledger) Of(c cluster.Name) map[keys.Resource]Usage {
@@ -149,6 +194,7 @@ func (l *Ledger) swap() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now, l.building = l.building, nil
+	l.announceAll()
 }
 
 func (l *Ledger) apply(e Event) {
@@ -172,6 +218,9 @@ func (l *Ledger) apply(e Event) {
 		to = l.building
 	}
 	to.add(e.Key.Cluster, e.Key.Resource, objects, int64(len(e.Value)-len(e.Previous)))
+	if objects > 0 && l.building == nil {
+		l.announce(e.Key.GroupResource())
+	}
 }
 
 // countedObjects returns the number of objects that limits count. Events expire by themselves.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
@@ -48,5 +49,37 @@ func TestLedgerForgetsResources(t *testing.T) {
 	l.apply(Event{Key: kept, Previous: []byte("fifteen"), Value: []byte("five")})
 	if n := l.Bytes(kept.Resource); n != 8 {
 		t.Errorf("two clusters have %d bytes, want 8", n)
+	}
+}
+
+// A resource of any identity, in any cluster, ends the wait once: the first object, or a rebuild that
+// finds one.
+func TestLedgerAwait(t *testing.T) {
+	l := newLedger(quota.New(25))
+	gr := schema.GroupResource{Group: "example.com", Resource: "things"}
+	thing := keys.CustomResource(gr, "identity").Key("c1", "", "x")
+	other := keys.CustomResource(schema.GroupResource{Group: "example.com", Resource: "others"}, "identity").Key("c1", "", "x")
+	told := map[string]int{}
+	await := func(name string) func() { return l.Await(gr, func() { told[name]++ }) }
+	await("early")
+	forget := await("forgotten")
+	forget()
+	l.apply(Event{Key: other, Value: []byte("v")})
+	if len(told) > 0 {
+		t.Fatalf("%v were told of another resource", told)
+	}
+	l.apply(Event{Key: thing, Value: []byte("v")})
+	l.apply(Event{Key: thing, Previous: []byte("v"), Value: []byte("w")})
+	await("late")()
+	l.apply(Event{Key: thing, Previous: []byte("w")})
+	await("rebuilt")
+	l.reset()
+	l.apply(Event{Key: thing, Value: []byte("v")})
+	if told["rebuilt"] != 0 {
+		t.Error("told before the rebuild has ended")
+	}
+	l.swap()
+	if d := cmp.Diff(map[string]int{"early": 1, "late": 1, "rebuilt": 1}, told); d != "" || len(l.awaiting) > 0 {
+		t.Errorf("calls (-want +got), %d still wait:\n%s", len(l.awaiting), d)
 	}
 }

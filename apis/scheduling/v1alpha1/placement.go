@@ -211,6 +211,8 @@ const (
 const (
 	// NoLocation means that no Location is selected.
 	NoLocation = "LocationNotFound"
+	// Shadowed means that an older Placement selects all its namespaces.
+	Shadowed = "Shadowed"
 )
 
 // PlacementList is a list of Placements.

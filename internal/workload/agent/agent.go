@@ -234,7 +234,7 @@ func (w *work) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e, err := engine.New(w.key, w.Physical, d)
+	e, err := engine.New(w.key, w.Physical, d, nil)
 	if err != nil {
 		return err
 	}

@@ -259,6 +259,9 @@ func (d *desired) Has(of schema.GroupResource) bool {
 	return len(d.assignments.By(byResource, of.String())) > 0
 }
 
+// Tenant implements [engine.Desired]. The agent does not know which logical clusters belong together.
+func (d *desired) Tenant(of kcp.ClusterName) kcp.ClusterName { return of }
+
 // Users implements [engine.Desired].
 func (d *desired) Users(id engine.ID) (users []engine.ID) {
 	for _, key := range d.items.By(byNeed, needKey(id)) {

@@ -137,6 +137,9 @@ func (j *job) write(ctx context.Context, want *object) (*object, error) {
 		return nil, kcp.After(soon)
 	}
 	if j.have == nil {
+		if !j.room() {
+			return nil, j.refuse(ctx, reason{"TooMany", j.full()})
+		}
 		if ok, err := j.ensureNamespace(ctx); err != nil || !ok {
 			return nil, err
 		}

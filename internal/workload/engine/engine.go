@@ -46,34 +46,35 @@ type Engine struct {
 	shelf  map[schema.GroupResource]*holding
 	counts *tally
 	wake   func(kcp.Key) // wakes the loop; guarded by mu
+	ended  func()        // waits for the loop; nil before Start; guarded by mu
 	lease  lease
 	ctx    context.Context
 	work   sync.WaitGroup // of holdings
 }
 
-// New returns an engine for the target with the given key. Config is for the physical cluster.
-func New(key string, config *rest.Config, desired Desired) (*Engine, error) {
+// New returns an engine for the target with the given key. Config is for the physical cluster. Bound
+// limits the objects of several targets together; nil means no further limit.
+func New(key string, config *rest.Config, desired Desired, bound *Bound) (*Engine, error) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	return &Engine{key: key, desired: desired, client: client, swept: make(chan struct{}),
-		made: map[string]bool{}, shelf: map[schema.GroupResource]*holding{}, counts: &tally{}}, nil
+		made: map[string]bool{}, shelf: map[schema.GroupResource]*holding{}, counts: &tally{most: mostObjects, bound: bound, of: map[kcp.ClusterName]int{}}}, nil
 }
 
-// Synced is closed once the engine knows what the physical cluster has.
-func (e *Engine) Synced() <-chan struct{} { return e.swept }
-
-// Run syncs until ctx ends, and returns when all its goroutines have ended.
-func (e *Engine) Run(ctx context.Context) {
-	ctx, end := context.WithCancel(ctx)
+// Sweep finds out what the physical cluster has, and begins to watch that. Everything that the engine
+// does ends with ctx. It reports false if ctx ended before.
+func (e *Engine) Sweep(ctx context.Context) bool {
 	e.ctx = ctx
-	defer e.work.Wait()
-	defer end()
-	var sweeping sync.WaitGroup
-	defer sweeping.Wait()
-	sweeping.Go(func() { e.sweep(ctx) })
-	kcp.Run(ctx, kcp.Loop{
+	e.sweep(ctx)
+	return ctx.Err() == nil
+}
+
+// Start begins to sync, until the context of Sweep ends. The engine uses no goroutine while it has
+// nothing to do and watches nothing.
+func (e *Engine) Start() {
+	ended := kcp.Start(e.ctx, kcp.Loop{
 		Name: "workload-sync",
 		On: []kcp.Source{
 			e.source(),
@@ -82,6 +83,34 @@ func (e *Engine) Run(ctx context.Context) {
 		Do:      e.sync,
 		Workers: 8,
 	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = ended
+}
+
+// Wait waits until all goroutines of the engine have ended. Start must not be called any more.
+func (e *Engine) Wait() {
+	e.mu.Lock()
+	ended := e.ended
+	e.mu.Unlock()
+	if ended != nil {
+		ended()
+	}
+	e.work.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.shelf {
+		e.counts.drop(h)
+	}
+	clear(e.shelf)
+}
+
+// Run sweeps and syncs until ctx ends, and returns when all goroutines of the engine have ended.
+func (e *Engine) Run(ctx context.Context) {
+	e.ctx = ctx
+	e.work.Go(func() { e.sweep(ctx) })
+	e.Start()
+	e.Wait()
 }
 
 // A job is the work on one object.

@@ -130,6 +130,8 @@ func (h *hub) Has(of schema.GroupResource) bool {
 	return of == deployments() && partOf(h.Assignment(web()), "here") != nil
 }
 
+func (h *hub) Tenant(of kcp.ClusterName) kcp.ClusterName { return of }
+
 func (h *hub) Users(id ID) []ID {
 	if id == settings() && h.Has(deployments()) {
 		return []ID{web()}
@@ -250,7 +252,7 @@ func begin(t *testing.T, c *kcptest.Cluster) *bench {
 	h := &hub{wake: make(chan func(kcp.Key), 1), cached: assignment("here", "there"), settings: configMap("one")}
 	h.answer(webDeployment(), assignment("here", "there"), nil)
 	h.unused = func() (bool, error) { return false, errors.New("the server is away") }
-	e, err := New("here", c.Config, h)
+	e, err := New("here", c.Config, h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

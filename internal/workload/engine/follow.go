@@ -87,6 +87,9 @@ func (j *job) putCopy(ctx context.Context, want *object) (string, error) {
 			return "exists in the physical cluster and was not created by this workspace", nil
 		}
 		if found == nil {
+			if !j.room() {
+				return "is not copied: " + j.full(), nil
+			}
 			if ok, err := j.ensureNamespace(ctx); err != nil || !ok {
 				return "", err
 			}

@@ -31,24 +31,18 @@ type holding struct {
 	kind    *kcp.Kind[*object]
 	end     context.CancelFunc
 	counts  *tally
-	objects atomic.Int64          // in the cache, about
-	trouble atomic.Pointer[error] // of the last list; nil if it succeeded
-	written sync.Map              // objects that were written, and that the cache may not have yet
-	users   int                   // jobs; guarded by Engine.mu
+	from    map[kcp.ClusterName]int // objects in the cache, about, by where they are from; nil at the end; guarded by counts.mu
+	trouble atomic.Pointer[error]   // of the last list; nil if it succeeded
+	written sync.Map                // objects that were written, and that the cache may not have yet
+	users   int                     // jobs; guarded by Engine.mu
 }
-
-// A tally counts the objects of all kinds of a target.
-type tally struct{ atomic.Int64 }
 
 const (
 	pageSize = 500
-	// mostObjects is the maximum of objects of one target, and mostStatus that of the bytes of a
-	// status. The server keeps them in memory, and the owner of the physical cluster decides their number.
-	mostObjects = 20_000
-	mostStatus  = 16 << 10
+	// sweeps is how many kinds are looked for at a time: a handshake with the physical cluster costs more
+	// than a list.
+	sweeps = 2
 )
-
-var errTooMany = fmt.Errorf("the physical cluster lists more than %d objects", mostObjects)
 
 // byNamespace is the index of objects by the namespace of the physical cluster.
 const byNamespace = "namespace"
@@ -78,9 +72,10 @@ func (e *Engine) hold(p *profile.Profile) *holding {
 	if h == nil || h.profile.GroupVersionResource != p.GroupVersionResource {
 		if h != nil {
 			h.end() // its profile names another version now
+			h.counts.drop(h)
 		}
 		ctx, end := context.WithCancel(e.ctx)
-		h = &holding{profile: p, end: end, counts: e.counts}
+		h = &holding{profile: p, end: end, counts: e.counts, from: map[kcp.ClusterName]int{}}
 		h.kind = kcp.NewKind(p.Resource+" of a target", e.lister(h), slim)
 		if err := h.kind.Index(byNamespace, func(o *object) []string { return []string{o.GetNamespace()} }); err != nil {
 			end() // a bug: the index is new
@@ -143,7 +138,7 @@ func (e *Engine) release(h *holding) {
 	if e.shelf[h.profile.GroupResource()] == h {
 		delete(e.shelf, h.profile.GroupResource())
 	}
-	h.counts.Add(-h.objects.Swap(0))
+	h.counts.drop(h)
 }
 
 // inUse reports whether the physical cluster has an object of the kind.
@@ -178,7 +173,7 @@ func (j *job) await(ctx context.Context) *reason {
 	case apierrors.IsNotFound(*err), apierrors.IsMethodNotSupported(*err):
 		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
 	case errors.Is(*err, errTooMany):
-		return &reason{"TooMany", errTooMany.Error()}
+		return &reason{"TooMany", (*err).Error()}
 	}
 	return &reason{"", ""}
 }
@@ -217,14 +212,13 @@ func (e *Engine) lister(h *holding) cache.ListerWatcher {
 // count counts the objects of a page of a list, and stamps them.
 func (h *holding) count(page *unstructured.UnstructuredList, first bool) error {
 	if first {
-		h.counts.Add(-h.objects.Swap(0))
+		h.counts.forget(h)
 		h.written.Clear()
 	}
-	h.objects.Add(int64(len(page.Items)))
-	if h.counts.Add(int64(len(page.Items))) > mostObjects {
-		return errTooMany
-	}
 	for i := range page.Items {
+		if err := h.counts.add(h, sourceOf(&page.Items[i]), 1); err != nil {
+			return err
+		}
 		stamp(&page.Items[i])
 	}
 	return nil
@@ -240,11 +234,9 @@ func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 	h.written.Delete(o.GetUID())
 	switch change.Type {
 	case watch.Deleted:
-		h.objects.Add(-1)
-		h.counts.Add(-1)
+		_ = h.counts.add(h, sourceOf(o), -1) // fewer are never too many
 	case watch.Added:
-		h.objects.Add(1)
-		return change, h.counts.Add(1) <= mostObjects
+		return change, h.counts.add(h, sourceOf(o), 1) == nil
 	}
 	return change, true
 }
@@ -253,6 +245,7 @@ func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 // watch those. Others may have been left while the server was away.
 func (e *Engine) sweep(ctx context.Context) {
 	var found sync.WaitGroup
+	turns := make(chan struct{}, sweeps)
 	all := e.desired.Profiles()
 	for i := range all {
 		p := &all[i]
@@ -261,7 +254,9 @@ func (e *Engine) sweep(ctx context.Context) {
 		}
 		found.Go(func() {
 			for ctx.Err() == nil {
+				turns <- struct{}{}
 				has, err := e.has(ctx, p)
+				<-turns
 				if err == nil && has {
 					e.desired.Found()
 					e.adopt(p)

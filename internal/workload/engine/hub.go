@@ -36,6 +36,9 @@ type Desired interface {
 	// Has reports whether the target has a part of any object of a resource, or an object that
 	// refers to any.
 	Has(schema.GroupResource) bool
+	// Tenant returns the tenant of a logical cluster, or the cluster itself if that is not known. Tenants
+	// share the objects that a target takes.
+	Tenant(kcp.ClusterName) kcp.ClusterName
 	// Users returns the objects that have a part at the target and refer to an object.
 	Users(ID) []ID
 

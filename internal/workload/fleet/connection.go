@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,80 +26,139 @@ import (
 // recorded is how often a heartbeat is written while nothing changes.
 const recorded = time.Minute
 
-// A connection is the agent of a SyncTarget in push mode. It has one goroutine for probes, and
-// those of the engine while the physical cluster answers. In pull mode, it follows the Lease of the
-// agent, and has no goroutine.
+// A connection is the agent of a SyncTarget in push mode. The loop of probes works on it, and the engine
+// while the physical cluster answers: it has goroutines of its own for neither. In pull mode, it follows
+// the Lease of the agent.
 type connection struct {
 	fleet *fleet
 	name  string // of the SyncTarget
 	id    string // its key
 	mode  workload.SyncMode
+	uses  *use
+	ctx   context.Context
 	end   context.CancelFunc
 
+	session *session  // nil while the physical cluster does not answer
 	renewed time.Time // by the agent, in mode Pull; guarded by fleet.mu
 	seen    time.Time // of the last successful probe, on the clock of the server
 	alive   time.Time // of the last sign that the physical cluster lives
 	written time.Time // of the last heartbeat
 }
 
-// mostTargets is the maximum of connected targets of one compute workspace. Each has goroutines and
-// connections.
-const mostTargets = 400
+// A session is the work on a physical cluster from the first probe that succeeds until it does not answer
+// any more, or its credentials change.
+type session struct {
+	*peer
+	engine  *engine.Engine
+	ctx     context.Context
+	end     context.CancelFunc
+	ended   chan struct{} // closed when nothing of it runs any more
+	syncing bool
+}
 
-// connect starts the agent of a target, unless it runs. It reports false if the workspace has too
-// many targets.
-func (f *fleet) connect(t *workload.SyncTarget, id string) bool {
+// connect starts the agent of a target, unless it runs. It returns an error if there are too many
+// targets.
+func (f *fleet) connect(t *workload.SyncTarget, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.connections[t.Name]
 	if c != nil && c.id == id && c.mode == t.Spec.Mode || f.ctx.Err() != nil {
-		return true
+		return nil
 	}
 	if c == nil && len(f.connections) >= mostTargets {
-		return false
+		return errTooManyHere
 	}
 	if c != nil {
-		c.end()
+		f.hangUp(c)
+	}
+	of := f.tenants.take(f.server.Tenant(f.compute))
+	if of == nil {
+		return errTooMany
 	}
 	ctx, end := context.WithCancel(f.ctx)
-	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, end: end, seen: time.Now(), alive: time.Now()}
+	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, uses: of, ctx: ctx, end: end, seen: time.Now(), alive: time.Now()}
 	f.connections[t.Name] = c
 	if c.mode == workload.PullMode {
 		f.followAgents()
-		return true
+	} else if f.probes != nil {
+		f.probes(kcp.Key{Cluster: f.compute, Name: t.Name})
 	}
-	f.term.work.Go(func() { c.run(ctx) })
-	return true
+	return nil
+}
+
+// hangUp ends a connection. The lock of the fleet is held.
+func (f *fleet) hangUp(c *connection) {
+	c.end()
+	f.tenants.give(c.uses)
+	delete(f.connections, c.name)
 }
 
 func (f *fleet) disconnect(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c := f.connections[name]; c != nil {
-		c.end()
-		delete(f.connections, name)
+		f.hangUp(c)
 	}
 }
 
-// run connects until ctx ends. Each round uses the credentials that are stored then.
-func (c *connection) run(ctx context.Context) {
-	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("cluster", c.fleet.compute, "target", c.name))
-	for ctx.Err() == nil {
-		used, err := c.session(ctx)
-		if ctx.Err() != nil {
+// probeLoop probes the physical clusters in push mode. Each has a worker while it is asked: one that
+// does not answer delays no other.
+func (f *fleet) probeLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-probes", Workers: mostTargets + 1, Do: f.probe, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
+		f.mu.Lock()
+		f.probes = wake
+		f.mu.Unlock()
+		f.probeAll()
+		return nil
+	}}}}
+}
+
+// probeAll makes the loop probe all physical clusters now.
+func (f *fleet) probeAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name := range f.connections {
+		if f.probes != nil {
+			f.probes(kcp.Key{Cluster: f.compute, Name: name})
+		}
+	}
+}
+
+func (f *fleet) probe(ctx context.Context, key kcp.Key) error {
+	f.mu.Lock()
+	c := f.connections[key.Name]
+	f.mu.Unlock()
+	if c == nil || c.mode == workload.PullMode {
+		return nil
+	}
+	c.round(klog.NewContext(c.ctx, klog.FromContext(ctx).WithValues("target", c.name)))
+	return kcp.After(f.options.Renew)
+}
+
+// round connects, or probes a physical cluster that is connected. Each connection uses the credentials
+// that are stored then. Ctx is that of the connection.
+func (c *connection) round(ctx context.Context) {
+	if s := c.session; s != nil {
+		err := s.Probe(ctx, c.fleet.options.Expire/2)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			c.observe(ctx, s.peer, nil)
+		case time.Since(c.seen) > c.fleet.options.Expire:
+			c.close()
+			c.observe(ctx, s.peer, err)
 			return
 		}
-		c.observe(ctx, used, err)
-		wait(ctx, c.fleet.options.Renew)
+		if text, err := c.kubeconfig(ctx); err != nil || fingerprint(text) == s.credentials {
+			s.sync(c.fleet)
+			return
+		}
+		c.close()
 	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+	used, err := c.open(ctx)
+	if ctx.Err() == nil {
+		c.observe(ctx, used, err)
 	}
 }
 
@@ -111,41 +169,59 @@ type peer struct {
 	lease       *int32 // seconds, see SyncTargetStatus.LeaseSeconds
 }
 
-// session syncs with the physical cluster until it does not answer, or its credentials change.
-func (c *connection) session(ctx context.Context) (*peer, error) {
+// open begins a session.
+func (c *connection) open(ctx context.Context) (*peer, error) {
 	p, err := c.dial(ctx)
 	if err != nil {
 		return p, err
 	}
-	e, err := engine.New(c.id, p.Config, c.fleet.desired(c.id))
-	if err != nil {
+	s := &session{peer: p, ended: make(chan struct{})}
+	if s.engine, err = engine.New(c.id, p.Config, c.fleet.desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
-	ctx, end := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer end()
-	running.Go(func() { e.Run(ctx) })
-	select {
-	case <-e.Synced():
-	case <-ctx.Done():
-	case <-time.After(c.fleet.options.Expire):
+	s.ctx, s.end = context.WithCancel(ctx)
+	late := time.AfterFunc(c.fleet.options.Expire, s.end)
+	swept := s.engine.Sweep(s.ctx)
+	if !late.Stop() || !swept {
+		s.end()
+		s.engine.Wait()
 		return p, physical.Because(workload.Unreachable, errors.New("the physical cluster does not answer a list of its Deployments in time"))
 	}
-	for ctx.Err() == nil {
-		err := p.Probe(ctx, c.fleet.options.Expire/2)
-		if err != nil && time.Since(c.seen) > c.fleet.options.Expire {
-			return p, err
-		}
-		if err == nil {
-			c.observe(ctx, p, nil)
-		}
-		wait(ctx, c.fleet.options.Renew)
-		if text, err := c.kubeconfig(ctx); err == nil && fingerprint(text) != p.credentials {
-			return p, nil // connects anew
-		}
-	}
+	c.session = s
+	work := &c.fleet.term.work
+	work.Add(1)
+	context.AfterFunc(s.ctx, func() {
+		defer work.Done()
+		defer close(s.ended)
+		s.engine.Wait()
+	})
+	s.sync(c.fleet)
 	return p, nil
+}
+
+// sync starts the engine once the caches are complete that it needs. While there is no consumer, they
+// are empty, and the engine has nothing to do.
+func (s *session) sync(f *fleet) {
+	select {
+	case <-f.kinds.settled:
+	default:
+		return
+	}
+	if s.syncing {
+		return
+	}
+	s.syncing = true
+	s.engine.Start()
+	if s.ctx.Err() != nil {
+		s.engine.Wait() // the session may have ended before
+	}
+}
+
+// close ends the session.
+func (c *connection) close() {
+	c.session.end()
+	<-c.session.ended
+	c.session = nil
 }
 
 func fingerprint(text []byte) string {

@@ -86,6 +86,9 @@ func (s side) Has(of schema.GroupResource) bool {
 	return len(s.assignments.By(byHolding, holdingKey(s.target, of))) > 0
 }
 
+// Tenant implements [engine.Desired].
+func (s side) Tenant(of kcp.ClusterName) kcp.ClusterName { return s.server.Tenant(of) }
+
 // Users implements [engine.Desired].
 func (s side) Users(id engine.ID) (users []engine.ID) {
 	for _, of := range s.usersOf(id) {

@@ -3,8 +3,7 @@
 // the workspaces that bind its compute workspace, and the status of their workloads.
 //
 // A fleet is a compute workspace with at least one SyncTarget. Goroutines, caches and timers
-// exist per fleet and per target only. Without a SyncTarget the server watches SyncTargets and
-// Locations, and does nothing else.
+// exist per fleet and per target only. Without a SyncTarget the server has none of them.
 package fleet
 
 import (
@@ -111,7 +110,7 @@ func loops(s *kcp.Server, o Options, reviews *reviewer) ([]kcp.Loop, error) {
 	if err := o.View.Start(s, m.source); err != nil {
 		return nil, err
 	}
-	return []kcp.Loop{m.targetsLoop(), m.locationsLoop()}, nil
+	return []kcp.Loop{m.leadLoop()}, nil
 }
 
 func syncTargets() schema.GroupVersionResource {

@@ -54,6 +54,7 @@ type fleet struct {
 	ctx         context.Context        // of the fleet; ended by end
 	term        *term                  // guarded by mu
 	connections map[string]*connection // by SyncTarget; guarded by mu
+	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
 	ears        []*ear // replaced, not changed; guarded by mu
@@ -160,7 +161,7 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 func (f *fleet) start(t *term) {
 	f.follow(t)
 	f.refresh()
-	t.work.Go(func() { kcp.Run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop()) })
+	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.probeLoop())
 }
 
 // follow runs what a server needs for the engines of the fleet, in this program or in agents: the
@@ -175,7 +176,7 @@ func (f *fleet) follow(t *term) {
 	for _, s := range f.dispatches() {
 		s.Subscribe(func(kcp.Key) {})
 	}
-	t.work.Go(func() { kcp.Run(ctx, f.profileLoop()) })
+	t.run(ctx, f.profileLoop())
 }
 
 // dispatches returns the sources of changes that concern engines. They wake the engines that a change

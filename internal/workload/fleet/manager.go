@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -34,6 +33,7 @@ type manager struct {
 	// writeTargets and writeLocations write in all compute workspaces.
 	writeTargets   *targetClient
 	writeLocations *locationClient
+	tenants        uses
 
 	mu     sync.Mutex
 	term   *term                      // nil while another server leads; guarded by mu
@@ -43,9 +43,20 @@ type manager struct {
 
 // A term is the time in which this server leads.
 type term struct {
-	ctx  context.Context
-	end  context.CancelFunc
-	work sync.WaitGroup
+	ctx   context.Context
+	end   context.CancelFunc
+	work  sync.WaitGroup
+	begun bool
+}
+
+// run runs loops until ctx ends, which ends with the term.
+func (t *term) run(ctx context.Context, loops ...kcp.Loop) {
+	t.work.Add(1)
+	wait := kcp.Start(ctx, loops...)
+	context.AfterFunc(ctx, func() {
+		defer t.work.Done()
+		wait()
+	})
 }
 
 // viewOf returns a configuration for the view of an export, with the objects of all consumers.
@@ -63,7 +74,7 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}}
+	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}, tenants: uses{of: map[kcp.ClusterName]*use{}}}
 	if m.writeTargets, err = client.New[*workload.SyncTarget, *workload.SyncTargetList](cfg, "*", syncTargets()); err != nil {
 		return nil, err
 	}
@@ -75,30 +86,56 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	return m, nil
 }
 
-// lead is a source that begins a term when its loop starts, and ends it when the loop stops. It
-// must be the last source, so that nothing wakes the loop after the end.
-func (m *manager) lead() kcp.Source {
-	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
+// leadLoop begins a term when this server leads, and ends it when another one does. Before there is a
+// SyncTarget, that is all.
+func (m *manager) leadLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload", Workers: 1, Do: m.begin, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
 		t := &term{}
 		t.ctx, t.end = context.WithCancel(context.Background())
 		m.mu.Lock()
-		m.term, m.wake = t, wake
+		m.term = t
 		m.mu.Unlock()
-		t.work.Go(func() { m.targets.Run(t.ctx) })
-		t.work.Go(func() { m.locations.Run(t.ctx) })
+		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(kcp.Key{Cluster: root, Name: "all"}) })
 		return func() {
+			forget()
 			m.mu.Lock()
 			m.term, m.wake, m.fleets = nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
+			m.tenants.reset()
 		}
+	}}}}
+}
+
+// begin begins to follow SyncTargets and Locations.
+func (m *manager) begin(context.Context, kcp.Key) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.term
+	if t == nil || t.begun {
+		return nil
+	}
+	t.begun = true
+	t.work.Go(func() { m.targets.Run(t.ctx) })
+	t.work.Go(func() { m.locations.Run(t.ctx) })
+	t.run(t.ctx, m.targetsLoop(), m.locationsLoop())
+	return nil
+}
+
+// waking is a source that lets others wake the loop of SyncTargets while it runs.
+func (m *manager) waking() kcp.Source {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.wake = wake
+		return nil
 	}}
 }
 
 // targetsLoop connects to the physical clusters.
 func (m *manager) targetsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.lead()}, Do: m.target, Workers: 16}
+	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
 }
 
 func (m *manager) target(ctx context.Context, key kcp.Key) error {
@@ -125,9 +162,9 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 			return err
 		}
 	}
-	if !f.connect(t, id) {
+	if err := f.connect(t, id); err != nil {
 		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now(), alive: time.Now()}
-		refused.observe(ctx, nil, physical.Because(workload.TooMany, fmt.Errorf("a workspace has %d physical clusters at most; register this one in another workspace", mostTargets)))
+		refused.observe(ctx, nil, physical.Because(workload.TooMany, err))
 		return kcp.After(time.Minute)
 	}
 	cleans, err := f.setBelt(ctx, t, id)

@@ -51,12 +51,10 @@ func (f *fleet) followAgents() {
 	f.agents = a
 	ctx := f.ctx
 	f.term.work.Go(func() { leases.Run(ctx) })
-	f.term.work.Go(func() {
-		kcp.Run(ctx, kcp.Loop{Name: "workload-agents", Workers: 16, Do: f.beat, On: []kcp.Source{
-			leases.Wakes(func(l *coordinationv1.Lease) []kcp.Key { return []kcp.Key{{Cluster: f.compute, Name: l.Name}} }),
-			f.connected(a),
-		}})
-	})
+	f.term.run(ctx, kcp.Loop{Name: "workload-agents", Workers: 16, Do: f.beat, On: []kcp.Source{
+		leases.Wakes(func(l *coordinationv1.Lease) []kcp.Key { return []kcp.Key{{Cluster: f.compute, Name: l.Name}} }),
+		f.connected(a),
+	}})
 }
 
 // connected is a source of the SyncTargets in pull mode.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -132,6 +133,12 @@ func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *un
 		if next.Reason, next.Message = place.NoPlacement, "no Placement of the workspace selects the namespace of the workload"; p != nil {
 			next.Reason, next.Message = place.Suspended, fmt.Sprintf("Placement %q is suspended", p.Name)
 		}
+	case k.Misfit(w) != "":
+		if a != nil {
+			next.Targets = a.Spec.DeepCopy().Targets // nothing moves because of it
+		}
+		next.Placement, next.Reason, next.Message = p.Name, place.Misfit, k.Misfit(w)
+		f.policies(id, &next)
 	default:
 		d, err := f.decided(ctx, subject{k, id, w, a}, p)
 		if err != nil {
@@ -334,11 +341,38 @@ func (f *fleet) placementOf(key kcp.Key) *scheduling.Placement {
 		if p.DeletionTimestamp != nil || !takes(p, key.Namespace) {
 			continue
 		}
-		if found == nil || cmp.Or(p.CreationTimestamp.Compare(found.CreationTimestamp.Time), compareNames(p.Name, found.Name)) < 0 {
+		if found == nil || before(p, found) {
 			found = p
 		}
 	}
 	return found
+}
+
+// before reports whether a applies to a namespace that both select.
+func before(a, b *scheduling.Placement) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), compareNames(a.Name, b.Name)) < 0
+}
+
+// shadowing returns a Placement because of which another one never applies, nil if there is none.
+func (f *fleet) shadowing(p *scheduling.Placement) *scheduling.Placement {
+	for _, of := range f.placements.List(kcp.KeyOf(p).Cluster) {
+		if of.DeletionTimestamp == nil && before(of, p) && covers(of, p) {
+			return of
+		}
+	}
+	return nil
+}
+
+// covers reports whether a selects all namespaces that b selects, as far as that can be told.
+func covers(a, b *scheduling.Placement) bool {
+	if a.Spec.NamespaceSelector == nil || equality.Semantic.DeepEqual(a.Spec.NamespaceSelector, b.Spec.NamespaceSelector) {
+		return true
+	}
+	if b.Spec.NamespaceSelector == nil {
+		return false
+	}
+	name, one := b.Spec.NamespaceSelector.MatchLabels[corev1.LabelMetadataName]
+	return one && takes(a, name)
 }
 
 // takes reports whether a Placement selects a namespace.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -172,7 +173,13 @@ func (f *fleet) writeStatus(ctx context.Context, id engine.ID, w *unstructured.U
 // placementLoop writes the status of Placements.
 func (f *fleet) placementLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-placements", Do: f.placement, On: []kcp.Source{
-		f.placements.Changed(),
+		// The older ones decide whether one applies.
+		f.placements.Wakes(func(p *scheduling.Placement) (keys []kcp.Key) {
+			for _, of := range f.placements.List(kcp.KeyOf(p).Cluster) {
+				keys = append(keys, kcp.KeyOf(of))
+			}
+			return keys
+		}),
 		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
 			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Name: a.Spec.Placement}}
 		}),
@@ -202,7 +209,11 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 			selected++
 		}
 	}
+	older := f.shadowing(p)
 	switch {
+	case older != nil:
+		state = conditions.Condition{Type: ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.Shadowed,
+			Message: fmt.Sprintf("Placement %q is older and selects all namespaces that this one selects, so it applies instead; change its spec.namespaceSelector, or delete it", older.Name)}
 	case selected == 0:
 		next.Phase = scheduling.Pending
 		state = conditions.Condition{Type: ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.NoLocation,

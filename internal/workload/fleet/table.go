@@ -202,6 +202,7 @@ func (t *kindTable) start() {
 		}
 		if await(ctx, wait...) {
 			close(t.settled)
+			f.probeAll() // engines that waited for it start
 		}
 	})
 }

@@ -142,6 +142,8 @@ const (
 	NotFenced = "NotFenced"
 	// TooMany means that the Placement selects more targets than a workload may use.
 	TooMany = "TooManyTargets"
+	// Misfit means that the workload is not as its ResourceProfile says.
+	Misfit = "ProfileMismatch"
 	// Pinned means that the workload stays where its data are.
 	Pinned = "Pinned"
 	// Limited means that the target of the workload does not answer, and that the workload waits for

@@ -4,7 +4,9 @@
 package profile
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -255,6 +257,22 @@ func (p *Profile) Wants(o *unstructured.Unstructured) *int32 {
 		n = 1
 	}
 	return new(int32(max(0, min(n, 1<<31-1))))
+}
+
+// Misfit says why an object does not fit the profile: a path of the profile leads to something else. It
+// returns "" if it fits.
+func (p *Profile) Misfit(o *unstructured.Unstructured) string {
+	if len(p.Replicas) > 0 {
+		if _, _, err := unstructured.NestedInt64(o.Object, p.Replicas...); err != nil {
+			return fmt.Sprintf("its ResourceProfile says that %s is the number of replicas, and that is not a whole number", strings.Join(p.Replicas, "."))
+		}
+	}
+	if len(p.Template) > 0 {
+		if _, _, err := unstructured.NestedMap(o.Object, p.Template...); err != nil {
+			return fmt.Sprintf("its ResourceProfile says that %s is a template of pods, and that is not an object", strings.Join(p.Template, "."))
+		}
+	}
+	return ""
 }
 
 // HasClaims reports whether an object has templates of volume claims.

@@ -1,11 +1,12 @@
 package profile
 
 import (
-	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
 )
 
 func object(t *testing.T, text string) *unstructured.Unstructured {
@@ -78,5 +79,21 @@ func TestStrip(t *testing.T) {
 	headless := object(t, `{"spec": {"clusterIP": "None"}}`)
 	if find("services").Strip(headless); fmt.Sprint(headless.Object) != "map[spec:map[clusterIP:None]]" {
 		t.Error(headless)
+	}
+}
+
+func TestMisfit(t *testing.T) {
+	p := Profile{Replicas: []string{"spec", "size", "count"}, Template: []string{"spec", "pods"}}
+	for text, want := range map[string]string{
+		`{"spec": {"size": {"count": 3}, "pods": {}}}`: "",
+		`{"spec": {}}`:                           "", // defaults
+		`{}`:                                     "",
+		`{"spec": {"size": {"count": "three"}}}`: "spec.size.count is the number of replicas, and that is not",
+		`{"spec": {"size": 3}}`:                  "spec.size.count is the number of replicas, and that is not",
+		`{"spec": {"pods": ["a"]}}`:              "spec.pods is a template of pods, and that is not",
+	} {
+		if got := p.Misfit(object(t, text)); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
 	}
 }

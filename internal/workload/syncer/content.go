@@ -305,6 +305,13 @@ func (c *call) unused(w http.ResponseWriter, req *http.Request) error {
 	if p := side.Profile(of.GroupResource); p == nil || p.Class != profile.Dependency {
 		return apierrors.NewNotFound(schema.GroupResource{Group: workload.GroupVersion.Group, Resource: Unused}, c.info.Name)
 	}
+	if len(side.Users(of)) > 0 { // the server need not be asked
+		answer(w, http.StatusOK, UnusedRead{})
+		return nil
+	}
+	if !h.stream(c.key).asks.TryAccept() { // each answer lists all kinds in a namespace
+		return apierrors.NewTooManyRequests(fmt.Sprintf("the agent asks more than %d times per second whether objects are unused; try again later", questionsPerSecond), 1)
+	}
 	unused, err := side.Unused(req.Context(), of)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/unforked/kcp"
 )
@@ -44,10 +45,19 @@ type stream struct {
 	gone    int // entries of objects that are gone
 	log     []logged
 	changed chan struct{} // closed at the next change
+
+	asks flowcontrol.PassiveRateLimiter // for questions of the agent that cost the server many reads
 }
 
+// questions is how many expensive questions an agent may ask per second, and at once.
+const (
+	questionsPerSecond = 5
+	questionsAtOnce    = 50
+)
+
 func newStream(version int64) *stream {
-	return &stream{version: version, oldest: version, entries: map[id]*entry{}, changed: make(chan struct{})}
+	return &stream{version: version, oldest: version, entries: map[id]*entry{}, changed: make(chan struct{}),
+		asks: flowcontrol.NewTokenBucketPassiveRateLimiter(questionsPerSecond, questionsAtOnce)}
 }
 
 // set records a change of an object. now returns the object as the target sees it, nil if it does
