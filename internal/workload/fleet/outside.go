@@ -35,7 +35,7 @@ func (f *fleet) outside(ctx context.Context, probes []workload.SyncTargetProbe, 
 	signs, texts := make([]sign, len(probes)), make([]string, len(probes))
 	var asked sync.WaitGroup
 	for i, p := range probes {
-		asked.Go(func() { signs[i], texts[i] = f.probe(ctx, p) })
+		asked.Go(func() { signs[i], texts[i] = f.ask(ctx, p) })
 	}
 	asked.Wait()
 	return told(why, signs, texts)
@@ -58,8 +58,8 @@ func told(why error, signs []sign, texts []string) error {
 	return physical.Because(workload.Unreachable, fmt.Errorf("%w; outside probes do not tell (%s)", why, said))
 }
 
-// probe requests a URL. The server calls only addresses that the compute workspace may call.
-func (f *fleet) probe(ctx context.Context, p workload.SyncTargetProbe) (sign, string) {
+// ask requests the URL of a probe. The server calls only addresses that the compute workspace may call.
+func (f *fleet) ask(ctx context.Context, p workload.SyncTargetProbe) (sign, string) {
 	through, err := f.server.Egress(f.compute, p.CABundle, nil)
 	if err != nil {
 		return unknown, fmt.Sprintf("%s: %v", p.URL, err)
