@@ -52,7 +52,7 @@ type PlacementSpec struct {
 
 	// failover says when workloads leave physical clusters that do not answer.
 	// +optional
-	Failover PlacementFailover `json:"failover,omitempty"`
+	Failover PlacementFailover `json:"failover,omitzero"`
 
 	// tolerations let workloads run on targets with matching taints. The default tolerates
 	// the taint workload.kcp.io/unreachable for 60 seconds, and for 120 seconds for workloads that

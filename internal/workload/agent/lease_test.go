@@ -34,7 +34,7 @@ func TestLeaseClocks(t *testing.T) {
 		}
 		l := &lease{}
 		l.begin(time.Now(), takeover)
-		time.Sleep(takeover + time.Second)
+		<-time.After(takeover + time.Second) // of the bubble
 		if !l.over() {
 			t.Error("a replica that has just begun to lead counts on the server for too long")
 		}

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -312,72 +309,6 @@ func (f *fleet) partOf(id engine.ID, w *unstructured.Unstructured, t workload.As
 
 func equal(a, b *int32) bool {
 	return a == nil && b == nil || a != nil && b != nil && *a == *b
-}
-
-func policyOf(p *scheduling.Placement) place.Policy {
-	s := p.Spec.Strategy
-	of := place.Policy{Strategy: s.Type, Tolerations: p.Spec.Tolerations}
-	of.Unfenced = p.Spec.Failover.RequireFencing != nil && !*p.Spec.Failover.RequireFencing
-	if s.Divide != nil {
-		of.Min, of.Max = value(s.Divide.MinPerTarget), value(s.Divide.MaxPerTarget)
-	}
-	if s.Targets != nil {
-		of.Targets = int(value(s.Targets.Max))
-	}
-	return of
-}
-
-func value(n *int32) int32 {
-	if n == nil {
-		return 0
-	}
-	return *n
-}
-
-// placementOf returns the Placement of a workload, the oldest one that selects it.
-func (f *fleet) placementOf(key kcp.Key) *scheduling.Placement {
-	var found *scheduling.Placement
-	for _, p := range f.placements.List(key.Cluster) {
-		if p.DeletionTimestamp != nil || !takes(p, key.Namespace) {
-			continue
-		}
-		if found == nil || before(p, found) {
-			found = p
-		}
-	}
-	return found
-}
-
-// before reports whether a applies to a namespace that both select.
-func before(a, b *scheduling.Placement) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), compareNames(a.Name, b.Name)) < 0
-}
-
-// shadowing returns a Placement because of which another one never applies, nil if there is none.
-func (f *fleet) shadowing(p *scheduling.Placement) *scheduling.Placement {
-	for _, of := range f.placements.List(kcp.KeyOf(p).Cluster) {
-		if of.DeletionTimestamp == nil && before(of, p) && covers(of, p) {
-			return of
-		}
-	}
-	return nil
-}
-
-// covers reports whether a selects all namespaces that b selects, as far as that can be told.
-func covers(a, b *scheduling.Placement) bool {
-	if a.Spec.NamespaceSelector == nil || equality.Semantic.DeepEqual(a.Spec.NamespaceSelector, b.Spec.NamespaceSelector) {
-		return true
-	}
-	if b.Spec.NamespaceSelector == nil {
-		return false
-	}
-	name, one := b.Spec.NamespaceSelector.MatchLabels[corev1.LabelMetadataName]
-	return one && takes(a, name)
-}
-
-// takes reports whether a Placement selects a namespace.
-func takes(p *scheduling.Placement, namespace string) bool {
-	return p.Spec.NamespaceSelector == nil || selects(p.Spec.NamespaceSelector, map[string]string{corev1.LabelMetadataName: namespace})
 }
 
 // explain says in words why a workload is not scheduled. It names no target.
