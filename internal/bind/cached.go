@@ -18,6 +18,7 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
@@ -139,6 +140,7 @@ func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.Clu
 		return err
 	}
 	in, err := a.source(c, schema.GroupResource{Group: r.Spec.Group, Resource: r.Spec.Resource}, r.Spec.Version)
+	r.Status.ResourceCounts = nil
 	valid := conditions.Condition{Type: cacheapi.ResourceValid, Status: metav1.ConditionTrue}
 	started := conditions.Condition{Type: cacheapi.ReplicationStarted, Status: metav1.ConditionTrue, Reason: cacheapi.Started}
 	var lacks *sourceError
@@ -152,6 +154,13 @@ func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.Clu
 		}
 		r.Annotations[cacheapi.KindAnnotation] = d.Status.AcceptedNames.Kind
 		r.Annotations[cacheapi.ScopeAnnotation] = string(d.Spec.Scope)
+		row, err := cachedOf(r)
+		if err != nil {
+			return err
+		}
+		if r.Status.ResourceCounts, err = a.counts(ctx, c, keys.CustomResource(row.GroupResource, in.Identity), row.Part); err != nil {
+			return err
+		}
 	}
 	for _, one := range []conditions.Condition{valid, identity, started} {
 		r.Status.Conditions.Set(one)

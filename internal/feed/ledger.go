@@ -2,11 +2,13 @@ package feed
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
@@ -159,11 +161,18 @@ func (l *Ledger) apply(e Event) {
 	case e.Previous == nil:
 		objects = 1
 	}
+	bytes := int64(len(e.Value) - len(e.Previous))
+	pays := payer(e)
 	// What is stored and what is only admitted change at once.
 	l.tenants.Counters.Changed(quota.Change{
 		Cluster: e.Key.Cluster, Resource: e.Key.GroupResource(), Namespace: e.Key.Namespace, Revision: e.Revision, Objects: int64(objects), Key: e.Key.Path,
 	}, func() {
-		l.tenants.Changed(e.Key.Cluster, countedObjects(e.Key, int64(objects)), int64(len(e.Value)-len(e.Previous)))
+		own := bytes
+		if pays != e.Key.Cluster {
+			l.tenants.Changed(pays, 0, bytes)
+			own = 0
+		}
+		l.tenants.Changed(e.Key.Cluster, countedObjects(e.Key, int64(objects)), own)
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +180,33 @@ func (l *Ledger) apply(e Event) {
 	if l.building != nil {
 		to = l.building
 	}
-	to.add(e.Key.Cluster, e.Key.Resource, objects, int64(len(e.Value)-len(e.Previous)))
+	to.add(e.Key.Cluster, e.Key.Resource, objects, bytes)
+}
+
+// payer returns the cluster whose tenant the bytes of a key count for. The definition of a schema is
+// in a cluster of the server, and may live longer than the schema and its cluster. It counts for the
+// tenant that has made the schema.
+func payer(e Event) cluster.Name {
+	if e.Key.Cluster != cluster.BoundDefinitions {
+		return e.Key.Cluster
+	}
+	value := e.Value
+	if e.Deleted() {
+		value = e.Previous
+	}
+	var o struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if e.kinds.Unmarshal(context.Background(), e.Key, value, &o) != nil {
+		return e.Key.Cluster
+	}
+	c, err := cluster.ParseName(o.Metadata.Annotations[apisv1alpha2.SchemaTenantAnnotation])
+	if err != nil {
+		return e.Key.Cluster // an older server has made it
+	}
+	return c
 }
 
 // countedObjects returns the number of objects that limits count. Events expire by themselves.

@@ -392,3 +392,28 @@ func TestTheViewOfACachedResource(t *testing.T) {
 	ends(w)
 	p.await(cachedSlices, "", "flavors", endpoints(0))
 }
+
+// TestObjectsOfACachedResourceAreCounted shows status.resourceCounts: of a new ClusterCachedResource,
+// after changes of the objects and of the selector, and without a count of very many.
+func TestObjectsOfACachedResourceAreCounted(t *testing.T) {
+	t.Parallel()
+	p := publisher(t)
+	counts := func(want string) {
+		t.Helper()
+		p.await(cached, "", "flavors", func(o *unstructured.Unstructured) bool {
+			return text(o, "status", "resourceCounts", "local")+" "+text(o, "status", "resourceCounts", "cache") == want
+		})
+	}
+	if made := must(p.any.Resource(cached).Get(t.Context(), "flavors", metav1.GetOptions{}))(t); text(made, "status", "resourceCounts", "local") != "1" {
+		t.Errorf("a new one counts %v", made.Object["status"])
+	}
+	p.flavor("large", "public")
+	p.flavor("other", "none")
+	counts("2 2")
+	p.merge(flavors, "", "hidden", `{"metadata":{"labels":{"offer":"public"}}}`)
+	counts("3 3")
+	p.merge(cached, "", "flavors", `{"spec":{"labelSelector":null}}`)
+	counts("4 4")
+	p.without(flavors, "small")
+	counts("3 3")
+}

@@ -26,11 +26,11 @@ func TestSharingAtSeveralServers(t *testing.T) {
 	servers := []*running{{Server: e.all[0]}, {Server: e.all[1]}}
 	for i := range size(2, 40) {
 		a, b := servers[i%2], servers[1-i%2]
-		names := [2]cluster.Name{cluster.NewName(), cluster.NewName()}
+		names := [3]cluster.Name{cluster.NewName(), cluster.NewName(), cluster.NewName()}
 		for _, c := range names {
 			e.ok(a.MakeCluster(t.Context(), c))
 		}
-		p, consumer := at(t, a, names[0], server.System()), at(t, a, names[1], server.System())
+		p, consumer, other := at(t, a, names[0], server.System()), at(t, a, names[1], server.System()), at(t, a, names[2], server.System())
 		elsewhere, view := at(t, b, names[1], server.System()), &viewer{t, b, "/services/apiexport/" + string(names[0]) + "/widgets/clusters/", server.System()}
 		widgets := elsewhere.any.Resource(sharedWidgets).Namespace("default")
 
@@ -46,8 +46,11 @@ func TestSharingAtSeveralServers(t *testing.T) {
 			t.Errorf("the view has %d widgets", len(all.Items))
 		}
 		consumer.secret("s", nil)
+		other.create(apiBindings, bindingTo("widgets", names[0], "widgets"))
 		secrets := view.kube(cluster.All).CoreV1().Secrets("")
 		list := must(secrets.List(t.Context(), metav1.ListOptions{}))(t)
+		other.without(apiBindings, "widgets") // others change between the list and the watch
+		other.await(apiBindings, "", "widgets", gone)
 		w := must(secrets.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion}))(t)
 		if len(list.Items) != 1 {
 			t.Errorf("the provider reads %d secrets", len(list.Items))

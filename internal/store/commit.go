@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type Write struct {
 	// Expect is the present revision of the object; 0 if it must not exist.
 	Expect int64
 	Delete bool
+	// Payer is the cluster whose tenant the bytes count for. The default is Cluster.
+	Payer cluster.Name
 }
 
 // A Fence is the change of a cluster's fence in a [Store.Commit].
@@ -264,7 +267,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)
 		}
-		if err := s.guard.afford(ctx, w.Cluster, len(value), w.Expect == 0); err != nil {
+		if err := s.guard.afford(ctx, cmp.Or(w.Payer, w.Cluster), len(value), w.Expect == 0); err != nil {
 			return err
 		}
 		put := clientv3.OpPut(key, "")

@@ -98,6 +98,7 @@ func (s *Storage) Create(ctx context.Context, key string, obj, out runtime.Objec
 		return err
 	}
 	values.SetCluster(accessor, c)
+	dropComputed(accessor)
 	s.store.complete(s.resource(ctx), obj)
 	if err := s.part(ctx).takes(obj); err != nil {
 		return err
@@ -108,7 +109,10 @@ func (s *Storage) Create(ctx context.Context, key string, obj, out runtime.Objec
 	if ttl != 0 && s.of.Cached {
 		return s.expires()
 	}
-	return s.Interface.Create(ctx, k, obj, out, ttl)
+	if err := s.Interface.Create(ctx, k, obj, out, ttl); err != nil {
+		return err
+	}
+	return s.label(ctx).add(out)
 }
 
 // expires refuses a lease on an object that a watch cache holds.
@@ -177,7 +181,10 @@ func (s *Storage) Get(ctx context.Context, key string, o storage.GetOptions, out
 		}
 		return runtime.SetZeroValue(out)
 	}
-	return s.checkDecoded(out)
+	if err := s.checkDecoded(out); err != nil {
+		return err
+	}
+	return s.label(ctx).found(out)
 }
 
 // GuaranteedUpdate implements [storage.Interface].
@@ -186,7 +193,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 	if err != nil {
 		return err
 	}
-	update = s.withinPart(ctx, key, update)
+	update = s.label(ctx).update(s.withinPart(ctx, key, update))
 	stamping := func(in runtime.Object, r storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		if err := s.checkDecoded(in); err != nil {
 			return nil, nil, err
@@ -203,6 +210,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 			return nil, nil, err
 		}
 		values.SetCluster(accessor, c) // a client may have left out the annotation
+		dropComputed(accessor)
 		s.store.complete(s.resource(ctx), out)
 		return out, ttl, nil
 	}
@@ -211,14 +219,17 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 			return err
 		}
 	}
-	return s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
+	if err := s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
 		return s.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
-	})
+	}); err != nil {
+		return err
+	}
+	return s.label(ctx).add(into)
 }
 
 // GetList implements [storage.Interface].
 func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, s.label(ctx).selects(o)))
 	if err != nil {
 		return err
 	}
@@ -233,12 +244,15 @@ func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions
 	}
 	switch {
 	case !s.store.standIns.Load() || !meta.IsListType(list): // a list of encoded objects has no items
-		return nil
 	case cluster.IsAll(ctx):
-		return s.withoutStandIns(list)
+		err = s.withoutStandIns(list)
 	default:
-		return meta.EachListItem(list, s.checkDecoded)
+		err = meta.EachListItem(list, s.checkDecoded)
 	}
+	if err != nil {
+		return err
+	}
+	return s.label(ctx).addAll(list)
 }
 
 // withoutStandIns removes the stand-ins from a list of all clusters: one tenant's bad value
@@ -261,7 +275,7 @@ func (s *Storage) withoutStandIns(list runtime.Object) error {
 
 // Watch implements [storage.Interface].
 func (s *Storage) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, s.label(ctx).selects(o)))
 	if err != nil {
 		return nil, err
 	}
