@@ -42,8 +42,8 @@ type process struct {
 	config      *rest.Config // of its administrator
 }
 
-// program returns the program kcp, which "make programs" builds.
-func program(t testing.TB) string {
+// kcpProgram returns the program kcp, which "make programs" builds.
+func kcpProgram(t testing.TB) string {
 	t.Helper()
 	if file, err := filepath.Abs("../../bin/kcp"); err == nil {
 		if _, err := os.Stat(file); err == nil {
@@ -64,7 +64,7 @@ func startProcess(t testing.TB, name string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{binary: program(t), dir: filepath.Join(t.TempDir(), name), args: args, port: ports[0]}
+	p := &process{binary: kcpProgram(t), dir: filepath.Join(t.TempDir(), name), args: args, port: ports[0]}
 	if err := os.Mkdir(p.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -374,7 +374,7 @@ func (y *yard) startAgent(t testing.TB, kubeconfig []byte) *process {
 	if i < 0 {
 		t.Fatal("the manifest has no Secret")
 	}
-	p := &process{binary: program(t), dir: t.TempDir()}
+	p := &process{binary: kcpProgram(t), dir: t.TempDir()}
 	bootstrap, physical := filepath.Join(p.dir, "bootstrap"), filepath.Join(p.dir, "physical")
 	err := errors.Join(os.WriteFile(bootstrap, manifest.Items[i].Data["kubeconfig"], 0o600), os.WriteFile(physical, kubeconfig, 0o600))
 	if err != nil {
