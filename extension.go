@@ -2,10 +2,13 @@ package kcp
 
 import (
 	"context"
+	"maps"
+	"net/http"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
@@ -74,11 +77,19 @@ type Extension struct {
 	// Unstored are custom resources whose objects are questions: a creation never stores the
 	// object, and the answer is what a Rule makes of it.
 	Unstored []schema.GroupResource
+	// Storage may replace the storage of a resource of a built-in group: it gets that and returns the
+	// one that serves. It is called once at the start for each resource of each version.
+	Storage func(schema.GroupVersionResource, rest.Storage) rest.Storage
+	// Peers are handlers for the other servers on the same etcd, see [Server.Peers], by the first
+	// segment of their paths. No client reaches them. They are called without authentication, limits
+	// and timeouts.
+	Peers map[string]http.Handler
 }
 
 // extend adds the extensions to the configuration of a server.
 func (s *Server) extend(c *server.Config) {
 	var loops []func(*Server) ([]Loop, error)
+	c.PeerAddress, c.Peers = s.PeerAddress, map[string]http.Handler{}
 	for _, e := range s.Extensions {
 		c.Native = append(c.Native, e.Groups...)
 		c.Offers = append(c.Offers, e.Offers...)
@@ -88,6 +99,10 @@ func (s *Server) extend(c *server.Config) {
 		c.Views = append(c.Views, e.Views...)
 		c.Subresources = append(c.Subresources, e.Subresources...)
 		c.Unstored = append(c.Unstored, e.Unstored...)
+		maps.Copy(c.Peers, e.Peers)
+		if e.Storage != nil {
+			c.Storage = append(c.Storage, e.Storage)
+		}
 		if e.Loops != nil {
 			loops = append(loops, e.Loops)
 		}

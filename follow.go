@@ -121,6 +121,15 @@ func (s *Server) Tenant(of ClusterName) ClusterName {
 // or path of a logical cluster, or "*" for all of them. Own creates no cluster.
 func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.System()) }
 
+// Bound returns the APIExport whose binding gives a logical cluster a resource: its logical cluster and
+// its name. It reads no store.
+func (s *Server) Bound(c ClusterName, gr schema.GroupResource) (home ClusterName, export string, ok bool) {
+	if s.inner == nil {
+		return "", "", false
+	}
+	return s.inner.Bound(c, gr)
+}
+
 // Closing returns a channel that is closed when [Server.Close] ends the open requests. Handlers of
 // an extension return then: the server does not know connections that they have taken over. It is
 // nil before Start.

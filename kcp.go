@@ -95,6 +95,9 @@ type Server struct {
 	// call for tenants, such as for webhooks. The narrowest range that contains an address
 	// decides. By default the server calls public addresses only.
 	EgressAllow, EgressDeny []netip.Prefix
+	// PeerAddress is the host and port at which the other servers on the same etcd reach this
+	// one. The default is that of the listener, or of the machine if it listens on all addresses.
+	PeerAddress string
 	// NoSync disables fsync in the embedded etcd. A crash of the machine may then lose
 	// acknowledged writes. It is for tests.
 	NoSync bool

@@ -47,6 +47,8 @@ func (o *options) operation(f *pflag.FlagSet) {
 	f.StringSliceVar(&op.Plugins.Enable, "enable-admission-plugins", nil, "Admission plugins to enable. The supported ones are always enabled.")
 	f.StringSliceVar(&op.Plugins.Disable, "disable-admission-plugins", nil, "Admission plugins to disable.")
 	f.StringVar(&o.host, "external-hostname", "", "Host name of the server for clients, with the port that it listens at. Short for --shard-external-url.")
+	f.StringVar(&o.peerIP, "peer-advertise-ip", "", "IP address at which the other servers on the same etcd reach this one. (default that of the listener, or of the machine)")
+	f.StringVar(&o.peerPort, "peer-advertise-port", "", "Port for --peer-advertise-ip. (default that of the listener)")
 	for name, usage := range map[string]string{
 		"cert-dir":                       "Directory for the certificate that the server creates if --tls-cert-file is not set. (default <root-directory>)",
 		"tls-cert-file":                  "PEM file with the serving certificate, followed by intermediate certificates. The server reloads it when it changes.",
@@ -75,6 +77,26 @@ func (o *options) externalHost() error {
 		return fmt.Errorf("--external-hostname %s needs to know the port; choose one with --secure-port", o.host)
 	}
 	o.server.ExternalURL = "https://" + net.JoinHostPort(o.host, strconv.Itoa(o.port))
+	return nil
+}
+
+// peerAddress sets the address for other servers from --peer-advertise-ip and --peer-advertise-port.
+func (o *options) peerAddress() error {
+	port := o.peerPort
+	switch {
+	case o.peerIP == "" && port == "":
+		return nil
+	case net.ParseIP(o.peerIP) == nil:
+		return fmt.Errorf("--peer-advertise-ip %q is not an IP address", o.peerIP)
+	case port == "" && o.port == 0:
+		return fmt.Errorf("--peer-advertise-ip %s needs to know the port; choose one with --secure-port, or set --peer-advertise-port", o.peerIP)
+	case port == "":
+		port = strconv.Itoa(o.port)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("--peer-advertise-port %q is not a port", port)
+	}
+	o.server.PeerAddress = net.JoinHostPort(o.peerIP, port)
 	return nil
 }
 

@@ -107,3 +107,29 @@ func TestExternalHostname(t *testing.T) {
 		}
 	}
 }
+
+func TestPeerAddress(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                             "",
+		"--peer-advertise-ip=10.0.0.1": "10.0.0.1:6443",
+		"--peer-advertise-ip=fd00::1 --peer-advertise-port=7443": "[fd00::1]:7443",
+		"--peer-advertise-ip=a.example.com":                      "is not an IP address",
+		"--peer-advertise-port=7443":                             "--peer-advertise-ip",
+		"--peer-advertise-ip=10.0.0.1 --peer-advertise-port=x":   "is not a port",
+		"--peer-advertise-ip=10.0.0.1 --secure-port=0":           "--peer-advertise-port",
+	} {
+		o, _, err := parse(strings.Fields(args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := o.peerAddress(); err != nil {
+			got = err.Error()
+		} else {
+			got = o.server.PeerAddress
+		}
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %s; want %s", args, got, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -86,8 +87,10 @@ type options struct {
 	homes  homes
 	etcd   etcdFlags
 	// host is --external-hostname.
-	host    string
-	logging logging
+	host string
+	// peerIP and peerPort are the address for the other servers on the same etcd.
+	peerIP, peerPort string
+	logging          logging
 }
 
 func start() *cobra.Command {
@@ -175,7 +178,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer flush()
-	if err := o.externalHost(); err != nil {
+	if err := errors.Join(o.externalHost(), o.peerAddress()); err != nil {
 		return err
 	}
 	if err := o.egress.apply(&o.server); err != nil {

@@ -37,11 +37,8 @@ func TestAgentCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	clients, err := NewClientCertificates(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf},
-		func(cluster.Name) (time.Time, bool) { return begun, true })
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients := NewClientCertificates(func(cluster.Name) (time.Time, bool) { return begun, true })
+	clients.SetAuthorities(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, encoded(der))
 	request := func(name string, groups ...string) []byte {
 		text, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: groups}}, key)
 		if err != nil {

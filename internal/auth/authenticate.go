@@ -93,7 +93,7 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		requests = append(requests, vettedRequest(x509.NewDynamic(p.clientCA.VerifyOptions, x509.CommonNameUserConversion), false))
 	}
 	if o.Clients != nil {
-		a.ClientCA = withCA(a.ClientCA, o.Clients.ca)
+		a.ClientCA = withCA(a.ClientCA, o.Clients)
 		requests = append(requests, authenticator.WrapAudienceAgnosticRequest(a.Audiences, o.Clients))
 	}
 	if p.tokenFile != nil {

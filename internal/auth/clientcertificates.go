@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -35,22 +37,68 @@ const (
 // them. A certificate names its cluster. In other clusters, and in a later cluster of the same
 // name, its user is anonymous.
 type ClientCertificates struct {
-	authority tls.Certificate
-	ca        dynamiccertificates.CAContentProvider
-	roots     *x509.CertPool
-	begun     func(cluster.Name) (time.Time, bool)
+	begun func(cluster.Name) (time.Time, bool)
+
+	mu        sync.Mutex
+	trust     clientTrust
+	listeners []dynamiccertificates.Listener
 }
 
-// NewClientCertificates returns ClientCertificates that authority signs. begun returns when a
-// cluster was created, and whether it exists.
-func NewClientCertificates(authority tls.Certificate, begun func(cluster.Name) (time.Time, bool)) (*ClientCertificates, error) {
-	ca, err := dynamiccertificates.NewStaticCAContent("workspace-clients", encoded(authority.Leaf.Raw))
-	if err != nil {
-		return nil, err
-	}
+// clientTrust is the authority that signs, and the authorities that are trusted.
+type clientTrust struct {
+	signer tls.Certificate
+	bundle []byte // PEM
+	roots  *x509.CertPool
+}
+
+var _ dynamiccertificates.CAContentProvider = (*ClientCertificates)(nil)
+
+// NewClientCertificates returns ClientCertificates. SetAuthorities must follow. begun returns when
+// a cluster was created, and whether it exists.
+func NewClientCertificates(begun func(cluster.Name) (time.Time, bool)) *ClientCertificates {
+	return &ClientCertificates{begun: begun}
+}
+
+// SetAuthorities sets the authority that signs, and all that are trusted, in PEM. It reports
+// whether they were others.
+func (i *ClientCertificates) SetAuthorities(signer tls.Certificate, trusted []byte) (changed bool) {
 	roots := x509.NewCertPool()
-	roots.AddCert(authority.Leaf)
-	return &ClientCertificates{authority, ca, roots, begun}, nil
+	roots.AppendCertsFromPEM(trusted)
+	i.mu.Lock()
+	changed = !bytes.Equal(i.trust.bundle, trusted)
+	i.trust = clientTrust{signer, trusted, roots}
+	listeners := i.listeners
+	i.mu.Unlock()
+	if changed {
+		for _, l := range listeners {
+			l.Enqueue()
+		}
+	}
+	return changed
+}
+
+func (i *ClientCertificates) trusts() clientTrust {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.trust
+}
+
+// Name implements [dynamiccertificates.CAContentProvider].
+func (i *ClientCertificates) Name() string { return "workspace-clients" }
+
+// CurrentCABundleContent implements [dynamiccertificates.CAContentProvider].
+func (i *ClientCertificates) CurrentCABundleContent() []byte { return i.trusts().bundle }
+
+// VerifyOptions implements [dynamiccertificates.CAContentProvider].
+func (i *ClientCertificates) VerifyOptions() (x509.VerifyOptions, bool) {
+	return x509.VerifyOptions{Roots: i.trusts().roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
+}
+
+// AddListener implements [dynamiccertificates.CAContentProvider].
+func (i *ClientCertificates) AddListener(l dynamiccertificates.Listener) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.listeners = append(i.listeners, l)
 }
 
 func encoded(der []byte) []byte {
@@ -129,10 +177,11 @@ func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, su
 		URIs: []*url.URL{clusterURI(c, begun)}, NotBefore: now.Add(-Backdated), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
-	if end := i.authority.Leaf.NotAfter; t.NotAfter.After(end) {
+	authority := i.trusts().signer
+	if end := authority.Leaf.NotAfter; t.NotAfter.After(end) {
 		t.NotAfter = end
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, i.authority.Leaf, r.PublicKey, i.authority.PrivateKey)
+	der, err := x509.CreateCertificate(rand.Reader, t, authority.Leaf, r.PublicKey, authority.PrivateKey)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +202,8 @@ func (i *ClientCertificates) AuthenticateRequest(req *http.Request) (*authentica
 	if begun, ok := i.begun(c); !ok || leaf.URIs[0].String() != clusterURI(c, begun).String() {
 		return nil, false, nil
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: i.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	options, _ := i.VerifyOptions()
+	if _, err := leaf.Verify(options); err != nil {
 		return nil, false, nil //nolint:nilerr // another authenticator may know it
 	}
 	sum := sha256.Sum256(leaf.Raw)

@@ -33,11 +33,8 @@ func TestClientCertificateOfAnEarlierCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun, exists := time.Now(), true
-	clients, err := NewClientCertificates(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf},
-		func(cluster.Name) (time.Time, bool) { return begun, exists })
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients := NewClientCertificates(func(cluster.Name) (time.Time, bool) { return begun, exists })
+	clients.SetAuthorities(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, encoded(der))
 	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, key)
 	if err != nil {
 		t.Fatal(err)

@@ -79,8 +79,9 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 	if a.binds() {
 		w.Defaults = a
 	}
-	a.Bindings.exported = a.exported
+	a.Bindings.exported, a.Bindings.identity = a.exported, a.exportIdentity
 	a.readers = newReaders(a)
+	s.Feed().Follow(&replacements{a.Bindings, map[ExportName]string{}})
 	s.Feed().Follow(conversionCauses{a.Bindings})
 	s.Feed().Follow(a.readers)
 	s.OnCreate(ExportResource(), inStorageVersion(ExportResource().GroupResource(), a.createExport))

@@ -74,6 +74,8 @@ type Bindings struct {
 	conversions *conversions
 	// exported returns where the objects of a virtual resource of an export are.
 	exported func(ExportName, schema.GroupResource) serve.Storage
+	// identity returns the identity that an export has, empty if it has none.
+	identity func(ExportName) string
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
@@ -327,7 +329,7 @@ func (b *Bindings) Done() {
 	members := map[cluster.Name][]feed.In[Reading]{}
 	clear(b.exports)
 	for c, rows := range b.clusters {
-		members[c] = readingsOf(rows)
+		members[c] = b.readingsOf(rows)
 		for _, r := range rows {
 			b.index(bindingName{c, r.name}, &r.Binding, true)
 		}
@@ -336,15 +338,13 @@ func (b *Bindings) Done() {
 	b.mu.Unlock()
 	b.Members.Replace(members, last)
 	b.resolver.Rebuilt()
-}
-
-// readingsOf returns what the views of exports read through rows.
-func readingsOf(rows []bindingRow) []feed.In[Reading] {
-	var all []feed.In[Reading]
-	for _, r := range rows {
-		all = r.readings(all)
+	for _, rows := range []map[cluster.Name][]bindingRow{old, b.clusters} { // any of them may have changed
+		for c := range rows {
+			if b.changed != nil {
+				b.changed(c)
+			}
+		}
 	}
-	return all
 }
 
 // Apply implements [feed.Follower].
@@ -411,7 +411,7 @@ func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []f
 	if used && now != nil {
 		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now, true)
 	}
-	return before, readingsOf(rows), used
+	return before, b.readingsOf(rows), used
 }
 
 func searchBinding(rows []bindingRow, name string) (int, bool) {

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 )
 
@@ -83,4 +84,49 @@ func (b *Bindings) using(provider cluster.Name, name string) map[cluster.Name]sc
 		}
 	}
 	return all
+}
+
+// replacements makes the clusters that bind an export leave its view when another export comes in its
+// place, before their bindings say so. It is a follower of the change feed, behind exports and
+// bindings.
+type replacements struct {
+	bindings *Bindings
+	of       map[ExportName]string // of exports, when they last changed
+}
+
+// Reset implements [feed.Follower].
+func (f *replacements) Reset() {}
+
+// Done implements [feed.Follower]. The bindings have looked at the exports.
+func (f *replacements) Done() {}
+
+// Apply implements [feed.Follower].
+func (f *replacements) Apply(e feed.Event) {
+	if e.Key.Resource != ExportResource() {
+		return
+	}
+	name := ExportName{e.Key.Cluster, e.Key.Name}
+	now := f.bindings.identity(name)
+	if before, known := f.of[name]; known && before == now {
+		return
+	}
+	if f.of[name] = now; e.Deleted() {
+		delete(f.of, name)
+	}
+	if now != "" {
+		f.bindings.readAgain(name, e.Revision)
+	}
+}
+
+// readAgain sets anew what the views of exports read in the clusters that bind an export.
+func (b *Bindings) readAgain(e ExportName, rev int64) {
+	members := map[cluster.Name][]feed.In[Reading]{}
+	b.mu.RLock()
+	for n := range b.exports[e.Cluster][e.Name] {
+		members[n.cluster] = b.readingsOf(b.clusters[n.cluster])
+	}
+	b.mu.RUnlock()
+	for c, in := range members {
+		b.Members.Put(c, in, rev)
+	}
 }

@@ -136,14 +136,24 @@ func (c Claim) Allows(verb string) bool {
 	return slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, rbacv1.VerbAll)
 }
 
-// readings adds what the view of an export reads in a cluster through a binding to all.
-func (b *Binding) readings(all []feed.In[Reading]) []feed.In[Reading] {
+// readingsOf returns what the views of exports read through rows.
+func (b *Bindings) readingsOf(rows []bindingRow) []feed.In[Reading] {
+	var all []feed.In[Reading]
+	for _, r := range rows {
+		all = r.readings(all, b.identity(r.Export))
+	}
+	return all
+}
+
+// readings adds what the view of an export reads in a cluster through a binding to all. identity is
+// that of the export now, empty if it has none: then it has no view.
+func (b *Binding) readings(all []feed.In[Reading], identity string) []feed.In[Reading] {
 	add := func(r Reading, selector string) {
 		if !slices.ContainsFunc(all, func(in feed.In[Reading]) bool { return in.Group == r }) {
 			all = append(all, feed.In[Reading]{Group: r, Selector: selector})
 		}
 	}
-	if !b.Complete || b.Replaced {
+	if !b.Complete || b.Replaced || identity != "" && !b.admits(Via{b.Export, identity}) {
 		return all
 	}
 	add(Reading{Export: b.Export}, "")

@@ -59,6 +59,15 @@ func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 	return out, nil
 }
 
+// exportIdentity returns the identity of an export, empty if it does not exist or has none.
+func (a *APIs) exportIdentity(name ExportName) string {
+	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
+	if !ok {
+		return ""
+	}
+	return e.Identity
+}
+
 // identityOf indexes exports by identity.
 func identityOf(e *Export) []string {
 	if e.Identity == "" {

@@ -41,7 +41,7 @@ func (a *app) workloadCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.syncCommand(), a.targetsCommand(), a.splitCommand(), a.explainPlacementCommand(), a.simulateCommand(), a.describeTargetCommand(),
-		a.cordonCommand(true), a.cordonCommand(false), a.drainCommand(), a.unsyncCommand())
+		a.cordonCommand(true), a.cordonCommand(false), a.drainCommand(), a.fenceCommand(true), a.fenceCommand(false), a.unsyncCommand())
 	return cmd
 }
 

@@ -223,7 +223,7 @@ func (a *app) describeTarget(ctx context.Context, srv *server, t *workload.SyncT
 		rows = append(rows, []string{"Runs:", fmt.Sprintf("%s, %s", counted(l.workloads, "workload"), counted(l.replicas, "replica"))})
 	}
 	for _, c := range t.Status.Conditions {
-		if c.Status != metav1.ConditionTrue {
+		if belt := c.Type == workload.Fenced || c.Type == workload.EvictionsHeld; belt == (c.Status == metav1.ConditionTrue) {
 			rows = append(rows, []string{string(c.Type) + ":", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message)})
 		}
 	}

@@ -129,6 +129,8 @@ func why(w scheduling.ReviewedWorkload, l scheduling.ReviewedLocation) string {
 	reasons := map[string]string{
 		"NotSelected": "the Placement selects no Location of it", "NotReady": "it has not reported yet", "Cordoned": "it takes no new replicas (cordoned)",
 		"Tainted": "the Placement does not tolerate a taint", "Draining": "its workloads leave (drained)", "Unreachable": "it does not answer",
+		"AgentLost": "its agent does not report, but the cluster lives: its replicas stay", "Held": "it does not answer, but most others do not either: its replicas stay",
+		"RateLimited": "it does not answer; the workload leaves when it is its turn", "Fenced": "it is back, and removes what began elsewhere",
 		"Moved": "others run the replicas", "Deleted": "it was unregistered", "DataElsewhere": "the data of the workload is elsewhere",
 	}
 	switch {

@@ -70,6 +70,9 @@ func (a *app) listTargets(ctx context.Context) error {
 			duration.HumanDuration(time.Since(t.CreationTimestamp.Time)), dash(labels.FormatLabels(t.Labels))})
 	}
 	a.print.table(table)
+	if slices.ContainsFunc(all, func(t *workload.SyncTarget) bool { return t.Status.Conditions.IsTrue(workload.EvictionsHeld) }) {
+		a.print.note("Most physical clusters do not answer at once, so the server itself is the likely cause: nothing leaves them. If one is gone, run: kubectl kcp workload fence NAME")
+	}
 	return nil
 }
 
@@ -90,6 +93,8 @@ func admits(t *workload.SyncTarget) string {
 	switch {
 	case t.DeletionTimestamp != nil:
 		return "leaving"
+	case t.Status.Conditions.IsTrue(workload.Fenced):
+		return "fenced"
 	case slices.ContainsFunc(t.Spec.Taints, drained):
 		return "drained"
 	case t.Spec.Unschedulable:

@@ -33,7 +33,9 @@ func agentRules() []rbacv1.PolicyRule {
 		{Verbs: write, APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}},
 		{Verbs: write, APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}},
 		{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"pods", "pods/log", "events", "nodes"}},
-		{Verbs: []string{"get", "create"}, APIGroups: []string{""}, Resources: []string{"pods/exec", "pods/attach", "pods/portforward"}},
+		{Verbs: []string{"delete"}, APIGroups: []string{""}, Resources: []string{"pods"}},
+		{Verbs: []string{"get", "create"}, APIGroups: []string{""}, Resources: []string{"pods/exec", "pods/attach", "pods/portforward", "pods/eviction"}},
+		{Verbs: []string{"patch", "update"}, APIGroups: []string{""}, Resources: []string{"pods/ephemeralcontainers"}},
 		{Verbs: []string{"get", "list"}, APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"pods"}},
 		{Verbs: []string{"get"}, NonResourceURLs: []string{"/version", "/readyz", "/livez"}},
 	}

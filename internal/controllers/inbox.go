@@ -18,8 +18,7 @@ const maxWaiting = 10000
 
 // An inbox collects keys from a follower of the change feed for one loop.
 type inbox struct {
-	// all returns every key that may need work, for a loop that starts after keys were
-	// dropped.
+	// all returns every key that may need work.
 	all func() []control.Key
 
 	mu      sync.Mutex
@@ -43,6 +42,13 @@ func (b *inbox) put(k control.Key) {
 		b.waiting[k] = struct{}{}
 	default:
 		b.lost, b.waiting = true, map[control.Key]struct{}{}
+	}
+}
+
+// putAll wakes the loop with every key that may need work.
+func (b *inbox) putAll() {
+	for _, k := range b.all() {
+		b.put(k)
 	}
 }
 

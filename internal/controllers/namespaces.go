@@ -15,10 +15,11 @@ import (
 
 // Namespaces creates the default service account and the config map with the server's CA
 // certificates in every namespace. It creates them again after a deletion, and resets the
-// certificates after a change.
+// certificates after a change, also of the server's own.
 func Namespaces(d Deps) control.Loop {
 	incomplete := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return loopKeys(d.Namespaces.Keys()) }), intact: d.Workspaces.IsIntact}
 	d.Store.Feed().Follow(incomplete)
+	d.Workspaces.RootCA.Follow(incomplete.putAll)
 	return control.Loop{
 		Name: "namespaces",
 		On:   d.on(incomplete.subscribe),

@@ -39,7 +39,7 @@ func openNamespaceWorld(t *testing.T, dir string) *namespaceWorld {
 	for _, resource := range []string{"namespaces", "serviceaccounts", "configmaps"} {
 		s.Values().Register(keys.NativeResource(schema.GroupResource{Resource: resource}), values.Codec{Codec: codec})
 	}
-	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: "certificates"}
+	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: tenancy.NewRootCA("certificates")}
 	f := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return nil }), intact: w.IsIntact}
 	s.Feed().Follow(f)
 	if err := s.Feed().Start(t.Context()); err != nil {

@@ -18,9 +18,13 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// quotaStatusEvery is how often the status of one ResourceQuota is written at most. The store
-// does not read it: it counts for itself.
-const quotaStatusEvery = 200 * time.Millisecond
+// quotaStatusEvery is how often the status of one ResourceQuota is written at most, and
+// quotaLimitEvery what each of its limits adds to that. The store does not read the status: it
+// counts for itself.
+const (
+	quotaStatusEvery = 200 * time.Millisecond
+	quotaLimitEvery  = 20 * time.Millisecond
+)
 
 // Quotas keeps the status of ResourceQuotas: limits and what is used of them.
 func Quotas(d Deps) control.Loop {
@@ -36,7 +40,7 @@ func Quotas(d Deps) control.Loop {
 			if !ok {
 				return nil
 			}
-			if wait := written.wait(k, time.Now()); wait > 0 {
+			if wait := written.wait(k, time.Now()) + time.Duration(len(q.Hard))*quotaLimitEvery; wait > 0 {
 				return control.After(wait)
 			}
 			used := corev1.ResourceList{}

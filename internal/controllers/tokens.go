@@ -24,6 +24,7 @@ import (
 func ServiceAccountTokens(d Deps) control.Loop {
 	tokens := newTokenSecrets()
 	d.Store.Feed().Follow(tokens)
+	d.Workspaces.RootCA.Follow(tokens.putAll)
 	return control.Loop{
 		Name: "service-account-tokens",
 		On:   d.on(tokens.subscribe),
@@ -71,7 +72,7 @@ func isOf(secret *corev1.Secret, account *corev1.ServiceAccount) bool {
 
 // fillToken writes the missing data of a token secret.
 func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface, account *corev1.ServiceAccount, secret *corev1.Secret) error {
-	ca := []byte(d.Workspaces.RootCA)
+	ca := []byte(d.Workspaces.RootCA.Text())
 	current := len(ca) == 0 || bytes.Equal(secret.Data[corev1.ServiceAccountRootCAKey], ca)
 	if current && len(secret.Data[corev1.ServiceAccountNamespaceKey]) > 0 && len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 {
 		return nil
@@ -178,9 +179,7 @@ func (t *tokenSecrets) Done() {
 	t.mu.Lock()
 	t.reading = false
 	t.mu.Unlock()
-	for _, k := range t.keys() {
-		t.put(k)
-	}
+	t.putAll()
 }
 
 func (t *tokenSecrets) keys() []control.Key {

@@ -4,6 +4,7 @@
 package credentials
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -13,101 +14,104 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/klog/v2"
 )
 
 const (
-	authorityLife   = 10 * 365 * 24 * time.Hour
-	authorityRenew  = 2 * certificateLife // before its expiry, when the server starts
 	certificateLife = 365 * 24 * time.Hour
 	renewBefore     = 30 * 24 * time.Hour
-	renewCheck      = time.Hour
 )
 
 // A Certificate is the serving certificate that the server makes if none is
 // configured. The server's own authority signs it. So clients, which trust the authority,
 // accept renewed certificates, too. Its files are in a directory.
 type Certificate struct {
-	dir       string
-	hosts     []string
-	authority tls.Certificate
+	dir   string
+	hosts []string
+	find  func(ctx context.Context, certFile, keyFile string) (Authorities, error)
 
-	mu        sync.Mutex
-	cert, key []byte // PEM; cert is the server's certificate followed by the authority's
-	renewAt   time.Time
-	listeners []dynamiccertificates.Listener
+	mu          sync.Mutex
+	authorities Authorities
+	cert, key   []byte // PEM; cert is the server's certificate followed by the authority's
+	leaf        *x509.Certificate
+	listeners   []dynamiccertificates.Listener
 }
 
-var (
-	_ dynamiccertificates.CertKeyContentProvider = (*Certificate)(nil)
-	_ dynamiccertificates.ControllerRunner       = (*Certificate)(nil)
-)
+var _ dynamiccertificates.CertKeyContentProvider = (*Certificate)(nil)
 
-// NewCertificate returns a certificate for the hosts, signed by the authority that find
-// returns. It uses the certificate in dir if that one covers all hosts and is not due for
+// NewCertificate returns a certificate for the hosts, signed by the first of the authorities that
+// find returns. It uses the certificate in dir if that one covers all hosts and is not due for
 // renewal, and makes a new one otherwise.
-func NewCertificate(dir string, hosts []string, find func(certFile, keyFile string) (tls.Certificate, error)) (*Certificate, error) {
+func NewCertificate(ctx context.Context, dir string, hosts []string, find func(ctx context.Context, certFile, keyFile string) (Authorities, error)) (*Certificate, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the serving certificate: %w; use --cert-dir to choose a directory that the server can create", err)
 	}
-	o := &Certificate{dir: dir, hosts: hosts}
-	var err error
-	if o.authority, err = find(filepath.Join(dir, "apiserver-ca.crt"), filepath.Join(dir, "apiserver-ca.key")); err != nil {
-		return nil, err
-	}
-	if !o.load() {
-		err = o.renew()
-	}
-	return o, err
+	o := &Certificate{dir: dir, hosts: hosts, find: find}
+	return o, o.Refresh(ctx)
 }
 
-// CA returns the certificate of the authority, in PEM.
-func (o *Certificate) CA() []byte { return encodeCertificate(o.authority.Certificate[0]) }
+// Refresh takes in changes of the authorities, and renews the certificate if it is due or if
+// another authority signs now.
+func (o *Certificate) Refresh(ctx context.Context) error {
+	all, err := o.find(ctx, filepath.Join(o.dir, "apiserver-ca.crt"), filepath.Join(o.dir, "apiserver-ca.key"))
+	if err != nil {
+		return err
+	}
+	signer := all.Signer()
+	if o.good(o.leaf, signer) {
+		o.set(all, o.cert, o.key, o.leaf)
+		return nil
+	}
+	certFile, keyFile := o.files()
+	if cert, key, err := readPair(certFile, keyFile); err == nil {
+		if pair, err := tls.X509KeyPair(cert, key); err == nil && o.good(pair.Leaf, signer) {
+			o.set(all, cert, key, pair.Leaf)
+			return nil
+		}
+	}
+	cert, key, leaf, err := o.issue(signer)
+	if err == nil {
+		err = keepPair(certFile, cert, keyFile, key)
+	}
+	if err == nil {
+		o.set(all, cert, key, leaf)
+	}
+	return err
+}
+
+// CA returns the certificates of the authorities, in PEM.
+func (o *Certificate) CA() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.authorities.Bundle()
+}
 
 func (o *Certificate) files() (cert, key string) {
 	return filepath.Join(o.dir, "apiserver.crt"), filepath.Join(o.dir, "apiserver.key")
 }
 
-// load reads the certificate from the directory and reports whether it can be used. If it
-// cannot, the caller makes a new one, so there is no error.
-func (o *Certificate) load() bool {
-	certFile, keyFile := o.files()
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil || time.Until(pair.Leaf.NotAfter) < renewBefore || pair.Leaf.CheckSignatureFrom(o.authority.Leaf) != nil {
+// good reports whether a certificate covers all hosts, is of the authority and not due for renewal.
+func (o *Certificate) good(leaf *x509.Certificate, by tls.Certificate) bool {
+	if leaf == nil || time.Until(leaf.NotAfter) < renewBefore || leaf.CheckSignatureFrom(by.Leaf) != nil {
 		return false
 	}
-	for _, h := range o.hosts {
-		if pair.Leaf.VerifyHostname(h) != nil {
-			return false
-		}
-	}
-	cert, err := os.ReadFile(certFile)
-	if err != nil {
-		return false
-	}
-	key, err := os.ReadFile(keyFile)
-	if err != nil {
-		return false
-	}
-	o.set(cert, key, pair.Leaf.NotAfter)
-	return true
+	return !slices.ContainsFunc(o.hosts, func(h string) bool { return leaf.VerifyHostname(h) != nil })
 }
 
-// renew makes a new certificate and writes it to the directory.
-func (o *Certificate) renew() error {
+// issue makes a new certificate.
+func (o *Certificate) issue(by tls.Certificate) (cert, key []byte, leaf *x509.Certificate, err error) {
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "kcp"}, NotAfter: earlier(time.Now().Add(certificateLife), o.authority.Leaf.NotAfter),
+		Subject: pkix.Name{CommonName: "kcp"}, NotAfter: earlier(time.Now().Add(certificateLife), by.Leaf.NotAfter),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, h := range o.hosts {
@@ -117,24 +121,23 @@ func (o *Certificate) renew() error {
 			template.DNSNames = append(template.DNSNames, h)
 		}
 	}
-	cert, key, err := Issue(template, &o.authority)
-	if err != nil {
-		return err
+	if cert, key, err = Issue(template, &by); err != nil {
+		return nil, nil, nil, err
 	}
-	cert = append(cert, o.CA()...)
-	certFile, keyFile := o.files()
-	if err := keepPair(certFile, cert, keyFile, key); err != nil {
-		return err
-	}
-	o.set(cert, key, template.NotAfter)
-	return nil
+	pair, err := tls.X509KeyPair(cert, key)
+	return append(cert, encodeCertificate(by.Leaf.Raw)...), key, pair.Leaf, err
 }
 
-func (o *Certificate) set(cert, key []byte, notAfter time.Time) {
+// set sets the certificate and the authorities, and tells the listeners of changes.
+func (o *Certificate) set(all Authorities, cert, key []byte, leaf *x509.Certificate) {
 	o.mu.Lock()
-	o.cert, o.key, o.renewAt = cert, key, notAfter.Add(-renewBefore)
+	same := bytes.Equal(o.cert, cert) && bytes.Equal(o.authorities.Bundle(), all.Bundle())
+	o.authorities, o.cert, o.key, o.leaf = all, cert, key, leaf
 	listeners := o.listeners
 	o.mu.Unlock()
+	if same {
+		return
+	}
 	for _, l := range listeners {
 		l.Enqueue()
 	}
@@ -157,62 +160,6 @@ func (o *Certificate) AddListener(l dynamiccertificates.Listener) {
 	o.listeners = append(o.listeners, l)
 }
 
-// RunOnce implements [dynamiccertificates.ControllerRunner].
-func (o *Certificate) RunOnce(context.Context) error { return nil }
-
-// Run implements [dynamiccertificates.ControllerRunner]. It renews the certificate before
-// it expires.
-func (o *Certificate) Run(ctx context.Context, _ int) {
-	tick := time.NewTicker(renewCheck) // no timer: machines sleep, and clocks are adjusted
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		o.mu.Lock()
-		due := !time.Now().Before(o.renewAt)
-		o.mu.Unlock()
-		if !due {
-			continue
-		}
-		if err := o.renew(); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot renew the serving certificate; retrying")
-			continue
-		}
-		klog.FromContext(ctx).Info("Serving certificate renewed")
-	}
-}
-
-// LoadAuthority returns the authority in the files. It makes a new one if there is none or
-// it expires soon.
-func LoadAuthority(certFile, keyFile string) (tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err == nil && time.Until(pair.Leaf.NotAfter) > authorityRenew {
-		return pair, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return pair, fmt.Errorf("read the authority of the serving certificate: %w; remove %s and %s so that the server makes a new one", err, certFile, keyFile)
-	}
-	cert, key, err := makeAuthority()
-	if err != nil {
-		return pair, err
-	}
-	if err := keepPair(certFile, cert, keyFile, key); err != nil {
-		return pair, err
-	}
-	return tls.X509KeyPair(cert, key)
-}
-
-// makeAuthority returns the certificate and the key of a new authority, in PEM.
-func makeAuthority() (cert, key []byte, err error) {
-	return Issue(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "kcp-ca"}, NotAfter: time.Now().Add(authorityLife),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
-	}, nil)
-}
-
 // Issue returns a certificate for the template and its key, in PEM. A nil authority makes
 // it self-signed. The key is an elliptic curve key: generating an RSA key would take
 // longer than the rest of the start.
@@ -224,7 +171,7 @@ func Issue(template *x509.Certificate, authority *tls.Certificate) (cert, key []
 	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126)); err != nil {
 		return nil, nil, err
 	}
-	template.NotBefore = time.Now().Add(-time.Hour)
+	template.NotBefore = time.Now().Add(-backdated)
 	parent, signer := template, crypto.PrivateKey(private)
 	if authority != nil {
 		parent, signer = authority.Leaf, authority.PrivateKey
@@ -233,11 +180,13 @@ func Issue(template *x509.Certificate, authority *tls.Certificate) (cert, key []
 	if err != nil {
 		return nil, nil, err
 	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return nil, nil, err
-	}
-	return encodeCertificate(der), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
+	key, err = encodeKey(private)
+	return encodeCertificate(der), key, err
+}
+
+func encodeKey(key crypto.Signer) ([]byte, error) {
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), err
 }
 
 func encodeCertificate(der []byte) []byte {

@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -41,28 +42,29 @@ func Readable(file string) error {
 	return err
 }
 
-// Verifier returns, in PEM, the certificate that verifies the server's certificate for
-// host.
-func Verifier(o *options.SecureServingOptions, serving *genericapiserver.SecureServingInfo, host string) ([]byte, error) {
+// Verifiers returns, in PEM, the certificates with which clients verify the server's certificate
+// for host: its authority, and further authorities in its file. So clients can learn a new
+// authority before it signs.
+func Verifiers(o *options.SecureServingOptions, serving *genericapiserver.SecureServingInfo, host string) ([]byte, error) {
 	cert, _ := serving.Cert.CurrentCertKeyContent()
 	if sni := sniChain(serving, host); sni != nil {
 		cert = sni
 	}
-	ca, err := topOf(cert)
+	trusted, err := verifiersOf(cert)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert-file %s: %w", o.ServerCert.CertKey.CertFile, err)
 	}
-	return ca, nil
+	return trusted, nil
 }
 
-// SNIVerifier returns, in PEM, the certificate that verifies the one that is configured for the
+// SNIVerifiers returns, in PEM, the certificates that verify the one that is configured for the
 // SNI name host. It returns nil if there is none.
-func SNIVerifier(serving *genericapiserver.SecureServingInfo, host string) ([]byte, error) {
+func SNIVerifiers(serving *genericapiserver.SecureServingInfo, host string) ([]byte, error) {
 	chain := sniChain(serving, host)
 	if chain == nil {
 		return nil, nil
 	}
-	return topOf(chain)
+	return verifiersOf(chain)
 }
 
 // sniChain returns the certificate chain configured for the SNI name host, or nil.
@@ -77,9 +79,9 @@ func sniChain(serving *genericapiserver.SecureServingInfo, host string) []byte {
 	return nil
 }
 
-// topOf returns the certificate that verifies a chain, in PEM: a root that the machine
-// trusts, or else the last certificate of the chain.
-func topOf(cert []byte) ([]byte, error) {
+// verifiersOf returns, in PEM, the certificates that verify a chain: a root that the machine
+// trusts, or else the last issuer in the chain, and all other roots in it.
+func verifiersOf(cert []byte) ([]byte, error) {
 	chain, err := parseChain(cert)
 	if err != nil {
 		return nil, err
@@ -88,15 +90,37 @@ func topOf(cert []byte) ([]byte, error) {
 	if time.Now().After(leaf.NotAfter) {
 		return nil, fmt.Errorf("the certificate expired at %s; replace it", leaf.NotAfter.Format(time.DateTime))
 	}
+	top := topOf(chain)
+	all := encodeCertificate(top.Raw)
+	for _, c := range chain[1:] {
+		if isRoot(c) && !c.Equal(top) {
+			all = append(all, encodeCertificate(c.Raw)...)
+		}
+	}
+	return all, nil
+}
+
+func topOf(chain []*x509.Certificate) *x509.Certificate {
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}
-	if known, err := leaf.Verify(x509.VerifyOptions{Intermediates: between}); err == nil {
-		top := known[0]
-		return encodeCertificate(top[len(top)-1].Raw), nil
+	if known, err := chain[0].Verify(x509.VerifyOptions{Intermediates: between}); err == nil {
+		return known[0][len(known[0])-1]
 	}
-	return encodeCertificate(chain[len(chain)-1].Raw), nil
+	top := chain[0]
+	for range chain {
+		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return !c.Equal(top) && top.CheckSignatureFrom(c) == nil })
+		if i < 0 || isRoot(top) {
+			break
+		}
+		top = chain[i]
+	}
+	return top
+}
+
+func isRoot(c *x509.Certificate) bool {
+	return c.IsCA && bytes.Equal(c.RawSubject, c.RawIssuer) && c.CheckSignatureFrom(c) == nil
 }
 
 func parseChain(text []byte) ([]*x509.Certificate, error) {

@@ -6,7 +6,6 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
@@ -24,33 +23,7 @@ import (
 
 // Servers on one etcd are equal: a token or a certificate authority from one of them must
 // be valid at all. So the keys are in etcd, below a prefix that no request can read, and
-// each server reads them at its start. Read access to etcd reveals every secret anyhow.
-
-// SharedAuthority returns the authority that signs the serving certificates of all servers
-// on this etcd.
-func SharedAuthority(ctx context.Context, s *store.Store) (tls.Certificate, error) {
-	return sharedAuthority(ctx, s, "serving-authority")
-}
-
-// ClientAuthority returns the authority that signs the certificates of users of workspaces.
-func ClientAuthority(ctx context.Context, s *store.Store) (tls.Certificate, error) {
-	return sharedAuthority(ctx, s, "client-authority")
-}
-
-func sharedAuthority(ctx context.Context, s *store.Store, name string) (tls.Certificate, error) {
-	pair, err := s.Common(ctx, name, func() ([]byte, error) {
-		cert, key, err := makeAuthority()
-		return append(cert, key...), err
-	})
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	authority, err := tls.X509KeyPair(pair, pair)
-	if err != nil {
-		return authority, fmt.Errorf("%s of the servers on this etcd: %w", name, err)
-	}
-	return authority, nil
-}
+// each server reads them. Read access to etcd reveals every secret anyhow.
 
 // SharedSigningKey returns the key that signs the service account tokens of all servers on
 // this etcd. The first server stores the key in the file, or a new one if there is no file.

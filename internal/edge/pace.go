@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -12,10 +13,16 @@ import (
 const (
 	abandonedSoon = time.Second // a request that ends later was not abandoned at once
 	abandonedMost = 20          // of a connection in each second
-	// abandonedRest is the time for which the server then reads nothing. After an abandoned
-	// request, upstream's timeout filter ends the connection, and HTTP/2 then reads and drops
-	// all that the client sends, for a second.
-	abandonedRest = time.Second
+	abandonedRest = time.Second // for which the server then reads nothing
+)
+
+// Limits of the bytes of a connection that belong to no request: frames of HTTP/2 that reset,
+// acknowledge or configure, and requests that no handler gets. HTTP/2 drops the latter for a
+// second after it has refused a connection, and decoding them takes a processor.
+const (
+	idleRate    = 256 << 10 // bytes in each second
+	idleBurst   = 256 << 10
+	requestSize = 8 << 10 // bytes that each request may have besides its body
 )
 
 // Pace returns a listener whose connections [WithPace] can make rest.
@@ -29,11 +36,11 @@ func (l pacedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pacedConn{Conn: c, closed: make(chan struct{})}, nil
+	return &pacedConn{Conn: c, closed: make(chan struct{}), credit: idleBurst, counted: time.Now()}, nil
 }
 
 // WithPace stops reading, for a while, from connections of [Pace] whose client abandons requests
-// again and again, as in an HTTP/2 rapid reset attack.
+// again and again, as in an HTTP/2 rapid reset attack, or sends much that belongs to no request.
 func WithPace(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		at, ok := req.Context().Value(http.LocalAddrContextKey).(pacedAddr)
@@ -43,7 +50,7 @@ func WithPace(next http.Handler) http.Handler {
 		}
 		begun := time.Now()
 		if req.Context().Err() == nil {
-			next.ServeHTTP(w, req)
+			next.ServeHTTP(w, at.conn.begin(req))
 		}
 		if req.Context().Err() != nil && time.Since(begun) < abandonedSoon {
 			at.conn.abandon()
@@ -58,7 +65,7 @@ type pacedAddr struct {
 	conn *pacedConn
 }
 
-// A pacedConn rests before it reads on, after too many abandoned requests.
+// A pacedConn rests before it reads on, after too many abandoned requests or other bytes.
 type pacedConn struct {
 	net.Conn
 	once   sync.Once
@@ -67,6 +74,9 @@ type pacedConn struct {
 	mu        sync.Mutex
 	since     time.Time // begin of the second that is counted
 	abandoned int       // requests in that second
+	free      bool      // whether only abandoned requests count
+	credit    int       // bytes that may be read without a rest; below 0 after larger reads
+	counted   time.Time // until when idleRate is in credit
 }
 
 // LocalAddr implements [net.Conn].
@@ -74,21 +84,61 @@ func (c *pacedConn) LocalAddr() net.Addr { return pacedAddr{c.Conn.LocalAddr(), 
 
 // Read implements [net.Conn].
 func (c *pacedConn) Read(b []byte) (int, error) {
-	if c.rests() {
-		timer := time.NewTimer(abandonedRest)
+	if rest := c.rests(); rest > 0 {
+		timer := time.NewTimer(rest)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-c.closed:
 		}
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	c.add(-n)
+	return n, err
 }
 
 // Close implements [net.Conn].
 func (c *pacedConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
+}
+
+// begin counts a request that has begun, and returns it with a body that counts what is read. A
+// connection of HTTP/1 serves one request at a time, and may be upgraded: it has no limit.
+func (c *pacedConn) begin(req *http.Request) *http.Request {
+	if req.ProtoMajor == 1 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.free = true
+		return req
+	}
+	c.add(requestSize)
+	if req.Body == nil || req.Body == http.NoBody {
+		return req
+	}
+	counted := *req
+	counted.Body = pacedBody{req.Body, c}
+	return &counted
+}
+
+// pacedBody is the body of a request.
+type pacedBody struct {
+	io.ReadCloser
+	conn *pacedConn
+}
+
+// Read implements [io.Reader]. The connection has read more bytes: headers of frames and of TLS.
+func (b pacedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.conn.add(n + n/8 + 64)
+	return n, err
+}
+
+// add adds bytes to the credit.
+func (c *pacedConn) add(bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.credit = min(c.credit+bytes, 4*idleBurst)
 }
 
 // abandon counts an abandoned request.
@@ -101,13 +151,22 @@ func (c *pacedConn) abandon() {
 	c.abandoned++
 }
 
-// rests reports whether the client has abandoned too many requests. It begins the count anew.
-func (c *pacedConn) rests() bool {
+// rests returns how long the connection rests before the next read. After too many abandoned
+// requests it begins their count anew.
+func (c *pacedConn) rests() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.abandoned <= abandonedMost {
-		return false
+	if c.abandoned > abandonedMost {
+		c.abandoned = 0
+		return abandonedRest
 	}
-	c.abandoned = 0
-	return true
+	if c.free {
+		return 0
+	}
+	now := time.Now()
+	if c.credit < idleBurst {
+		c.credit = min(idleBurst, c.credit+int(float64(idleRate)*min(now.Sub(c.counted), time.Hour).Seconds()))
+	}
+	c.counted = now
+	return time.Duration(max(0, -c.credit)) * time.Second / idleRate
 }

@@ -89,3 +89,57 @@ func TestRestingConnectionsClose(t *testing.T) {
 		}
 	})
 }
+
+// TestConnectionsRestBeforeOtherBytes shows that a connection rests before it reads what belongs
+// to no request, and at no other time.
+func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
+	const sent = 8 << 20
+	for name, c := range map[string]struct {
+		major int // version of HTTP; 0 without a request
+		body  bool
+		rests time.Duration
+	}{
+		"no request":       {rests: (sent - idleBurst) * time.Second / idleRate},
+		"HTTP/1":           {major: 1},
+		"HTTP/2, a body":   {major: 2, body: true},
+		"HTTP/2, no body":  {major: 2, rests: (sent - idleBurst - requestSize) * time.Second / idleRate},
+		"HTTP/1, upgraded": {major: 1, body: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, served := net.Pipe()
+				conn, err := Pace(oneConn{conn: served}).Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				go func() { _, _ = client.Write(make([]byte, sent)) }()
+				read := func(b []byte) (int, error) { return conn.Read(b) }
+				begun := time.Now()
+				if c.major > 0 {
+					ctx := context.WithValue(t.Context(), http.LocalAddrContextKey, conn.LocalAddr())
+					req := (&http.Request{ProtoMajor: c.major, Body: http.NoBody}).WithContext(ctx)
+					if c.body {
+						req.Body = conn
+					}
+					WithPace(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+						if c.body {
+							read = req.Body.Read
+						}
+					})).ServeHTTP(nil, req)
+				}
+				for left := sent; left > 0; {
+					n, err := read(make([]byte, 32<<10))
+					if err != nil {
+						t.Fatal(err)
+					}
+					left -= n
+				}
+				// The last read has no rest after it.
+				if waited := time.Since(begun); waited > c.rests || waited < c.rests-time.Second {
+					t.Errorf("the reads took %s, want %s", waited, c.rests)
+				}
+			})
+		})
+	}
+}

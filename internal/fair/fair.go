@@ -16,8 +16,9 @@ import (
 // Limits are the limits of [Shares]. All numbers are maxima.
 type Limits struct {
 	// Light and Heavy are the requests of each class that compute at the same time.
-	// LightEach and HeavyEach are those of one tenant.
-	Light, LightEach, Heavy, HeavyEach int
+	// LightEach and HeavyEach are those of one tenant, and LightShared the light ones while
+	// other tenants use the server, too; 0 means LightEach.
+	Light, LightEach, LightShared, Heavy, HeavyEach int
 	// Waiting is the requests of one tenant that wait for a processor.
 	Waiting int
 	// Present is the admitted requests of one tenant, and Queue those that wait for
@@ -44,7 +45,7 @@ type Shares struct {
 // New returns shares without requests.
 func New(l Limits) *Shares {
 	light := newScheduler(l.Light, l.LightEach, l.Waiting)
-	light.delay = newDelays().recent
+	light.shared, light.delay = l.LightShared, newDelays().recent
 	return &Shares{
 		limits:     l,
 		schedulers: [2]*scheduler{Light: light, Heavy: newScheduler(l.Heavy, l.HeavyEach, l.Waiting)},
@@ -156,8 +157,19 @@ func (w *Work) For(tenant string) {
 	w.tenant = tenant
 }
 
-// Compute waits for a seat. An error is a Status for the client.
+// Compute waits for a seat, and notes that the tenant uses the server. An error is a Status for
+// the client.
 func (w *Work) Compute(ctx context.Context, class Class) error {
+	if tenant := w.Tenant(); tenant != "" {
+		w.shares.schedulers[Light].note(tenant)
+	}
+	return w.compute(ctx, class)
+}
+
+// Ask is Compute for the time of authorization, before the tenant is known: the caller stands for it.
+func (w *Work) Ask(ctx context.Context) error { return w.compute(ctx, Light) }
+
+func (w *Work) compute(ctx context.Context, class Class) error {
 	if w == nil {
 		return nil
 	}
@@ -236,7 +248,7 @@ func Computed(ctx context.Context) bool {
 
 // Continue gives the seat of the request of ctx to another one, and waits for a seat of a heavy
 // request. The request must hold no lock. An error is a Status for the client.
-func Continue(ctx context.Context) error { return From(ctx).Compute(ctx, Heavy) }
+func Continue(ctx context.Context) error { return From(ctx).compute(ctx, Heavy) }
 
 // Yield runs wait without the seat of the request, and then waits for a seat. The request
 // must hold no lock. An error is that of ctx.

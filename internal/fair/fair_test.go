@@ -388,3 +388,44 @@ func TestSlowTenantsStaySlow(t *testing.T) {
 		}
 	})
 }
+
+// While several tenants use the server, each computes less at the same time. The questions of
+// authorization do not count as use: another tenant may answer for them.
+func TestSharedServersHaveFewerSeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limits()
+		l.LightShared = 1
+		s := New(l)
+		take := func(tenant string) (*Work, error) {
+			w := s.work(tenant)
+			if err := w.Ask(t.Context()); err != nil {
+				return w, err
+			}
+			w.For(tenant)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			return w, w.Compute(ctx, Light)
+		}
+		var all []*Work
+		hold := func(what, tenant string, want bool) {
+			t.Helper()
+			w, err := take(tenant)
+			if (err == nil) != want {
+				t.Errorf("%s: %v", what, err)
+			}
+			all = append(all, w)
+		}
+		hold("the first one", "noisy", true)
+		hold("alone", "noisy", true)
+		hold("another tenant", "quiet", true)
+		hold("a third one beside it", "noisy", false)
+		<-time.After(2 * sharedFor) // of the bubble
+		hold("alone again", "noisy", true)
+		for _, w := range all {
+			w.End()
+		}
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}

@@ -26,6 +26,8 @@ const (
 	// time, and slowTimes the time of its last long request.
 	slowFor   = time.Second
 	slowTimes = 2
+	// sharedFor is how long a server counts as shared after two tenants took turns.
+	sharedFor = time.Second
 )
 
 // A scheduler divides seats among the requests of tenants. A request runs while it has a
@@ -34,12 +36,16 @@ const (
 type scheduler struct {
 	seats    int                  // of all tenants
 	limit    int                  // seats of one tenant
+	shared   int                  // seats of one tenant while the server is shared; 0 means limit
 	maxQueue int                  // waiting requests of one tenant
 	delay    func() time.Duration // how long goroutines wait for a processor now; if nil, no tenant counts as slow
 
 	mu    sync.Mutex
 	taken int
 	now   time.Duration // virtual time of the flow that was served last
+	last  string        // tenant that was noted last
+	noted time.Time     // when it was
+	mixed time.Time     // when another tenant than the one before was noted
 	flows map[string]*flow
 	ready ready
 }
@@ -132,6 +138,17 @@ func (s *scheduler) giveBack(tenant string) {
 	}
 }
 
+// note records that a tenant uses the server. If tenants take turns, each has fewer seats.
+func (s *scheduler) note(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.last != tenant && now.Sub(s.noted) < sharedFor {
+		s.mixed = now
+	}
+	s.last, s.noted = tenant, now
+}
+
 func (s *scheduler) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +195,14 @@ func (s *scheduler) forget(tenant string, f *flow) {
 
 // allows reports whether a flow may take one more seat.
 func (s *scheduler) allows(f *flow) bool {
-	return f.taken < s.limit && (f.taken == 0 || f.slow.IsZero() || time.Now().After(f.slow))
+	if f.taken == 0 {
+		return true
+	}
+	now := time.Now()
+	if s.shared > 0 && f.taken >= s.shared && now.Sub(s.mixed) < sharedFor {
+		return false
+	}
+	return f.taken < s.limit && (f.slow.IsZero() || now.After(f.slow))
 }
 
 func (s *scheduler) seat(f *flow) {

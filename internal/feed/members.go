@@ -1,11 +1,15 @@
 package feed
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
+
+// recentLeaves is the maximum of leaves, of all groups, that are kept for sets to come.
+const recentLeaves = 1000
 
 // Members maintains sets of clusters by group, such as the clusters that bind an export. It
 // has a [Set] only for groups in use. A follower of the feed tells it the groups of each
@@ -19,7 +23,17 @@ type Members[G comparable] struct {
 	// counts has the number of members of each group.
 	counts map[G]int
 	last   int64 // revision of the last change
-	left   int64 // revision at which a cluster last left a group, or of the last rebuild
+	// left has the latest leaves, in the order of revisions. A set that a watch makes knows by
+	// them what changed since the list before. It has all leaves after floor.
+	left  []leave[G]
+	floor int64
+}
+
+// A leave is a former membership of a cluster.
+type leave[G comparable] struct {
+	membership[G]
+	cluster cluster.Name
+	at      int64 // revision
 }
 
 // An In says that a cluster is in a group, with the objects that a selector of labels selects.
@@ -64,7 +78,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 			m.counts[in.Group]++
 		}
 		if i >= 0 {
-			m.left = max(m.left, rev)
+			m.leave(leave[G]{before[i], c, rev})
 		}
 		if s := m.sets[in.Group]; s != nil {
 			s.put(c, true, NewPart(in.Selector), rev)
@@ -75,7 +89,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 		if slices.ContainsFunc(groups, func(in In[G]) bool { return in.Group == b.Group }) {
 			continue
 		}
-		m.left = max(m.left, rev)
+		m.leave(leave[G]{b, c, rev})
 		if m.counts[b.Group]--; m.counts[b.Group] == 0 {
 			delete(m.counts, b.Group)
 		}
@@ -88,6 +102,18 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 	if m.in[c] = after; len(after) == 0 {
 		delete(m.in, c)
 	}
+	if late {
+		m.left, m.floor = nil, max(m.floor, m.applied())
+	}
+}
+
+// leave records that a cluster leaves a group. The caller holds mu.
+func (m *Members[G]) leave(l leave[G]) {
+	m.left = append(m.left, l)
+	if drop := len(m.left) - recentLeaves; drop > 0 {
+		m.floor = max(m.floor, m.left[drop-1].at)
+		m.left = slices.Clone(m.left[drop:])
+	}
 }
 
 // Replace sets the groups of all clusters, as of a revision.
@@ -95,7 +121,7 @@ func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
-	m.left = m.last
+	m.left, m.floor = nil, m.last
 	m.in = make(map[cluster.Name][]membership[G], len(all))
 	clear(m.counts)
 	for c, groups := range all {
@@ -119,6 +145,32 @@ func (m *Members[G]) of(g G) map[cluster.Name]entrance {
 			}
 		}
 	}
+	return all
+}
+
+// changes returns how clusters entered and left a group after the floor. The caller holds mu.
+func (m *Members[G]) changes(g G, members map[cluster.Name]entrance) []SetChange {
+	var all []SetChange
+	enter := func(c cluster.Name, since int64, p Part) {
+		if since > m.floor {
+			all = append(all, SetChange{c, since, true, p})
+		}
+	}
+	for c, e := range members {
+		enter(c, e.since, e.part)
+	}
+	for _, l := range m.left {
+		if l.Group != g || l.at <= m.floor {
+			continue
+		}
+		p := NewPart(l.Selector)
+		enter(l.cluster, l.since, p)
+		all = append(all, SetChange{l.cluster, l.at, false, p})
+	}
+	rank := map[bool]int{false: 0, true: 1} // another part enters after the one before has left
+	slices.SortFunc(all, func(a, b SetChange) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(rank[a.Enters], rank[b.Enters]))
+	})
 	return all
 }
 
@@ -154,7 +206,8 @@ func (m *Members[G]) Use(g G) (s *Set, done func()) {
 	defer m.mu.Unlock()
 	shared := m.sets[g]
 	if shared == nil {
-		shared = &sharedSet{Set: newSet(m.of(g), m.left)}
+		members := m.of(g)
+		shared = &sharedSet{Set: newSet(members, m.changes(g, members), m.floor)}
 		m.sets[g] = shared
 	}
 	shared.uses++

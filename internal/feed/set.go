@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 
@@ -89,16 +88,10 @@ func NewSet(rev int64) *Set {
 	return &Set{entered: map[cluster.Name]entrance{}, floor: rev, changed: make(chan struct{})}
 }
 
-// newSet returns a set with members, which no cluster has left after a revision.
-func newSet(members map[cluster.Name]entrance, left int64) *Set {
-	s := NewSet(left)
-	s.entered = members
-	for c, e := range members {
-		if e.since > left {
-			s.changes = append(s.changes, SetChange{c, e.since, true, e.part})
-		}
-	}
-	slices.SortFunc(s.changes, func(a, b SetChange) int { return cmp.Compare(a.Revision, b.Revision) })
+// newSet returns a set with members, and with all changes after a revision.
+func newSet(members map[cluster.Name]entrance, changes []SetChange, after int64) *Set {
+	s := NewSet(after)
+	s.entered, s.changes = members, changes
 	s.trim()
 	return s
 }

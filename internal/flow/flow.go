@@ -42,6 +42,9 @@ const (
 	tenantWait    = 5 * time.Second // longest wait for any of these
 	tenantWatches = 10_000
 
+	// loopsPrefix begins the key under which the work of loops for a tenant counts.
+	loopsPrefix = "loops:"
+
 	// leaseQueue is the queue of lease renewals, so that they do not wait behind others.
 	leaseQueue = "/leases"
 
@@ -55,13 +58,14 @@ const (
 )
 
 // shareLimits returns the limits for a number of processors. All tenants together run two
-// light requests per processor. Heavy requests leave one processor free. Requests may hold
+// light requests per processor. While several tenants use the server, the light requests of
+// each, and the heavy ones of all, leave one processor free. Requests may hold
 // half of the memory that a load peak may add to the process. The other half is for garbage,
 // because the heap grows to twice its live size.
 func shareLimits(processors int) fair.Limits {
 	light, heavy := max(4, 2*processors), max(1, processors-1)
 	return fair.Limits{
-		Light: light, LightEach: light * 3 / 4, Heavy: heavy, HeavyEach: (heavy + 1) / 2,
+		Light: light, LightEach: light * 3 / 4, LightShared: heavy, Heavy: heavy, HeavyEach: (heavy + 1) / 2,
 		Waiting: tenantPresent + tenantQueue + tenantWatches,
 		Present: tenantPresent, Queue: tenantQueue, Served: tenantServed, Watches: tenantWatches, Timeout: tenantWait,
 		Memory: fair.Memory{Free: 256 << 10, Tenant: 256 << 20, All: 512 << 20, Reserve: 16 << 20},
@@ -151,7 +155,7 @@ func (f *Filters) Ask(next http.Handler) http.Handler {
 			return
 		}
 		work.For(f.caller(req, u))
-		if err := work.Compute(ctx, fair.Light); err != nil {
+		if err := work.Ask(ctx); err != nil {
 			tooMany(w, req, err)
 			return
 		}
@@ -199,6 +203,13 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 		work := fair.From(req.Context())
 		info, known := request.RequestInfoFrom(req.Context())
 		if work == nil || !known || u == nil || isSystem(u) {
+			if work != nil && known && inprocess.IsLoop(req.Context()) && !c.LongRunningFunc(req, info) {
+				work.For(f.loops(req))
+				if err := work.Ask(req.Context()); err != nil {
+					tooMany(w, req, err)
+					return
+				}
+			}
 			next.ServeHTTP(w, req)
 			return
 		}
@@ -217,13 +228,28 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 	})
 }
 
+// loops returns the tenant key of a request of the server's own loops. Their work for a tenant
+// shares the processors like that of another tenant: neither do the tenant's requests delay it,
+// nor does it delay others. Work for no tenant has no limits.
+func (f *Filters) loops(req *http.Request) string {
+	c, ok := cluster.From(req.Context())
+	if !ok || c == cluster.All || c == cluster.Root || c.System() {
+		return ""
+	}
+	t, ok := f.Tenant(c)
+	if !ok {
+		return ""
+	}
+	return loopsPrefix + TenantKey(t)
+}
+
 // watch admits a watch. The watch holds its place only until it has begun.
 func (f *Filters) watch(req *http.Request, work *fair.Work, info *request.RequestInfo) (*http.Request, error) {
 	if err := work.Watch(); err != nil {
 		return req, err
 	}
 	leave, err := work.Serve(req.Context(), "/watches")
-	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{f.class(req, info, 0), leave})), err
+	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{f.class(req, info, fair.Extent{}), leave})), err
 }
 
 // answer admits a request that is no watch, and reads its body.
@@ -242,7 +268,7 @@ func (f *Filters) answer(req *http.Request, work *fair.Work, info *request.Reque
 	if _, err := work.Serve(req.Context(), queue); err != nil {
 		return req, err
 	}
-	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{class: f.class(req, info, extent.Bytes+extent.Members)})), nil
+	return req.WithContext(context.WithValue(req.Context(), planKey{}, plan{class: f.class(req, info, extent)})), nil
 }
 
 // A plan is the estimated cost of a request. It is known before the priority levels.

@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/inprocess"
 )
 
 // sharedOut is the Filters of a server with two processors. Tenant "a" owns the clusters a1
@@ -70,6 +71,9 @@ func (s sharedOut) send(ctx context.Context, c cluster.Name, verb string, body i
 func (s sharedOut) serve(ctx context.Context, w http.ResponseWriter, c cluster.Name, verb string, body io.Reader) {
 	ctx = request.WithRequestInfo(cluster.With(ctx, c), &request.RequestInfo{Verb: verb, IsResourceRequest: true, Resource: "configmaps", APIVersion: "v1"})
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "user-of-" + string(c), Groups: []string{user.AllAuthenticated}})
+	if inprocess.IsLoop(ctx) {
+		ctx = request.WithUser(ctx, &user.DefaultInfo{Name: "loop", Groups: []string{user.SystemPrivilegedGroup}})
+	}
 	s.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body))
 }
 
@@ -351,22 +355,24 @@ func TestClasses(t *testing.T) {
 	}
 	for name, say := range map[string]struct {
 		verb, resource, target, accept string
-		sent                           int
+		sent                           fair.Extent
 		want                           fair.Class
 	}{
-		"get":               {"get", "many", "/", "", 0, fair.Light},
-		"get of a big one":  {"get", "big", "/", "", 0, fair.Heavy},
-		"short list":        {"list", "few", "/", "application/json;as=Table", 0, fair.Light},
-		"list":              {"list", "some", "/", "application/json", 0, fair.Light},
-		"list as a table":   {"list", "some", "/", "application/json;as=Table;v=v1;g=meta.k8s.io", 0, fair.Heavy},
-		"list in YAML":      {"list", "some", "/", "application/yaml", 0, fair.Heavy},
-		"long list":         {"list", "many", "/", "", 0, fair.Heavy},
-		"long selector":     {"list", "few", "/?labelSelector=" + strings.Repeat("x", heavyQuery), "", 0, fair.Heavy},
-		"large body":        {"create", "few", "/", "", heavyBody + 1, fair.Heavy},
-		"deletecollection":  {"deletecollection", "few", "/", "", 0, fair.Heavy},
-		"OpenAPI":           {"", "", "/openapi/v2", "", 0, fair.Heavy},
-		"questions":         {"", "", "/services/reachableworkspaces", "", 0, fair.Heavy},
-		"discovery, health": {"", "", "/apis", "", 0, fair.Light},
+		"get":               {"get", "many", "/", "", fair.Extent{}, fair.Light},
+		"get of a big one":  {"get", "big", "/", "", fair.Extent{}, fair.Heavy},
+		"short list":        {"list", "few", "/", "application/json;as=Table", fair.Extent{}, fair.Light},
+		"list":              {"list", "some", "/", "application/json", fair.Extent{}, fair.Light},
+		"list as a table":   {"list", "some", "/", "application/json;as=Table;v=v1;g=meta.k8s.io", fair.Extent{}, fair.Heavy},
+		"list in YAML":      {"list", "some", "/", "application/yaml", fair.Extent{}, fair.Heavy},
+		"long list":         {"list", "many", "/", "", fair.Extent{}, fair.Heavy},
+		"long selector":     {"list", "few", "/?labelSelector=" + strings.Repeat("x", heavyQuery), "", fair.Extent{}, fair.Heavy},
+		"large body":        {"create", "few", "/", "", fair.Extent{Bytes: heavyBody + 1}, fair.Heavy},
+		"many members":      {"create", "few", "/", "", fair.Extent{Bytes: 5000, Members: 300}, fair.Heavy},
+		"some members":      {"create", "few", "/", "", fair.Extent{Bytes: 5000, Members: 200}, fair.Light},
+		"deletecollection":  {"deletecollection", "few", "/", "", fair.Extent{}, fair.Heavy},
+		"OpenAPI":           {"", "", "/openapi/v2", "", fair.Extent{}, fair.Heavy},
+		"questions":         {"", "", "/services/reachableworkspaces", "", fair.Extent{}, fair.Heavy},
+		"discovery, health": {"", "", "/apis", "", fair.Extent{}, fair.Light},
 	} {
 		req := httptest.NewRequestWithContext(cluster.With(t.Context(), "a1"), http.MethodGet, say.target, nil)
 		req.Header.Set("Accept", say.accept)
@@ -422,4 +428,54 @@ func TestLevels(t *testing.T) {
 			t.Errorf("%s: schema %s, level %s, flow %q", name, schema, level, flow)
 		}
 	}
+}
+
+// The loops of the server compute for one tenant at the same time as often as another tenant would.
+// They do not wait for requests of that tenant, and their work for no tenant has no limit.
+func TestLoopsShareTheProcessors(t *testing.T) {
+	unlimited()
+	synctest.Test(t, func(t *testing.T) {
+		release, reached := make(chan struct{}), make(chan string, 100)
+		s := newShared(t, func(_ http.ResponseWriter, req *http.Request) {
+			text, _ := io.ReadAll(req.Body)
+			reached <- string(text)
+			<-release
+		})
+		begin := func(ctx context.Context, c cluster.Name, text string) int {
+			for range 10 {
+				go s.send(ctx, c, "update", strings.NewReader(text))
+			}
+			synctest.Wait()
+			n := 0
+			for ; len(reached) > 0; n++ {
+				if got := <-reached; got != text {
+					t.Errorf("%s instead of %s", got, text)
+				}
+			}
+			return n
+		}
+		loops := inprocess.ForLoop(t.Context())
+		for _, c := range []struct {
+			ctx  context.Context
+			in   cluster.Name
+			text string
+			want int
+		}{
+			{loops, "a1", "loops of a", s.limits.LightEach},
+			{loops, "root", "loops of nobody", 10},
+			{t.Context(), "a2", "requests of a", s.limits.Light - s.limits.LightEach},
+		} {
+			if got := begin(c.ctx, c.in, c.text); got != c.want {
+				t.Errorf("%s: %d compute, want %d", c.text, got, c.want)
+			}
+		}
+		close(release)
+		for len(s.left) < 30 {
+			for len(reached) > 0 {
+				<-reached
+			}
+			synctest.Wait()
+		}
+		s.checkIdle(t)
+	})
 }

@@ -17,10 +17,14 @@ import (
 // A request above one of these limits is heavy: it takes more than one or two
 // milliseconds of processor time.
 const (
-	heavyBody  = 32 << 10  // bytes and members of the request body
+	heavyBody  = 32 << 10  // bytes of the request body; a member counts for memberBytes
 	heavyList  = 256 << 10 // stored bytes of listed objects, returned in their stored form
 	heavyShape = 16 << 10  // stored bytes of listed objects, converted to another form
 	heavyQuery = 2 << 10   // bytes of selectors
+
+	// memberBytes is how many bytes of a body take as long as one member: managed fields name
+	// each of them.
+	memberBytes = 100
 )
 
 // Default limits of reads and writes in flight. Their sum is the number of seats of the
@@ -30,16 +34,15 @@ const (
 	MaxWrites = 400
 )
 
-// class estimates the processor time of a request. sent is the number of bytes and members
-// of its body.
-func (f *Filters) class(req *http.Request, info *request.RequestInfo, sent int) fair.Class {
+// class estimates the processor time of a request. sent is the extent of its body.
+func (f *Filters) class(req *http.Request, info *request.RequestInfo, sent fair.Extent) fair.Class {
 	if !info.IsResourceRequest {
 		if strings.HasPrefix(info.Path, "/openapi/") || strings.HasPrefix(info.Path, view.Prefix) {
 			return fair.Heavy
 		}
 		return fair.Light
 	}
-	if sent > heavyBody || len(req.URL.RawQuery) > heavyQuery || info.Verb == "deletecollection" {
+	if sent.Bytes+memberBytes*sent.Members > heavyBody || len(req.URL.RawQuery) > heavyQuery || info.Verb == "deletecollection" {
 		return fair.Heavy
 	}
 	if f.listed(req, info) > heavyList || reshapes(req) && f.listed(req, info) > heavyShape {

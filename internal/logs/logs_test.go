@@ -83,7 +83,7 @@ func TestRequestsCannotFloodTheLog(t *testing.T) {
 			utilruntime.HandleErrorWithContext(req.Context(), nil, msg, "path", req.URL.Path)
 		}
 		klog.FromContext(req.Context()).WithValues("a", "b").WithName("c").Error(errors.New("broken"), "Cannot do it")
-	}))
+	}), nil)
 	req := httptest.NewRequest(http.MethodGet, "/", nil)
 	req = req.WithContext(klog.NewContext(req.Context(), logr.New(inner.GetSink())))
 	for range 2 * requestBurst {
@@ -120,7 +120,7 @@ func TestPanicsReachTheLog(t *testing.T) {
 			panic("it broke")
 		}
 		panic(http.ErrAbortHandler)
-	}))))
+	}))), nil)
 	send := func(path string) {
 		defer func() {
 			r := recover()
@@ -142,5 +142,34 @@ func TestPanicsReachTheLog(t *testing.T) {
 	}
 	if panics < panicBurst || panics >= 2*panicBurst {
 		t.Errorf("%d of %d panics are logged", panics, 2*panicBurst+1)
+	}
+}
+
+// Lines about a logical cluster have its path, once, also with values of the logger and in requests.
+func TestLinesHavePaths(t *testing.T) {
+	var lines []string
+	inner := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	paths := func(c string) string { return map[string]string{"abc": "root:team"}[c] }
+	log := WithPaths(WithPaths(logr.New(inner.GetSink()), paths), paths)
+	log.Info("one", "cluster", "abc")
+	log.WithValues("cluster", "abc").WithName("x").Error(errors.New("broken"), "two")
+	h := Within(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		klog.FromContext(req.Context()).Info("three", "cluster", "abc")
+		klog.FromContext(req.Context()).Info("none", "cluster", "other")
+		klog.FromContext(req.Context()).Info("none")
+	}), paths)
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	h.ServeHTTP(httptest.NewRecorder(), req.WithContext(klog.NewContext(req.Context(), log)))
+	if len(lines) != 5 {
+		t.Fatalf("logged: %q", lines)
+	}
+	for i, line := range lines {
+		want := 1
+		if i > 2 {
+			want = 0
+		}
+		if strings.Count(line, `"path"="root:team"`) != want {
+			t.Errorf("want %d paths in %s", want, line)
+		}
 	}
 }

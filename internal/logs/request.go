@@ -20,11 +20,11 @@ const (
 // Within gives requests a logger that clients cannot flood. The libraries log errors for
 // clients that disconnect and for requests that take too long; this logger writes these at
 // verbosity 4, because the answers and metrics show them. It drops other lines beyond 20 per
-// second, and then writes the number of dropped lines.
-func Within(next http.Handler) http.Handler {
+// second, and then writes the number of dropped lines. Lines have paths as of [WithPaths].
+func Within(next http.Handler, pathOf func(cluster string) string) http.Handler {
 	shared := &bound{limit: rate.NewLimiter(requestRate, requestBurst)}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		log := shared.of(klog.FromContext(req.Context()))
+		log := shared.of(WithPaths(klog.FromContext(req.Context()), pathOf))
 		next.ServeHTTP(w, req.WithContext(klog.NewContext(req.Context(), log)))
 	})
 }

@@ -55,6 +55,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/watchcache"
 )
 
@@ -94,8 +95,8 @@ type Groups struct {
 	Caches      *watchcache.Caches
 	Definitions *serve.Definitions
 	Version     basecompatibility.EffectiveVersion
-	// RootCA is the PEM certificate that verifies the server. Every namespace has a copy.
-	RootCA        string
+	// RootCA has the certificates that verify the server. Every namespace has a copy.
+	RootCA        *tenancy.RootCA
 	Accounts      *auth.ServiceAccounts
 	Authenticator *auth.Authenticators
 	Authorizer    *auth.Authorizer
@@ -117,6 +118,8 @@ type Groups struct {
 	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
 	// Further are API groups to install besides the built-in ones.
 	Further []Group
+	// Storage may replace the storage of each resource, one after the other.
+	Storage []func(schema.GroupVersionResource, rest.Storage) rest.Storage
 }
 
 // Installed describes the installed groups.
@@ -275,6 +278,13 @@ func (s Groups) install(g Group, from generic.RESTOptionsGetter, in *Installed) 
 		return nil, err
 	}
 	withoutEmpty(&info)
+	for version, all := range info.VersionedResourcesStorageMap {
+		for resource := range all {
+			for _, replace := range s.Storage {
+				all[resource] = replace(schema.GroupVersionResource{Group: info.PrioritizedVersions[0].Group, Version: version, Resource: resource}, all[resource])
+			}
+		}
+	}
 	kinds, err := kindsOf(&info)
 	if err != nil {
 		return nil, err

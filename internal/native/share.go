@@ -3,6 +3,7 @@ package native
 import (
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -18,17 +19,18 @@ import (
 // These are the server's CA certificate, the labels of default namespaces, and common RBAC
 // strings. Objects in a cache are never changed.
 type sharing struct {
-	rootCA     map[string]string
-	labels     map[string]map[string]string // of a namespace, by its name
-	finalizers []core.FinalizerName         // of a namespace
+	ca         *tenancy.RootCA
+	rootCA     atomic.Pointer[map[string]string] // data with ca
+	labels     map[string]map[string]string      // of a namespace, by its name
+	finalizers []core.FinalizerName              // of a namespace
 	words      map[string]string
 	definition func(*apiextensions.CustomResourceDefinition)
 }
 
-func newSharing(rootCA string, definition func(*apiextensions.CustomResourceDefinition)) *sharing {
+func newSharing(ca *tenancy.RootCA, definition func(*apiextensions.CustomResourceDefinition)) *sharing {
 	s := &sharing{
 		definition: definition,
-		rootCA:     map[string]string{tenancy.RootCAKey: rootCA},
+		ca:         ca,
 		labels:     map[string]map[string]string{},
 		finalizers: []core.FinalizerName{core.FinalizerKubernetes},
 		words:      map[string]string{},
@@ -57,8 +59,8 @@ func (s *sharing) share(o runtime.Object) {
 	switch o := o.(type) {
 	case *core.ConfigMap:
 		s.names(&o.ObjectMeta)
-		if maps.Equal(o.Data, s.rootCA) {
-			o.Data = s.rootCA
+		if o.Name == tenancy.RootCAConfigMap {
+			o.Data = s.certificates(o.Data)
 		}
 	case *core.ServiceAccount:
 		s.names(&o.ObjectMeta)
@@ -82,6 +84,21 @@ func (s *sharing) share(o runtime.Object) {
 			s.word(&o.Subjects[i].APIGroup)
 		}
 	}
+}
+
+// certificates returns the shared data of config maps with the certificates of the server, if data
+// is equal to it.
+func (s *sharing) certificates(data map[string]string) map[string]string {
+	text := s.ca.Text()
+	shared := s.rootCA.Load()
+	if shared == nil || (*shared)[tenancy.RootCAKey] != text {
+		shared = &map[string]string{tenancy.RootCAKey: text}
+		s.rootCA.Store(shared)
+	}
+	if maps.Equal(data, *shared) {
+		return *shared
+	}
+	return data
 }
 
 func (s *sharing) names(m *metav1.ObjectMeta) {

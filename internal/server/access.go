@@ -43,9 +43,8 @@ type Access struct {
 	// SigningKeyFile is the file of the private key that signs service account tokens. The
 	// default is sa.key in the server's directory, which the server creates if it is missing.
 	SigningKeyFile string
-	// SigningKeysEvery is how often the files of the keys of service accounts are read, 10 seconds
-	// by default.
-	SigningKeysEvery time.Duration
+	// KeysEvery is how often files with keys and authorities are read, 10 seconds by default.
+	KeysEvery time.Duration
 	// AdminTokenFile is the file of the hashes of the administrators' tokens. A relative
 	// path is below the server's directory. The default is .admin-token-store.
 	AdminTokenFile string
@@ -113,15 +112,11 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	authority, err := credentials.ClientAuthority(ctx, s.store)
-	if err != nil {
-		return err
-	}
-	s.clients, err = auth.NewClientCertificates(authority, func(c cluster.Name) (time.Time, bool) {
+	s.clients = auth.NewClientCertificates(func(c cluster.Name) (time.Time, bool) {
 		root, ok := s.tree.Cluster(c)
 		return root.Begun, ok
 	})
-	if err != nil {
+	if err := s.refreshClients(ctx); err != nil {
 		return err
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
@@ -255,6 +250,15 @@ func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Clas
 		}
 	})
 	return err
+}
+
+// Bound returns the export whose binding gives a cluster a resource.
+func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Name, export string, ok bool) {
+	_, b := s.apis.Bindings.Owner(c, gr)
+	if b == nil {
+		return "", "", false
+	}
+	return b.Export.Cluster, b.Export.Name, true
 }
 
 // CertifyAgent returns a client certificate for an agent of an extension.

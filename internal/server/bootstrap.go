@@ -25,7 +25,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	identities := map[string]string{}
 	for _, b := range tenancy.BuiltIns() {
 		var err error
-		if identities[b.Name], err = tenancy.Identity(ctx, s.store, string(s.ca), b.Name); err != nil {
+		if identities[b.Name], err = tenancy.Identity(ctx, s.store, s.ca.Text(), b.Name); err != nil {
 			return err
 		}
 	}
@@ -44,7 +44,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.workspaces = &tenancy.Workspaces{
 		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
-		BaseURL: s.config.ExternalURL, RootCA: string(s.ca), NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
+		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
 	}
 	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces, identities)
 	s.apis.Remote = s.mountProxy().To

@@ -102,6 +102,9 @@ func (s *Server) located(h http.Handler, recorded bool) http.Handler {
 	if s.store.Several() {
 		h = edge.WithOutages(h)
 	}
+	if s.peers != nil {
+		h = s.peers.Within(h)
+	}
 	return edge.WithPace(flow.WithoutUselessBodies(h))
 }
 

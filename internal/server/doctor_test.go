@@ -74,11 +74,11 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	later := time.Now().Add(time.Hour)
-	if err := os.Chtimes(filepath.Join(dir, "lock"), later, later); err != nil {
+	if err := os.Chtimes(filepath.Join(dir, "apiserver.crt"), later, later); err != nil {
 		t.Fatal(err)
 	}
 	found := problemsOf(t, is)
-	for check, want := range map[string]string{"database": "is damaged", "directory": "sa.key has the mode 0644"} {
+	for check, want := range map[string]string{"database": "is damaged", "directory": "sa.key has the mode 0644", "clock": "apiserver.crt was changed at"} {
 		if !strings.Contains(found[check], want) {
 			t.Errorf("%s: %q, without %q", check, found[check], want)
 		}
@@ -95,13 +95,14 @@ func breakCertificate(t *testing.T, is doctor.Server) {
 			t.Fatal(err)
 		}
 	}
-	authority := must(credentials.LoadAuthority(filepath.Join(is.Dir, "apiserver-ca.crt"), filepath.Join(is.Dir, "apiserver-ca.key")))(t)
+	authority := must(credentials.LoadAuthorities(t.Context(), filepath.Join(is.Dir, "apiserver-ca.crt"), filepath.Join(is.Dir, "apiserver-ca.key")))(t)
+	signer := authority.Signer()
 	issue := func(until time.Duration) (c, k []byte) {
 		t.Helper()
 		c, k, err := credentials.Issue(&x509.Certificate{
 			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(until),
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		}, &authority)
+		}, &signer)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,9 +17,9 @@ import (
 // installGroups installs the built-in API groups, and prepares those that bindings give to clusters.
 func (s *Server) installGroups(cfg *genericapiserver.Config, effective basecompatibility.EffectiveVersion) error {
 	groups := native.Groups{
-		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: string(s.ca), Accounts: s.accounts, Authenticator: s.authn,
+		Caches: s.caches, Definitions: s.definitions, Version: effective, RootCA: s.ca, Accounts: s.accounts, Authenticator: s.authn,
 		Authorizer: s.authz, Loopback: s.loopback, MaxTokenLife: s.config.Access.maxTokenLife(), ExtendTokens: s.config.Access.extendTokens(),
-		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native,
+		MaxExtendedTokenLife: yearOfTokens, EventTTL: s.config.EventTTL, Chosen: s.config.Groups, Further: s.config.Native, Storage: s.config.Storage,
 		Kind: s.kind, Settle: func(ctx context.Context) { _ = s.store.Feed().CatchUp(ctx) }, // what is late is in force soon
 	}
 	var err error

@@ -58,6 +58,9 @@ func TestStarting(t *testing.T) {
 		if err := <-started; err != nil {
 			t.Fatal(err)
 		}
+		if _, _, body := ask(t, client, at+"/readyz?verbose"); !strings.Contains(body, "[+]etcd ok") {
+			t.Errorf("%s: readyz lacks a check of etcd\n%s", name, body)
+		}
 		for _, path := range []string{"/livez", "/readyz"} {
 			if status, _, body := ask(t, client, at+path); status != http.StatusOK {
 				t.Errorf("%s: at last %s is %d\n%s", name, path, status, body)

@@ -6,11 +6,13 @@ import (
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/logs"
 )
 
 // runLoops starts every loop; they run until the server closes.
@@ -27,10 +29,19 @@ func (s *Server) runLoops() error {
 	if err := errors.Join(metrics.Register(legacyregistry.Register), s.caches.PublishMetrics(legacyregistry.Register), s.store.PublishMetrics(legacyregistry.Register)); err != nil {
 		return err
 	}
-	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(s.ctx, loops...) })
-	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(s.ctx, controllers.Everywhere(s.meter, s.tallies)...) })
+	ctx := klog.NewContext(s.ctx, logs.WithPaths(klog.Background(), s.pathOf))
+	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead}.Run(ctx, loops...) })
+	s.running.Go(func() { control.Runner{Metrics: metrics}.Run(ctx, controllers.Everywhere(s.meter, s.tallies)...) })
 	close(s.looping)
 	return nil
+}
+
+// pathOf returns the path of a logical cluster for the log, or nothing if it has none.
+func (s *Server) pathOf(c string) string {
+	if path := string(s.tree.PathOf(cluster.Name(c))); path != c {
+		return path
+	}
+	return ""
 }
 
 // awaitLoops is a post-start hook that returns when the loops run. So the server is not

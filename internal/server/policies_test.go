@@ -76,10 +76,27 @@ func TestPolicies(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
 		"refuses": testPolicyRefuses, "changes": testPolicyChanges, "parameters": testPolicyParameters, "rights": testPolicyRights,
-		"deletable": testPolicyDeletable, "custom": testPolicyCustom, "descendants": testPolicyDescendants, "descendants that change": testChangesOfDescendants,
+		"deletable": testPolicyDeletable, "custom": testPolicyCustom, "claims": testPolicyAndClaims,
+		"descendants": testPolicyDescendants, "descendants that change": testChangesOfDescendants,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
 	}
+}
+
+// What a provider writes to a claimed resource in a consumer's workspace is subject to the policies of
+// the consumer. Those of the provider are about its own resources: they do not reach claimed ones.
+func testPolicyAndClaims(t *testing.T) {
+	p, consumer := claiming(t, claimSecrets), newTenant(t)
+	consumer.create(apiBindings, answering(p.name, acceptSecrets))
+	about := func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec, _ *admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec) {
+		s.MatchConstraints = matched("", "secrets")
+	}
+	consumer.forbids("theirs", "object.metadata.name != 'theirs'", about)
+	p.forbids("ours", "object.metadata.name != 'ours'", about)
+	secrets := p.view("pat").kube(consumer.name).CoreV1().Secrets("default")
+	_, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+	wantRefusal(t, err, "ValidatingAdmissionPolicy 'theirs'")
+	must(secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "ours"}}, metav1.CreateOptions{}))(t)
 }
 
 // A policy is in force in its own cluster, as soon as its binding is created and until it is

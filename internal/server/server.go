@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	registry "k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/rest"
@@ -40,6 +40,7 @@ import (
 	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/encryption"
@@ -55,6 +56,7 @@ import (
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/offline"
+	"github.com/unforked/kcp/internal/peers"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -118,6 +120,12 @@ type Config struct {
 	Subresources serve.Subresources
 	// Unstored are resources whose objects are never stored.
 	Unstored serve.Unstored
+	// Storage may replace the storage of resources of built-in groups, one after the other.
+	Storage []func(schema.GroupVersionResource, registry.Storage) registry.Storage
+	// Peers are handlers for the other servers on the same etcd. PeerAddress is the address at which
+	// they reach this one; the default is that of the listener.
+	Peers       map[string]http.Handler
+	PeerAddress string
 	// UsageEvery is how often the usage of exports is written. The default is a minute.
 	UsageEvery time.Duration
 	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
@@ -139,7 +147,7 @@ type Server struct {
 	clients  *auth.ClientCertificates
 	authz    *auth.Authorizer
 	accounts *auth.ServiceAccounts
-	signing  auth.ServiceAccountOptions // of accounts; changed by followSigningKeys
+	signing  auth.ServiceAccountOptions // of accounts; changed by followKeys
 	admins   *auth.Admins
 	rules    admit.Rules
 	hooks    *hooks.Hooks
@@ -154,7 +162,10 @@ type Server struct {
 	rbac        *lookup.RBAC
 	loopback    *rest.Config
 	serving     *genericapiserver.SecureServingInfo
-	ca          []byte // PEM certificate that verifies the listener's certificate
+	served      changes                  // of the serving certificates
+	own         *credentials.Certificate // nil if the flags name a certificate
+	ca          *tenancy.RootCA          // certificates that verify the listener's certificate
+	peers       *peers.Peers             // nil without handlers for them, or with an etcd in this process
 	encryption  *encryption.Running
 	natives     *native.Installed
 
@@ -201,7 +212,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.preparePeers, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.Close()
@@ -327,6 +338,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		},
 		Dialer: s.dialer, Lend: s.lend,
 	})
+	s.installEtcdHealth()
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, forMasters(http.MethodGet, s.serveBackup))
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
@@ -365,17 +377,11 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
 	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))
-	cfg.HealthzChecks = append(cfg.HealthzChecks, healthz.NamedCheck("feed", s.feedReady))
-	cfg.HealthzChecks = append(cfg.HealthzChecks, s.encryption.Health()...)
-	cfg.ReadyzChecks = append(cfg.ReadyzChecks, s.encryption.Health()...)
-	cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("projections", func(*http.Request) error { return s.store.Feed().InStep() }))
-	if s.store.Several() {
-		cfg.ReadyzChecks = append(cfg.ReadyzChecks, healthz.NamedCheck("etcd", s.etcdReady))
-	}
+	s.addHealthChecks(cfg)
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.front, s.levels = api, flow.NewLevels(c)
 		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
-		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(front, c)))))
+		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(front, c))), s.pathOf))
 	}
 	return cfg
 }
@@ -396,15 +402,6 @@ func bearerTokens() (*spec.SecurityDefinitions, spec3.SecuritySchemes) {
 	v2 := spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
 	v3 := spec3.SecurityScheme{SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: name, In: in, Description: what}}
 	return &spec.SecurityDefinitions{"BearerToken": &v2}, spec3.SecuritySchemes{"BearerToken": &v3}
-}
-
-func (s *Server) feedReady(*http.Request) error {
-	select {
-	case <-s.store.Feed().Ready():
-		return nil
-	default:
-		return errors.New("the server is still reading the stored objects")
-	}
 }
 
 // start reads the stored objects, creates the root workspace if it is missing, starts all
@@ -451,7 +448,8 @@ func (s *Server) start(ctx context.Context) error {
 		}
 	})
 	s.running.Go(func() { s.authn.Run(s.ctx) })
-	s.running.Go(func() { s.followSigningKeys(s.ctx) })
+	s.running.Go(func() { s.followKeys(s.ctx) })
+	s.running.Go(func() { s.followServing(s.ctx) })
 	s.running.Go(func() { _ = s.levels.Run(s.ctx.Done()) }) // it fails only if the server stops before it has begun
 	s.running.Go(func() { s.authz.Run(s.ctx) })
 	if err := s.runLoops(); err != nil {

@@ -6,12 +6,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 
+	"k8s.io/klog/v2"
+
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/peers"
+	"github.com/unforked/kcp/internal/tenancy"
 )
 
 // maxStreams is the default limit of open requests per HTTP/2 connection, that of
@@ -41,37 +44,117 @@ func (s *Server) prepareListener(context.Context) error {
 	return nil
 }
 
-// prepareServing sets s.ca, the certificate that verifies the listener's certificate.
+// prepareServing sets s.ca, the certificates that verify the listener's certificate.
 // Without a configured certificate the server makes its own.
 func (s *Server) prepareServing(ctx context.Context) error {
 	external, err := url.Parse(s.config.ExternalURL)
 	if err != nil {
 		return err
 	}
-	if s.serving.Cert != nil {
-		s.ca, err = credentials.Verifier(s.config.Serving, s.serving, external.Hostname())
-		return err
+	if s.serving.Cert == nil {
+		hosts := []string{"localhost", "127.0.0.1", "::1"}
+		if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+		find := credentials.LoadAuthorities
+		if s.store.Several() {
+			find = func(ctx context.Context, _, _ string) (credentials.Authorities, error) {
+				return credentials.SharedAuthorities(ctx, s.store, credentials.OfServing)
+			}
+		}
+		s.own, err = credentials.NewCertificate(ctx, cmp.Or(s.config.Serving.ServerCert.CertDirectory, s.config.Dir), hosts, find)
+		if err != nil {
+			return err
+		}
+		s.serving.Cert = s.own
 	}
-	hosts := []string{"localhost", "127.0.0.1", "::1"}
-	if h := external.Hostname(); h != "" && !slices.Contains(hosts, h) {
-		hosts = append(hosts, h)
+	s.served = make(changes, 1)
+	s.serving.Cert.AddListener(s.served)
+	for _, sni := range s.serving.SNICerts {
+		sni.AddListener(s.served)
 	}
-	authority := credentials.LoadAuthority
-	if s.store.Several() {
-		authority = func(string, string) (tls.Certificate, error) { return credentials.SharedAuthority(ctx, s.store) }
+	ca, err := s.verifiers(external.Hostname())
+	s.ca = tenancy.NewRootCA(string(ca))
+	return err
+}
+
+// verifiers returns the certificates that verify the listener's certificate for host.
+func (s *Server) verifiers(host string) ([]byte, error) {
+	if s.own == nil {
+		return credentials.Verifiers(s.config.Serving, s.serving, host)
 	}
-	own, err := credentials.NewCertificate(cmp.Or(s.config.Serving.ServerCert.CertDirectory, s.config.Dir), hosts, authority)
+	if ca, err := credentials.SNIVerifiers(s.serving, host); ca != nil || err != nil {
+		return ca, err
+	}
+	return s.own.CA(), nil
+}
+
+// refreshServing takes in changes of the authority of the server's own certificate, and renews the
+// certificate if it is due.
+func (s *Server) refreshServing(ctx context.Context) error {
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Refresh(ctx)
+}
+
+// changes receives a value after each change of the serving certificates. It implements
+// [dynamiccertificates.Listener].
+type changes chan struct{}
+
+func (c changes) Enqueue() {
+	select {
+	case c <- struct{}{}:
+	default: // one change waits already
+	}
+}
+
+// followServing brings the certificates that verify the server into the administrators' kubeconfig
+// and, by s.ca, into every namespace, when the serving certificate has another authority.
+func (s *Server) followServing(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.served:
+		}
+		log := klog.FromContext(ctx)
+		external, err := url.Parse(s.config.ExternalURL)
+		if err != nil {
+			log.Error(err, "The server has no valid URL")
+			return
+		}
+		ca, err := s.verifiers(external.Hostname())
+		if err != nil {
+			log.Error(err, "Namespaces keep the authorities of the last serving certificate")
+			continue
+		}
+		if !s.ca.Set(string(ca)) {
+			continue
+		}
+		log.Info("The authorities of the serving certificate have changed")
+		if err := s.writeKubeconfig(ctx); err != nil {
+			log.Error(err, "The kubeconfig has the authorities of the last serving certificate")
+		}
+	}
+}
+
+// preparePeers makes the listener serve the other servers on the same etcd.
+func (s *Server) preparePeers(ctx context.Context) error {
+	if !s.store.Several() || len(s.config.Peers) == 0 {
+		return nil
+	}
+	address, err := peers.Address(s.config.PeerAddress, s.config.Listener.Addr())
 	if err != nil {
 		return err
 	}
-	s.serving.Cert, s.ca = own, own.CA()
-	if ca, err := credentials.SNIVerifier(s.serving, external.Hostname()); ca != nil || err != nil {
-		s.ca = ca
+	if s.peers, err = peers.New(ctx, s.store, address, s.config.Peers); err != nil {
 		return err
 	}
-	return nil
+	own, err := s.peers.Certificate()
+	s.serving.SNICerts = append(s.serving.SNICerts, own)
+	return err
 }
 
-// etcdReady is a readiness check and no liveness check: without etcd no request can be
-// served, but a restart would not help.
-func (s *Server) etcdReady(req *http.Request) error { return s.store.Reachable(req.Context()) }
+// Peers returns the other servers on the same etcd, nil if there are none by configuration.
+func (s *Server) Peers() *peers.Peers { return s.peers }

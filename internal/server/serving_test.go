@@ -36,7 +36,7 @@ func operate(t *testing.T, dir string, o server.Operation) *operated {
 	tokens := filepath.Join(dir, "tokens.csv")
 	write(t, tokens, []byte("alices-token,alice,alice\n"))
 	access := server.Access{Authentication: auth.DefaultOptions()}
-	access.Authentication.TokenFile.TokenFile = tokens
+	access.Authentication.TokenFile.TokenFile, access.KeysEvery = tokens, 20*time.Millisecond
 	s.Server = must(server.New(t.Context(), server.Config{
 		Dir: dir, NoSync: true, Listener: listener, ExternalURL: "https://" + s.at, Kubeconfig: kubeconfig, Access: access, Operation: o,
 	}))(t)

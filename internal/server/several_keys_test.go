@@ -163,7 +163,7 @@ func (e *equals) with(signs string, knows ...string) keyed {
 	o.ServiceAccounts.KeyFiles = knows
 	s, err := server.New(context.Background(), server.Config{
 		Dir: e.t.TempDir(), Etcd: etcd.Config{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",
-		Access: server.Access{Authentication: o, SigningKeyFile: signs, SigningKeysEvery: 20 * time.Millisecond},
+		Access: server.Access{Authentication: o, SigningKeyFile: signs, KeysEvery: 20 * time.Millisecond},
 	})
 	if err == nil {
 		e.t.Cleanup(s.Close)

@@ -275,11 +275,13 @@ func TestServerWithoutEtcd(t *testing.T) {
 	if err := workspaceIn(e, s, "w1"); !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) || strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("a workspace is answered %v", err)
 	}
-	if code, _ := get("root", "/readyz", server.System()); code != http.StatusInternalServerError {
-		t.Errorf("readyz is %d", code)
-	}
-	if code, _ := get("root", "/livez", server.System()); code != http.StatusOK {
-		t.Errorf("livez is %d", code)
+	for path, want := range map[string]int{
+		"/readyz": http.StatusInternalServerError, "/readyz/etcd": http.StatusInternalServerError, "/readyz?exclude=etcd": http.StatusOK,
+		"/livez": http.StatusOK, "/livez/etcd": http.StatusInternalServerError, "/healthz/etcd": http.StatusInternalServerError,
+	} {
+		if code, _ := get("root", path, server.System()); code != want {
+			t.Errorf("%s is %d, want %d", path, code, want)
+		}
 	}
 	e.etcd.Start()
 	for code := 0; code != http.StatusOK; {

@@ -27,6 +27,17 @@ func (c *tenant) farEndpoint(url string, ca []byte) {
 	c.merge(farSlices, "", "far", `{"status":`+status+`}`)
 }
 
+// farFlavors exports flavors whose objects are on a server.
+func (c *tenant) farFlavors(far *edge, base string) {
+	c.t.Helper()
+	definition := edgeDefinition()
+	definition.Name, definition.Spec.Group, definition.Spec.Scope = "endpointslices.far.example.com", "far.example.com", "Cluster"
+	definition.Spec.Names.Plural, definition.Spec.Names.Kind = "endpointslices", "EndpointSlice"
+	c.define(definition)
+	c.farEndpoint(far.URL+base, far.ca())
+	c.flavorExport("{apiGroup: far.example.com, kind: EndpointSlice, name: far}", "0")
+}
+
 // TestAServerOutsideHasTheObjects shows a resource that a server of the provider serves: what it
 // gets of a request, and that neither it nor a consumer can use that against others.
 func TestAServerOutsideHasTheObjects(t *testing.T) {
@@ -57,12 +68,7 @@ func TestAServerOutsideHasTheObjects(t *testing.T) {
 			_, _ = io.WriteString(w, `{"apiVersion":"example.com/v1","kind":"Flavor","metadata":{"name":"far"}}`)
 		}
 	})
-	definition := edgeDefinition()
-	definition.Name, definition.Spec.Group, definition.Spec.Scope = "endpointslices.far.example.com", "far.example.com", "Cluster"
-	definition.Spec.Names.Plural, definition.Spec.Names.Kind = "endpointslices", "EndpointSlice"
-	p.define(definition)
-	p.farEndpoint(far.URL+"/base/", far.ca())
-	p.flavorExport("{apiGroup: far.example.com, kind: EndpointSlice, name: far}", "0")
+	p.farFlavors(far, "/base/")
 	consumer.create(apiBindings, bindingTo("flavors", p.name, "flavors"))
 	owner, path := consumer.owner(), "/clusters/"+string(consumer.name)+"/apis/example.com/v1/flavors"
 
@@ -127,5 +133,72 @@ func TestAServerOutsideHasTheObjects(t *testing.T) {
 	}
 	if got := owner.send("GET", path, ""); got.code != http.StatusServiceUnavailable || strings.Contains(got.body, string(p.name)) {
 		t.Errorf("without the endpoint: %d %s", got.code, got.body)
+	}
+}
+
+// TestAServerOutsideMisbehaves shows what consumers get from a server of a provider that never
+// answers, or whose answers are malformed, cut off or very large, and that it holds up nothing else.
+func TestAServerOutsideMisbehaves(t *testing.T) {
+	t.Parallel()
+	s := newMountServer(t)
+	p, consumer, other := s.tenant(t), s.tenant(t), s.tenant(t)
+	const huge = 64 << 20
+	far := newEdge(t, func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch req.URL.Path[strings.LastIndexByte(req.URL.Path, '/')+1:] {
+		case "silent":
+			<-req.Context().Done()
+		case "half":
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "{")
+		case "malformed":
+			_, _ = io.WriteString(w, `{"apiVersion":7,"metadata":[`)
+		case "huge":
+			for range huge >> 10 {
+				if _, err := io.WriteString(w, strings.Repeat(" ", 1<<10)); err != nil {
+					return
+				}
+			}
+		}
+	})
+	p.farFlavors(far, "")
+	consumer.create(apiBindings, bindingTo("flavors", p.name, "flavors"))
+	owner, path := consumer.owner(), "/clusters/"+string(consumer.name)+"/apis/example.com/v1/flavors/"
+
+	const many = 20
+	codes := make(chan int, many)
+	for range many {
+		go func() {
+			got, err := owner.try("GET", path+"silent?timeout=20s", "")
+			if err != nil {
+				got.code = 0
+			}
+			codes <- got.code
+		}()
+	}
+	for range many { // all are at the server
+		<-far.seen
+	}
+	for _, c := range []*tenant{p, consumer, other} {
+		must(c.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("meanwhile", nil), metav1.CreateOptions{}))(t)
+	}
+	if got := owner.send("GET", path+"malformed", ""); got.code != http.StatusOK || got.body != `{"apiVersion":7,"metadata":[` {
+		t.Errorf("malformed: %d %s", got.code, got.body)
+	}
+	if _, err := consumer.any.Resource(flavors).Get(t.Context(), "malformed", metav1.GetOptions{}); err == nil {
+		t.Error("a client reads a malformed object")
+	}
+	if got, err := owner.try("GET", path+"half", ""); err == nil {
+		t.Errorf("half an answer comes as %d %q", got.code, got.body)
+	}
+	resp := must(owner.open(t.Context(), "GET", path+"huge", nil))(t)
+	if n, err := io.Copy(io.Discard, resp.Body); n != huge || err != nil { // it is not buffered
+		t.Errorf("%d bytes come, %v", n, err)
+	}
+	_ = resp.Body.Close()
+	for range many {
+		if code := <-codes; code != http.StatusGatewayTimeout {
+			t.Errorf("a server that never answers: %d", code)
+		}
 	}
 }

@@ -185,3 +185,66 @@ func TestALastBindingTakesTheObjectsAlong(t *testing.T) {
 		}
 	}
 }
+
+// TestTheSecretOfAnIdentityComesBack shows that an export without the secret of its identity keeps
+// the identity, and that a secret with the same key makes it valid again, with all objects. A secret
+// with another key gives nothing.
+func TestTheSecretOfAnIdentityComesBack(t *testing.T) {
+	t.Parallel()
+	p, consumer := claiming(t, claimSecrets), newTenant(t)
+	consumer.create(apiBindings, answering(p.name, acceptSecrets))
+	uid := consumer.create(sharedWidgets, newWidget("w")).GetUID()
+	consumer.secret("s", nil)
+	keys := p.kube.CoreV1().Secrets("kcp-system")
+	key := must(keys.Get(t.Context(), "widgets", metav1.GetOptions{}))(t)
+	identity := text(must(p.any.Resource(apiExports).Get(t.Context(), "widgets", metav1.GetOptions{}))(t), "status", "identityHash")
+	works := func(when string) {
+		t.Helper()
+		pat := p.view("pat")
+		if o, err := pat.widgets(consumer.name).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}); err != nil || o.GetUID() != uid {
+			t.Errorf("%s: %v", when, err)
+		}
+		if list, err := pat.kube("*").CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
+			t.Errorf("%s, the provider reads the secrets %v, %v", when, list, err)
+		}
+	}
+	valid := func(want string) {
+		t.Helper()
+		e := p.until(apiExports, "widgets", "IdentityValid "+want)
+		if got := text(e, "status", "identityHash"); got != identity {
+			t.Errorf("the identity became %s", got)
+		}
+	}
+	again := func(data map[string][]byte) {
+		t.Helper()
+		must(keys.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "widgets"}, Data: data}, metav1.CreateOptions{}))(t)
+	}
+	without := func() {
+		t.Helper()
+		if err := keys.Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		valid("False IdentityVerificationFailed")
+	}
+	without()
+	again(map[string][]byte{"key": []byte("another")})
+	valid("False IdentityVerificationFailed")
+	without()
+	again(key.Data)
+	valid("True")
+	works("after the secret came back")
+	consumer.until(apiBindings, "widgets", "Ready True")
+
+	// The export is made again after its secret, with the same key.
+	p.without(apiExports, "widgets")
+	if err := keys.Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again(key.Data)
+	e := widgetExport("widgets", "v1")
+	_ = unstructured.SetNestedField(e.Object, decoded("%s", claimSecrets).Object["claims"], "spec", "permissionClaims")
+	p.create(apiExports, e)
+	valid("True")
+	consumer.until(apiBindings, "widgets", "Ready True")
+	works("after the export was made again")
+}

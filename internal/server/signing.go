@@ -13,29 +13,50 @@ import (
 	"github.com/unforked/kcp/internal/credentials"
 )
 
-// signingKeysEvery is how often the files of the keys of service accounts are read.
-const signingKeysEvery = 10 * time.Second
+// keysEvery is how often files with keys and authorities, and those that servers share, are read.
+const keysEvery = 10 * time.Second
 
-// followSigningKeys takes in changes of the files with the keys of service account tokens, until
-// ctx ends. While the files are missing or invalid, the present keys stay.
-func (s *Server) followSigningKeys(ctx context.Context) {
-	tick := time.NewTicker(cmp.Or(s.config.Access.SigningKeysEvery, signingKeysEvery))
+// followKeys takes in changes of the keys of service accounts, of the authority of client
+// certificates and of the server's own certificate, until ctx ends. While one of them is missing or
+// invalid, the present ones stay.
+func (s *Server) followKeys(ctx context.Context) {
+	steps := []struct {
+		of   string
+		take func(context.Context) error
+		last string // error
+	}{
+		{of: "service accounts", take: s.rotateSigningKeys},
+		{of: "client certificates", take: s.refreshClients},
+		{of: "serving certificates", take: s.refreshServing},
+	}
+	tick := time.NewTicker(cmp.Or(s.config.Access.KeysEvery, keysEvery))
 	defer tick.Stop()
-	last := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		err := s.rotateSigningKeys(ctx)
-		if err != nil && err.Error() != last {
-			klog.FromContext(ctx).Error(err, "The keys of service accounts stay as they are")
-		}
-		if last = ""; err != nil {
-			last = err.Error()
+		for i := range steps {
+			step, now := &steps[i], ""
+			if err := step.take(ctx); err != nil {
+				now = err.Error()
+			}
+			if now != "" && now != step.last && ctx.Err() == nil {
+				klog.FromContext(ctx).Info("Keys stay as they are", "of", step.of, "err", now)
+			}
+			step.last = now
 		}
 	}
+}
+
+// refreshClients takes in the authorities of client certificates of workspaces.
+func (s *Server) refreshClients(ctx context.Context) error {
+	all, err := credentials.SharedAuthorities(ctx, s.store, credentials.OfClients)
+	if err == nil && s.clients.SetAuthorities(all.Signer(), all.Bundle()) && s.started {
+		klog.FromContext(ctx).Info("The authorities of client certificates of workspaces have changed")
+	}
+	return err
 }
 
 // rotateSigningKeys takes in the keys that the files have now.

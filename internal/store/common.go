@@ -91,11 +91,12 @@ func (s *Store) Marked(ctx context.Context, name string) (int64, error) {
 
 // Reachable returns an error if etcd does not answer.
 func (s *Store) Reachable(ctx context.Context) error {
-	if s.revisions == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
 	defer cancel()
+	if s.revisions == nil {
+		_, err := s.Newest(ctx)
+		return err
+	}
 	_, _, err := s.revisions.Read(ctx)
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 )
 
@@ -21,12 +22,13 @@ const (
 	takeovers = 50
 )
 
-// holders knows which quotas this process holds.
+// holders knows which quotas this process holds, and the holder keys that the feed has.
 type holders struct {
 	of *Quotas
 
 	mu    sync.Mutex
 	known map[cluster.Name]*holding
+	revs  map[cluster.Name]int64 // of the holder keys
 }
 
 // A holding is the state of the quotas of one cluster.
@@ -38,6 +40,44 @@ type holding struct {
 }
 
 func holderKey(c cluster.Name) keys.Key { return keys.SystemKey(c, "quotas", "holder") }
+
+// Reset implements [feed.Follower].
+func (h *holders) Reset() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.revs = map[cluster.Name]int64{}
+}
+
+// Apply implements [feed.Follower].
+func (h *holders) Apply(e feed.Event) {
+	if e.Key != holderKey(e.Key.Cluster) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e.Deleted() {
+		delete(h.revs, e.Key.Cluster)
+	} else {
+		h.revs[e.Key.Cluster] = e.Revision
+	}
+}
+
+// Done implements [feed.Follower].
+func (h *holders) Done() {}
+
+// seen returns the revisions of the holder keys of limits, as the feed has them; 0 for none.
+func (h *holders) seen(limits []limit) map[cluster.Name]int64 {
+	if !h.of.store.Several() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen := map[cluster.Name]int64{}
+	for _, l := range limits {
+		seen[l.Cluster] = h.revs[l.Cluster]
+	}
+	return seen
+}
 
 func (h *holders) get(c cluster.Name) *holding {
 	h.mu.Lock()
@@ -60,17 +100,20 @@ func (h *holders) drop(c cluster.Name) {
 }
 
 // conditions returns the conditions that this process holds the limits that are near during
-// the write of a charge.
-func (h *holders) conditions(ctx context.Context, c *charge) ([]*Condition, error) {
-	var all []*Condition
+// the write of a charge, and that no other process has taken the others since they were seen.
+func (h *holders) conditions(ctx context.Context, c *charge, seen map[cluster.Name]int64) ([]*Condition, error) {
 	for _, in := range c.Near() {
 		rev, err := h.hold(ctx, c, in, 0)
 		if err != nil {
 			return nil, err
 		}
-		on := &Condition{Of: c.key.Resource, On: holderKey(in), Revision: rev}
-		on.Renew = func(ctx context.Context, lost int64) (int64, error) { return h.hold(ctx, c, in, lost) }
-		all = append(all, on)
+		seen[in] = rev
+	}
+	var all []*Condition
+	for in, rev := range seen {
+		all = append(all, &Condition{Of: c.key.Resource, On: holderKey(in), Revision: rev, Renew: func(ctx context.Context, lost int64) (int64, error) {
+			return h.hold(ctx, c, in, lost)
+		}})
 	}
 	return all, nil
 }

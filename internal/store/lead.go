@@ -83,14 +83,27 @@ func notGranted(err error) error {
 // is lost. Only the candidacy is a write: a process that has it takes over even while etcd
 // refuses writes for lack of space.
 func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
+	granted := false
+	err := s.leased(ctx, leaseSeconds, func(held context.Context, lease clientv3.LeaseID) error {
+		granted = true
+		return s.leadWith(held, lease, run)
+	})
+	if err != nil && !granted {
+		return notGranted(err)
+	}
+	return err
+}
+
+// leased calls f with a lease, in a context that ends when the lease is lost.
+func (s *Store) leased(ctx context.Context, seconds int64, f func(held context.Context, lease clientv3.LeaseID) error) error {
 	client := s.backend.Client
 	granting, cancel := context.WithTimeout(ctx, etcd.RequestTimeout)
 	defer cancel()
-	lease, err := client.Grant(granting, leaseSeconds)
+	lease, err := client.Grant(granting, seconds)
 	if err != nil {
-		return notGranted(err)
+		return err
 	}
-	defer func() { // so that another takes over at once
+	defer func() { // so that others need not wait until it expires
 		revoking, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.ReadTimeout)
 		defer cancel()
 		_, _ = client.Revoke(revoking, lease.ID) // or else it expires
@@ -99,7 +112,7 @@ func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
 	alive, err := client.KeepAlive(held, lease.ID)
 	if err != nil {
 		end()
-		return fmt.Errorf("lease for the loops: %w", err)
+		return err
 	}
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -109,9 +122,14 @@ func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
 		for range alive { // closed when the lease is lost, or held ends
 		}
 	})
+	return f(held, lease.ID)
+}
+
+// leadWith is the part of leadOnce that needs the lease.
+func (s *Store) leadWith(held context.Context, lease clientv3.LeaseID, run func(context.Context)) error {
 	host, _ := os.Hostname() // for people who look
-	own := term{key: s.candidates() + strconv.FormatInt(int64(lease.ID), 16)}
-	resp, err := client.Put(held, own.key, fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease.ID))
+	own := term{key: s.candidates() + strconv.FormatInt(int64(lease), 16)}
+	resp, err := s.backend.Client.Put(held, own.key, fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease))
 	if err != nil {
 		return fmt.Errorf("candidate for the loops: %w", err)
 	}
@@ -119,7 +137,7 @@ func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
 	if !s.awaitTurn(held, own) {
 		return nil
 	}
-	klog.FromContext(ctx).Info("This process runs the loops")
+	klog.FromContext(held).Info("This process runs the loops")
 	run(context.WithValue(held, termKey{}, own))
 	return nil
 }

@@ -116,7 +116,9 @@ func Uncounted(gr schema.GroupResource) bool {
 // one of them holds the quotas of a cluster at a time, when a limit is near: it has written
 // the cluster's holder key, and each of its creations compares the revision of that key. The
 // next process that needs it writes the key, waits until it has applied all changes up to
-// then, and counts again. In a single process quotas cost no write and no read.
+// then, and counts again. Creations far from a limit compare the revision that the feed has of the
+// key: one that a process decided on long ago does not succeed after another has taken the quotas.
+// In a single process quotas cost no write and no read.
 type Quotas struct {
 	store    *Store
 	table    *feed.Table[Quota]
@@ -138,6 +140,7 @@ type Quotas struct {
 func (s *Store) GuardQuotas() *Quotas {
 	q := &Quotas{store: s, counters: s.guard.tenants.Counters, tenants: s.guard.tenants, unseen: map[cluster.Name]int64{}}
 	q.holders.of = q
+	s.feed.Follow(&q.holders)
 	q.table = feed.NewTable(s.feed, ResourceQuotas(), quotaOf).IndexBy(func(q Quota) []string {
 		if q.Whole {
 			return []string{""}
@@ -254,14 +257,16 @@ func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge,
 	if err := q.Current(ctx, w.Cluster); err != nil {
 		return ctx, nil, err
 	}
-	if len(q.all(w)) == 0 {
+	limits := q.all(w)
+	if len(limits) == 0 {
 		return ctx, nil, nil
 	}
+	seen := q.holders.seen(limits) // before the decision
 	c, err := q.decide(ctx, w, !w.creates)
 	if err != nil || c == nil || !w.creates || !q.store.Several() {
 		return ctx, reserved(c, w), err
 	}
-	on, err := q.holders.conditions(ctx, c)
+	on, err := q.holders.conditions(ctx, c, seen)
 	if err != nil {
 		c.Failed()
 		return ctx, nil, err

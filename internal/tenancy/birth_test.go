@@ -54,7 +54,7 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 	}
 	resource := WorkspaceResource(identity)
 	types := TypeResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: "certificates", Shard: "east",
+	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: NewRootCA("certificates"), Shard: "east",
 		ShardResource: ShardResource(""), Shards: NewShards(s, ShardResource("")),
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
 	w.Types = NewTypes(s, types, w.Tree, url)

@@ -47,7 +47,7 @@ type birth struct {
 }
 
 func (w *Workspaces) birth(c cluster.Name, now metav1.Time) birth {
-	return birth{now: metav1.NewTime(now.UTC().Truncate(1e9)), cluster: c, rootCA: w.RootCA}
+	return birth{now: metav1.NewTime(now.UTC().Truncate(1e9)), cluster: c, rootCA: w.RootCA.Text()}
 }
 
 // meta returns the metadata of a new object.

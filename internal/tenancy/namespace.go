@@ -36,7 +36,7 @@ func (w *Workspaces) IsIntact(o runtime.Object) bool {
 }
 
 func (w *Workspaces) intact(m *corev1.ConfigMap) bool {
-	return len(m.Data) == 1 && m.Data[RootCAKey] == w.RootCA
+	return len(m.Data) == 1 && m.Data[RootCAKey] == w.RootCA.Text()
 }
 
 // FillNamespace creates the objects that every namespace has and this one lacks, and

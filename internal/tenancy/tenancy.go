@@ -36,7 +36,7 @@ type Workspaces struct {
 	Defaults Defaults
 	// RootCA has the certificates, in PEM, with which clients in a workspace verify the
 	// server.
-	RootCA string
+	RootCA *RootCA
 	// NameElsewhere returns the name in other clusters of a user of cluster c. The creator
 	// of a workspace in c becomes its administrator by that name.
 	NameElsewhere func(c cluster.Name, u user.Info) string

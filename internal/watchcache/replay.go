@@ -89,18 +89,23 @@ func paged(ctx context.Context) func() {
 // dropped from memory.
 func (w *feedWatch) catchUp() bool {
 	c := w.of()
-	ctx, cancel := context.WithCancel(w.ctx)
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.ctx))
 	defer cancel()
+	from, ask, done := w.historian()
+	defer done()
 	options := []clientv3.OpOption{clientv3.WithRev(w.cursor + 1), clientv3.WithPrevKV(), clientv3.WithProgressNotify()}
 	if w.options.Recursive {
 		options = append(options, clientv3.WithPrefix())
 	}
-	changes := c.direct.Watch(clientv3.WithRequireLeader(ctx), c.store.Prefix()+w.key, options...)
+	changes := from.Watch(ctx, c.store.Prefix()+w.key, options...)
 	for {
 		var resp clientv3.WatchResponse
 		var ok bool
 		select {
 		case resp, ok = <-changes:
+		case <-ask:
+			_ = from.RequestProgress(ctx) // repeated
+			continue
 		case <-c.closing:
 		}
 		if err := resp.Err(); errors.Is(err, rpctypes.ErrCompacted) {
@@ -122,6 +127,23 @@ func (w *feedWatch) catchUp() bool {
 			w.cursor = w.missed
 			return true
 		}
+	}
+}
+
+// historian returns the client that reads the history of etcd, and a channel that says when to
+// request progress from it. A watch within a scope delivers no change of the scope before it has
+// caught up, so it does not wait for a change of an object or for etcd's own report of progress,
+// which may take minutes. It has a stream of its own, because etcd reports progress once all
+// watches of a stream have caught up.
+func (w *feedWatch) historian() (from clientv3.Watcher, ask <-chan time.Time, done func()) {
+	c := w.of()
+	if w.scope == nil {
+		return c.direct, nil, func() {}
+	}
+	client, tick := c.store.Client(), time.NewTicker(progressEvery)
+	return client, tick.C, func() {
+		tick.Stop()
+		_ = client.Close() // reports only that its context ended
 	}
 }
 

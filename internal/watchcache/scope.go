@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -15,7 +16,7 @@ import (
 )
 
 // scoped removes, from the items of a list at a revision, those of clusters that were not in
-// the scope of the request then.
+// the scope of the request then, or are not now.
 func scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
 	scope := store.ScopeOf(ctx)
 	if scope == nil {
@@ -28,7 +29,25 @@ func scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, 
 	if err := s.Feed().Await(ctx, rev); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(items, func(item T) bool { return !scope.Has(of(&item), rev) }), nil
+	return slices.DeleteFunc(items, func(item T) bool {
+		_, is := readable(scope, of(&item), rev)
+		return !is
+	}), nil
+}
+
+// parts are parts of a cluster's objects that all select an object.
+type parts [2]feed.Part
+
+// Has reports whether the parts have an object with some labels.
+func (p parts) Has(of labels.Set) bool { return p[0].Has(of) && p[1].Has(of) }
+
+// readable returns the parts of a cluster's objects as of a revision that a list in a scope may
+// have: what the scope had then, as far as it has the cluster now. A reader who has lost the right
+// to read a cluster must not read its past either.
+func readable(scope *store.Scope, c cluster.Name, rev int64) (parts, bool) {
+	then, was := scope.At(c, rev)
+	now, is := scope.At(c, math.MaxInt64)
+	return parts{then, now}, was && is
 }
 
 // covers returns the part of a cluster's objects that the watch covered at a revision that it
@@ -64,7 +83,7 @@ func (w *feedWatch) scopeAt(rev int64) bool {
 	if w.scope == nil {
 		return true
 	}
-	if err := w.feed().WaitFor(w.ctx, rev); err != nil {
+	if err := w.feed().Await(w.ctx, rev); err != nil { // rev may be that of a key outside of the feed
 		return w.fail(err)
 	}
 	w.members = w.scope.After(rev)

@@ -10,11 +10,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
@@ -130,6 +132,13 @@ func clustersEnterAndLeave(t *testing.T, w *world, d *doors) {
 	defer part.Stop()
 	expect(t, part, "DELETED c1/b", "DELETED c1/door", "DELETED c1/outside", "ADDED c2/seen")
 
+	// A list of the past has nothing of a cluster that has left since.
+	past := everything(fmt.Sprint(w.revision(last.Object)))
+	past.ResourceVersionMatch = metav1.ResourceVersionMatchExact
+	if got, err := w.listed(d.context(), w.root, past); err != nil || fmt.Sprint(got) != "[c2/a c2/door]" {
+		t.Errorf("a list of the past: %v, %v", got, err)
+	}
+
 	// A rebuilt set does not know what changed: clients list again.
 	d.Replace(map[cluster.Name]int64{"c2": 1}, w.store.Latest())
 	if e := next(t, watching); !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
@@ -143,6 +152,42 @@ func clustersEnterAndLeave(t *testing.T, w *world, d *doors) {
 	o.Predicate.Continue = "token"
 	if _, err := w.listed(d.context(), w.root, o); !apierrors.IsBadRequest(err) {
 		t.Errorf("a list with a token: %v", err)
+	}
+}
+
+// A watch that resumes from a revision before the history in memory delivers a change of its scope
+// without a change of an object, also if etcd reports no progress by itself.
+func TestAScopeChangesAfterAWatchResumes(t *testing.T) {
+	for name, c := range map[string]struct {
+		of, doors flavour
+		sparse    bool
+	}{
+		"custom resources": {customs(), natives(), false}, "some custom resources": {customs(), natives(), true}, "native resources": {natives(), customs(), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, all := several(t, 1, etcdtest.Options{})
+			s, d := all[0], &doors{Set: feed.NewSet(0), sparse: c.sparse}
+			s.Feed().Follow(d)
+			w, doors := &world{TB: t, flavour: c.of, store: s}, &world{TB: t, flavour: c.doors, store: s}
+			w.apis, doors.apis = w.storages(t, s), doors.storages(t, s)
+			w.ok(s.Feed().Start(t.Context()), "start the feed")
+			create(t, s, "c1", "c2")
+			w.put(space{cluster: "c1"}, object{"ns", "a"}, "")
+			w.put(space{cluster: "c2"}, object{"ns", "a"}, "")
+			doors.put(space{cluster: "c1"}, object{"ns", "door"}, "")
+			begin := fmt.Sprint(s.Latest())
+			doors.put(space{cluster: "c2"}, object{"ns", "other"}, "")
+			w.ok(s.Feed().WaitFor(t.Context(), s.Latest()), "wait")
+			s.Feed().Forget(s.Latest())
+
+			watching, err := w.apis[0].Watch(d.context(), w.root, everything(begin))
+			w.ok(err, "watch")
+			defer watching.Stop()
+			w.ok(doors.erase("c1", object{"ns", "door"}), "delete")
+			expect(t, watching, "DELETED c1/a")
+			doors.put(space{cluster: "c2"}, object{"ns", "door"}, "")
+			expect(t, watching, "ADDED c2/a")
+		})
 	}
 }
 

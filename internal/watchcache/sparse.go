@@ -40,7 +40,7 @@ func members(ctx context.Context, s source, scope *store.Scope, rev int64, each 
 	}
 	if dense(s.of().store.Feed().Ledger(), s.resource(ctx), all) {
 		return pages(ctx, s, s.resource(ctx).Prefix()+"/", rev, func(r *raw) (bool, error) {
-			p, is := scope.At(cluster.Of(r), rev)
+			p, is := readable(scope, cluster.Of(r), rev)
 			if !is || !p.Has(r.Labels) {
 				return true, nil
 			}
@@ -48,7 +48,10 @@ func members(ctx context.Context, s source, scope *store.Scope, rev int64, each 
 		})
 	}
 	for _, c := range all {
-		p, _ := scope.At(c, rev)
+		p, is := readable(scope, c, rev)
+		if !is {
+			continue
+		}
 		err := pages(ctx, s, memberKey(ctx, s, c), rev, func(r *raw) (bool, error) {
 			if !p.Has(r.Labels) {
 				return true, nil

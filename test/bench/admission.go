@@ -33,40 +33,67 @@ type extra struct {
 }
 
 // admission measures what config maps cost beside webhooks and policies. On a stock server these
-// apply to all namespaces, so they are deleted between the measurements.
+// apply to all namespaces, so they are deleted between the measurements. Each turn measures all of
+// them, in another order, because the more objects a server has, the more a write costs.
 func admission(ctx context.Context, b *bench) error {
 	sides, done, err := b.sides(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	plain := map[string]time.Duration{}
-	for _, beside := range []struct {
-		name string
-		all  []extra
-	}{
-		{"no webhook and policy", nil},
-		{"a webhook that does not match", []extra{webhookForSecrets()}},
-		{fmt.Sprintf("%d policies that allow it", policies), policiesForConfigMaps()},
-	} {
-		samples, err := b.inTurns(sides, func(s *side, round int) (sample, error) {
-			return b.createBeside(ctx, s, fmt.Sprintf("beside-%d-%d", len(beside.all), round), beside.all)
-		})
-		if err != nil {
-			return err
+	all := []*besides{
+		{name: "no webhook and policy"},
+		{name: "a webhook that does not match", all: []extra{webhookForSecrets()}},
+		{name: fmt.Sprintf("%d policies that allow it", policies), all: policiesForConfigMaps()},
+	}
+	for turn := range admissionTurns * b.plan.rounds {
+		for _, s := range sides {
+			for i := range all {
+				beside := all[(i+turn)%len(all)]
+				x, err := b.createBeside(ctx, s, fmt.Sprintf("beside-%d-%d", len(beside.all), turn), beside.all)
+				if err != nil {
+					return fmt.Errorf("%s: %w", s.subject, err)
+				}
+				beside.add(s.subject, x)
+			}
 		}
-		for name, x := range samples {
-			of, each := "config map create beside "+beside.name, x.each(x.server)
-			b.report.addTime(name, of, "p50", x.percentile(50))
-			b.report.addTime(name, of, "server CPU each", each)
-			if beside.all == nil {
-				plain[name] = each
-			} else if plain[name] > 0 {
-				b.report.add(name, of, "server CPU, times that of none", plainCount, float64(each)/float64(plain[name]))
+	}
+	for _, beside := range all {
+		for _, s := range sides {
+			of, samples := "config map create beside "+beside.name, beside.samples[s.subject]
+			var whole sample
+			var times []float64
+			for turn, x := range samples {
+				whole.merge(x)
+				if none := all[0].samples[s.subject][turn]; none.server > 0 {
+					times = append(times, float64(x.each(x.server))/float64(none.each(none.server)))
+				}
+			}
+			b.report.addTime(s.subject, of, "p50", whole.percentile(50))
+			b.report.addTime(s.subject, of, "server CPU each", whole.each(whole.server))
+			if beside != all[0] && len(times) > 0 {
+				b.report.add(s.subject, of, "server CPU, times that of none (median of turns)", plainCount, median(times))
 			}
 		}
 	}
 	return nil
+}
+
+// admissionTurns is how often each round of a plan measures.
+const admissionTurns = 4
+
+// besides are the objects beside which config maps are made.
+type besides struct {
+	name    string
+	all     []extra
+	samples map[string][]sample // by subject
+}
+
+func (b *besides) add(subject string, x sample) {
+	if b.samples == nil {
+		b.samples = map[string][]sample{}
+	}
+	b.samples[subject] = append(b.samples[subject], x)
 }
 
 // createBeside measures creations of config maps in a new tenant with some webhooks or policies.
@@ -83,7 +110,7 @@ func (b *bench) createBeside(ctx context.Context, s *side, name string, beside [
 			return sample{}, err
 		}
 	}
-	n := b.plan.operations / b.plan.rounds
+	n := max(b.plan.operations/b.plan.rounds/admissionTurns, len(s.clients))
 	create := func(prefix string) operation {
 		return func(ctx context.Context, c *client, i int) error {
 			return b.create(ctx, c, t.configMaps, fmt.Sprintf("%s-%d", prefix, i))
@@ -174,9 +201,26 @@ func policiesForConfigMaps() []extra {
 	return all
 }
 
-// features measures what remains of features in workspaces that have used and dropped them:
-// policies, webhooks, quotas and definitions. The first use also fills caches that all workspaces
-// share, such as the environments of CEL.
+// A feature is what features uses and drops in each workspace.
+type feature struct {
+	name string
+	all  []extra
+}
+
+func allFeatures() []feature {
+	return []feature{
+		{"a policy", policiesForConfigMaps()[:2]},
+		{"a webhook", []extra{webhookForSecrets()}},
+		{"a quota", []extra{{"/api/v1/namespaces/default/resourcequotas", &corev1.ResourceQuota{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": resource.MustParse("10")}},
+		}}}},
+		{"a definition", []extra{{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(customGroup)}}},
+	}
+}
+
+// features measures what remains of each feature in workspaces that have used and dropped it. The
+// first uses also fill caches that all workspaces share, such as the environments of CEL.
 func features(ctx context.Context, b *bench) error {
 	return b.onKCP(ctx, func(kcp subject, s *server) error {
 		defer s.stop()
@@ -192,54 +236,65 @@ func features(ctx context.Context, b *bench) error {
 		}); err != nil {
 			return err
 		}
-		unused, err := b.atRest(ctx, s)
-		if err != nil {
-			return err
-		}
 		first := min(10, len(tenants)/2)
-		if err := b.useAndDrop(ctx, clients, tenants[:first]); err != nil {
-			return err
+		// Config maps alone come first: each feature is used with one.
+		for _, f := range append([]feature{{name: "a config map"}}, allFeatures()...) {
+			if err := (users{b, s, kcp.name(), clients}).remains(ctx, f, tenants[:first], tenants[first:]); err != nil {
+				return err
+			}
 		}
-		before, err := b.atRest(ctx, s)
-		if err != nil {
-			return err
-		}
-		if err := b.useAndDrop(ctx, clients, tenants[first:]); err != nil {
-			return err
-		}
-		after, err := b.atRest(ctx, s)
-		if err != nil {
-			return err
-		}
-		what := "have used and dropped policies, webhooks, quotas and definitions"
-		of := fmt.Sprintf("the first %d workspaces %s", first, what)
-		b.report.add(kcp.name(), of, "more memory", bytesUnit, before.memory-unused.memory)
-		b.report.add(kcp.name(), of, "more live heap", bytesUnit, before.liveHeap-unused.liveHeap)
-		b.report.add(kcp.name(), of, "more metric series", plainCount, before.series-unused.series)
-		of, n := fmt.Sprintf("%d further workspaces %s", len(tenants)-first, what), float64(len(tenants)-first)
-		b.report.add(kcp.name(), of, "memory each", bytesUnit, (after.memory-before.memory)/n)
-		b.report.add(kcp.name(), of, "live heap each", bytesUnit, (after.liveHeap-before.liveHeap)/n)
-		b.report.add(kcp.name(), of, "more goroutines", plainCount, after.goroutines-before.goroutines)
-		b.report.add(kcp.name(), of, "more metric series", plainCount, after.series-before.series)
 		return nil
 	})
 }
 
-// useAndDrop makes policies, webhooks, a quota, a definition and an object in each workspace, and
-// deletes them.
-func (b *bench) useAndDrop(ctx context.Context, clients []*client, tenants []tenant) error {
-	all := append(policiesForConfigMaps()[:2], webhookForSecrets(), extra{"/api/v1/namespaces/default/resourcequotas", &corev1.ResourceQuota{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ResourceQuota"}, ObjectMeta: metav1.ObjectMeta{Name: "bench"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": resource.MustParse("10")}},
-	}}, extra{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(customGroup)})
-	_, err := spread(ctx, clients, len(tenants), func(ctx context.Context, c *client, i int) error {
-		if err := makeAll(ctx, c, tenants[i], all); err != nil {
+// users use features of a server.
+type users struct {
+	*bench
+	at      *server
+	subject string
+	clients []*client
+}
+
+// remains reports what is left of a feature in the first workspaces and in each of the others.
+func (u users) remains(ctx context.Context, f feature, first, others []tenant) error {
+	unused, err := u.atRest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := u.useAndDrop(ctx, first, f); err != nil {
+		return err
+	}
+	before, err := u.atRest(ctx)
+	if err != nil {
+		return err
+	}
+	if err := u.useAndDrop(ctx, others, f); err != nil {
+		return err
+	}
+	after, err := u.atRest(ctx)
+	if err != nil {
+		return err
+	}
+	of := fmt.Sprintf("the first %d workspaces have used and dropped %s", len(first), f.name)
+	u.report.add(u.subject, of, "more live heap", bytesUnit, before.liveHeap-unused.liveHeap)
+	u.report.add(u.subject, of, "more metric series", plainCount, before.series-unused.series)
+	of, n := fmt.Sprintf("%d further workspaces have used and dropped %s", len(others), f.name), float64(len(others))
+	u.report.add(u.subject, of, "live heap each", bytesUnit, (after.liveHeap-before.liveHeap)/n)
+	u.report.add(u.subject, of, "more goroutines", plainCount, after.goroutines-before.goroutines)
+	u.report.add(u.subject, of, "more metric series", plainCount, after.series-before.series)
+	return nil
+}
+
+// useAndDrop makes a feature and a config map in each workspace, and deletes both.
+func (u users) useAndDrop(ctx context.Context, tenants []tenant, f feature) error {
+	_, err := spread(ctx, u.clients, len(tenants), func(ctx context.Context, c *client, i int) error {
+		if err := makeAll(ctx, c, tenants[i], f.all); err != nil {
 			return err
 		}
-		if err := b.create(ctx, c, tenants[i].configMaps, "used"); err != nil {
+		if err := u.create(ctx, c, tenants[i].configMaps, "used"); err != nil {
 			return err
 		}
-		if err := deleteAll(ctx, c, tenants[i], all); err != nil {
+		if err := deleteAll(ctx, c, tenants[i], f.all); err != nil {
 			return err
 		}
 		_, err := c.Call(ctx, http.MethodDelete, tenants[i].configMaps+"/used", jsonType, nil)
@@ -248,10 +303,21 @@ func (b *bench) useAndDrop(ctx context.Context, clients []*client, tenants []ten
 	return err
 }
 
-// atRest measures a server some time after the last write.
-func (b *bench) atRest(ctx context.Context, s *server) (footprint, error) {
-	if err := child.Pause(ctx, b.plan.settle); err != nil {
+// atRest measures the server some time after the last write, and after a garbage collection.
+func (u users) atRest(ctx context.Context) (footprint, error) {
+	if err := child.Pause(ctx, u.plan.settle); err != nil {
 		return footprint{}, err
 	}
-	return s.footprint(ctx)
+	for _, config := range u.at.metrics {
+		c, err := child.NewClient(config)
+		if err != nil {
+			return footprint{}, err
+		}
+		_, err = c.Call(ctx, http.MethodGet, "/debug/pprof/heap?gc=1", "*/*", nil)
+		c.Close()
+		if err != nil {
+			return footprint{}, err
+		}
+	}
+	return u.at.footprint(ctx)
 }

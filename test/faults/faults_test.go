@@ -22,6 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	onDisk()
 	etcdtest.Main()
 	os.Exit(m.Run())
 }

@@ -15,6 +15,7 @@ type link struct {
 	in    net.Listener
 	delay atomic.Int64 // nanoseconds, for each direction
 	cut   atomic.Bool
+	gate  sync.RWMutex // whoever locks it holds all data back
 
 	mu    sync.Mutex
 	open  map[net.Conn]bool // guarded by mu; nil once closed
@@ -116,7 +117,10 @@ func (l *link) pass(from, to net.Conn) {
 			case <-l.until:
 				return
 			}
-			if _, err := to.Write(c.data); err != nil {
+			l.gate.RLock()
+			_, err := to.Write(c.data)
+			l.gate.RUnlock()
+			if err != nil {
 				return
 			}
 		}

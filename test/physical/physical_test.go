@@ -3,12 +3,17 @@
 package physical
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/client"
@@ -37,6 +43,8 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("bad kubeconfigs", func(t *testing.T) { w.badKubeconfigs(t) })
 	t.Run("cordon, drain and uncordon", func(t *testing.T) { s.drains(t) })
 	t.Run("a cluster is lost and returns", func(t *testing.T) { s.losesCluster(t) })
+	t.Run("an operator fences a cluster", func(t *testing.T) { s.fences(t) })
+	t.Run("an agent is lost, a cluster is not", func(t *testing.T) { s.losesAgentAlone(t) })
 	t.Run("all clusters are lost at once", func(t *testing.T) { s.losesAll(t) })
 	t.Run("a restart writes nothing", func(t *testing.T) { s.restarts(t) })
 	t.Run("unsync", func(t *testing.T) { s.unsyncs(t) })
@@ -420,10 +428,10 @@ func (s *tenant) unsyncs(t *testing.T) {
 }
 
 // TestLoopbackIsNotForTenants expects that a physical cluster on the machine of the server is not
-// reached, unless the operator allows that.
+// reached, unless the operator allows that, and that no probe reaches it either.
 func TestLoopbackIsNotForTenants(t *testing.T) {
 	dir := t.TempDir()
-	server := &kcp.Server{Dir: filepath.Join(dir, "kcp"), Listen: "127.0.0.1:0", NoSync: true, Extensions: []kcp.Extension{fleet.Extension(fleet.Options{})}}
+	server := &kcp.Server{Dir: filepath.Join(dir, "kcp"), Listen: "127.0.0.1:0", NoSync: true, Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: time.Second})}}
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -439,5 +447,27 @@ func TestLoopbackIsNotForTenants(t *testing.T) {
 	out, err := kubectl(t, "workload", "sync", "near", "--kubeconfig", file, "-w", ":root:compute", "--timeout", "5s")
 	if err == nil || !strings.Contains(err.Error(), "--tenant-egress-allow-cidrs=127.0.0.1/32") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	var reached atomic.Int32
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
+	t.Cleanup(inside.Close)
+	patch := fmt.Sprintf(`{"spec":{"probes":[{"url":"%s/secret"}]}}`, inside.URL)
+	config, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := dynamicFor(t, client.Cluster(config, "root:compute")).Resource(synctargets())
+	if _, err := targets.Patch(t.Context(), "near", "application/merge-patch+json", []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the probe is refused", func() error {
+		out := must(t, "workload", "describe", "near", "-w", ":root:compute")
+		if _, said, ok := strings.Cut(out, "outside probes do not tell (https://127.0.0.1"); !ok || !strings.Contains(said, "/secret: no answer: ") || !strings.Contains(said, "refusing to call 127.0.0.1") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if n := reached.Load(); n > 0 {
+		t.Errorf("the probe reached the machine of the server %d times", n)
 	}
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/fleet"
+	"github.com/unforked/kcp/internal/workload/syncer"
 	"github.com/unforked/kcp/test/stock"
 )
 
@@ -61,25 +62,29 @@ func TestPods(t *testing.T) {
 	t.Run("usage", func(t *testing.T) { s.topsPods(t) })
 	t.Run("rights", func(t *testing.T) { s.needsRights(t) })
 	t.Run("tenants", func(t *testing.T) { s.isolatesPods(t) })
+	t.Run("events", func(t *testing.T) { s.seesEvents(t) })
+	t.Run("eviction", func(t *testing.T) { s.evicts(t) })
+	t.Run("debug", func(t *testing.T) { s.debugs(t) })
+	t.Run("no tokens", func(t *testing.T) { s.hasNoTokens(t) })
 	t.Run("a kubelet that cannot be reached", func(t *testing.T) { s.hidesAddresses(t) })
 	t.Run("a cluster that does not answer", func(t *testing.T) { s.warnsOfMissing(t) })
 	t.Run("another server", func(t *testing.T) { s.throughAnother(t) })
 	t.Run("the server stops", func(t *testing.T) { s.endsCleanly(t) })
 }
 
-// shared returns a server on the etcd of a physical cluster.
-func (w *world) shared(dir string) *kcp.Server {
-	at := w.clusters["west"].EtcdConfig()
+// shared returns a server on the etcd of a physical cluster. A nil view is a new one.
+func (w *world) shared(dir, etcd string, view *syncer.View) *kcp.Server {
+	at := w.clusters[etcd].EtcdConfig()
 	return &kcp.Server{
 		Dir: filepath.Join(w.dir, dir), Listen: "127.0.0.1:0", EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 		Etcd:       kcp.Etcd{Servers: []string{at.Host}, CAFile: at.CAFile, CertFile: at.CertFile, KeyFile: at.KeyFile},
-		EtcdPrefix: "/kcp", Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second})},
+		EtcdPrefix: "/kcp", Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, View: view})},
 	}
 }
 
 func (w *world) startShared(t *testing.T) {
 	t.Helper()
-	w.server = w.shared("kcp")
+	w.server = w.shared("kcp", "west", nil)
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +664,7 @@ func (s *tenant) warnsOfMissing(t *testing.T) {
 	}
 	defer resume()
 	left, said := s.pods(t, metav1.ListOptions{})
-	if len(left) != 2 || len(said) != 1 || !strings.Contains(said[0], `Location "default" does not answer: its pods are missing here (2 replicas are assigned to it)`) {
+	if len(left) != 2 || len(said) != 1 || !strings.Contains(said[0], `Location "default" does not answer: its pods are missing here (2 replicas are assigned to it); last known, at 2`) || !strings.HasSuffix(said[0], "deployment/web 2 of 2 ready") {
 		t.Errorf("%d pods, warnings %q", len(left), said)
 	}
 	for _, p := range before {
@@ -680,7 +685,7 @@ func (s *tenant) warnsOfMissing(t *testing.T) {
 
 // throughAnother uses a second server, which does not run the loops.
 func (s *tenant) throughAnother(t *testing.T) {
-	second := s.shared("second")
+	second := s.shared("second", "west", nil)
 	if err := second.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/internal/workload/fleet"
+	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/syncer"
 	"github.com/unforked/kcp/test/stock"
 )
@@ -63,6 +64,8 @@ type world struct {
 	view     *syncer.View
 	life     time.Duration // of the certificates of agents; zero is the default
 	listen   string        // the address of the server; empty before its first start
+
+	evictions place.Rate // zero is the default
 }
 
 // kube returns the program of control planes, which "make programs" builds.
@@ -146,7 +149,7 @@ func (w *world) startServer(t testing.TB) {
 	w.view = &syncer.View{Life: w.life}
 	w.server = &kcp.Server{
 		Dir: filepath.Join(w.dir, "kcp"), Listen: cmp.Or(w.listen, "127.0.0.1:0"), NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, View: w.view})},
+		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Stop: 5 * time.Second, Evictions: w.evictions, View: w.view})},
 	}
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)

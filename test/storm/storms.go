@@ -53,6 +53,7 @@ func storms() []storm {
 		{name: "webhooks", what: "config maps for 5 webhooks that never answer, 100 in flight", prepare: prepares(hookUp)},
 		{name: "policies", what: "config maps of 1,000 keys for 20 policies that compare all pairs, 64 in flight", prepare: prepares(regulate)},
 		{name: "quotas", what: "ResourceQuotas of 200 limits made and deleted beside leases, 100 in flight"},
+		{name: "counted", what: "50,000 config maps under a quota (2,000 in the short form): another quota of them comes and goes, and config maps at the limit, 64 in flight", prepare: prepares(count)},
 		{name: "strangers", what: "mixture: reset, selector, keys", of: []string{"reset", "selector", "keys"}},
 		{name: "definitions", what: "mixture: watches, dryrun, openapi", of: []string{"watches", "dryrun", "openapi"}, prepare: prepares(defineThings, defineShapes)},
 		{name: "lists", what: "mixture: yaml, bytes, reachable", of: []string{"yaml", "bytes", "reachable"}, prepare: prepares(fill)},
@@ -115,7 +116,8 @@ func attacks() map[string]func(context.Context, *target, *tally) error {
 		"policies": flood{inFlight: 64, each: func(t *target, i int) (string, string, []byte) {
 			return http.MethodPost, t.at(i%regulated) + configMaps, pairs()
 		}}.run,
-		"quotas": flood{inFlight: 100, each: churn}.run,
+		"quotas":  flood{inFlight: 100, each: churn}.run,
+		"counted": flood{inFlight: 64, each: recount}.run,
 		"reads": flood{inFlight: 64, each: func(t *target, i int) (string, string, []byte) {
 			return http.MethodGet, t.at(0) + "/apis/rbac.authorization.k8s.io/v1/clusterroles", nil
 		}}.run,

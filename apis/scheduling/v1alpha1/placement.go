@@ -50,8 +50,13 @@ type PlacementSpec struct {
 	// +optional
 	Strategy PlacementStrategy `json:"strategy,omitempty"`
 
+	// failover says when workloads leave physical clusters that do not answer.
+	// +optional
+	Failover PlacementFailover `json:"failover,omitempty"`
+
 	// tolerations let workloads run on targets with matching taints. The default tolerates
-	// the taint workload.kcp.io/unreachable for 60 seconds.
+	// the taint workload.kcp.io/unreachable for 60 seconds, and for 120 seconds for workloads that
+	// run at one place only. A workload never leaves the physical cluster that has its data.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
 	// +optional
@@ -76,6 +81,24 @@ type PlacementSpec struct {
 	// suspend keeps all workloads where they are. The default is false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
+}
+
+// PlacementFailover says when workloads leave physical clusters that do not answer.
+type PlacementFailover struct {
+	// requireFencing is about workloads that run at one place only, such as StatefulSets. If it is
+	// true, one begins elsewhere only after it is known to be stopped: the physical cluster says
+	// so, its agent is bound to have stopped it (see leaseFencing), or an operator says so with
+	// "kubectl kcp workload fence". If it is false, the workload begins elsewhere when the time
+	// that it tolerates is over, and may run twice. The default is true.
+	// +kubebuilder:default=true
+	// +optional
+	RequireFencing *bool `json:"requireFencing,omitempty"`
+
+	// leaseFencing makes the agents of physical clusters in mode Pull stop StatefulSets and Jobs
+	// after 40 seconds without contact to the server. These then begin elsewhere without an
+	// operator. They also stop if it is the server that does not answer. The default is false.
+	// +optional
+	LeaseFencing bool `json:"leaseFencing,omitempty"`
 }
 
 // ConflictPolicy says what happens if a physical cluster has an object already.

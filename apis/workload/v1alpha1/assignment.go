@@ -57,6 +57,12 @@ type AssignmentSpec struct {
 	// +optional
 	Deletion string `json:"deletion,omitempty"`
 
+	// fencing says what the agent of a target does with the workload while it has no contact to
+	// the server. Lease: it stops the workload when its lease has run out. The default is that the
+	// workload runs on.
+	// +optional
+	Fencing string `json:"fencing,omitempty"`
+
 	// reason says in one word why the workload is not fully placed. It is empty if it is.
 	// +optional
 	Reason string `json:"reason,omitempty"`
@@ -66,6 +72,9 @@ type AssignmentSpec struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 }
+
+// LeaseFencing means that agents stop a workload when their lease has run out.
+const LeaseFencing = "Lease"
 
 // WorkloadReference names a workload in the namespace of the referring object.
 type WorkloadReference struct {

@@ -50,6 +50,10 @@ const (
 	// from, and the key of the target.
 	LocatorAnnotation = "kcp.io/namespace-locator"
 
+	// FencingAnnotation is on the copies of workloads that the agent stops without contact to the
+	// server. Its value is "Lease".
+	FencingAnnotation = "internal.workload.kcp.io/fencing"
+
 	// AppliedAnnotation is on the objects that the agent creates in a physical cluster. Its
 	// value is a hash of the fields that the agent applied.
 	AppliedAnnotation = "internal.workload.kcp.io/applied"
@@ -73,6 +77,12 @@ const (
 	// SyncerAuthorized is True if the agent has the permissions that it needs in the
 	// physical cluster.
 	SyncerAuthorized conditions.Type = "SyncerAuthorized"
+	// Fenced is True while an operator says that nothing runs in a physical cluster that does not
+	// answer, and after its return until it has removed what began elsewhere.
+	Fenced conditions.Type = "Fenced"
+	// EvictionsHeld is True while a physical cluster does not answer and nothing leaves it,
+	// because most others do not answer either.
+	EvictionsHeld conditions.Type = "EvictionsHeld"
 )
 
 // Reasons of conditions of SyncTargets that are not True.
@@ -93,6 +103,28 @@ const (
 	TooMany = "TooManyTargets"
 	// TooOld means that the version of the physical cluster is not supported.
 	TooOld = "TooOld"
+	// AgentLost means that the agent does not report, or cannot work, although the physical cluster
+	// lives.
+	AgentLost = "AgentLost"
+	// DownByProbes means that the physical cluster does not answer, and that two outside probes say
+	// that it is down.
+	DownByProbes = "DownByProbes"
+)
+
+// Reasons of the conditions Fenced and EvictionsHeld.
+const (
+	// ByOperator means that an operator fenced the physical cluster.
+	ByOperator = "ByOperator"
+	// CleaningUp means that the physical cluster is back, and removes what began elsewhere.
+	CleaningUp = "CleaningUp"
+	// AnswersAgain means that the physical cluster answers.
+	AnswersAgain = "AnswersAgain"
+	// NotFenced means that no operator has fenced the physical cluster.
+	NotFenced = "NotFenced"
+	// MostUnreachable means that most physical clusters do not answer.
+	MostUnreachable = "MostUnreachable"
+	// FewUnreachable means that most physical clusters answer.
+	FewUnreachable = "FewUnreachable"
 )
 
 // Taints of SyncTargets.

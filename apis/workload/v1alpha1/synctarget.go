@@ -61,6 +61,20 @@ type SyncTargetSpec struct {
 	// +optional
 	CredentialsAfter *metav1.Time `json:"credentialsAfter,omitempty"`
 
+	// fence says that nothing of the workloads runs in the physical cluster any more, and that nothing
+	// of them starts there before the cluster answers the server again. What runs at one place
+	// only then begins elsewhere. "kubectl kcp workload fence" sets it. The default is none.
+	// +optional
+	Fence *SyncTargetFence `json:"fence,omitempty"`
+
+	// probes tell a lost agent from a lost physical cluster. The server asks them while the
+	// physical cluster does not answer it, or its agent does not report. The default is none.
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=map
+	// +listMapKey=url
+	// +optional
+	Probes []SyncTargetProbe `json:"probes,omitempty"`
+
 	// taints keep workloads without a matching toleration away from the target. The effect
 	// NoExecute also removes those that are there, once replacements run.
 	// +kubebuilder:validation:MaxItems=32
@@ -69,6 +83,31 @@ type SyncTargetSpec struct {
 	// +listMapKey=effect
 	// +optional
 	Taints []corev1.Taint `json:"taints,omitempty"`
+}
+
+// SyncTargetFence is the statement of an operator about one outage of a physical cluster.
+type SyncTargetFence struct {
+	// unreachableSince is the outage that the statement is about: the value of
+	// status.unreachableSince. The fence ends with the outage.
+	// +required
+	UnreachableSince metav1.Time `json:"unreachableSince"`
+}
+
+// SyncTargetProbe is a URL that tells whether a physical cluster lives. A response with a status code
+// below 400, or 401 or 403, means that it does. Any other response means that it is down. Without
+// a response, the probe tells nothing.
+type SyncTargetProbe struct {
+	// url that is requested with GET, such as https://east.example.com:6443/livez.
+	// +kubebuilder:validation:Pattern=`^https://[^/]+`
+	// +kubebuilder:validation:MaxLength=2048
+	// +required
+	URL string `json:"url"`
+
+	// caBundle has the certificate authorities of the URL, in PEM. The default is those of the
+	// machine of the server.
+	// +kubebuilder:validation:MaxLength=65536
+	// +optional
+	CABundle []byte `json:"caBundle,omitempty"`
 }
 
 // SyncMode says which side of a SyncTarget opens the connection.
@@ -126,9 +165,15 @@ type SyncTargetStatus struct {
 	LastSyncerHeartbeatTime *metav1.Time `json:"lastSyncerHeartbeatTime,omitempty"`
 
 	// unreachableSince is when the physical cluster stopped answering. It is empty while it
-	// answers.
+	// answers, and while it is known to live although its agent does not report.
 	// +optional
 	UnreachableSince *metav1.Time `json:"unreachableSince,omitempty"`
+
+	// leaseSeconds is the time without contact to the server after which the agent stops the
+	// workloads whose Placement says so, see failover.leaseFencing. It is empty if the agent
+	// stops none.
+	// +optional
+	LeaseSeconds *int32 `json:"leaseSeconds,omitempty"`
 
 	// conditions are the latest observations of the target.
 	// +optional

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -47,7 +48,9 @@ type agent struct {
 	server  *server
 	peer    *physical.Peer
 	clients *kubernetes.Clientset
+	objects dynamic.Interface
 	key     string // of the target
+	lease   lease
 }
 
 // Run runs an agent until ctx ends. It returns an error at once if the options cannot be used.
@@ -69,6 +72,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	if a.clients, err = kubernetes.NewForConfig(o.Physical); err != nil {
+		return err
+	}
+	if a.objects, err = dynamic.NewForConfig(o.Physical); err != nil {
 		return err
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("target", i.Target))
@@ -102,6 +108,8 @@ func (a *agent) elect(ctx context.Context) error {
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
+				a.lease.begin(time.Now(), takeover) // nobody knows when the replica that led has reached the server
+				led.Go(func() { a.keep(ctx) })
 				led.Go(func() {
 					for ctx.Err() == nil {
 						if err := a.lead(ctx); err != nil && ctx.Err() == nil {
@@ -134,7 +142,7 @@ func (a *agent) lead(ctx context.Context) error {
 	if err := c.load(ctx); err != nil {
 		return err
 	}
-	w := &work{agent: a, credentials: c, checked: trouble == nil, trouble: trouble}
+	w := &work{agent: a, credentials: c, checked: trouble == nil, trouble: trouble, stops: a.mayStop(ctx)}
 	defer w.stop()
 	for ctx.Err() == nil {
 		if err := w.beat(ctx); err != nil {
@@ -151,6 +159,7 @@ type work struct {
 	credentials *credentials
 	checked     bool // the rights in the physical cluster
 	trouble     error
+	stops       bool   // the agent may end pods
 	said        string // what was logged last about the server
 
 	end     context.CancelFunc // of what runs; nil if nothing does
@@ -166,7 +175,7 @@ func (w *work) beat(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "cannot renew the certificate; the next heartbeat tries again")
 		}
 	}
-	b := syncer.Beat{Holder: w.Replica, PhysicalCluster: w.peer.Cluster, Version: w.peer.Version}
+	b := syncer.Beat{Holder: w.Replica, PhysicalCluster: w.peer.Cluster, Version: w.peer.Version, Stops: w.stops}
 	if w.trouble != nil {
 		b.Reason, b.Message = workload.Unreachable, limited(w.trouble.Error())
 		if p := (*physical.Problem)(nil); errors.As(w.trouble, &p) {
@@ -174,6 +183,7 @@ func (w *work) beat(ctx context.Context) error {
 		}
 	}
 	var said syncer.BeatResponse
+	sent := time.Now()
 	err := w.server.call(ctx, "PUT", "/"+syncer.Heartbeat, b, &said)
 	switch {
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
@@ -188,11 +198,13 @@ func (w *work) beat(ctx context.Context) error {
 		w.say(ctx, "the server does not answer; the agent goes on with what it knows: "+err.Error())
 		return nil
 	case said.Mode != workload.PullMode:
+		w.lease.begin(sent, 0)
 		w.stop()
 		w.say(ctx, "the server works on the physical cluster itself; the agent is idle")
 		return nil
 	}
 	w.say(ctx, "the agent works")
+	w.lease.begin(sent, time.Duration(said.LeaseSeconds)*time.Second)
 	return w.start(ctx)
 }
 
@@ -231,6 +243,7 @@ func (w *work) start(ctx context.Context) error {
 		return err
 	}
 	ctx, w.end = context.WithCancel(ctx)
+	w.lease.tell(e)
 	w.running.Go(func() { d.run(ctx) })
 	w.running.Go(func() {
 		if d.await(ctx) { // the kinds are known then
@@ -246,6 +259,7 @@ func (w *work) stop() {
 		w.end()
 		w.running.Wait()
 		w.end = nil
+		w.lease.tell(nil)
 	}
 }
 

@@ -15,11 +15,18 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 // apply brings the object in the physical cluster to what is assigned, and reports.
 func (j *job) apply(ctx context.Context) error {
+	if j.lapsed() {
+		return again() // the agent stops it; the task wakes when the lease is valid again
+	}
 	want, err := desired(j.profile, j.want, j.part, j.from)
+	if err == nil && j.leased() {
+		err = mark(want, workload.FencingAnnotation, workload.LeaseFencing)
+	}
 	if err != nil {
 		return err
 	}
@@ -123,6 +130,12 @@ func (j *job) write(ctx context.Context, want *object) (*object, error) {
 			return nil, err
 		}
 	}
+	if ok, err := j.assured(ctx); err != nil || !ok {
+		return nil, err
+	}
+	if j.have == nil && !j.guarded() {
+		return nil, kcp.After(soon)
+	}
 	if j.have == nil {
 		if !j.room() {
 			return nil, j.refuse(ctx, reason{"TooMany", j.full()})
@@ -140,6 +153,24 @@ func (j *job) write(ctx context.Context, want *object) (*object, error) {
 		return j.take(ctx, want)
 	}
 	return j.put(ctx, want, metav1.ApplyOptions{FieldManager: manager, Force: j.have != nil})
+}
+
+// guarded reports whether the NetworkPolicies of the namespace that the target has were applied or
+// refused. Pods begin after them.
+func (j *job) guarded() bool {
+	if len(j.profile.Template) == 0 {
+		return true
+	}
+	for _, a := range j.desired.Placed(j.id.Key.Cluster, j.id.Key.Namespace) {
+		id := IDFor(a, a.Spec.Workload)
+		if part := partOf(a, j.Engine.key); id.GroupResource != profile.Policies().GroupResource() || part == nil || part.Phase == workload.Removing {
+			continue
+		}
+		if r := j.desired.Status(id); r == nil || r.Spec.Generation == 0 && r.Spec.Reason == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // confirmed reports whether the target still has its part, after it said that it begins. The

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -68,25 +69,51 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 			return nil, err
 		}
 	}
-	text, err := json.Marshal(o) // sorts the keys
-	if err != nil {
-		return nil, err
-	}
-	annotations[workload.AppliedAnnotation] = hash(20, string(text))
-	return o, nil
+	return o, sign(o)
 }
 
-// withoutToken makes pods mount no token of the physical cluster, unless the workload says
-// otherwise: users who may exec would read it.
+// sign sets the annotation with the hash of what an object says.
+func sign(o *unstructured.Unstructured) error {
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", workload.AppliedAnnotation)
+	text, err := json.Marshal(o) // sorts the keys
+	if err != nil {
+		return err
+	}
+	return unstructured.SetNestedField(o.Object, hash(20, string(text)), "metadata", "annotations", workload.AppliedAnnotation)
+}
+
+// mark adds an annotation to what a target shall have.
+func mark(o *unstructured.Unstructured, annotation, value string) error {
+	if err := unstructured.SetNestedField(o.Object, value, "metadata", "annotations", annotation); err != nil {
+		return err
+	}
+	return sign(o)
+}
+
+// withoutToken makes pods mount no credentials of the physical cluster, whatever the workload says:
+// users who may exec would read them.
 func withoutToken(p *profile.Profile, content map[string]any) {
 	spec, found, err := unstructured.NestedFieldNoCopy(content, p.PodSpec()...)
 	pod, ok := spec.(map[string]any)
 	if !found || err != nil || !ok {
 		return
 	}
-	if _, said := pod[automount]; !said {
-		pod[automount] = false
+	pod[automount] = false
+	volumes, _ := pod["volumes"].([]any)
+	for _, v := range volumes {
+		volume, _ := v.(map[string]any)
+		projected, _ := volume["projected"].(map[string]any)
+		if sources, ok := projected["sources"].([]any); ok {
+			projected["sources"] = slices.DeleteFunc(sources, isCredential)
+		}
 	}
+}
+
+// isCredential reports whether a source of a projected volume gives credentials of the physical
+// cluster. Admission refuses such sources; older workloads may have them.
+func isCredential(source any) bool {
+	of, _ := source.(map[string]any)
+	return of["serviceAccountToken"] != nil || of["podCertificate"] != nil
 }
 
 // automount is the field of a pod by which it mounts a token of its service account.

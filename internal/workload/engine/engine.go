@@ -47,6 +47,7 @@ type Engine struct {
 	counts *tally
 	wake   func(kcp.Key) // wakes the loop; guarded by mu
 	ended  func()        // waits for the loop; nil before Start; guarded by mu
+	lease  lease
 	ctx    context.Context
 	work   sync.WaitGroup // of holdings
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -51,6 +52,10 @@ type hub struct {
 	report   *workload.TargetStatus
 	settings *unstructured.Unstructured
 	lost     bool // the workload is not in the cache
+	stops    bool // agents stop Deployments when their lease has run out
+	policy   *workload.Assignment
+	guard    *workload.TargetStatus // about the policy
+	guarded  int                    // how often it was asked for
 	reads    int
 	live     func() (*unstructured.Unstructured, *workload.Assignment, error)
 	unused   func() (bool, error)
@@ -77,6 +82,9 @@ func (h *hub) Profiles() []profile.Profile {
 func (h *hub) Profile(of schema.GroupResource) *profile.Profile {
 	for _, p := range append(profile.Shipped(), profile.Dependencies()...) {
 		if p.GroupResource() == of {
+			if of == deployments() && locked(h, func() bool { return h.stops }) {
+				p.Quiesce = map[string]any{"spec": map[string]any{"replicas": 0}}
+			}
 			return &p
 		}
 	}
@@ -99,12 +107,23 @@ func (h *hub) Assignment(id ID) *workload.Assignment {
 	})
 }
 
-func (h *hub) Status(ID) *workload.TargetStatus {
-	return locked(h, func() *workload.TargetStatus { return h.report })
+func (h *hub) Status(id ID) *workload.TargetStatus {
+	return locked(h, func() *workload.TargetStatus {
+		if id.Resource == profile.Policies().Resource {
+			h.guarded++
+			return h.guard
+		}
+		return h.report
+	})
 }
 
 func (h *hub) Placed(kcp.ClusterName, string) []*workload.Assignment {
-	return locked(h, func() []*workload.Assignment { return []*workload.Assignment{h.cached} })
+	return locked(h, func() []*workload.Assignment {
+		if h.policy == nil {
+			return []*workload.Assignment{h.cached}
+		}
+		return []*workload.Assignment{h.cached, h.policy}
+	})
 }
 
 func (h *hub) Has(of schema.GroupResource) bool {
@@ -476,25 +495,26 @@ func TestRefusalsNameNoUser(t *testing.T) {
 	}
 }
 
-// Pods mount no token of the physical cluster, unless their template says so.
+// Pods have no credentials of the physical cluster, whatever their template says.
 func TestPodsHaveNoTokens(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		says any
-		want bool
-	}{"nothing": {nil, false}, "no": {false, false}, "yes": {true, true}} {
+	for name, says := range map[string]any{"nothing": nil, "no": false, "yes": true} {
 		w := webDeployment()
-		pod := map[string]any{"containers": []any{}}
-		if c.says != nil {
-			pod[automount] = c.says
+		pod := map[string]any{"containers": []any{}, "volumes": []any{map[string]any{"name": "all", "projected": map[string]any{"sources": []any{
+			map[string]any{"serviceAccountToken": map[string]any{"path": "token"}}, map[string]any{"podCertificate": map[string]any{}},
+			map[string]any{"configMap": map[string]any{"name": "kept"}}}}}}}
+		if says != nil {
+			pod[automount] = says
 		}
 		w.Object["spec"] = map[string]any{"template": map[string]any{"spec": pod}}
 		o, err := desired((&hub{}).Profile(deployments()), w, nil, Locator{Cluster: "tenant", Namespace: "default", Target: "t"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _, _ := unstructured.NestedBool(o.Object, "spec", "template", "spec", automount); got != c.want {
-			t.Errorf("a template that says %s: %v", name, got)
+		spec, _, err := unstructured.NestedMap(o.Object, "spec", "template", "spec")
+		text, err2 := json.Marshal(spec)
+		if err != nil || err2 != nil || spec[automount] != false || strings.Contains(string(text), "oken\":{") || strings.Contains(string(text), "podCertificate") || !strings.Contains(string(text), "kept") {
+			t.Errorf("a template that says %s: %s, %v", name, text, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -38,8 +39,9 @@ type connection struct {
 	end   context.CancelFunc
 
 	session *session  // nil while the physical cluster does not answer
-	renewed time.Time // by the agent, in mode Pull
+	renewed time.Time // by the agent, in mode Pull; guarded by fleet.mu
 	seen    time.Time // of the last successful probe, on the clock of the server
+	alive   time.Time // of the last sign that the physical cluster lives
 	written time.Time // of the last heartbeat
 }
 
@@ -74,7 +76,7 @@ func (f *fleet) connect(t *workload.SyncTarget, id string) error {
 		return errTooMany
 	}
 	ctx, end := context.WithCancel(f.ctx)
-	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, uses: of, ctx: ctx, end: end, seen: time.Now()}
+	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, uses: of, ctx: ctx, end: end, seen: time.Now(), alive: time.Now()}
 	f.connections[t.Name] = c
 	if c.mode == workload.PullMode {
 		f.followAgents()
@@ -164,6 +166,7 @@ func (c *connection) round(ctx context.Context) {
 type peer struct {
 	*physical.Peer
 	credentials string // a hash
+	lease       *int32 // seconds, see SyncTargetStatus.LeaseSeconds
 }
 
 // open begins a session.
@@ -256,14 +259,57 @@ func (c *connection) kubeconfig(ctx context.Context) ([]byte, error) {
 // heartbeats seldom.
 func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	now := time.Now()
-	if err == nil {
-		c.seen = now
-	}
 	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
 	if t == nil {
 		return
 	}
-	next := t.Status.DeepCopy()
+	if err == nil {
+		c.seen = now
+	} else if now.Sub(c.seen) > c.fleet.options.Expire {
+		err = c.fleet.outside(ctx, t.Spec.Probes, err)
+	}
+	if lives(err) {
+		c.alive = now
+	}
+	for range 3 { // others write the status, too
+		next, changed := c.observed(t, p, err, now)
+		if !changed {
+			return
+		}
+		written := c.fleet.saveStatus(ctx, t, next)
+		if written == nil && err == nil {
+			c.written = now
+		}
+		if !apierrors.IsConflict(written) {
+			logWrite(ctx, written)
+			return
+		}
+		if t, written = c.fleet.liveTarget(ctx, c.name); written != nil {
+			logWrite(ctx, written)
+			return
+		}
+	}
+}
+
+func logWrite(ctx context.Context, err error) {
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("cannot write the status of a SyncTarget; the next probe tries again", "err", err)
+	}
+}
+
+// lives reports whether the outcome of a probe shows that the physical cluster lives, or does not show that
+// it does not: the server may have lost the credentials.
+func lives(err error) bool {
+	if err == nil {
+		return true
+	}
+	p := (*physical.Problem)(nil)
+	return errors.As(err, &p) && (p.Reason == workload.AgentLost || p.Reason == workload.Unauthorized || p.Reason == workload.TooOld || p.Reason == workload.KubeconfigInvalid)
+}
+
+// observed returns the status of a SyncTarget after a probe, and whether it is to be written.
+func (c *connection) observed(t *workload.SyncTarget, p *peer, err error, now time.Time) (next *workload.SyncTargetStatus, changed bool) {
+	next = t.Status.DeepCopy()
 	next.Key = c.id
 	if p != nil && p.Version != "" {
 		next.Version = p.Version
@@ -271,25 +317,24 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	if p != nil && next.PhysicalCluster == "" {
 		next.PhysicalCluster = p.Cluster
 	}
-	changed := setHealth(next, err, now)
-	if err != nil && now.Sub(c.seen) > c.fleet.options.Expire && next.UnreachableSince == nil && next.LastSyncerHeartbeatTime != nil {
-		next.UnreachableSince = &metav1.Time{Time: now}
-		changed = true
+	if p != nil {
+		next.LeaseSeconds = p.lease
 	}
-	if err == nil && (changed || now.Sub(c.written) > recorded) {
+	changed = setHealth(next, err, now)
+	switch expired := now.Sub(c.alive) > c.fleet.options.Expire; {
+	case err == nil && (changed || now.Sub(c.written) > recorded):
 		next.LastSyncerHeartbeatTime, next.UnreachableSince = &metav1.Time{Time: now}, nil
 		changed = true
+	case err == nil:
+	case expired && next.UnreachableSince == nil && next.LastSyncerHeartbeatTime != nil:
+		next.UnreachableSince = &metav1.Time{Time: now}
+		changed = true
+	case !expired && lives(err) && next.UnreachableSince != nil:
+		next.UnreachableSince = nil
+		changed = true
 	}
-	if !changed && next.Key == t.Status.Key && next.Version == t.Status.Version && next.PhysicalCluster == t.Status.PhysicalCluster {
-		return
-	}
-	if err := c.write(ctx, next); err != nil {
-		klog.FromContext(ctx).V(2).Info("cannot write the status of a SyncTarget; the next probe tries again", "err", err)
-		return
-	}
-	if err == nil {
-		c.written = now
-	}
+	return next, changed || next.Key != t.Status.Key || next.Version != t.Status.Version || next.PhysicalCluster != t.Status.PhysicalCluster ||
+		!equal(next.LeaseSeconds, t.Status.LeaseSeconds)
 }
 
 // setHealth sets the conditions of a target and reports whether one changed.
@@ -304,7 +349,7 @@ func setHealth(s *workload.SyncTargetStatus, err error, now time.Time) bool {
 	states := map[conditions.Type]bool{
 		conditions.Ready:          err == nil,
 		workload.HeartbeatHealthy: err == nil,
-		workload.APIServerHealthy: err == nil || reason != workload.Unreachable,
+		workload.APIServerHealthy: err == nil || reason != workload.Unreachable && reason != workload.DownByProbes,
 		workload.SyncerAuthorized: err == nil || reason != workload.Unauthorized,
 	}
 	changed := false
@@ -323,12 +368,22 @@ func setHealth(s *workload.SyncTargetStatus, err error, now time.Time) bool {
 
 func limit(text string) string { return text[:min(len(text), 1024)] }
 
-func (c *connection) write(ctx context.Context, next *workload.SyncTargetStatus) error {
-	in, err := c.fleet.writeTargets.In(string(c.fleet.compute))
+// liveTarget reads a SyncTarget from the server.
+func (f *fleet) liveTarget(ctx context.Context, name string) (*workload.SyncTarget, error) {
+	in, err := f.writeTargets.In(string(f.compute))
+	if err != nil {
+		return nil, err
+	}
+	return in.Get(ctx, name, metav1.GetOptions{})
+}
+
+// saveStatus writes a status of a SyncTarget, unless that is another one than t by now.
+func (f *fleet) saveStatus(ctx context.Context, t *workload.SyncTarget, next *workload.SyncTargetStatus) error {
+	in, err := f.writeTargets.In(string(f.compute))
 	if err != nil {
 		return err
 	}
-	content := map[string]any{"unreachableSince": nil}
+	content := map[string]any{"unreachableSince": nil, "leaseSeconds": nil}
 	text, err := json.Marshal(next)
 	if err == nil {
 		err = json.Unmarshal(text, &content)
@@ -336,10 +391,10 @@ func (c *connection) write(ctx context.Context, next *workload.SyncTargetStatus)
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"status": content})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": t.ResourceVersion}, "status": content})
 	if err != nil {
 		return err
 	}
-	_, err = in.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = in.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	return ignoreGone(err)
 }

@@ -25,6 +25,7 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
@@ -36,16 +37,24 @@ type Options struct {
 	// Expire is the time without a successful probe after which a physical cluster is
 	// unreachable, 40 s by default.
 	Expire time.Duration
+	// Stop is how much longer than the grace period of its pods an agent may take to stop a workload
+	// when its lease has run out, 1 minute by default.
+	Stop time.Duration
+	// Evictions is how many workloads begin to leave the physical clusters of a failure domain that do
+	// not answer, 10 per second and 50 at once by default.
+	Evictions place.Rate
 	// View is the view of agents. The default is a new one.
 	View *syncer.View
 }
 
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
-	o.Renew, o.Expire = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second)
+	o.Renew, o.Expire, o.Stop = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second), cmp.Or(o.Stop, time.Minute)
+	o.Evictions = cmp.Or(o.Evictions, place.Normal())
 	if o.View == nil {
 		o.View = &syncer.View{}
 	}
+	o.View.Lease = o.Expire
 	reach := &reacher{links: map[string]*reached{}, view: o.View}
 	served := pods.New(reach.reach)
 	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
@@ -56,6 +65,8 @@ func Extension(o Options) kcp.Extension {
 		Views:    []kcp.View{o.View},
 		// The view serves tunnels. They are declared here so that they have no timeout.
 		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
+		Storage:      served.WithEvents,
+		Peers:        map[string]http.Handler{syncer.TunnelsTo: http.HandlerFunc(o.View.ServePeer)},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
 			reach.server.Store(s)
 			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }

@@ -48,6 +48,7 @@ type fleet struct {
 	reports     *kcp.Kind[*workload.TargetStatus]
 
 	pace pace
+	belt belt
 
 	mu          sync.Mutex
 	ctx         context.Context        // of the fleet; ended by end
@@ -58,9 +59,11 @@ type fleet struct {
 	wakes       map[string]func(kcp.Key)
 	ears        []*ear // replaced, not changed; guarded by mu
 	world       []fact // guarded by mu
+	holds       bool   // nothing leaves targets that do not answer; guarded by mu
 	schedule    func(kcp.Key)
 	summing     func(kcp.Key)
-	spans       map[string][]span // by namespace; guarded by mu
+	spans       map[string][]span        // by namespace; guarded by mu
+	expected    map[string][]expectation // by namespace; guarded by mu
 }
 
 // A fact is a target as the scheduler sees it.
@@ -69,6 +72,7 @@ type fact struct {
 	labels    map[string]string
 	locations []location // that have the target
 	orphans   bool       // what it has stays in the physical cluster
+	leased    bool       // its agent stops workloads when its lease has run out
 }
 
 type location struct {
@@ -105,7 +109,7 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 // openFleet returns a fleet with the objects of one consumer, or of all ("*").
 func openFleet(m *manager, compute kcp.ClusterName, consumers string) (*fleet, error) {
 	var err error
-	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}}
+	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}, expected: map[string][]expectation{}}
 	if f.view, err = viewOf(m.server, compute, workload.KubernetesExport); err != nil {
 		return nil, err
 	}
@@ -294,9 +298,8 @@ func (f *fleet) refresh() {
 			Key: engine.TargetKey(string(f.compute), t.Name, string(t.UID)), Unschedulable: t.Spec.Unschedulable, Taints: t.Spec.Taints,
 			Ready: t.Status.LastSyncerHeartbeatTime != nil,
 		}, labels: t.Labels}
-		if t.Status.UnreachableSince != nil {
-			w.Unreachable = t.Status.UnreachableSince.Time
-		}
+		f.options.health(t, &w.Target)
+		w.leased = t.Status.LeaseSeconds != nil
 		if t.Spec.EvictAfter != nil {
 			w.EvictAfter = t.Spec.EvictAfter.Time
 		}
@@ -315,7 +318,13 @@ func (f *fleet) refresh() {
 	f.mu.Lock()
 	same, wake := reflect.DeepEqual(f.world, world), f.schedule
 	f.world = world
+	held := place.Hold(targetsOf(world))
+	turned := held != f.holds
+	f.holds = held
 	f.mu.Unlock()
+	if turned {
+		f.wakeTargets(f.compute)
+	}
 	if same || wake == nil {
 		return
 	}
@@ -336,7 +345,6 @@ func compareNames(a, b string) int {
 func (f *fleet) targetsFor(p *scheduling.Placement) (all []place.Target, hold bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	lost := 0
 	for _, w := range f.world {
 		t := w.Target
 		for _, l := range w.locations {
@@ -345,12 +353,16 @@ func (f *fleet) targetsFor(p *scheduling.Placement) (all []place.Target, hold bo
 				break
 			}
 		}
-		if !t.Unreachable.IsZero() {
-			lost++
-		}
 		all = append(all, t)
 	}
-	return all, place.Hold(len(all), lost)
+	return all, place.Hold(all)
+}
+
+func targetsOf(world []fact) (all []place.Target) {
+	for _, w := range world {
+		all = append(all, w.Target)
+	}
+	return all
 }
 
 // missing reports whether the server says that the object does not exist. A view that is gone, or

@@ -83,7 +83,18 @@ const noWorkload = "NoWorkload"
 
 // decideFollower places an object at all targets that have a workload of its namespace.
 func (f *fleet) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	spans := f.spanned(id.Key)
+	if err := f.place(ctx, id, w, a); err != nil {
+		return err
+	}
+	if _, waits := f.expects(id.Key, f.spanned(id.Key)); waits {
+		return kcp.After(expected)
+	}
+	return nil
+}
+
+// place writes the decision about an object that follows.
+func (f *fleet) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	spans, _ := f.expects(id.Key, f.spanned(id.Key))
 	if a == nil && len(spans) == 0 {
 		return nil
 	}

@@ -38,6 +38,7 @@ type manager struct {
 	mu     sync.Mutex
 	term   *term                      // nil while another server leads; guarded by mu
 	fleets map[kcp.ClusterName]*fleet // by compute workspace; guarded by mu
+	wake   func(kcp.Key)              // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
 }
 
 // A term is the time in which this server leads.
@@ -98,7 +99,7 @@ func (m *manager) leadLoop() kcp.Loop {
 		return func() {
 			forget()
 			m.mu.Lock()
-			m.term, m.fleets = nil, map[kcp.ClusterName]*fleet{}
+			m.term, m.wake, m.fleets = nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
@@ -122,9 +123,19 @@ func (m *manager) begin(context.Context, kcp.Key) error {
 	return nil
 }
 
+// waking is a source that lets others wake the loop of SyncTargets while it runs.
+func (m *manager) waking() kcp.Source {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.wake = wake
+		return nil
+	}}
+}
+
 // targetsLoop connects to the physical clusters.
 func (m *manager) targetsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read()}, Do: m.target, Workers: 16}
+	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
 }
 
 func (m *manager) target(ctx context.Context, key kcp.Key) error {
@@ -143,7 +154,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case t.DeletionTimestamp != nil && !f.uses(id, t.Status.UnreachableSince != nil):
+	case t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
 		f.disconnect(key.Name)
 		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
@@ -152,14 +163,31 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 		}
 	}
 	if err := f.connect(t, id); err != nil {
-		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now()}
+		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now(), alive: time.Now()}
 		refused.observe(ctx, nil, physical.Because(workload.TooMany, err))
 		return kcp.After(time.Minute)
 	}
-	if t.DeletionTimestamp != nil {
-		return kcp.After(time.Second) // until its workloads are elsewhere
+	cleans, err := f.setBelt(ctx, t, id)
+	if err != nil {
+		return err
+	}
+	if t.DeletionTimestamp != nil || cleans {
+		return kcp.After(time.Second) // until its workloads are elsewhere, or it has removed what began elsewhere
 	}
 	return nil
+}
+
+// wakeTargets makes the loop look at the SyncTargets of a compute workspace.
+func (m *manager) wakeTargets(compute kcp.ClusterName) {
+	m.mu.Lock()
+	wake := m.wake
+	m.mu.Unlock()
+	if wake == nil {
+		return
+	}
+	for _, t := range m.targets.List(compute) {
+		wake(kcp.KeyOf(t))
+	}
 }
 
 // finalize sets the finalizers of a SyncTarget.

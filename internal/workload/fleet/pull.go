@@ -51,7 +51,7 @@ func (f *fleet) followAgents() {
 	f.agents = a
 	ctx := f.ctx
 	f.term.work.Go(func() { leases.Run(ctx) })
-	f.term.run(ctx, kcp.Loop{Name: "workload-agents", Do: f.beat, On: []kcp.Source{
+	f.term.run(ctx, kcp.Loop{Name: "workload-agents", Workers: 16, Do: f.beat, On: []kcp.Source{
 		leases.Wakes(func(l *coordinationv1.Lease) []kcp.Key { return []kcp.Key{{Cluster: f.compute, Name: l.Name}} }),
 		f.connected(a),
 	}})
@@ -68,6 +68,19 @@ func (f *fleet) connected(a *agents) kcp.Source {
 		}
 		return nil
 	}}
+}
+
+// liveLease reads the Lease of an agent from the server.
+func (f *fleet) liveLease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
+	cfg, err := f.server.Own(string(f.compute))
+	if err != nil {
+		return nil, err
+	}
+	all, err := client.New[*coordinationv1.Lease, *coordinationv1.LeaseList](cfg, string(f.compute), coordinationv1.SchemeGroupVersion.WithResource("leases"))
+	if err != nil {
+		return nil, err
+	}
+	return all.Namespace(workload.TargetsNamespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // leases caches the Leases in the namespace of SyncTargets.
@@ -107,10 +120,12 @@ func (f *fleet) beat(ctx context.Context, key kcp.Key) error {
 	ours := l != nil && l.Spec.RenewTime != nil && slices.ContainsFunc(l.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == t.UID })
 	now := time.Now()
 	switch {
-	case ours && !c.renewed.Equal(l.Spec.RenewTime.Time):
+	case ours && !f.lastBeat(c).Equal(l.Spec.RenewTime.Time):
 		// The first Lease that this server sees may be old: the next one tells.
-		first := c.renewed.IsZero() && t.Status.LastSyncerHeartbeatTime != nil
+		first := f.lastBeat(c).IsZero() && t.Status.LastSyncerHeartbeatTime != nil
+		f.mu.Lock()
 		c.renewed = l.Spec.RenewTime.Time
+		f.mu.Unlock()
 		if first {
 			break
 		}
@@ -124,6 +139,34 @@ func (f *fleet) beat(ctx context.Context, key kcp.Key) error {
 	return kcp.After(f.options.Renew)
 }
 
+// lastBeat returns the time in the last Lease of an agent that this server saw.
+func (f *fleet) lastBeat(c *connection) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return c.renewed
+}
+
+// lapsed reports whether the server has no newer heartbeat of the agent of a target than this fleet saw. An
+// agent that is back says so first, and then looks whether it still has its part.
+func (f *fleet) lapsed(ctx context.Context, target string) (bool, error) {
+	f.mu.Lock()
+	name, renewed := "", time.Time{}
+	for _, c := range f.connections {
+		if c.id == target {
+			name, renewed = c.name, c.renewed
+		}
+	}
+	f.mu.Unlock()
+	if name == "" {
+		return false, nil
+	}
+	l, err := f.liveLease(ctx, name)
+	if err != nil || l.Spec.RenewTime == nil {
+		return false, err
+	}
+	return l.Spec.RenewTime.Time.Equal(renewed), nil
+}
+
 // beatOf returns what an agent reported with its last heartbeat.
 func beatOf(l *coordinationv1.Lease) (*peer, error) {
 	var b syncer.Beat
@@ -133,6 +176,9 @@ func beatOf(l *coordinationv1.Lease) (*peer, error) {
 	p := &peer{Peer: &physical.Peer{Version: b.Version, Cluster: b.PhysicalCluster}}
 	if b.Reason != "" {
 		return p, physical.Because(b.Reason, errors.New(b.Message))
+	}
+	if b.Stops {
+		p.lease = l.Spec.LeaseDurationSeconds
 	}
 	return p, nil
 }

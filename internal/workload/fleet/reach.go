@@ -28,14 +28,13 @@ import (
 const linkLife = time.Minute
 
 // A reacher reaches physical clusters for requests of tenants, when somebody asks: in push mode with the
-// stored kubeconfig, on any server; in pull mode through the tunnel of an agent, on the server to which
-// that is connected.
+// stored kubeconfig; in pull mode through the tunnel of an agent to this server or to another one.
 type reacher struct {
 	server atomic.Pointer[kcp.Server]
 	view   *syncer.View
 
 	mu    sync.Mutex
-	links map[string]*reached // by the UID of the SyncTarget; guarded by mu
+	links map[string]*reached // by the key of the target; guarded by mu
 	swept time.Time           // guarded by mu
 }
 
@@ -49,9 +48,11 @@ type reached struct {
 // reach implements [pods.Reach].
 func (r *reacher) reach(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*pods.Link, error) {
 	s := r.server.Load()
+	key := engine.TargetKey(string(compute), t.Name, string(t.UID))
 	if s != nil && t.Spec.Mode == workload.PullMode {
-		key := engine.TargetKey(string(compute), t.Name, string(t.UID))
-		return &pods.Link{Server: &url.URL{Scheme: "http", Host: "physical"}, Through: r.view.Tunnels.Transport(key)}, nil
+		return r.link(key, "", func() (*pods.Link, error) {
+			return &pods.Link{Server: &url.URL{Scheme: "http", Host: "physical"}, Through: r.view.Reach(key)}, nil
+		})
 	}
 	if s == nil || t.Spec.Push == nil {
 		return nil, errors.New("the physical cluster has no kubeconfig")
@@ -60,7 +61,12 @@ func (r *reacher) reach(ctx context.Context, compute kcp.ClusterName, t *workloa
 	if err != nil {
 		return nil, err
 	}
-	key, credentials, now := string(compute)+"/"+string(t.UID), fingerprint(text), time.Now()
+	return r.link(key, fingerprint(text), func() (*pods.Link, error) { return pushLink(s, compute, text) })
+}
+
+// link returns the link to a target that was made with the same credentials, or makes one.
+func (r *reacher) link(key, credentials string, made func() (*pods.Link, error)) (*pods.Link, error) {
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sweep(now)
@@ -68,7 +74,7 @@ func (r *reacher) reach(ctx context.Context, compute kcp.ClusterName, t *workloa
 		have.used = now
 		return have.Link, nil
 	}
-	link, err := pushLink(s, compute, text)
+	link, err := made()
 	if err != nil {
 		return nil, err
 	}

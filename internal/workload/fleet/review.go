@@ -25,6 +25,7 @@ import (
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 func placementReviews() schema.GroupVersionResource {
@@ -217,7 +218,7 @@ func (m *manager) openReview(ctx context.Context, compute, consumer kcp.ClusterN
 	complete := []<-chan struct{}{own.targets.Ready(), own.locations.Ready(), f.placements.Ready(), f.assignments.Ready(), f.reports.Ready()}
 	running := []func(context.Context){own.targets.Run, own.locations.Run, f.placements.Run, f.assignments.Run, f.reports.Run}
 	for _, k := range f.kinds.list() {
-		if q.concerns(k) {
+		if q.concerns(k) || k.GroupVersionResource == profile.Budgets() { // these keep workloads where they are
 			running, complete = append(running, k.objects.Run), append(complete, k.objects.Ready())
 		}
 	}
@@ -263,7 +264,10 @@ func (f *fleet) assume(q question) (map[string]string, error) {
 			known["location "+l.name] = true
 		}
 		if at(q.Assume.Down) || slices.Contains(q.Assume.DownTargets, names[w.Key]) {
-			w.Unreachable = time.Unix(0, 0) // longer ago than any toleration that ends
+			w.Unreachable = assumedLoss()
+			if w.AgentLost = false; w.leased {
+				w.LeaseEnd = w.Unreachable
+			}
 		}
 		if at(q.Assume.Cordoned) || slices.Contains(q.Assume.CordonedTargets, names[w.Key]) {
 			w.Unschedulable = true
@@ -281,6 +285,10 @@ func (f *fleet) assume(q question) (map[string]string, error) {
 	}
 	return names, nil
 }
+
+// assumedLoss is when targets that are assumed to be down stopped answering: longer ago than any
+// toleration that ends.
+func assumedLoss() time.Time { return time.Unix(0, 0) }
 
 // held reports whether no target is given up because it does not answer.
 func (f *fleet) held() bool {
@@ -344,6 +352,11 @@ func (f *fleet) reviewed(ctx context.Context, of subject, names shownTargets) (s
 		return out, err
 	}
 	d := place.Settle(s)
+	for _, key := range place.Decide(s).Evicted {
+		if slices.ContainsFunc(s.Targets, func(t place.Target) bool { return t.Key == key && !t.Unreachable.Equal(assumedLoss()) }) {
+			d.Refusals[key] = place.Paced // the server that leads would have begun to evict it, if it had a permit
+		}
+	}
 	out.Placement, out.Reason, out.Message = p.Name, d.Reason, explain(d)
 	out.Locations, out.Moved = compare(s, d, names), moved(s, d)
 	return out, nil

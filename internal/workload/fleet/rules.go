@@ -5,9 +5,13 @@ import (
 	"errors"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
 )
@@ -29,5 +33,43 @@ func rules() []kcp.Rule {
 			}
 			return r.Forbid(errServersOwn)
 		},
+	}, {
+		Name: "WorkloadCredentials",
+		Validate: func(_ context.Context, r kcp.Request) error {
+			if spec := podSpecOf(r.GetObject()); r.GetSubresource() == "" && !projects(podSpecOf(r.GetOldObject())) && projects(spec) {
+				return r.Forbid(errNoCredentials)
+			}
+			return nil
+		},
 	}}
+}
+
+var errNoCredentials = errors.New("pods on physical clusters get no credentials of these: remove serviceAccountToken and podCertificate from the projected volumes, and use a Secret of the workspace instead")
+
+// podSpecOf returns the specification of the pods of a workload, nil for other objects.
+func podSpecOf(o runtime.Object) *core.PodSpec {
+	switch w := o.(type) {
+	case *apps.Deployment:
+		return &w.Spec.Template.Spec
+	case *apps.ReplicaSet:
+		return &w.Spec.Template.Spec
+	case *apps.StatefulSet:
+		return &w.Spec.Template.Spec
+	case *apps.DaemonSet:
+		return &w.Spec.Template.Spec
+	case *batch.Job:
+		return &w.Spec.Template.Spec
+	case *batch.CronJob:
+		return &w.Spec.JobTemplate.Spec.Template.Spec
+	}
+	return nil
+}
+
+// projects reports whether a volume of pods has credentials of the physical cluster.
+func projects(spec *core.PodSpec) bool {
+	return spec != nil && slices.ContainsFunc(spec.Volumes, func(v core.Volume) bool {
+		return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s core.VolumeProjection) bool {
+			return s.ServiceAccountToken != nil || s.PodCertificate != nil
+		})
+	})
 }

@@ -147,6 +147,12 @@ func (f *fleet) decideWorkload(ctx context.Context, k *kind, id engine.ID, w *un
 		next.Placement, next.Targets, next.Reason, again = p.Name, d.Targets, d.Reason, d.Again
 		next.Message = explain(d)
 		f.policies(id, &next)
+		if p.Spec.Failover.LeaseFencing && k.Quiesce != nil {
+			next.Fencing = workload.LeaseFencing
+		}
+		if err := f.policiesFirst(ctx, subject{k, id, w, a}, next); err != nil {
+			return err
+		}
 	}
 	if err := f.settle(ctx, id, w, a, next); err != nil {
 		return err
@@ -201,7 +207,7 @@ func (f *fleet) decided(ctx context.Context, of subject, p *scheduling.Placement
 	if err != nil {
 		return place.Decision{}, err
 	}
-	return place.Decide(s), nil
+	return f.paced(of.id.Task(), s), nil
 }
 
 // snapshot returns what a decision depends on.
@@ -210,6 +216,9 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 	s := place.Snapshot{ID: id.Key.String(), Replicas: k.Wants(w), Policy: policyOf(p), Now: time.Now()}
 	s.Policy.Exclusive, s.Policy.Everywhere = k.Class == workload.Singleton, k.Class == workload.Everywhere
 	s.Policy.Finished = k.Finished(w)
+	if k.Quiesce != nil && p.Spec.Failover.LeaseFencing {
+		s.Policy.StopsWithin = k.Grace(w) + f.options.Stop
+	}
 	if at, has := f.volumeAt(id, k, w, a); has && !s.Policy.Everywhere {
 		s.Policy.Only = at
 		s.Policy.Strategy = scheduling.Single
@@ -225,6 +234,9 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 			return s, err
 		}
 		part.Orphaned = orphans[t.Key]
+		if s.Policy.Exclusive && t.Phase != workload.Removing {
+			s.Policy.Needed = f.needed(k, w, part.Available)
+		}
 		if part.Gone && s.Policy.Exclusive && t.Phase == workload.Removing {
 			if part.Gone, err = f.silent(ctx, id, t.Key); err != nil {
 				return s, err
@@ -232,7 +244,30 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 		}
 		s.Parts = append(s.Parts, part)
 	}
-	return s, nil
+	return s, f.checkLeases(ctx, &s)
+}
+
+// checkLeases reads the Leases of agents that shall have stopped their parts from the server, not from
+// the cache, before the workload begins elsewhere.
+func (f *fleet) checkLeases(ctx context.Context, s *place.Snapshot) error {
+	if f.term == nil || s.Policy.StopsWithin == 0 {
+		return nil // a review decides nothing
+	}
+	for i := range s.Targets {
+		t := &s.Targets[i]
+		leaves := slices.ContainsFunc(s.Parts, func(p place.Part) bool { return p.Key == t.Key && p.Phase == workload.Removing })
+		if t.LeaseEnd.IsZero() || !leaves {
+			continue
+		}
+		ok, err := f.lapsed(ctx, t.Key)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			t.LeaseEnd = time.Time{}
+		}
+	}
+	return nil
 }
 
 // silent reports whether the server has no report of a target: an engine that begins says so first,
@@ -282,6 +317,7 @@ func equal(a, b *int32) bool {
 func policyOf(p *scheduling.Placement) place.Policy {
 	s := p.Spec.Strategy
 	of := place.Policy{Strategy: s.Type, Tolerations: p.Spec.Tolerations}
+	of.Unfenced = p.Spec.Failover.RequireFencing != nil && !*p.Spec.Failover.RequireFencing
 	if s.Divide != nil {
 		of.Min, of.Max = value(s.Divide.MinPerTarget), value(s.Divide.MaxPerTarget)
 	}
@@ -353,11 +389,15 @@ func explain(d place.Decision) string {
 	case place.Moving:
 		return "it leaves a target before it begins elsewhere"
 	case place.NotFenced:
-		return "its target does not answer, so nobody knows whether it runs there; it stays until the target answers or its owner removes it"
+		return "its target does not answer, so nobody knows whether it runs there; it begins elsewhere when the target answers and has stopped it, or when the owner of the physical clusters fences or removes the target"
 	case place.TooMany:
 		return fmt.Sprintf("a workload uses %d targets at most", place.MaxTargets)
 	case place.Pinned:
 		return "it stays where its data are"
+	case place.Limited:
+		return "its target does not answer; it leaves when it is its turn, because only so many workloads leave at a time"
+	case place.Budget:
+		return "a PodDisruptionBudget of the namespace does not let all its pods stop, which they do before they begin elsewhere"
 	}
 	var why []string
 	for _, r := range slices.Sorted(maps.Keys(d.Refused)) {

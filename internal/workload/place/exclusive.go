@@ -3,13 +3,17 @@ package place
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
+// budgetAgain is the time between two looks at a budget that is used up.
+const budgetAgain = 10 * time.Second
+
 // one decides about a workload that one target at a time has. It leaves its target only if another
-// takes it, and begins there only after it has left. A target that does not answer keeps it: nobody
-// knows whether it runs there.
+// takes it, and begins there only after it has left. A target that does not answer keeps it until it
+// is known that the workload is stopped there.
 func (d *decider) one() {
 	live, busy := d.present()
 	switch {
@@ -34,11 +38,37 @@ func (d *decider) present() (live *Part, busy bool) {
 		case p.Phase != workload.Removing && live == nil:
 			live = &p
 		default:
-			busy = true
+			busy = busy || !d.stopped(p.Key)
 			d.release(p, cmp.Or(p.Reason, string(Moved)))
 		}
 	}
 	return live, busy
+}
+
+// stopped reports whether the workload does not run at a target that does not answer: an operator says
+// so, the agent there has stopped it by itself, or the Placement takes the risk.
+func (d *decider) stopped(key string) bool {
+	i := slices.IndexFunc(d.Targets, func(t Target) bool { return t.Key == key })
+	if i < 0 || d.Targets[i].Unreachable.IsZero() {
+		return false
+	}
+	t := d.Targets[i]
+	switch {
+	case t.Fenced:
+		return true
+	case d.Policy.Unfenced:
+		wait, ends := d.patience(t)
+		return ends && !d.pending(wait)
+	}
+	return d.Policy.StopsWithin > 0 && !t.LeaseEnd.IsZero() && !d.pending(t.LeaseEnd.Add(d.Policy.StopsWithin).Sub(d.Now))
+}
+
+// pending reports whether a time is still to come, and makes the decision due again then.
+func (d *decider) pending(wait time.Duration) bool {
+	if wait > 0 {
+		d.again(wait)
+	}
+	return wait > 0
 }
 
 func (d *decider) exists(key string) bool {
@@ -101,10 +131,15 @@ func (d *decider) stay(live Part, busy bool) {
 		return
 	case d.Policy.Only == live.Key:
 		d.out.Reason = Pinned
-	case !d.answers(live.Key):
+	case !d.answers(live.Key) && !d.stopped(live.Key):
 		d.out.Reason = NotFenced
 	case !d.Policy.Finished && d.best(live.Key) == nil:
 		d.out.Reason = NoTarget
+	case d.Policy.Needed && d.answers(live.Key) && !live.Orphaned:
+		d.out.Reason = Budget
+		d.again(budgetAgain)
+	case i >= 0 && d.judged[i].Paced:
+		d.out.Reason = Limited
 	default:
 		if d.out.Reason = Moving; d.Policy.Finished {
 			d.out.Reason = ""

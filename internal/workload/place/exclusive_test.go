@@ -17,6 +17,11 @@ func TestDecideExclusive(t *testing.T) {
 	lost.Unreachable = now.Add(-time.Hour)
 	dead := lost
 	dead.Deleting, dead.EvictAfter = true, now.Add(-time.Minute)
+	late, burned, leased, agentless, back := lost, lost, lost, target("a"), target("a")
+	late.Unreachable = now.Add(-90 * time.Second)
+	turn := lost
+	turn.Fenced, turn.Paced = true, true
+	burned.Fenced, leased.LeaseEnd, agentless.AgentLost, back.Cleaning = true, lost.Unreachable, true, true
 	drained := target("a")
 	drained.Taints = []corev1.Taint{{Key: workload.DrainTaint, Effect: corev1.TaintEffectNoExecute}}
 	cordoned := target("b")
@@ -33,22 +38,36 @@ func TestDecideExclusive(t *testing.T) {
 		want    []string
 		reason  string
 	}{
-		"new":                           {targets: []Target{target("a")}, want: []string{"a:3:Active"}},
-		"nothing takes it":              {targets: []Target{cordoned}, reason: NoTarget},
-		"stays":                         {targets: []Target{target("a"), target("b")}, parts: []Part{here}, want: []string{"a:3:Active"}},
-		"stays before it is reported":   {targets: []Target{target("a"), target("b")}, parts: []Part{fresh}, want: []string{"a:3:Active"}},
-		"leaves before it begins":       {targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
-		"still leaves":                  {targets: []Target{drained, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing"}, reason: Moving},
-		"has left":                      {targets: []Target{drained, target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
-		"nothing else takes it":         {targets: []Target{drained, cordoned}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NoTarget},
-		"lost: nobody knows":            {targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
-		"lost, and the owner says dead": {targets: []Target{dead, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
-		"its target is deleted":         {targets: []Target{target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
-		"pinned":                        {policy: Policy{Only: "a"}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Pinned},
-		"pinned to a dead one":          {policy: Policy{Only: "a"}, targets: []Target{dead, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
-		"finished: leaves, begins not":  {policy: Policy{Finished: true}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}},
-		"finished: has left":            {policy: Policy{Finished: true}, targets: []Target{drained, target("b")}, parts: []Part{gone}},
-		"orphaned":                      {targets: []Target{drained, target("b")}, parts: []Part{orphaned}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"new":                                {targets: []Target{target("a")}, want: []string{"a:3:Active"}},
+		"nothing takes it":                   {targets: []Target{cordoned}, reason: NoTarget},
+		"stays":                              {targets: []Target{target("a"), target("b")}, parts: []Part{here}, want: []string{"a:3:Active"}},
+		"stays before it is reported":        {targets: []Target{target("a"), target("b")}, parts: []Part{fresh}, want: []string{"a:3:Active"}},
+		"leaves before it begins":            {targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"still leaves":                       {targets: []Target{drained, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"has left":                           {targets: []Target{drained, target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
+		"nothing else takes it":              {targets: []Target{drained, cordoned}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NoTarget},
+		"lost: nobody knows":                 {targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
+		"lost, and the owner says dead":      {targets: []Target{dead, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"its target is deleted":              {targets: []Target{target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
+		"pinned":                             {policy: Policy{Only: "a"}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Pinned},
+		"pinned to a dead one":               {policy: Policy{Only: "a"}, targets: []Target{dead, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"finished: leaves, begins not":       {policy: Policy{Finished: true}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}},
+		"finished: has left":                 {policy: Policy{Finished: true}, targets: []Target{drained, target("b")}, parts: []Part{gone}},
+		"needed":                             {policy: Policy{Needed: true}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Budget},
+		"needed, but lost":                   {policy: Policy{Needed: true}, targets: []Target{burned, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"lost, not for long":                 {targets: []Target{late, target("b")}, parts: []Part{here}, want: []string{"a:3:Active"}},
+		"its agent is lost":                  {targets: []Target{agentless, target("b")}, parts: []Part{here}, want: []string{"a:3:Active"}},
+		"fenced":                             {targets: []Target{burned, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"fenced, nothing else takes it":      {targets: []Target{burned, cordoned}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NoTarget},
+		"fenced, begins elsewhere":           {targets: []Target{burned, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing", "b:3:Active"}},
+		"pinned and fenced":                  {policy: Policy{Only: "a"}, targets: []Target{burned, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Pinned},
+		"was fenced, is back":                {targets: []Target{back, target("b")}, parts: []Part{leaving, part("b", 3, workload.Active)}, want: []string{"a:-1:Removing", "b:3:Active"}, reason: Moving},
+		"the lease has not run out for long": {policy: Policy{StopsWithin: 2 * time.Hour}, targets: []Target{leased, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
+		"the agent has stopped it":           {policy: Policy{StopsWithin: time.Minute}, targets: []Target{leased, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing", "b:3:Active"}},
+		"an agent without a lease":           {policy: Policy{StopsWithin: time.Minute}, targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
+		"fenced, not its turn":               {targets: []Target{turn, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Limited},
+		"without fencing":                    {policy: Policy{Unfenced: true}, targets: []Target{lost, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing", "b:3:Active"}},
+		"orphaned":                           {targets: []Target{drained, target("b")}, parts: []Part{orphaned}, want: []string{"a:-1:Removing"}, reason: Moving},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.policy.Exclusive = true
@@ -63,18 +82,32 @@ func TestDecideExclusive(t *testing.T) {
 	}
 }
 
+// knownToBeStopped says the same as the design does about fencing.
+func knownToBeStopped(s Snapshot, key string) bool {
+	for _, t := range s.Targets {
+		if t.Key == key && !t.Unreachable.IsZero() {
+			byLease := s.Policy.StopsWithin > 0 && !t.LeaseEnd.IsZero() && !s.Now.Before(t.LeaseEnd.Add(s.Policy.StopsWithin))
+			return t.Fenced || byLease || s.Policy.Unfenced && !s.Now.Before(t.Unreachable.Add(SingletonToleration))
+		}
+	}
+	return false
+}
+
 // Rules I2, I3 and I4 for workloads that one target at a time has.
 func TestExclusiveIsLiveOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for range 100_000 {
 		s := randomSnapshot(r)
-		s.Policy.Exclusive, s.Policy.Finished = true, r.IntN(5) == 0
+		s.Policy.Exclusive, s.Policy.Finished, s.Policy.Unfenced = true, r.IntN(5) == 0, r.IntN(8) == 0
+		s.Policy.StopsWithin = time.Duration(r.IntN(3)) * time.Minute
 		d := Decide(s)
 		fail := func(why string) { t.Fatalf("%s\nsnapshot %+v\ndecision %v %q", why, s, short(d), d.Reason) }
 		live, removing := 0, 0
 		for _, a := range d.Targets {
 			if a.Phase == workload.Removing {
-				removing++
+				if !knownToBeStopped(s, a.Key) {
+					removing++
+				}
 				continue
 			}
 			live++

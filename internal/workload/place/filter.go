@@ -35,10 +35,22 @@ const (
 	Deleted Refusal = "Deleted"
 	// Elsewhere means that another target has the data of the workload.
 	Elsewhere Refusal = "DataElsewhere"
+	// AgentLost means that the agent of the target does not report although the target lives.
+	AgentLost Refusal = "AgentLost"
+	// Held means that the target does not answer, and that nothing leaves it, because most
+	// targets do not.
+	Held Refusal = "Held"
+	// Paced means that the target does not answer, and that the workload waits for its turn to leave.
+	Paced Refusal = "RateLimited"
+	// Cleaning means that the target is back, and removes what began elsewhere.
+	Cleaning Refusal = "Fenced"
 )
 
-// DefaultToleration is how long a workload stays at a target that does not answer.
-const DefaultToleration = 60 * time.Second
+// How long a workload stays at a target that does not answer, by default.
+const (
+	DefaultToleration   = 60 * time.Second
+	SingletonToleration = 120 * time.Second
+)
 
 // A verdict says what a target may do with replicas.
 type verdict int
@@ -88,8 +100,13 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 			worst, why = v, r
 		}
 	}
-	if !t.Unreachable.IsZero() {
-		add(d.lost(t), Lost)
+	switch {
+	case !t.Unreachable.IsZero():
+		add(d.lost(t))
+	case t.AgentLost:
+		add(keeps, AgentLost)
+	case t.Cleaning:
+		add(keeps, Cleaning)
 	}
 	for _, taint := range t.Taints {
 		add(d.taint(taint))
@@ -104,24 +121,36 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 }
 
 // lost decides about a target that does not answer.
-func (d *decider) lost(t Target) verdict {
-	taint := corev1.Taint{Key: workload.UnreachableTaint, Effect: corev1.TaintEffectNoExecute}
+func (d *decider) lost(t Target) (verdict, Refusal) {
+	wait, ends := d.patience(t)
+	switch {
+	case !ends:
+		return keeps, Lost
+	case wait > 0 && !t.Fenced:
+		d.again(wait)
+		return keeps, Lost
+	case d.Hold && !t.Confirmed && !t.Fenced:
+		return keeps, Held
+	case t.Paced && !d.Policy.Exclusive && d.parts[t.Key].Phase == workload.Active:
+		return keeps, Paced
+	}
+	return gives, Lost
+}
+
+// patience returns how long the workload stays at a target that does not answer. It reports false if
+// it stays for ever.
+func (d *decider) patience(t Target) (wait time.Duration, ends bool) {
 	limit := DefaultToleration
-	if of, ok := d.tolerates(taint); ok {
+	if d.Policy.Exclusive {
+		limit = SingletonToleration
+	}
+	if of, ok := d.tolerates(corev1.Taint{Key: workload.UnreachableTaint, Effect: corev1.TaintEffectNoExecute}); ok {
 		if of.TolerationSeconds == nil {
-			return keeps
+			return 0, false
 		}
 		limit = time.Duration(*of.TolerationSeconds) * time.Second
 	}
-	wait := t.Unreachable.Add(limit).Sub(d.Now)
-	if wait > 0 {
-		d.again(wait)
-		return keeps
-	}
-	if d.Hold {
-		return keeps
-	}
-	return gives
+	return t.Unreachable.Add(limit).Sub(d.Now), true
 }
 
 func (d *decider) taint(t corev1.Taint) (verdict, Refusal) {
@@ -177,16 +206,4 @@ func rank(id, key string) uint64 {
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33
 	return x
-}
-
-// Hold reports whether so many targets are unreachable at once that the server, or its
-// network, is the likely cause. Then no target is given up.
-func Hold(targets, unreachable int) bool {
-	switch {
-	case unreachable == 0:
-		return false
-	case unreachable == targets:
-		return true
-	}
-	return targets >= 3 && unreachable*100 >= targets*55
 }

@@ -52,6 +52,14 @@ type Policy struct {
 	Only string
 	// Finished means that the workload has come to its end, and begins nowhere anew.
 	Finished bool
+	// Unfenced means that an exclusive workload may begin elsewhere though nobody knows whether it
+	// runs at its old target.
+	Unfenced bool
+	// Needed means that an exclusive workload may not stop as long as its target answers.
+	Needed bool
+	// StopsWithin is the maximum of the time between the end of an agent's lease and the end of the
+	// workload there. Zero means that agents do not stop the workload.
+	StopsWithin time.Duration
 }
 
 // A Target is a physical cluster.
@@ -62,8 +70,25 @@ type Target struct {
 	// Ready is true once the agent of the target has reported, also while it is unreachable.
 	Ready         bool
 	Unschedulable bool
-	// Unreachable is when the target stopped answering. Zero while it answers.
+	// Unreachable is when the target stopped answering. Zero while it answers or is known to live.
 	Unreachable time.Time
+	// AgentLost means that the agent does not report although the target lives.
+	AgentLost bool
+	// Confirmed means that outside probes say that the target, which does not answer, is down.
+	Confirmed bool
+	// Fenced means that an operator says that nothing runs at the target, which does not answer.
+	Fenced bool
+	// LeaseEnd is when the lease of the agent of a target that does not answer had run out. Zero if
+	// the agent stops nothing by itself.
+	LeaseEnd time.Time
+	// Cleaning means that the target was fenced, answers again, and has not yet removed what began
+	// elsewhere.
+	Cleaning bool
+	// Domain is the failure domain.
+	Domain string
+	// Paced means that nothing more leaves the target now because it does not answer: the rate of
+	// its failure domain is used up.
+	Paced bool
 	// Deleting is true if the target is being deleted: its owner says that it is no longer used.
 	Deleting bool
 	// EvictAfter is when all workloads leave the target. Zero means never.
@@ -93,6 +118,8 @@ type Decision struct {
 	Refused map[Refusal]int
 	// Refusals has the same by the key of the target.
 	Refusals map[string]Refusal
+	// Evicted are the keys of targets that do not answer and that the workload begins to leave.
+	Evicted []string
 	// Again is the time after which the decision may differ though nothing else changes. Zero
 	// means never.
 	Again time.Duration
@@ -119,6 +146,11 @@ const (
 	Misfit = "ProfileMismatch"
 	// Pinned means that the workload stays where its data are.
 	Pinned = "Pinned"
+	// Limited means that the target of the workload does not answer, and that the workload waits for
+	// its turn to leave.
+	Limited = "RateLimited"
+	// Budget means that a PodDisruptionBudget does not let the workload stop.
+	Budget = "Budget"
 )
 
 // Decide returns what each target runs. It never shrinks what is placed because nothing
@@ -137,7 +169,23 @@ func Decide(s Snapshot) Decision {
 		d.leave()
 	}
 	slices.SortFunc(d.out.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
+	d.out.Evicted = d.evicted()
 	return d.out
+}
+
+// evicted returns the targets that do not answer and that the workload begins to leave.
+func (d *decider) evicted() (keys []string) {
+	for _, t := range d.out.Targets {
+		before := d.parts[t.Key].Phase
+		begins := before == workload.Active && t.Phase != workload.Active
+		if d.Policy.Exclusive { // one that waits to be stopped has not begun
+			begins = before != workload.Removing && t.Phase == workload.Removing
+		}
+		if begins && d.out.Refusals[t.Key] == Lost {
+			keys = append(keys, t.Key)
+		}
+	}
+	return keys
 }
 
 type decider struct {
@@ -306,7 +354,7 @@ func (d *decider) replaced() bool {
 }
 
 func (d *decider) answers(key string) bool {
-	return slices.ContainsFunc(d.judged, func(j judged) bool { return j.Key == key && j.Unreachable.IsZero() })
+	return slices.ContainsFunc(d.judged, func(j judged) bool { return j.Key == key && j.Unreachable.IsZero() && !j.AgentLost })
 }
 
 // why returns why a target gives its part away.

@@ -38,6 +38,8 @@ func short(d Decision) []string {
 func TestDecide(t *testing.T) {
 	lost := target("b")
 	lost.Unreachable = now.Add(-2 * time.Minute)
+	agentless, paced, burned, down, cleaning := target("b"), lost, lost, lost, target("b")
+	agentless.AgentLost, paced.Paced, burned.Fenced, down.Confirmed, cleaning.Cleaning = true, true, true, true, true
 	late := target("b")
 	late.Unreachable = now.Add(-20 * time.Second)
 	drained := target("b")
@@ -68,6 +70,12 @@ func TestDecide(t *testing.T) {
 		"lost: make before break":    {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
 		"lost: replaced":             {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
 		"lost: nothing fits":         {replicas: 10, targets: []Target{lost}, parts: []Part{part("b", 10, workload.Active)}, want: []string{"b:10:Evicting"}, reason: NoTarget},
+		"lost: its agent alone":      {replicas: 10, targets: []Target{target("a"), agentless}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"lost: not its turn":         {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"lost: it was its turn":      {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
+		"lost: hold, but fenced":     {replicas: 10, hold: true, targets: []Target{target("a"), burned}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"lost: hold, but down":       {replicas: 10, hold: true, targets: []Target{target("a"), down}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"back, but it cleans up":     {replicas: 12, targets: []Target{target("a"), cleaning}, parts: []Part{part("a", 10, workload.Active), part("b", 0, workload.Removing)}, want: []string{"a:12:Active", "b:0:Removing"}},
 		"lost: hold":                 {replicas: 10, hold: true, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
 		"came back before it left":   {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:5:Active", "b:5:Active"}},
 		"came back, was removed":     {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), gone}, want: []string{"a:10:Active"}},
@@ -85,24 +93,19 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestHold(t *testing.T) {
-	for _, c := range []struct {
-		targets, unreachable int
-		want                 bool
-	}{{1, 0, false}, {1, 1, true}, {2, 1, false}, {2, 2, true}, {6, 3, false}, {6, 4, true}, {0, 0, false}} {
-		if got := Hold(c.targets, c.unreachable); got != c.want {
-			t.Errorf("Hold(%d, %d) = %v", c.targets, c.unreachable, got)
-		}
-	}
-}
-
 func randomTarget(r *rand.Rand, key string) Target {
 	t := Target{Key: key, Ready: r.IntN(8) > 0, Unschedulable: r.IntN(5) == 0}
 	if r.IntN(6) > 0 {
 		t.Location = "default"
 	}
 	if r.IntN(3) == 0 {
-		t.Unreachable = now.Add(-time.Duration(r.IntN(120)) * time.Second)
+		t.Unreachable = now.Add(-time.Duration(r.IntN(240)) * time.Second)
+		t.Fenced, t.Confirmed, t.Paced = r.IntN(4) == 0, r.IntN(4) == 0, r.IntN(4) == 0
+		if r.IntN(2) == 0 {
+			t.LeaseEnd = t.Unreachable
+		}
+	} else {
+		t.AgentLost, t.Cleaning = r.IntN(8) == 0, r.IntN(8) == 0
 	}
 	if r.IntN(5) == 0 {
 		t.Taints = []corev1.Taint{{Key: "some", Effect: []corev1.TaintEffect{corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule}[r.IntN(2)]}}
@@ -176,7 +179,7 @@ func TestDecideHoldsItsPromises(t *testing.T) {
 		}
 		if s.Hold {
 			for _, tg := range s.Targets {
-				if slices.ContainsFunc(d.Targets, func(a workload.AssignedTarget) bool {
+				if !tg.Fenced && !tg.Confirmed && slices.ContainsFunc(d.Targets, func(a workload.AssignedTarget) bool {
 					return a.Key == tg.Key && a.Reason == string(Lost) && before[a.Key].Phase == workload.Active
 				}) {
 					fail("I6: a target is given up while most are unreachable")

@@ -34,7 +34,7 @@ func Settle(s Snapshot) Decision {
 func applied(s Snapshot, d Decision) (parts []Part) {
 	answers := map[string]bool{}
 	for _, t := range s.Targets {
-		answers[t.Key] = t.Unreachable.IsZero() && t.Ready
+		answers[t.Key] = t.Unreachable.IsZero() && !t.AgentLost && t.Ready
 	}
 	before := map[string]Part{}
 	for _, p := range s.Parts {

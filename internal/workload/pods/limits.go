@@ -22,6 +22,8 @@ const (
 	mostAsked, mostParts = 8, 1000
 	// mostPods is the maximum of pods of one part, and mostBytes that of the bytes of a part.
 	mostPods, mostBytes = 5000, 16 << 20
+	// mostEvents is the maximum of events of one part.
+	mostEvents = 1000
 	// heldByCompute and held are the maxima of bytes of lists that are being merged, from the
 	// targets of one compute workspace and from all.
 	heldByCompute, held = 64 << 20, 256 << 20

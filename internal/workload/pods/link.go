@@ -55,7 +55,7 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 	case errors.Is(err, errBusy):
 		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.location)}
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
-		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read its pods", p.location)}
+		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read there what is asked for", p.location)}
 	}
 	return &refusal{fmt.Sprintf("Location %q does not answer", p.location)}
 }
@@ -87,6 +87,7 @@ type call struct {
 	*part
 	link   *Link
 	pods   typed.PodInterface
+	events typed.EventInterface
 	exists bool // the namespace
 	budget *budget
 	leave  func()
@@ -124,7 +125,7 @@ func (c *call) open(ctx context.Context, p *Pods) error {
 	if c.exists, err = c.verify(ctx, core); err != nil {
 		return c.unreachable(ctx, err)
 	}
-	c.pods = core.Pods(c.locator().Physical())
+	c.pods, c.events = core.Pods(c.locator().Physical()), core.Events(c.locator().Physical())
 	return nil
 }
 
@@ -137,23 +138,47 @@ func (c *call) end() {
 
 // list returns the pods of a part, and the resource version of the list.
 func (c *call) list(ctx context.Context, o metav1.ListOptions) ([]corev1.Pod, string, error) {
-	if !c.exists {
-		return nil, "", nil
-	}
-	var all []corev1.Pod
-	o.Limit = pageSize
-	for {
+	all, version, more, err := paged(ctx, c, o, mostPods, func(ctx context.Context, o metav1.ListOptions) ([]corev1.Pod, metav1.ListInterface, error) {
 		page, err := c.pods.List(ctx, o)
 		if err != nil {
-			return nil, "", c.unreachable(ctx, err)
+			return nil, nil, err
 		}
-		if all = append(all, page.Items...); len(all) > mostPods {
-			return nil, "", &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.location, mostPods)}
+		return page.Items, page, nil
+	})
+	if more {
+		err = &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.location, mostPods)}
+	}
+	return all, version, err
+}
+
+// listEvents returns the events of a part, the resource version of the list, and whether there are more.
+func (c *call) listEvents(ctx context.Context, o metav1.ListOptions) (all []corev1.Event, version string, more bool, err error) {
+	return paged(ctx, c, o, mostEvents, func(ctx context.Context, o metav1.ListOptions) ([]corev1.Event, metav1.ListInterface, error) {
+		page, err := c.events.List(ctx, o)
+		if err != nil {
+			return nil, nil, err
 		}
-		if page.Continue == "" {
-			return all, page.ResourceVersion, nil
+		return page.Items, page, nil
+	})
+}
+
+// paged lists page by page. It stops when it has most objects, and reports whether there are more.
+func paged[T any](ctx context.Context, c *call, o metav1.ListOptions, most int, list func(context.Context, metav1.ListOptions) ([]T, metav1.ListInterface, error)) (all []T, version string, more bool, err error) {
+	if !c.exists {
+		return nil, "", false, nil
+	}
+	o.Limit = pageSize
+	for {
+		items, page, err := list(ctx, o)
+		if err != nil {
+			return nil, "", false, c.unreachable(ctx, err)
 		}
-		o.Continue = page.Continue
+		if all = append(all, items...); len(all) > most {
+			return all[:most], page.GetResourceVersion(), true, nil
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return all, page.GetResourceVersion(), false, nil
+		}
 	}
 }
 

@@ -104,7 +104,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 		}
 		return nil
 	})
-	warn(ctx, w.parts, failed)
+	u.pods.warn(ctx, w, failed, "pods")
 	if len(w.parts) > 0 && len(failed) == len(w.parts) {
 		return nil, apierrors.NewServiceUnavailable("no physical cluster of the workloads tells the usage of pods")
 	}

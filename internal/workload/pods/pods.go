@@ -15,10 +15,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
-	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
@@ -45,10 +45,9 @@ type Pods struct {
 
 // sources are what the pods of a workspace are found from.
 type sources struct {
-	server   *kcp.Server
-	view     func(home kcp.ClusterName, export string) (*rest.Config, error)
-	bindings *client.Client[*apis.APIBinding, *apis.APIBindingList]
-	targets  *client.Client[*workload.SyncTarget, *workload.SyncTargetList]
+	server  *kcp.Server
+	view    func(home kcp.ClusterName, export string) (*rest.Config, error)
+	targets *client.Client[*workload.SyncTarget, *workload.SyncTargetList]
 }
 
 // deadline is the default of [Pods.Deadline].
@@ -62,13 +61,6 @@ func New(reach Reach) *Pods {
 // Start tells p the server. view returns a configuration for the view of an export.
 func (p *Pods) Start(s *kcp.Server, view func(home kcp.ClusterName, export string) (*rest.Config, error)) error {
 	from := &sources{server: s, view: view}
-	own, err := s.Own("*")
-	if err != nil {
-		return err
-	}
-	if from.bindings, err = client.New[*apis.APIBinding, *apis.APIBindingList](own, "*", apis.GroupVersion.WithResource("apibindings")); err != nil {
-		return err
-	}
 	// The view has no objects but those of the export, whatever else a workspace calls SyncTargets.
 	root, err := view("root", workload.Export)
 	if err != nil {
@@ -99,11 +91,14 @@ func (p *part) locator() engine.Locator {
 // A workspace is what is known about the workspace of a request.
 type workspace struct {
 	cluster, compute kcp.ClusterName
+	namespace        string // of the request, empty for all
 	assignments      *client.Client[*workload.Assignment, *workload.AssignmentList]
 	parts            []*part
 	// repeated has the StatefulSets that run at several targets, by namespace and name. Their pods
 	// have equal names.
 	repeated map[[2]string]bool
+	// uids has the UIDs of the workloads, by namespace, kind and name.
+	uids map[[3]string]types.UID
 }
 
 func errStarting() error { return apierrors.NewServiceUnavailable("the server is starting") }
@@ -117,10 +112,10 @@ func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace strin
 	if c == "" || c == "*" {
 		return nil, apierrors.NewMethodNotSupported(Resource().GroupResource(), "list in all workspaces at once")
 	}
-	w := &workspace{cluster: c, repeated: map[[2]string]bool{}}
+	w := &workspace{cluster: c, namespace: namespace, repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
 	var err error
-	if w.compute, err = from.computeOf(ctx, c); err != nil || w.compute == "" {
-		return w, err
+	if w.compute = from.computeOf(c); w.compute == "" {
+		return w, nil
 	}
 	cfg, err := from.view(w.compute, workload.KubernetesExport)
 	if err != nil {
@@ -151,31 +146,22 @@ func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace strin
 }
 
 // Compute returns the compute workspace of a consumer, empty if it has none.
-func (p *Pods) Compute(ctx context.Context, consumer kcp.ClusterName) (kcp.ClusterName, error) {
+func (p *Pods) Compute(_ context.Context, consumer kcp.ClusterName) (kcp.ClusterName, error) {
 	from := p.started.Load()
 	if from == nil {
 		return "", errStarting()
 	}
-	return from.computeOf(ctx, consumer)
+	return from.computeOf(consumer), nil
 }
 
 // computeOf returns the compute workspace whose export gives pods to a workspace, empty if there is
 // none.
-func (s *sources) computeOf(ctx context.Context, c kcp.ClusterName) (kcp.ClusterName, error) {
-	in, err := s.bindings.In(string(c))
-	if err != nil {
-		return "", err
+func (s *sources) computeOf(c kcp.ClusterName) kcp.ClusterName {
+	home, export, ok := s.server.Bound(c, Resource().GroupResource())
+	if !ok || export != workload.KubernetesExport {
+		return ""
 	}
-	all, err := in.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return "", err
-	}
-	for _, b := range all.Items {
-		if slices.ContainsFunc(b.Status.BoundResources, func(r apis.BoundResource) bool { return r.Group == "" && r.Resource == Resource().Resource }) {
-			return kcp.ClusterName(b.Status.APIExportClusterName), nil
-		}
-	}
-	return "", nil
+	return home
 }
 
 // find fills the parts from the Assignments of the workspace and the targets of the compute
@@ -189,6 +175,7 @@ func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarge
 	parts := map[[2]string]*part{}
 	for _, a := range all {
 		of := a.Spec.Workload
+		w.uids[[3]string{a.Namespace, of.Kind, of.Name}] = types.UID(of.UID)
 		if of.Group == "apps" && of.Resource == "statefulsets" && len(a.Spec.Targets) > 1 {
 			w.repeated[[2]string{a.Namespace, of.Name}] = true
 		}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/kubernetes/pkg/apis/core"
 
@@ -27,7 +28,7 @@ import (
 const key, otherKey = "k1k1k1k1k1k1k1k1", "k2k2k2k2k2k2k2k2"
 
 func onePart() *part {
-	w := &workspace{cluster: "shop", compute: "compute", repeated: map[[2]string]bool{}}
+	w := &workspace{cluster: "shop", compute: "compute", repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
 	return &part{workspace: w, namespace: "default", key: key, location: "east", target: &workload.SyncTarget{}}
 }
 
@@ -92,7 +93,7 @@ func TestNames(t *testing.T) {
 }
 
 func TestParts(t *testing.T) {
-	w := &workspace{cluster: "shop", compute: "compute", repeated: map[[2]string]bool{}}
+	w := &workspace{cluster: "shop", compute: "compute", repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
 	targets := []workload.SyncTarget{{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "2"}}}
 	a, b := engine.TargetKey("compute", "a", "1"), engine.TargetKey("compute", "b", "2")
 	assigned := func(namespace, resource string, keys ...string) workload.Assignment {

@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/printers"
@@ -40,9 +40,12 @@ func (p *Pods) Storage() map[string]rest.Storage {
 	}
 	return map[string]rest.Storage{
 		"pods": pods, "pods/log": logs{pods},
-		"pods/exec":        &connector{pods: pods, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
-		"pods/attach":      &connector{pods: pods, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
-		"pods/portforward": &connector{pods: pods, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
+		"pods/exec":                &connector{pods: pods, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
+		"pods/attach":              &connector{pods: pods, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
+		"pods/portforward":         &connector{pods: pods, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
+		"pods/eviction":            evictions{pods},
+		"pods/ephemeralcontainers": debuggers{pods},
+		"pods/proxy":               unserved{},
 	}
 }
 
@@ -182,7 +185,7 @@ func (s *store) List(ctx context.Context, o *internalversion.ListOptions) (runti
 		versions.add(of.key, at)
 		return nil
 	})
-	warn(ctx, w.parts, failed)
+	s.warn(ctx, w, failed, "pods")
 	slices.SortStableFunc(list.Items, func(a, b core.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -210,27 +213,6 @@ func (s *store) each(ctx context.Context, parts []*part, f func(context.Context,
 	}
 	_ = all.Wait() // f has no other errors
 	return failed
-}
-
-// warn tells the client which Locations are missing in a list.
-func warn(ctx context.Context, parts []*part, failed map[*part]error) {
-	replicas := map[string]int32{}
-	for _, of := range parts {
-		if err := failed[of]; err != nil {
-			replicas[err.Error()] += of.replicas
-		}
-	}
-	var texts []string
-	for text, n := range replicas {
-		if n > 0 {
-			text += fmt.Sprintf(": its pods are missing here (%d replicas are assigned to it)", n)
-		}
-		texts = append(texts, text)
-	}
-	slices.Sort(texts)
-	for _, text := range texts[:min(len(texts), 10)] {
-		warning.AddWarning(ctx, "", text)
-	}
 }
 
 // Get implements [rest.Getter].
@@ -329,12 +311,9 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 			return nil, false, err
 		}
 	}
-	there := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
-	if o != nil {
-		there.GracePeriodSeconds, there.DryRun = o.GracePeriodSeconds, o.DryRun
-		if err := c.precondition(o.Preconditions, there, name); err != nil {
-			return nil, false, err
-		}
+	there, err := c.deletion(o, uid, name)
+	if err != nil {
+		return nil, false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
 	defer cancel()
@@ -347,6 +326,16 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 		return nil, false, apierrors.NewServiceUnavailable(c.unreachable(ctx, err).Error())
 	}
 	return shown, false, nil
+}
+
+// deletion translates the options of a deletion of the pod with a UID.
+func (c *call) deletion(o *metav1.DeleteOptions, uid types.UID, name string) (*metav1.DeleteOptions, error) {
+	there := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+	if o == nil {
+		return there, nil
+	}
+	there.GracePeriodSeconds, there.DryRun = o.GracePeriodSeconds, o.DryRun
+	return there, c.precondition(o.Preconditions, there, name)
 }
 
 // precondition translates the preconditions of a deletion.

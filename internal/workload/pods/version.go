@@ -14,6 +14,18 @@ import (
 // characters of its key. Every target has revisions of its own, and a watch goes on at each of them.
 type versions map[string]uint64
 
+// storedKey stands in versions for the objects that are stored in the workspace. No key of a target
+// has capital letters.
+const storedKey = "STORED"
+
+// stored returns the version of the stored objects, empty if it is not known.
+func (v versions) stored() string {
+	if n, ok := v[storedKey]; ok {
+		return strconv.FormatUint(n, 10)
+	}
+	return ""
+}
+
 // nowhere is the resource version of a list for which no target was asked.
 const nowhere = "1"
 

@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -24,10 +26,31 @@ const (
 	parallelWatches = 50
 )
 
+// A subject is what a merged watch is of.
+type subject struct {
+	// list returns what the watch begins with, if the client asks for that.
+	list func(context.Context, *internalversion.ListOptions) (runtime.Object, error)
+	// watch opens a watch at a target.
+	watch func(context.Context, *call, metav1.ListOptions) (watch.Interface, error)
+	// shown returns an object of a part as the client sees it, with a version, nil if it does not.
+	shown func(of *part, o runtime.Object, version string) runtime.Object
+	// empty returns an object for bookmarks.
+	empty func() metadata
+	// stored opens a watch of the objects that are stored in the workspace, from a version of these.
+	// Nil means that there are none.
+	stored func(ctx context.Context, version string) (watch.Interface, error)
+}
+
+type metadata interface {
+	runtime.Object
+	metav1.Object
+}
+
 // A merged watch sends the events of all parts of a workspace. It follows the Assignments: a target
-// that gets a part joins it. If a target does not answer, its pods stay as they were.
+// that gets a part joins it. If a target does not answer, its objects stay as they were.
 type merged struct {
 	*store
+	subject
 	which     selection
 	cluster   kcp.ClusterName
 	namespace string
@@ -45,7 +68,49 @@ type merged struct {
 
 // Watch implements [rest.Watcher].
 func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
-	m := &merged{store: s, which: selects(o), cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
+	which := selects(o)
+	return s.merge(ctx, o, which, subject{
+		list: s.listed,
+		watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
+			return c.pods.Watch(ctx, o)
+		},
+		empty: func() metadata { return &core.Pod{} },
+		shown: func(of *part, o runtime.Object, version string) runtime.Object {
+			pod, ok := o.(*corev1.Pod)
+			if !ok || pod.Namespace != of.locator().Physical() {
+				return nil // a physical cluster that says what was not asked harms itself only
+			}
+			shown, err := of.converted(pod, version)
+			if err != nil {
+				return nil
+			}
+			return which.filter(shown)
+		},
+	})
+}
+
+// listed lists pods for the beginning of a watch: each has the version from which the client goes on.
+func (s *store) listed(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+	found, err := s.List(ctx, o)
+	if list, ok := found.(*core.PodList); ok {
+		for i := range list.Items {
+			list.Items[i].ResourceVersion = list.ResourceVersion
+		}
+	}
+	return found, err
+}
+
+// filter returns an object if it is selected.
+func (s selection) filter(o runtime.Object) runtime.Object {
+	if ok, err := s.Matches(o); err != nil || !ok {
+		return nil
+	}
+	return o
+}
+
+// merge opens a merged watch.
+func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which selection, of subject) (watch.Interface, error) {
+	m := &merged{store: s, subject: of, which: which, cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
 	version := ""
 	if o != nil {
 		version, m.bookmarks = o.ResourceVersion, o.AllowWatchBookmarks
@@ -55,7 +120,7 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 		return nil, err
 	}
 	if o != nil && o.SendInitialEvents != nil && *o.SendInitialEvents {
-		if err := m.list(ctx, o); err != nil {
+		if err := m.initial(ctx, o); err != nil {
 			return nil, err
 		}
 	}
@@ -71,9 +136,18 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 		return nil, err
 	}
 	ctx, m.stop = context.WithCancel(ctx)
+	var stored watch.Interface
+	if m.stored != nil {
+		if stored, err = m.stored(ctx, m.begin.stored()); err != nil {
+			m.stop()
+			leave()
+			return nil, err
+		}
+		m.at[[2]string{"", storedKey}] = m.begin[storedKey]
+	}
 	m.out = make(chan watch.Event)
 	ended := s.untilClosing(m.stop)
-	m.work.Go(func() { m.run(ctx, w) })
+	m.work.Go(func() { m.run(ctx, w, stored) })
 	go func() { // ends with the watch, whose ResultChan tells that
 		m.work.Wait()
 		ended()
@@ -83,23 +157,30 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 	return m, nil
 }
 
-// list lists the pods, which are the first events of the watch.
-func (m *merged) list(ctx context.Context, o *internalversion.ListOptions) error {
-	found, err := m.store.List(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
+// initial lists the objects, which are the first events of the watch.
+func (m *merged) initial(ctx context.Context, o *internalversion.ListOptions) error {
+	list, err := m.list(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
 	if err != nil {
 		return err
 	}
-	list, _ := found.(*core.PodList)
-	for i := range list.Items {
-		list.Items[i].ResourceVersion = list.ResourceVersion
-		m.first = append(m.first, watch.Event{Type: watch.Added, Object: &list.Items[i]})
+	at, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	err = meta.EachListItem(list, func(one runtime.Object) error {
+		m.first = append(m.first, watch.Event{Type: watch.Added, Object: one})
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if m.bookmarks {
-		mark := &core.Pod{}
-		mark.ResourceVersion, mark.Annotations = list.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		mark := m.empty()
+		mark.SetResourceVersion(at.GetResourceVersion())
+		mark.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 		m.first = append(m.first, watch.Event{Type: watch.Bookmark, Object: mark})
 	}
-	m.begin, err = parseVersions(list.ResourceVersion)
+	m.begin, err = parseVersions(at.GetResourceVersion())
 	return err
 }
 
@@ -129,14 +210,20 @@ func (p *Pods) untilClosing(end func()) (done func()) {
 }
 
 // run starts the parts and waits for others.
-func (m *merged) run(ctx context.Context, w *workspace) {
+func (m *merged) run(ctx context.Context, w *workspace, stored watch.Interface) {
 	defer m.stop()
+	if stored != nil {
+		defer stored.Stop()
+	}
 	for _, e := range m.first {
 		if !m.send(ctx, e) {
 			return
 		}
 	}
 	m.first = nil
+	if stored != nil {
+		m.work.Go(func() { m.forwardStored(ctx, stored) })
+	}
 	m.join(ctx, w)
 	if w.assignments == nil {
 		<-ctx.Done() // nothing is bound that could run
@@ -218,7 +305,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 		o.ResourceVersion = strconv.FormatUint(at, 10)
 	}
 	m.mu.Unlock()
-	changes, err := c.pods.Watch(ctx, o)
+	changes, err := m.watch(ctx, c, o)
 	if err != nil {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			m.expire(ctx)
@@ -234,8 +321,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 			}
 			return true
 		}
-		pod, ok := change.Object.(*corev1.Pod)
-		if !ok || !m.forward(ctx, of, k, change.Type, pod) {
+		if !m.forward(ctx, of, k, change) {
 			return true
 		}
 	}
@@ -258,32 +344,53 @@ func (m *merged) send(ctx context.Context, e watch.Event) bool {
 	}
 }
 
-// forward sends an event as the client sees it.
-func (m *merged) forward(ctx context.Context, of *part, k [2]string, what watch.EventType, pod *corev1.Pod) bool {
-	version := m.reached(of, k, pod.ResourceVersion)
-	if what == watch.Bookmark {
-		if !m.bookmarks {
-			return true
-		}
-		mark := &core.Pod{}
-		mark.ResourceVersion = version
-		return m.send(ctx, watch.Event{Type: watch.Bookmark, Object: mark})
-	}
-	if pod.Namespace != of.locator().Physical() {
-		return true // a physical cluster that says what was not asked harms itself only
-	}
-	shown, err := of.converted(pod, version)
+// forward sends an event of a part as the client sees it. It reports false if the watch is over.
+func (m *merged) forward(ctx context.Context, of *part, k [2]string, change watch.Event) bool {
+	o, err := meta.Accessor(change.Object)
 	if err != nil {
+		return false
+	}
+	version := m.reached(k, o.GetResourceVersion())
+	if change.Type == watch.Bookmark {
+		return m.mark(ctx, version)
+	}
+	if shown := m.shown(of, change.Object, version); shown != nil {
+		return m.send(ctx, watch.Event{Type: change.Type, Object: shown})
+	}
+	return true
+}
+
+// mark sends a bookmark, if the client wants it.
+func (m *merged) mark(ctx context.Context, version string) bool {
+	if !m.bookmarks {
 		return true
 	}
-	if ok, err := m.which.Matches(shown); err != nil || !ok {
-		return true
+	mark := m.empty()
+	mark.SetResourceVersion(version)
+	return m.send(ctx, watch.Event{Type: watch.Bookmark, Object: mark})
+}
+
+// forwardStored sends the events of stored objects. The watch ends with theirs.
+func (m *merged) forwardStored(ctx context.Context, stored watch.Interface) {
+	defer m.stop()
+	for change := range stored.ResultChan() {
+		if o, err := meta.Accessor(change.Object); err == nil && change.Type != watch.Error {
+			version := m.reached([2]string{"", storedKey}, o.GetResourceVersion())
+			if change.Type == watch.Bookmark {
+				if !m.mark(ctx, version) {
+					return
+				}
+				continue
+			}
+		}
+		if !m.send(ctx, change) {
+			return
+		}
 	}
-	return m.send(ctx, watch.Event{Type: what, Object: shown})
 }
 
 // reached notes how far a part is, and returns the resource version from which a client can go on.
-func (m *merged) reached(of *part, k [2]string, version string) string {
+func (m *merged) reached(k [2]string, version string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n > m.at[k] {

@@ -53,6 +53,9 @@ type Profile struct {
 	Conditions bool
 	// Finishes is true for kinds that come to an end, and shall not begin anew then.
 	Finishes bool
+	// Quiesce is a merge patch that makes a physical cluster stop an object and keep it. Nil if there
+	// is none.
+	Quiesce map[string]any
 	// Strip removes from an object what is not for physical clusters. It may be nil.
 	Strip func(*unstructured.Unstructured)
 	// Refusal says why a kind of class [Unplaced] goes nowhere.
@@ -70,6 +73,16 @@ func Secrets() schema.GroupVersionResource { return corev1.SchemeGroupVersion.Wi
 // ServiceAccounts are a kind of dependencies.
 func ServiceAccounts() schema.GroupVersionResource {
 	return corev1.SchemeGroupVersion.WithResource("serviceaccounts")
+}
+
+// Budgets are the PodDisruptionBudgets.
+func Budgets() schema.GroupVersionResource {
+	return policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
+}
+
+// Policies are the NetworkPolicies.
+func Policies() schema.GroupVersionResource {
+	return networkingv1.SchemeGroupVersion.WithResource("networkpolicies")
 }
 
 // Volumes are the volume claims.
@@ -95,10 +108,11 @@ func pods() []Profile {
 		{GroupVersionResource: apps.WithResource("replicasets"), Class: workload.Replicated, Replicas: replicas, Template: template, Observes: true, Conditions: true,
 			Counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "terminatingReplicas"}},
 		{GroupVersionResource: apps.WithResource("statefulsets"), Class: workload.Singleton, Replicas: replicas, Template: template,
-			Claims: []string{"spec", "volumeClaimTemplates"}, Observes: true, Conditions: true},
+			Claims: []string{"spec", "volumeClaimTemplates"}, Observes: true, Conditions: true, Quiesce: map[string]any{"spec": map[string]any{"replicas": 0}}},
 		{GroupVersionResource: apps.WithResource("daemonsets"), Class: workload.Everywhere, Template: template, Observes: true, Conditions: true,
 			Counters: []string{"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady", "updatedNumberScheduled", "numberAvailable", "numberUnavailable"}},
-		{GroupVersionResource: batch.WithResource("jobs"), Class: workload.Singleton, Template: template, Conditions: true, Finishes: true, Strip: stripJob},
+		{GroupVersionResource: batch.WithResource("jobs"), Class: workload.Singleton, Template: template, Conditions: true, Finishes: true, Strip: stripJob,
+			Quiesce: map[string]any{"spec": map[string]any{"suspend": true}}},
 		{GroupVersionResource: batch.WithResource("cronjobs"), Class: workload.Singleton, Template: []string{"spec", "jobTemplate", "spec", "template"}},
 	}
 }
@@ -109,8 +123,8 @@ func followers() []Profile {
 	return []Profile{
 		{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"), Class: workload.Follows, Addresses: addresses, Conditions: true, Strip: stripService},
 		{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("ingresses"), Class: workload.Follows, Addresses: addresses},
-		{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("networkpolicies"), Class: workload.Follows},
-		{GroupVersionResource: policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"), Class: workload.Follows, Observes: true, Conditions: true,
+		{GroupVersionResource: Policies(), Class: workload.Follows},
+		{GroupVersionResource: Budgets(), Class: workload.Follows, Observes: true, Conditions: true,
 			Counters: []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"}},
 	}
 }
@@ -144,6 +158,15 @@ func (p *Profile) PodSpec() []string {
 		return []string{""}
 	}
 	return append(slices.Clone(p.Template), "spec")
+}
+
+// Grace returns how long the pods of an object may take to end.
+func (p *Profile) Grace(o *unstructured.Unstructured) time.Duration {
+	seconds, ok, err := unstructured.NestedInt64(o.Object, append(p.PodSpec(), "terminationGracePeriodSeconds")...)
+	if err != nil || !ok {
+		seconds = corev1.DefaultTerminationGracePeriodSeconds
+	}
+	return time.Duration(max(0, min(seconds, 1<<31-1))) * time.Second
 }
 
 // Placed reports whether targets have copies of the objects of the kind.

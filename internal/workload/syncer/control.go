@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -49,6 +50,8 @@ type Beat struct {
 	PhysicalCluster string `json:"physicalCluster"`
 	// Version is that of the physical cluster.
 	Version string `json:"version,omitempty"`
+	// Stops is true if the agent stops workloads with lease fencing when its lease has run out.
+	Stops bool `json:"stops,omitempty"`
 	// Reason and Message say why the agent cannot work in the physical cluster.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
@@ -58,6 +61,8 @@ type Beat struct {
 type BeatResponse struct {
 	// Mode of the SyncTarget. The agent works in Pull mode only.
 	Mode workload.SyncMode `json:"mode"`
+	// LeaseSeconds is the lease of the agent. It begins when the agent sends the heartbeat.
+	LeaseSeconds int32 `json:"leaseSeconds,omitempty"`
 }
 
 // control plans a request of an agent that is not about objects.
@@ -199,9 +204,12 @@ func (c *call) beat(w http.ResponseWriter, req *http.Request) error {
 			return err
 		}
 	}
-	answer(w, http.StatusOK, BeatResponse{c.target.Spec.Mode})
+	answer(w, http.StatusOK, BeatResponse{c.target.Spec.Mode, c.leaseSeconds()})
 	return nil
 }
+
+// leaseSeconds returns the lease of agents in seconds.
+func (v *View) leaseSeconds() int32 { return int32(v.Lease / time.Second) }
 
 func (c *call) renew(ctx context.Context, b Beat) error {
 	clients, err := c.clients()
@@ -223,7 +231,10 @@ func (c *call) renew(ctx context.Context, b Beat) error {
 	}
 	l.Annotations = map[string]string{workload.BeatAnnotation: string(text)}
 	l.OwnerReferences = []metav1.OwnerReference{{APIVersion: workload.GroupVersion.String(), Kind: "SyncTarget", Name: c.Target, UID: types.UID(c.UID)}}
-	l.Spec.HolderIdentity, l.Spec.RenewTime = &b.Holder, &metav1.MicroTime{Time: time.Now()}
+	l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &b.Holder, &metav1.MicroTime{Time: time.Now()}, nil
+	if seconds := c.leaseSeconds(); seconds > 0 {
+		l.Spec.LeaseDurationSeconds = &seconds
+	}
 	if !made {
 		_, err = all.Update(ctx, l, metav1.UpdateOptions{})
 		return err
@@ -244,7 +255,53 @@ func (c *call) tunnel(w http.ResponseWriter, req *http.Request) {
 		err := c.authorize(ctx, req)
 		return err == nil && c.target.Spec.Mode == workload.PullMode
 	}
+	c.announce()
 	if err := c.Tunnels.Accept(w, req, c.key, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()}); err != nil {
 		fail(w, apierrors.NewBadRequest(err.Error()))
 	}
+}
+
+// announce makes the other servers ask this one for tunnels, from the first tunnel on.
+func (v *View) announce() {
+	v.mu.Lock()
+	s, known := v.server, v.announced
+	v.announced = true
+	v.mu.Unlock()
+	if !known {
+		_ = s.Go(s.Announce) // the server is started: it has the request
+	}
+}
+
+// TunnelsTo are the tunnels that servers serve each other, in [kcp.Extension.Peers].
+const TunnelsTo = "tunnels"
+
+// ServePeer connects another server with the physical cluster of a target. The path is the key of the
+// target.
+func (v *View) ServePeer(w http.ResponseWriter, req *http.Request) {
+	v.mu.Lock()
+	running := v.ctx
+	v.mu.Unlock()
+	if running == nil {
+		http.Error(w, "the server starts", http.StatusNotFound) // it has no tunnels
+		return
+	}
+	v.Tunnels.Pass(w, req, strings.TrimPrefix(req.URL.Path, "/"), running.Done())
+}
+
+// Reach returns a transport to the physical cluster of a target, through the tunnel of its agent to this
+// server or to another one.
+func (v *View) Reach(key string) http.RoundTripper {
+	return v.Tunnels.Route(key, func(ctx context.Context) (all []tunnel.Server, _ error) {
+		v.mu.Lock()
+		s := v.server
+		v.mu.Unlock()
+		if s == nil {
+			return nil, errEnded()
+		}
+		others, err := s.Peers(ctx)
+		for _, of := range others {
+			all = append(all, tunnel.Server{URL: of.At(TunnelsTo + "/" + key), TLS: of.TLS})
+		}
+		return all, err
+	})
 }

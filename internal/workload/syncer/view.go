@@ -53,6 +53,9 @@ type View struct {
 	// Life is the life of certificates, 24 hours by default. Agents renew them after two thirds
 	// of it.
 	Life time.Duration
+	// Lease is how long an agent may count on the server after a heartbeat. Zero means that agents
+	// have no lease.
+	Lease time.Duration
 	// Tunnels has the connections of agents to this server.
 	Tunnels tunnel.Pool
 
@@ -61,6 +64,8 @@ type View struct {
 	ctx    context.Context // of the server
 	open   Open
 	hubs   map[kcp.ClusterName]*held // guarded by mu
+	// announced says that the other servers know of this one; guarded by mu.
+	announced bool
 }
 
 // Open returns what the targets of a compute workspace work from, and a function that ends it.
@@ -82,7 +87,7 @@ func (v *View) Start(s *kcp.Server, open Open) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.server, v.open, v.ctx, v.hubs = s, open, <-running, map[kcp.ClusterName]*held{}
+	v.server, v.open, v.ctx, v.hubs, v.announced = s, open, <-running, map[kcp.ClusterName]*held{}, false
 	return nil
 }
 

@@ -31,17 +31,13 @@ const dialing = 15 * time.Second
 // Run opens a tunnel and serves it until it ends or ctx ends. connected is called once the server has
 // accepted it.
 func (d Dialer) Run(ctx context.Context, connected func()) error {
-	socket, err := d.dial(ctx)
+	socket, err := open(ctx, d.URL, d.TLS, Protocol)
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer stop()
 	defer func() { _ = socket.Close() }() // it has ended
-	from, err := d.upgrade(socket)
-	if err != nil {
-		return err
-	}
 	connected()
 	in := &streams{conns: make(chan net.Conn), done: make(chan struct{})}
 	inner := &http.Server{Handler: d.Handler, ReadHeaderTimeout: dialing, IdleTimeout: 2 * ping}
@@ -50,7 +46,7 @@ func (d Dialer) Run(ctx context.Context, connected func()) error {
 	defer func() { _ = inner.Close() }()
 	running.Go(func() { _ = inner.Serve(in) }) // until it is closed
 	outer := &http2.Server{MaxConcurrentStreams: 1000, ReadIdleTimeout: ping, PingTimeout: answers}
-	outer.ServeConn(&watched{socket, from, func() {}}, &http2.ServeConnOpts{Context: ctx, BaseConfig: &http.Server{}, Handler: http.HandlerFunc(in.connect)})
+	outer.ServeConn(socket, &http2.ServeConnOpts{Context: ctx, BaseConfig: &http.Server{}, Handler: http.HandlerFunc(in.connect)})
 	return ctx.Err()
 }
 
@@ -116,25 +112,37 @@ func (s *streams) Close() error {
 // Addr implements [net.Listener].
 func (s *streams) Addr() net.Addr { return &net.TCPAddr{} }
 
-func (d Dialer) dial(ctx context.Context) (net.Conn, error) {
+// open opens a connection and upgrades it to a protocol. It ends with ctx until then, and not
+// afterwards.
+func open(ctx context.Context, at *url.URL, config *tls.Config, protocol string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialing)
 	defer cancel()
-	config := d.TLS.Clone()
+	config = config.Clone()
 	config.NextProtos = []string{"http/1.1"} // which can be upgraded
-	port := d.URL.Port()
+	port := at.Port()
 	if port == "" {
 		port = "443"
 	}
 	dialer := tls.Dialer{NetDialer: &net.Dialer{KeepAlive: ping}, Config: config}
-	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(d.URL.Hostname(), port))
-}
-
-// upgrade asks for the tunnel.
-func (d Dialer) upgrade(socket net.Conn) (*bufio.Reader, error) {
-	if err := socket.SetDeadline(time.Now().Add(dialing)); err != nil {
+	socket, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), port))
+	if err != nil {
 		return nil, err
 	}
-	req := &http.Request{Method: http.MethodGet, URL: d.URL, Host: d.URL.Host, Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {Protocol}}}
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
+	from, err := upgrade(socket, at, protocol)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = socket.Close() // it is of no use
+		return nil, err
+	}
+	return &watched{socket, from, func() {}}, nil
+}
+
+// upgrade asks for another protocol on a connection.
+func upgrade(socket net.Conn, at *url.URL, protocol string) (*bufio.Reader, error) {
+	req := &http.Request{Method: http.MethodGet, URL: at, Host: at.Host, Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {protocol}}}
 	if err := req.Write(socket); err != nil {
 		return nil, err
 	}
@@ -143,9 +151,13 @@ func (d Dialer) upgrade(socket net.Conn) (*bufio.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		err := fmt.Errorf("the server refuses the tunnel: %s", resp.Status)
-		return nil, errors.Join(err, resp.Body.Close())
+	switch resp.StatusCode {
+	case http.StatusSwitchingProtocols:
+		return from, nil
+	case http.StatusNotFound:
+		err = ErrNone
+	default:
+		err = fmt.Errorf("the server refuses the tunnel: %s", resp.Status)
 	}
-	return from, socket.SetDeadline(time.Time{})
+	return nil, errors.Join(err, resp.Body.Close())
 }

@@ -69,24 +69,21 @@ type Check struct {
 // Accept turns the connection of a request into a tunnel of a target, and returns when it has ended.
 // It returns an error if there is no tunnel, to be sent as response.
 func (p *Pool) Accept(w http.ResponseWriter, req *http.Request, target string, check Check) error {
-	if req.ProtoMajor != 1 || req.Header.Get("Upgrade") != Protocol {
-		return fmt.Errorf("the request does not upgrade a connection of HTTP/1.1 to %s", Protocol)
+	if err := upgradable(req, Protocol); err != nil {
+		return err
 	}
 	if err := p.room(target); err != nil {
 		return err
 	}
-	socket, buffered, err := http.NewResponseController(w).Hijack()
+	socket, err := hijack(w, Protocol)
 	if err != nil {
 		return err
 	}
 	conn := &Conn{socket: socket, ended: make(chan struct{})}
 	defer conn.close()
-	_ = socket.SetDeadline(time.Time{}) // a socket that is closed fails below
-	if _, err := io.WriteString(socket, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+Protocol+"\r\n\r\n"); err != nil {
-		return nil //nolint:nilerr // the agent has gone
-	}
+	socket.ended = conn.close
 	t := &http2.Transport{ReadIdleTimeout: ping, PingTimeout: answers, DisableCompression: true}
-	if conn.client, err = t.NewClientConn(&watched{socket, buffered.Reader, conn.close}); err != nil {
+	if conn.client, err = t.NewClientConn(socket); err != nil {
 		return nil //nolint:nilerr // the agent has gone
 	}
 	conn.transport = &http.Transport{DialContext: conn.dial, IdleConnTimeout: ping, DisableCompression: true}
@@ -111,6 +108,24 @@ func (p *Pool) Accept(w http.ResponseWriter, req *http.Request, target string, c
 			}
 		}
 	}
+}
+
+func upgradable(req *http.Request, protocol string) error {
+	if req.ProtoMajor != 1 || req.Header.Get("Upgrade") != protocol {
+		return fmt.Errorf("the request does not upgrade a connection of HTTP/1.1 to %s", protocol)
+	}
+	return nil
+}
+
+// hijack takes over the connection of a request, and agrees to the protocol.
+func hijack(w http.ResponseWriter, protocol string) (*watched, error) {
+	socket, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, err
+	}
+	_ = socket.SetDeadline(time.Time{}) // one that is closed fails at its first use
+	_, _ = io.WriteString(socket, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+protocol+"\r\n\r\n")
+	return &watched{socket, buffered.Reader, func() {}}, nil
 }
 
 // A watched connection calls ended when it cannot be read any more.

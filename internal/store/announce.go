@@ -1,0 +1,56 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+// announcedSeconds is how long the announcement of a process that died or hangs lasts.
+const announcedSeconds = 10
+
+// announcements is the prefix of the keys of what processes announce under a topic.
+func (s *Store) announcements(topic string) string {
+	return s.prefix + keys.SystemKey(cluster.Admin, "leases", topic).Path() + "/"
+}
+
+// Announce tells all processes on the same etcd a value under a topic, until ctx ends. If etcd
+// does not take it, Announce tries again.
+func (s *Store) Announce(ctx context.Context, topic, value string) {
+	for ctx.Err() == nil {
+		err := s.leased(ctx, announcedSeconds, func(held context.Context, lease clientv3.LeaseID) error {
+			key := s.announcements(topic) + strconv.FormatInt(int64(lease), 16)
+			if _, err := s.backend.Client.Put(held, key, value, clientv3.WithLease(lease)); err != nil {
+				return err
+			}
+			<-held.Done()
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("This process cannot announce itself to the others on etcd; trying again", "topic", topic, "err", err)
+		}
+		pause(ctx, candidateRetry)
+	}
+}
+
+// Announced returns the values that processes announce under a topic.
+func (s *Store) Announced(ctx context.Context, topic string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
+	defer cancel()
+	read, err := s.backend.Client.Get(ctx, s.announcements(topic), clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("read what the servers on this etcd announce: %w", err)
+	}
+	var all []string
+	for _, kv := range read.Kvs {
+		all = append(all, string(kv.Value))
+	}
+	return all, nil
+}

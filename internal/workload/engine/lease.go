@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+)
+
+// A lease is what an engine knows of the lease of its agent. The zero value is that of an engine
+// in the server, which has none.
+type lease struct {
+	mu    sync.Mutex
+	kept  bool        // the agent has a lease; guarded by mu
+	valid bool        // guarded by mu
+	sure  map[ID]bool // parts that the server has confirmed since the lease began; guarded by mu
+}
+
+// Lease tells the engine whether the lease of its agent is valid. While it is not, the engine leaves
+// workloads with lease fencing alone, which the agent stops. When it is valid again, the engine writes them
+// only after the server has confirmed that the target still has them.
+func (e *Engine) Lease(valid bool) {
+	e.lease.mu.Lock()
+	same := e.lease.kept && e.lease.valid == valid
+	e.lease.kept, e.lease.valid = true, valid
+	if !same {
+		e.lease.sure = map[ID]bool{}
+	}
+	e.lease.mu.Unlock()
+	if same || !valid {
+		return
+	}
+	e.mu.Lock()
+	var held []*holding
+	for _, h := range e.shelf {
+		if h.profile.Quiesce != nil {
+			held = append(held, h)
+		}
+	}
+	e.mu.Unlock()
+	for _, h := range held {
+		for _, o := range h.kind.List("*") {
+			for _, task := range e.tasksOf(h, o) {
+				e.wakeLoop(task)
+			}
+		}
+	}
+}
+
+// leased reports whether the agent stops the object when its lease has run out.
+func (j *job) leased() bool {
+	j.lease.mu.Lock()
+	defer j.lease.mu.Unlock()
+	return j.lease.kept && j.fences()
+}
+
+// fences reports whether the object has lease fencing.
+func (j *job) fences() bool {
+	return j.how != nil && j.how.Fencing == workload.LeaseFencing && j.profile.Quiesce != nil
+}
+
+// lapsed reports whether the agent stops the object now.
+func (j *job) lapsed() bool {
+	j.lease.mu.Lock()
+	defer j.lease.mu.Unlock()
+	return j.lease.kept && !j.lease.valid && j.fences()
+}
+
+// unsure reports whether the server has to confirm the part before it is written. The agent has
+// renewed its lease before it asks: either it learns that the workload begins elsewhere, or the scheduler learns
+// that the agent is back.
+func (j *job) unsure() bool {
+	j.lease.mu.Lock()
+	defer j.lease.mu.Unlock()
+	return j.lease.kept && j.fences() && !j.lease.sure[j.id]
+}
+
+// assured confirms a part with lease fencing.
+func (j *job) assured(ctx context.Context) (bool, error) {
+	if !j.unsure() {
+		return true, nil
+	}
+	if ok, err := j.confirmed(ctx); err != nil || !ok {
+		return false, err
+	}
+	j.lease.mu.Lock()
+	defer j.lease.mu.Unlock()
+	if !j.lease.valid {
+		return false, kcp.After(soon)
+	}
+	j.lease.sure[j.id] = true
+	return true, nil
+}

@@ -1,0 +1,285 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/core"
+	eventregistry "k8s.io/kubernetes/pkg/registry/core/event"
+
+	"github.com/unforked/kcp"
+)
+
+// events serves the events of a workspace: those that are stored in it, and those of its pods and
+// of the copies of its workloads in physical clusters. The latter are not stored, and only read.
+type events struct {
+	eventStorage // of those that are stored
+	pods         *store
+}
+
+// eventStorage has the methods of upstream's storage of events.
+type eventStorage interface {
+	rest.StandardStorage
+	rest.Scoper
+	rest.StorageVersionProvider
+	rest.SingularNameProvider
+	rest.ShortNamesProvider
+}
+
+// WithEvents returns a storage that also serves the events in physical clusters, if the resource is
+// events. All others it returns as they are.
+func (p *Pods) WithEvents(of schema.GroupVersionResource, s rest.Storage) rest.Storage {
+	stored, ok := s.(eventStorage)
+	if of.Resource != "events" || of.Group != "" && of.Group != "events.k8s.io" || !ok {
+		return s
+	}
+	return &events{stored, &store{Pods: p}}
+}
+
+// consumer reports whether a request is in a workspace that has pods.
+func (e *events) consumer(ctx context.Context) bool {
+	from, c := e.pods.started.Load(), kcp.ClusterFrom(ctx)
+	return from != nil && c != "" && c != "*" && from.computeOf(c) != ""
+}
+
+// own returns options for the stored events. The version of a client is one of all events.
+func own(o *internalversion.ListOptions, v versions) *internalversion.ListOptions {
+	if o == nil {
+		return nil
+	}
+	o = o.DeepCopy()
+	if v.stored() != "" {
+		o.ResourceVersion = v.stored()
+	}
+	return o
+}
+
+// parseEventVersions parses a version of events: one of all, or one of those that are stored.
+func parseEventVersions(text string) (versions, error) {
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		if n == 0 {
+			return versions{}, nil
+		}
+		return versions{storedKey: n}, nil
+	}
+	return parseVersions(text)
+}
+
+func versionOf(o *internalversion.ListOptions) string {
+	if o == nil {
+		return ""
+	}
+	return o.ResourceVersion
+}
+
+// selectsEvents parses the selectors of a request for events.
+func selectsEvents(o *internalversion.ListOptions) selection {
+	label, field := labels.Everything(), fields.Everything()
+	if o != nil && o.LabelSelector != nil {
+		label = o.LabelSelector
+	}
+	if o != nil && o.FieldSelector != nil {
+		field = o.FieldSelector
+	}
+	s := selection{SelectionPredicate: eventregistry.Matcher(label, field)}
+	var pushed []fields.Selector
+	for _, r := range field.Requirements() {
+		switch r.Field {
+		case "involvedObject.name":
+			if strings.Contains(r.Value, ".") {
+				continue // perhaps a name that only the workspace has
+			}
+		case "involvedObject.kind", "involvedObject.fieldPath", "type", "reason", "source", "reportingComponent":
+		default:
+			continue
+		}
+		if one, err := fields.ParseSelector(r.Field + string(r.Operator) + fields.EscapeValue(r.Value)); err == nil {
+			pushed = append(pushed, one)
+		}
+	}
+	s.push.FieldSelector = fields.AndSelectors(pushed...).String()
+	return s
+}
+
+// List implements [rest.Lister]. The last page of the stored events has those of the physical clusters.
+func (e *events) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+	at, err := parseEventVersions(versionOf(o))
+	if err != nil {
+		return e.eventStorage.List(ctx, o) // it says what is wrong
+	}
+	found, err := e.eventStorage.List(ctx, own(o, at))
+	list, ok := found.(*core.EventList)
+	if err != nil || !ok || list.Continue != "" || !e.consumer(ctx) {
+		return found, err
+	}
+	leave, err := e.pods.limits.enter(reading(kcp.ClusterFrom(ctx)))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	w, err := e.pods.workspace(ctx, kcp.ClusterFrom(ctx), request.NamespaceValue(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if len(w.parts) > mostParts {
+		warning.AddWarning(ctx, "", "the workspace has pods in too many namespaces and physical clusters: their events are missing here; name a namespace")
+		return found, nil
+	}
+	all, err := parseEventVersions(list.ResourceVersion)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	list = &core.EventList{ListMeta: list.ListMeta, Items: list.Items[:len(list.Items):len(list.Items)]}
+	e.add(ctx, w, selectsEvents(o), list, all)
+	list.ResourceVersion = all.String()
+	return list, nil
+}
+
+// add adds the events of the parts to a list, and their versions to all.
+func (e *events) add(ctx context.Context, w *workspace, which selection, list *core.EventList, all versions) {
+	var mu sync.Mutex
+	failed := e.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
+		c, err := e.pods.begin(ctx, of, true)
+		if err != nil {
+			return err
+		}
+		defer c.end()
+		found, at, more, err := c.listEvents(ctx, which.push)
+		if err != nil {
+			return err
+		}
+		seen := &nodes{}
+		for i := range found {
+			seen.see(&found[i])
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range found {
+			if shown := of.shownEvent(&found[i], of.version(found[i].ResourceVersion), seen); shown != nil && which.filter(shown) != nil {
+				list.Items = append(list.Items, *shown)
+			}
+		}
+		all.add(of.key, at)
+		if more {
+			warning.AddWarning(ctx, "", fmt.Sprintf("Location %q has more than %d events of a namespace; the others are not shown", of.location, mostEvents))
+		}
+		return nil
+	})
+	e.pods.warn(ctx, w, failed, "events")
+}
+
+// Get implements [rest.Getter].
+func (e *events) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {
+	found, err := e.eventStorage.Get(ctx, name, o)
+	if !apierrors.IsNotFound(err) || !e.consumer(ctx) {
+		return found, err
+	}
+	leave, busy := e.pods.limits.enter(reading(kcp.ClusterFrom(ctx)))
+	if busy != nil {
+		return nil, busy
+	}
+	defer leave()
+	w, unknown := e.pods.workspace(ctx, kcp.ClusterFrom(ctx), request.NamespaceValue(ctx))
+	if unknown != nil {
+		return nil, unknown
+	}
+	for _, of := range w.parts {
+		stem, ok := strings.CutSuffix(name, "."+of.key[:suffix])
+		if !ok {
+			continue
+		}
+		if shown, there := e.one(ctx, of, stem); shown != nil || there != nil {
+			return shown, there
+		}
+	}
+	return nil, err
+}
+
+// one returns the event with a name at a target as the tenant sees it, nil if there is none.
+func (e *events) one(ctx context.Context, of *part, name string) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.pods.Deadline)
+	defer cancel()
+	c, err := e.pods.begin(ctx, of, true)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(err.Error())
+	}
+	defer c.end()
+	if !c.exists {
+		return nil, nil
+	}
+	there, err := c.events.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(of.unreachable(ctx, err).Error())
+	}
+	seen := &nodes{}
+	seen.see(there)
+	if shown := of.shownEvent(there, of.version(there.ResourceVersion), seen); shown != nil {
+		return shown, nil
+	}
+	return nil, nil
+}
+
+// Watch implements [rest.Watcher].
+func (e *events) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
+	at, err := parseEventVersions(versionOf(o))
+	if err != nil || !e.consumer(ctx) {
+		return e.eventStorage.Watch(ctx, own(o, at))
+	}
+	w, err := e.pods.workspace(ctx, kcp.ClusterFrom(ctx), request.NamespaceValue(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if len(w.parts) > parallelWatches {
+		warning.AddWarning(ctx, "", fmt.Sprintf("the workspace has pods in more than %d pairs of namespace and physical cluster: events there are not in this watch; watch a namespace", parallelWatches))
+		return e.eventStorage.Watch(ctx, own(o, at))
+	}
+	all := o.DeepCopy()
+	if all == nil {
+		all = &internalversion.ListOptions{}
+	}
+	if all.ResourceVersion = ""; len(at) > 0 {
+		all.ResourceVersion = at.String()
+	}
+	which, seen := selectsEvents(o), &nodes{}
+	return e.pods.merge(ctx, all, which, subject{
+		list: e.List,
+		watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
+			return c.events.Watch(ctx, o)
+		},
+		empty: func() metadata { return &core.Event{} },
+		shown: func(of *part, o runtime.Object, version string) runtime.Object {
+			event, ok := o.(*corev1.Event)
+			if !ok {
+				return nil
+			}
+			seen.see(event)
+			if shown := of.shownEvent(event, version, seen); shown != nil {
+				return which.filter(shown)
+			}
+			return nil
+		},
+		stored: func(ctx context.Context, version string) (watch.Interface, error) {
+			of := all.DeepCopy()
+			of.ResourceVersion, of.SendInitialEvents, of.ResourceVersionMatch = version, nil, ""
+			return e.eventStorage.Watch(ctx, of)
+		},
+	})
+}

@@ -1,0 +1,30 @@
+package kcp
+
+import (
+	"context"
+
+	"github.com/unforked/kcp/internal/peers"
+)
+
+// A Peer is another server on the same etcd.
+type Peer = peers.Peer
+
+// Announce makes the other servers on the same etcd find this one, until ctx ends. It returns then, or
+// at once if there can be no others.
+func (s *Server) Announce(ctx context.Context) {
+	if s.inner != nil && s.inner.Peers() != nil {
+		s.inner.Peers().Announce(ctx)
+	}
+}
+
+// Peers returns the other servers on the same etcd that announce themselves. They serve this one what
+// their extensions have in [Extension.Peers].
+func (s *Server) Peers(ctx context.Context) ([]Peer, error) {
+	if s.inner == nil {
+		return nil, errNotStarted
+	}
+	if s.inner.Peers() == nil {
+		return nil, nil
+	}
+	return s.inner.Peers().Others(ctx)
+}

@@ -1,0 +1,605 @@
+//go:build unix
+
+package physical
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/place"
+	"github.com/unforked/kcp/test/stock"
+)
+
+// A wire is a TCP connection to a server that can be cut.
+type wire struct {
+	to       string
+	listener net.Listener
+	work     sync.WaitGroup
+
+	mu   sync.Mutex
+	cut  bool              // guarded by mu
+	open map[net.Conn]bool // guarded by mu
+}
+
+// newWire returns a wire to an address.
+func newWire(t *testing.T, to string) *wire {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{to: to, listener: l, open: map[net.Conn]bool{}}
+	w.work.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.work.Go(func() { w.pass(c) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); w.set(true); w.work.Wait() })
+	return w
+}
+
+func (w *wire) addr() string { return w.listener.Addr().String() }
+
+func (w *wire) pass(near net.Conn) {
+	defer func() { _ = near.Close() }()
+	far, err := net.Dial("tcp", w.to)
+	if err != nil || !w.keep(near, far) {
+		return
+	}
+	defer func() { _ = far.Close() }()
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = io.Copy(far, near); _ = far.Close() })
+	both.Go(func() { _, _ = io.Copy(near, far); _ = near.Close() })
+	both.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.open, near)
+	delete(w.open, far)
+}
+
+// keep remembers open connections, unless the wire is cut.
+func (w *wire) keep(both ...net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range both {
+		if w.cut {
+			_ = c.Close()
+		} else {
+			w.open[c] = true
+		}
+	}
+	return !w.cut
+}
+
+// set cuts the wire, or mends it.
+func (w *wire) set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+	for c := range w.open {
+		if cut {
+			_ = c.Close()
+		}
+	}
+}
+
+// A zoned is a world of six targets in two zones, which share a control plane, each with a wire of its
+// own.
+type zoned struct {
+	*world
+	wires map[string]*wire
+}
+
+func newZoned(t *testing.T) *zoned {
+	z := &zoned{world: newWorld(t, "shared"), wires: map[string]*wire{}}
+	z.stopServer(t)
+	z.evictions = place.Rate{PerSecond: 1, Burst: 4}
+	z.startServer(t)
+	must(t, "ws", "create", ":root:compute")
+	for i, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		config := z.clusters["shared"].Config(stock.UserToken)
+		z.wires[name] = newWire(t, strings.TrimPrefix(config.Host, "https://"))
+		config.Host = "https://" + z.wires[name].addr()
+		file := filepath.Join(z.dir, name+".kubeconfig")
+		writeKubeconfig(t, file, config)
+		must(t, "workload", "sync", name, "--kubeconfig", file, "--labels", fmt.Sprintf("topology.kubernetes.io/zone=%d", i/3), "-w", ":root:compute")
+	}
+	return z
+}
+
+// cut cuts the wires of targets, and waits until the server says that they are unreachable.
+func (z *zoned) cut(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		z.wires[name].set(true)
+	}
+	for _, name := range names {
+		z.condition(t, name, workload.APIServerHealthy, func(s *workload.SyncTargetStatus) bool { return s.UnreachableSince != nil })
+	}
+}
+
+func (z *zoned) mend(t *testing.T) {
+	t.Helper()
+	for _, w := range z.wires {
+		w.set(false)
+	}
+	for name := range z.wires {
+		z.condition(t, name, conditions.Ready, func(s *workload.SyncTargetStatus) bool { return s.Conditions.IsTrue(conditions.Ready) })
+	}
+}
+
+// condition waits for a state of a SyncTarget.
+func (w *world) condition(t *testing.T, name string, of conditions.Type, ok func(*workload.SyncTargetStatus) bool) {
+	t.Helper()
+	eventually(t, "state of "+name, func() error {
+		o, err := w.in(t, "compute").Resource(synctargets()).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		target := &workload.SyncTarget{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, target); err != nil {
+			return err
+		}
+		if !ok(&target.Status) {
+			return fmt.Errorf("unreachable since %v, condition %+v", target.Status.UnreachableSince, target.Status.Conditions.Get(of))
+		}
+		return nil
+	})
+}
+
+func toleration(seconds int) string {
+	return fmt.Sprintf(`{"spec":{"tolerations":[{"key":"workload.kcp.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":%d}]}}`, seconds)
+}
+
+// Six physical clusters in two zones: what leaves them, how fast, and what stays.
+func TestSeatBelt(t *testing.T) {
+	long(t)
+	z := newZoned(t)
+	s := z.shop(t, "shop", "compute")
+	s.place(t, toleration(1))
+	for i := range 10 {
+		s.create(t, fmt.Sprint("web-", i), 6)
+	}
+	for i := range 10 {
+		s.rolledOut(t, fmt.Sprint("web-", i))
+	}
+	t.Run("four of six are gone at once", func(t *testing.T) { z.losesMost(t, s) })
+	t.Run("one is gone: they leave at the rate", func(t *testing.T) { z.losesOne(t, s) })
+	t.Run("one zone is gone", func(t *testing.T) { z.losesZone(t, s) })
+	t.Run("nothing fits", func(t *testing.T) { z.nothingFits(t, s) })
+	t.Run("a drain under a budget", func(t *testing.T) { z.drainsUnderBudget(t, s) })
+}
+
+// losesMost expects that nothing leaves, except what an operator fences.
+func (z *zoned) losesMost(t *testing.T, s *tenant) {
+	before := s.actual(t)
+	z.cut(t, "a", "b", "d", "e")
+	z.condition(t, "a", workload.EvictionsHeld, func(of *workload.SyncTargetStatus) bool { return of.Conditions.IsTrue(workload.EvictionsHeld) })
+	eventually(t, "explanation", func() error {
+		out := must(t, "workload", "explain", "deployment/web-1", "-w", ":root:shop")
+		if strings.Count(out, "Held: it does not answer, but most others do not either") != 4 {
+			return errors.New(out)
+		}
+		return nil
+	})
+	if out := must(t, "workload", "list", "-w", ":root:compute"); !strings.Contains(out, "nothing leaves them") {
+		t.Error(out)
+	}
+	if after := s.actual(t); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("before\n%v\nafter\n%v", before, after)
+	}
+	must(t, "workload", "fence", "a", "-w", ":root:compute")
+	eventually(t, "what an operator fences leaves", func() error {
+		for name, parts := range s.actual(t) {
+			if !strings.Contains(parts, "a Evicting 1") || strings.Count(parts, "Active 1")+2*strings.Count(parts, "Active 2") != 6 {
+				return fmt.Errorf("%s: %s", name, parts)
+			}
+			for _, held := range []string{"b", "d", "e"} {
+				if !strings.Contains(parts, held+" Active 1") {
+					return fmt.Errorf("%s: %s", name, parts)
+				}
+			}
+		}
+		return nil
+	})
+	z.mend(t)
+	z.condition(t, "a", workload.Fenced, func(of *workload.SyncTargetStatus) bool {
+		c := of.Conditions.Get(workload.Fenced)
+		return c != nil && c.Status == metav1.ConditionFalse && !of.Conditions.IsTrue(workload.EvictionsHeld)
+	})
+	for i := range 10 {
+		s.rolledOut(t, fmt.Sprint("web-", i))
+	}
+	if out := must(t, "workload", "list", "-w", ":root:compute"); strings.Contains(out, "fenced") || strings.Contains(out, "nothing leaves them") {
+		t.Error(out)
+	}
+}
+
+// losesOne watches how many workloads have begun to leave.
+func (z *zoned) losesOne(t *testing.T, s *tenant) {
+	z.cut(t, "b")
+	var first time.Time
+	limited := false
+	eventually(t, "all leave b", func() error {
+		now := time.Now()
+		begun, waits, parts := 0, "", s.actual(t)
+		for name, of := range parts {
+			if strings.Contains(of, "b Active") {
+				waits = name
+			} else {
+				begun++
+			}
+		}
+		if begun > 0 && first.IsZero() {
+			first = now.Add(-time.Second) // it may have begun before
+		}
+		if most := 4 + time.Since(first).Seconds() + 1; begun > 0 && float64(begun) > most {
+			t.Fatalf("%d workloads leave after %v", begun, time.Since(first))
+		}
+		if waits != "" {
+			out := must(t, "workload", "explain", "deployment/"+waits, "-w", ":root:shop")
+			limited = limited || strings.Contains(out, "RateLimited: it does not answer; the workload leaves when it is its turn")
+			return fmt.Errorf("%d of %d", begun, len(parts))
+		}
+		return nil
+	})
+	if !limited {
+		t.Error("no workload says that it waits for its turn")
+	}
+	for i := range 10 {
+		s.rolledOut(t, fmt.Sprint("web-", i))
+	}
+	z.mend(t)
+	s.settled(t)
+}
+
+// settled waits until nothing is on its way.
+func (s *tenant) settled(t *testing.T) {
+	t.Helper()
+	eventually(t, "rest", func() error {
+		for name, parts := range s.actual(t) {
+			if strings.Contains(parts, "Removing") || strings.Contains(parts, "Evicting") {
+				return fmt.Errorf("%s: %s", name, parts)
+			}
+		}
+		return nil
+	})
+}
+
+// losesZone expects that half of all, which are a zone, are replaced by the others.
+func (z *zoned) losesZone(t *testing.T, s *tenant) {
+	z.cut(t, "d", "e", "f")
+	eventually(t, "all leave the zone", func() error {
+		for name, parts := range s.actual(t) {
+			for _, gone := range []string{"d", "e", "f"} {
+				if strings.Contains(parts, gone+" Active") || strings.Contains(parts, gone+" Evicting") {
+					return fmt.Errorf("%s: %s", name, parts)
+				}
+			}
+		}
+		return nil
+	})
+	for i := range 10 {
+		s.rolledOut(t, fmt.Sprint("web-", i))
+	}
+	z.mend(t)
+	s.settled(t)
+	eventually(t, "the zone is cleaned", func() error {
+		all, err := z.clusters["shared"].AppsV1().Deployments("").List(t.Context(), metav1.ListOptions{LabelSelector: workload.OwnerLabel + "=" + z.keyOf(t, "d")})
+		if err == nil && len(all.Items) > 0 {
+			err = fmt.Errorf("%d Deployments", len(all.Items))
+		}
+		return err
+	})
+}
+
+// nothingFits expects that parts stay if the other targets do not take them.
+func (z *zoned) nothingFits(t *testing.T, s *tenant) {
+	s.place(t, `{"spec":{"strategy":{"divide":{"maxPerTarget":2}}}}`)
+	s.create(t, "tight", 12)
+	s.rolledOut(t, "tight")
+	z.cut(t, "c")
+	eventually(t, "NoFit", func() error {
+		parts := s.actual(t)["tight"]
+		if !strings.Contains(parts, "c Evicting 2") || !strings.HasSuffix(parts, "NoFit") {
+			return errors.New(parts)
+		}
+		return nil
+	})
+	all, err := z.clusters["shared"].AppsV1().Deployments("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=tight"})
+	if err != nil || len(all.Items) != 6 {
+		t.Errorf("%d copies, %v", len(all.Items), err)
+	}
+	z.mend(t)
+	eventually(t, "return", func() error {
+		if parts := s.actual(t)["tight"]; strings.Count(parts, "Active 2") != 6 {
+			return errors.New(parts)
+		}
+		return nil
+	})
+	s.rolledOut(t, "tight")
+	s.remove(t, "tight")
+	s.place(t, `{"spec":{"strategy":{"divide":null}}}`)
+}
+
+// drainsUnderBudget expects that a StatefulSet that may not stop keeps its target.
+func (z *zoned) drainsUnderBudget(t *testing.T, s *tenant) {
+	budgets := s.PolicyV1().PodDisruptionBudgets("default")
+	_, err := budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "budget"}, Spec: policyv1.PodDisruptionBudgetSpec{
+		MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.statefulSet(t, "db")
+	eventually(t, "it runs", func() error {
+		o, err := s.AppsV1().StatefulSets("default").Get(t.Context(), "db", metav1.GetOptions{})
+		if err == nil && o.Status.ReadyReplicas != 2 {
+			err = fmt.Errorf("%+v", o.Status)
+		}
+		return err
+	})
+	at, _, _ := strings.Cut(s.actual(t)["db"], " ")
+	if out, err := kubectl(t, "workload", "drain", at, "-w", ":root:compute", "--timeout", "8s"); err == nil || !strings.Contains(err.Error(), "still has") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out := must(t, "workload", "explain", "statefulset/db", "-w", ":root:shop"); !strings.Contains(out, "(Budget)") || !strings.Contains(out, "PodDisruptionBudget") {
+		t.Error(out)
+	}
+	if err := budgets.Delete(t.Context(), "budget", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "workload", "drain", at, "-w", ":root:compute")
+	must(t, "workload", "uncordon", at, "-w", ":root:compute")
+	if now := s.actual(t)["db"]; strings.HasPrefix(now, at+" ") {
+		t.Error(now)
+	}
+	if err := s.AppsV1().StatefulSets("default").Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fences loses the cluster of a StatefulSet, which begins elsewhere only after an operator says that it is
+// stopped.
+func (s *tenant) fences(t *testing.T) {
+	s.place(t, toleration(1))
+	s.statefulSet(t, "fenced")
+	at := s.setRolledOut(t, "fenced")
+	other := map[string]string{"east": "west", "west": "east"}[at]
+	if _, err := kubectl(t, "workload", "fence", at, "-w", ":root:compute"); err == nil || !strings.Contains(err.Error(), "answers") {
+		t.Errorf("fence of a cluster that answers: %v", err)
+	}
+	freeze(t, s.clusters[at])
+	s.setReason(t, "fenced", "NotFenced")
+	if sets := s.clusters[other].sets(t, "fenced"); len(sets) > 0 {
+		t.Errorf("it runs at %s", other)
+	}
+	if out := must(t, "workload", "explain", "statefulset/fenced", "-w", ":root:"+s.name); !strings.Contains(out, "nobody knows whether it runs there") {
+		t.Error(out)
+	}
+	must(t, "workload", "fence", at, "-w", ":root:compute")
+	eventually(t, "it begins elsewhere", func() error {
+		if sets := s.clusters[other].sets(t, "fenced"); len(sets) != 1 || sets[0].Status.ReadyReplicas != 2 {
+			return fmt.Errorf("%d at %s", len(sets), other)
+		}
+		return nil
+	})
+	if out := must(t, "workload", "describe", at, "-w", ":root:compute"); !strings.Contains(out, "Fenced:") || !strings.Contains(out, "an operator says") {
+		t.Error(out)
+	}
+	s.clusters[at].signal(t, syscall.SIGCONT)
+	s.condition(t, at, workload.Fenced, func(of *workload.SyncTargetStatus) bool {
+		return of.Conditions.IsTrue(conditions.Ready) && !of.Conditions.IsTrue(workload.Fenced)
+	})
+	if sets := s.clusters[at].sets(t, "fenced"); len(sets) > 0 {
+		t.Errorf("%s still has it, and is not fenced", at)
+	}
+	if got := s.setRolledOut(t, "fenced"); got != other {
+		t.Errorf("it is at %s", got)
+	}
+	if err := s.AppsV1().StatefulSets("default").Delete(t.Context(), "fenced", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// freeze makes a cluster hang until the end of the test, or until it gets SIGCONT.
+func freeze(t *testing.T, c *cluster) {
+	t.Helper()
+	c.signal(t, syscall.SIGSTOP)
+	t.Cleanup(func() { c.signal(t, syscall.SIGCONT) })
+}
+
+// sets returns the StatefulSets with a name at a physical cluster.
+func (c *cluster) sets(t *testing.T, name string) []appsv1.StatefulSet {
+	t.Helper()
+	list, err := c.AppsV1().StatefulSets("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// setReason waits until a StatefulSet says why it is not placed.
+func (s *tenant) setReason(t *testing.T, name, reason string) {
+	t.Helper()
+	eventually(t, reason, func() error {
+		o, err := s.AppsV1().StatefulSets("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && !strings.Contains(fmt.Sprint(o.Status.Conditions), reason) {
+			err = fmt.Errorf("%v", o.Status.Conditions)
+		}
+		return err
+	})
+}
+
+// losesAgentAlone loses the connection to a cluster that lives, as outside probes say. Then they say
+// that it is down.
+func (s *tenant) losesAgentAlone(t *testing.T) {
+	var code atomic.Int32
+	code.Store(http.StatusOK)
+	outside := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(code.Load())) }))
+	t.Cleanup(outside.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: outside.Certificate().Raw})
+	var probes []workload.SyncTargetProbe
+	for _, path := range []string{"/one", "/two"} {
+		probes = append(probes, workload.SyncTargetProbe{URL: outside.URL + path, CABundle: authority})
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"probes": probes}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := s.in(t, "compute").Resource(synctargets())
+	if _, err := targets.Patch(t.Context(), "east", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.place(t, toleration(1))
+	s.create(t, "probed", 6)
+	s.rolledOut(t, "probed")
+	before := must(t, "workload", "get", "deployment/probed", "-w", ":root:"+s.name)
+	freeze(t, s.clusters["east"])
+	s.condition(t, "east", workload.HeartbeatHealthy, func(of *workload.SyncTargetStatus) bool {
+		c := of.Conditions.Get(workload.HeartbeatHealthy)
+		return c != nil && c.Reason == workload.AgentLost && of.Conditions.IsTrue(workload.APIServerHealthy) && of.UnreachableSince == nil
+	})
+	for _, args := range [][]string{{"list"}, {"describe", "east"}} {
+		if out := must(t, append(append([]string{"workload"}, args...), "-w", ":root:compute")...); !strings.Contains(out, "False (AgentLost)") {
+			t.Error(out)
+		}
+	}
+	if out := must(t, "workload", "explain", "deployment/probed", "-w", ":root:"+s.name); !strings.Contains(out, "AgentLost: its agent does not report, but the cluster lives") {
+		t.Error(out)
+	}
+	if _, err := kubectl(t, "workload", "fence", "east", "-w", ":root:compute"); err == nil || !strings.Contains(err.Error(), "is known to live") {
+		t.Errorf("fence: %v", err)
+	}
+	if after := must(t, "workload", "get", "deployment/probed", "-w", ":root:"+s.name); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
+	}
+	code.Store(http.StatusServiceUnavailable)
+	s.condition(t, "east", workload.APIServerHealthy, func(of *workload.SyncTargetStatus) bool {
+		c := of.Conditions.Get(workload.APIServerHealthy)
+		return c != nil && c.Reason == workload.DownByProbes && of.UnreachableSince != nil
+	})
+	s.split(t, "probed", "east 3/-, west 6/6")
+	s.clusters["east"].signal(t, syscall.SIGCONT)
+	s.split(t, "probed", "west 6/6")
+	s.rolledOut(t, "probed")
+	s.remove(t, "probed")
+}
+
+// TestLeaseFencing cuts an agent off from the server: it stops a StatefulSet by itself, which then begins
+// elsewhere.
+func TestLeaseFencing(t *testing.T) {
+	long(t)
+	w := newWorld(t, "east", "west")
+	must(t, "ws", "create", ":root:compute")
+	wires := map[string]*wire{}
+	agents := map[string]*installed{}
+	for name := range w.clusters {
+		i := w.sync(t, name, "compute")
+		i.stop()
+		wires[name], agents[name] = newWire(t, w.listen), i
+		i.bootstrap = []byte(strings.ReplaceAll(string(i.bootstrap), w.listen, wires[name].addr()))
+		i.start(t)
+	}
+	s := w.shop(t, "shop", "compute")
+	s.place(t, toleration(1))
+	s.place(t, `{"spec":{"failover":{"leaseFencing":true}}}`)
+	s.statefulSet(t, "one")
+	at := s.setRolledOut(t, "one")
+	other := map[string]string{"east": "west", "west": "east"}[at]
+	ctx, end := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer end()
+	watching.Go(func() { s.neverTwice(ctx, t, "one") })
+	wires[at].set(true)
+	eventually(t, "the agent stops it", func() error {
+		if sets := s.clusters[at].sets(t, "one"); len(sets) != 1 || *sets[0].Spec.Replicas != 0 || sets[0].Status.Replicas != 0 {
+			return fmt.Errorf("%d, %+v", len(sets), sets)
+		}
+		return nil
+	})
+	eventually(t, "it begins elsewhere", func() error {
+		if sets := s.clusters[other].sets(t, "one"); len(sets) != 1 || sets[0].Status.ReadyReplicas != 2 {
+			return fmt.Errorf("%+v", sets)
+		}
+		return nil
+	})
+	wires[at].set(false)
+	eventually(t, "the old one is removed", func() error {
+		if sets := s.clusters[at].sets(t, "one"); len(sets) != 0 {
+			return fmt.Errorf("%+v", sets)
+		}
+		return nil
+	})
+	if got := s.setRolledOut(t, "one"); got != other {
+		t.Errorf("it is at %s", got)
+	}
+	// A server that is away for long stops it. It goes on where it was.
+	w.stopServer(t)
+	eventually(t, "without a server it is stopped", func() error {
+		if sets := s.clusters[other].sets(t, "one"); len(sets) != 1 || sets[0].Status.Replicas != 0 {
+			return fmt.Errorf("%+v", sets)
+		}
+		return nil
+	})
+	agents[other].stop() // one that begins without a server keeps it stopped
+	agents[other].start(t)
+	w.startServer(t)
+	s.Clientset, s.dynamic = s.typed(t), s.in(t, s.name)
+	eventually(t, "it goes on", func() error {
+		if sets := s.clusters[other].sets(t, "one"); len(sets) != 1 || sets[0].Status.ReadyReplicas != 2 {
+			return fmt.Errorf("%+v", sets)
+		}
+		return nil
+	})
+	if got := s.setRolledOut(t, "one"); got != other {
+		t.Errorf("it is at %s", got)
+	}
+}
+
+// neverTwice fails the test if pods of a StatefulSet run at two clusters.
+func (s *tenant) neverTwice(ctx context.Context, t *testing.T, name string) {
+	for ctx.Err() == nil {
+		running := 0
+		for _, c := range s.clusters {
+			pods, err := c.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+			if err == nil && len(pods.Items) > 0 {
+				running++
+			}
+		}
+		if running > 1 {
+			t.Errorf("pods of %s run at %d clusters", name, running)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
