@@ -7,23 +7,33 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 // foreign matches commands that run a program which is neither part of kcp nor of an
 // ordinary machine.
-var foreign = regexp.MustCompile(`(?m)^(agent|helm|kube-state-metrics|node|npm|python3|terraform) `)
+var foreign = regexp.MustCompile(`(?m)^(agent|helm|k9s|kube-state-metrics|node|npm|python3|terraform|tofu) `)
 
 // lacks tells why the commands of a section cannot run here, or returns "". Foreign programs
 // run only when NIGHTLY is set and they are installed; "make clients" builds some of them.
 func lacks(ctx context.Context, section string) string {
+	var programs []string
 	for _, match := range foreign.FindAllStringSubmatch(section, -1) {
-		program := match[1]
+		programs = append(programs, match[1])
+	}
+	if strings.Contains(section, clusterKubeconfig) {
+		programs = append(programs, "source-controller", "kustomize-controller")
+	}
+	for _, program := range programs {
 		if os.Getenv("NIGHTLY") == "" {
 			return program + " runs only when NIGHTLY is set"
 		}
 		check := "command -v " + program
-		if program == "python3" {
+		switch program {
+		case "python3":
 			check = "python3 -c 'import kubernetes'"
+		case "k9s":
+			check += " tmux"
 		}
 		cmd := exec.CommandContext(ctx, "bash", "-c", check)
 		cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+string(os.PathListSeparator)+clients())

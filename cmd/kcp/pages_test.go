@@ -30,6 +30,9 @@ import (
 //     ends at the comment "# Press Ctrl-C …", before another "kcp start", and with the
 //     page.
 //   - "provider" is the program in examples/provider.
+//   - "k9s" runs in a terminal; the block of text after it shows part of its screen.
+//   - "cluster.kubeconfig" is a cluster with Flux, and https://git.example.com serves the
+//     repositories of the page.
 //   - A section with programs that are not here is skipped; see foreign.
 func TestPages(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -48,7 +51,7 @@ func TestPages(t *testing.T) {
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
 			t.Parallel()
-			r := &reader{t: t, page: filepath.Base(page), dir: t.TempDir()}
+			r := &reader{t: t, page: filepath.Base(page), dir: t.TempDir(), git: gitServer}
 			r.read(bin, blocks)
 		})
 	}
@@ -120,6 +123,8 @@ type reader struct {
 	server *exec.Cmd
 	port   string
 	output string // output of the last command
+	screen string // the terminal of the last command, if it runs in one
+	git    string // URL of the Git server
 }
 
 // read runs a page from top to bottom.
@@ -134,6 +139,7 @@ func (r *reader) read(bin string, blocks []pageBlock) {
 		return
 	}
 	defer r.stopServer()
+	defer r.closeTerminal()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	defer cancel()
 	if err := r.openShell(ctx, bin); err != nil {
@@ -147,18 +153,22 @@ func (r *reader) read(bin string, blocks []pageBlock) {
 		}
 	}
 	for i, b := range blocks {
+		if strings.Contains(sections[b.section], clusterKubeconfig) && !skipped[b.section] {
+			r.playCluster(ctx)
+		}
 		switch {
-		case skipped[b.section]:
 		case b.file != "":
-			if err := os.WriteFile(filepath.Join(r.dir, b.file), []byte(b.text), 0o600); err != nil {
+			text := strings.ReplaceAll(b.text, gitServer, r.git)
+			if err := os.WriteFile(filepath.Join(r.dir, b.file), []byte(text), 0o600); err != nil {
 				r.t.Fatal(err)
 			}
+		case skipped[b.section]:
 		case b.language == "sh":
 			for _, c := range r.commandsOf(ctx, b) {
 				r.typeIn(ctx, c)
 			}
 		case b.language == "text" && i > 0 && blocks[i-1].language == "sh":
-			r.compare(b)
+			r.compare(ctx, b)
 		}
 		if r.t.Failed() {
 			return // later commands would fail too
@@ -253,6 +263,10 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 		r.startServer(ctx, c)
 		return
 	}
+	r.closeTerminal()
+	if strings.HasPrefix(text, "k9s ") {
+		text = r.inTerminal(text)
+	}
 	if r.port != "" {
 		text = strings.ReplaceAll(text, "127.0.0.1:6443", "127.0.0.1:"+r.port)
 	}
@@ -328,19 +342,41 @@ func (r *reader) stopServer() {
 	r.server = nil
 }
 
-// compare checks that the lines of a block are in the output, in their order.
-func (r *reader) compare(b pageBlock) {
-	output := strings.Split(r.output, "\n")
-	for i, want := range strings.Split(strings.TrimSpace(b.text), "\n") {
-		pattern := regexp.MustCompile("^" + anything.ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(want)), ".*") + "$")
-		for len(output) > 0 && !pattern.MatchString(strings.TrimSpace(output[0])) {
-			output = output[1:]
+// compare checks that the lines of a block are in the output, in their order. A terminal has
+// time to show them.
+func (r *reader) compare(ctx context.Context, b pageBlock) {
+	for {
+		if r.screen != "" {
+			r.output = r.captured(ctx)
 		}
-		if len(output) == 0 {
-			r.t.Errorf("%s:%d: the page shows %q; the output is:\n%s", r.page, b.line+i, want, r.output)
+		line, want := missing(b.text, r.output)
+		switch {
+		case want == "":
+			return
+		case r.screen == "" || ctx.Err() != nil:
+			r.t.Errorf("%s:%d: the page shows %q; the output is:\n%s", r.page, b.line+line, want, r.output)
 			return
 		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
 	}
+}
+
+// missing returns the first line of a text that is not in the output after the lines before
+// it, or "".
+func missing(text, output string) (int, string) {
+	rest := strings.Split(output, "\n")
+	for i, want := range strings.Split(strings.TrimSpace(text), "\n") {
+		pattern := regexp.MustCompile("^" + anything.ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(want)), ".*") + "$")
+		found := slices.IndexFunc(rest, func(line string) bool { return pattern.MatchString(strings.TrimSpace(line)) })
+		if found < 0 {
+			return i, want
+		}
+		rest = rest[found:]
+	}
+	return 0, ""
 }
 
 // anything matches "…", and blanks, because their number depends on the columns.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -24,55 +25,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// TestRelease builds a release for this machine twice, compares the checksums, and starts
-// the server of the container image.
-func TestRelease(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the container image is for Linux")
-	}
-	first, second := build(t), build(t)
-	sums := read(t, filepath.Join(first.out, "SHA256SUMS"))
-	if again := read(t, filepath.Join(second.out, "SHA256SUMS")); again != sums {
-		t.Errorf("two builds of the same source differ:\n%s\n%s", sums, again)
-	}
-	name := "kcp_" + first.version + "_linux_" + runtime.GOARCH
-	unpacked := unpackArchive(t, filepath.Join(first.out, name+".tar.gz"))
-	checkArchive(t, first, filepath.Join(unpacked, name))
-	checkBill(t, filepath.Join(first.out, name+".cdx.json"), first.version)
-	checkImage(t, first)
-}
-
-// build builds a release for this machine.
-func build(t *testing.T) *release {
-	t.Helper()
-	r := &release{root: filepath.Join("..", ".."), out: filepath.Join(t.TempDir(), "dist"), version: "v9.8.7"}
-	if err := errors.Join(r.choose("host"), r.describe()); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if r.root, err = filepath.Abs(r.root); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.make(); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
 // checkArchive checks the programs of an archive.
 func checkArchive(t *testing.T, r *release, dir string) {
 	t.Helper()
 	for _, name := range append(programs(), links()...) {
-		file, err := elf.Open(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if libraries, err := file.ImportedLibraries(); err != nil || len(libraries) > 0 || file.Section(".symtab") != nil {
-			t.Errorf("%s is not a static, stripped program: %v, %v", name, libraries, err)
-		}
-		if err := file.Close(); err != nil {
-			t.Error(err)
-		}
+		checkProgram(t, filepath.Join(dir, name), host())
 	}
 	for _, name := range []string{"completions/kcp.bash", "completions/_kcp", "completions/kcp.fish", "man/man1/kcp-start.1", "man/man1/kubectl-kcp-ws-create.1", "LICENSE"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
@@ -86,6 +43,33 @@ func checkArchive(t *testing.T, r *release, dir string) {
 	}
 	if out := output(t, filepath.Join(dir, "kubectl-ws"), "--help"); !strings.Contains(out, "kubectl ws [WORKSPACE]") {
 		t.Errorf("kubectl-ws --help prints\n%s", out)
+	}
+}
+
+// checkProgram checks that a program is for a platform, and static and stripped.
+func checkProgram(t *testing.T, name string, p platform) {
+	t.Helper()
+	info, err := buildinfo.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	if settings["GOOS"] != p.os || settings["GOARCH"] != p.arch || settings["CGO_ENABLED"] != "0" || settings["-trimpath"] != "true" {
+		t.Errorf("%s, a program for %s, was built with %v", name, p, settings)
+	}
+	if p.os != "linux" { // a static program elsewhere has the libraries of the system
+		return
+	}
+	file, err := elf.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if libraries, err := file.ImportedLibraries(); err != nil || len(libraries) > 0 || file.Section(".interp") != nil || file.Section(".symtab") != nil || file.Section(".debug_info") != nil {
+		t.Errorf("%s is not a static, stripped program: %v, %v", name, libraries, err)
 	}
 }
 
@@ -155,41 +139,6 @@ func onlyImage(t *testing.T, index v1.ImageIndex) v1.Image {
 	}
 }
 
-// serve starts a server and checks that it is ready and creates objects.
-func serve(t *testing.T, program string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	dir := t.TempDir()
-	server := exec.CommandContext(ctx, program, "start", "--secure-port=0")
-	server.Dir = dir
-	stderr, err := server.StderrPipe()
-	if err == nil {
-		err = server.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() && !strings.HasPrefix(lines.Text(), "kcp serves at ") {
-		t.Log(lines.Text())
-	}
-	for _, line := range []string{"get --raw /readyz --context base", "ws create smoke --enter", "create configmap hello"} {
-		cmd := exec.CommandContext(ctx, program, append([]string{"kubectl"}, strings.Fields(line)...)...)
-		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("kcp kubectl %s: %v\n%s", line, err, out)
-		}
-	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Error(err)
-	}
-	_, _ = io.Copy(io.Discard, stderr)
-	if err := server.Wait(); err != nil {
-		t.Errorf("the server ends with %v", err)
-	}
-}
-
 func unpackArchive(t *testing.T, name string) string {
 	t.Helper()
 	z, err := gzip.NewReader(open(t, name))
@@ -199,7 +148,7 @@ func unpackArchive(t *testing.T, name string) string {
 	return unpack(t, z)
 }
 
-// unpack returns a directory with the content of a tar file.
+// unpack returns a directory with the content of a tar file, with its owners for root.
 func unpack(t *testing.T, r io.Reader) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -224,7 +173,12 @@ func unpack(t *testing.T, r io.Reader) string {
 			if err == nil {
 				err = write(to, content.Bytes())
 			}
-			err = errors.Join(err, os.Chmod(to, os.FileMode(h.Mode).Perm()|0o200))
+		}
+		if err == nil && os.Geteuid() == 0 {
+			err = os.Lchown(to, h.Uid, h.Gid)
+		}
+		if err == nil && h.Typeflag != tar.TypeSymlink {
+			err = os.Chmod(to, h.FileInfo().Mode())
 		}
 		if err != nil {
 			t.Fatal(err)

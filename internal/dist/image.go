@@ -47,7 +47,11 @@ func (r *release) image(work string) error {
 	if err != nil {
 		return err
 	}
-	if err := at.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.version})); err != nil {
+	names := map[string]string{
+		"org.opencontainers.image.ref.name": r.version,
+		"io.containerd.image.name":          "localhost/kcp:" + r.version, // Podman, Docker and containerd load it by this name
+	}
+	if err := at.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
 		return err
 	}
 	var entries []entry
