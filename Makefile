@@ -81,11 +81,11 @@ storm-short: programs
 	bin/storm -short -kcp bin/kcp
 
 # gotestsum repeats at the end what failed. make lint has the checks of go vet. Without symbols, linking takes a third less.
-TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldflags='-s -w' -timeout 20m
+TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldflags='-s -w' -timeout 30m
 # The longest one begins first. Many of its tests wait, so more than two run at a time.
 FIRST = ./internal/server
 
 test: programs
-	$(QUICK) $(RACE) go test -vet=off -timeout 20m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
+	$(QUICK) $(RACE) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
 	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 4 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
 	$(QUICK) $(TEST) -p 3 $(SCRIPTED)
