@@ -22,7 +22,7 @@ type section struct {
 // pattern gets a flag.
 func sections() []section {
 	return []section{
-		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "kubeconfig-path", "feature-gates"}},
+		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "peer-*", "kubeconfig-path", "feature-gates"}},
 		{"Data", []string{"etcd-*", "embedded-etcd-*"}},
 		{"Workspaces", []string{"*home-workspaces*", "mount-proxy-*", "tenant-egress-*"}},
 		{"Authentication", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},

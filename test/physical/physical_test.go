@@ -45,8 +45,8 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("a cluster is lost and returns", func(t *testing.T) { s.losesCluster(t) })
 	t.Run("an operator fences a cluster", func(t *testing.T) { s.fences(t) })
 	t.Run("an agent is lost, a cluster is not", func(t *testing.T) { s.losesAgentAlone(t) })
-	t.Run("all clusters are lost at once", func(t *testing.T) { s.losesAll(t) })
-	t.Run("a restart writes nothing", func(t *testing.T) { s.restarts(t) })
+	t.Run("all clusters are lost at once", func(t *testing.T) { long(t); s.losesAll(t) })
+	t.Run("a restart writes nothing", func(t *testing.T) { long(t); s.restarts(t) })
 	t.Run("unsync", func(t *testing.T) { s.unsyncs(t) })
 }
 

@@ -69,7 +69,7 @@ func TestPods(t *testing.T) {
 	t.Run("a kubelet that cannot be reached", func(t *testing.T) { s.hidesAddresses(t) })
 	t.Run("a cluster that does not answer", func(t *testing.T) { s.warnsOfMissing(t) })
 	t.Run("another server", func(t *testing.T) { s.throughAnother(t) })
-	t.Run("the server stops", func(t *testing.T) { s.endsCleanly(t) })
+	t.Run("the server stops", func(t *testing.T) { long(t); s.endsCleanly(t) })
 }
 
 // shared returns a server on the etcd of a physical cluster. A nil view is a new one.
