@@ -47,7 +47,7 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("an agent is lost, a cluster is not", func(t *testing.T) { s.losesAgentAlone(t) })
 	t.Run("all clusters are lost at once", func(t *testing.T) { long(t); s.losesAll(t) })
 	t.Run("a restart writes nothing", func(t *testing.T) { long(t); s.restarts(t) })
-	t.Run("unsync", func(t *testing.T) { s.unsyncs(t) })
+	t.Run("unsync", func(t *testing.T) { long(t); s.unsyncs(t) }) // of what the two before have made
 }
 
 // dividesAndSums runs the life of a Deployment: created, scaled, updated, deleted.
