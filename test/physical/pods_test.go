@@ -721,6 +721,7 @@ func (s *tenant) endsCleanly(t *testing.T) {
 			if err == nil && spdy {
 				t.Log("SPDY ends without an error")
 			}
+			_ = in.CloseWithError(errors.Join(errors.New("the command has ended"), err)) // a write does not wait for it
 		})
 		if _, err := out.Write([]byte("x")); err != nil { // the command runs
 			t.Fatal(err)
