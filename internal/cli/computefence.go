@@ -23,7 +23,7 @@ func (a *app) fenceCommand(fence bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fence NAME",
 		Short: "Say that nothing runs in a physical cluster that does not answer",
-		Long: `Say that nothing of the workloads runs in a physical cluster that does not answer, and that nothing of them starts there before it answers the server again. Make sure of that first: cut its power or its network. What runs at one place only, such as a StatefulSet, then begins elsewhere, and would run twice if you were wrong. Workloads also leave a fenced cluster while most others do not answer.
+		Long: `Say that no workload runs in a physical cluster that does not answer, and that none starts there before the cluster answers the server again. Make sure of that first: cut its power or its network. What runs at one place only, such as a StatefulSet, then begins elsewhere, and would run twice if you were wrong. Workloads also leave a fenced cluster while most others do not answer.
 
 The fence ends when the cluster answers. It takes no workloads until it has removed what began elsewhere.`,
 		Example: "  # The physical cluster east has burned down\n  kubectl kcp workload fence east",

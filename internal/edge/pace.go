@@ -23,6 +23,7 @@ const (
 	idleRate    = 256 << 10 // bytes in each second
 	idleBurst   = 256 << 10
 	requestSize = 8 << 10 // bytes that each request may have besides its body
+	ackShare    = 32      // a client acknowledges what it reads with less than one byte in so many
 )
 
 // Pace returns a listener whose connections [WithPace] can make rest.
@@ -94,6 +95,13 @@ func (c *pacedConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	c.add(-n)
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (c *pacedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.add(n / ackShare)
 	return n, err
 }
 

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -97,11 +98,13 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		major int // version of HTTP; 0 without a request
 		body  bool
+		wrote int // bytes of responses
 		rests time.Duration
 	}{
 		"no request":       {rests: (sent - idleBurst) * time.Second / idleRate},
 		"HTTP/1":           {major: 1},
 		"HTTP/2, a body":   {major: 2, body: true},
+		"HTTP/2, answers":  {major: 2, wrote: 2 * ackShare * idleBurst, rests: (sent - 3*idleBurst - requestSize) * time.Second / idleRate},
 		"HTTP/2, no body":  {major: 2, rests: (sent - idleBurst - requestSize) * time.Second / idleRate},
 		"HTTP/1, upgraded": {major: 1, body: true},
 	} {
@@ -113,7 +116,10 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				go func() { _, _ = client.Write(make([]byte, sent)) }()
+				go func() {
+					_, _ = io.CopyN(io.Discard, client, int64(c.wrote))
+					_, _ = client.Write(make([]byte, sent))
+				}()
 				read := func(b []byte) (int, error) { return conn.Read(b) }
 				begun := time.Now()
 				if c.major > 0 {
@@ -127,6 +133,11 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 							read = req.Body.Read
 						}
 					})).ServeHTTP(nil, req)
+				}
+				if c.wrote > 0 {
+					if _, err := conn.Write(make([]byte, c.wrote)); err != nil {
+						t.Fatal(err)
+					}
 				}
 				for left := sent; left > 0; {
 					n, err := read(make([]byte, 32<<10))

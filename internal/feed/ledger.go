@@ -63,9 +63,9 @@ func newLedger(t *quota.Tenants) *Ledger {
 	return &Ledger{now: &books{}, tenants: t, awaiting: map[*awaiting]struct{}{}}
 }
 
-// Await calls f once when a cluster has an object of a group and resource, of any identity: at once
-// if one has. It holds the lock of the ledger then, so f must not block. Nothing calls f after forget
-// has returned.
+// Await calls f once, as soon as any cluster has an object of a group and resource, of any identity.
+// The ledger is locked during the call, so f must not block. After forget has returned, f is not
+// called.
 func (l *Ledger) Await(gr schema.GroupResource, f func()) (forget func()) {
 	a := &awaiting{gr, f}
 	l.mu.Lock()

@@ -115,7 +115,7 @@ func (p *Peers) recognizes(req *http.Request) bool {
 // Announce tells the others the address of this server, until ctx ends.
 func (p *Peers) Announce(ctx context.Context) {
 	if p.address == "" {
-		return // nobody can connect
+		return // there is no listener to connect to
 	}
 	p.store.Announce(ctx, topic, p.address)
 }

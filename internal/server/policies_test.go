@@ -83,8 +83,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// What a provider writes to a claimed resource in a consumer's workspace is subject to the policies of
-// the consumer. Those of the provider are about its own resources: they do not reach claimed ones.
+// The policies of a consumer apply to writes of a provider to claimed resources. The policies of the
+// provider apply to its own resources only.
 func testPolicyAndClaims(t *testing.T) {
 	p, consumer := claiming(t, claimSecrets), newTenant(t)
 	consumer.create(apiBindings, answering(p.name, acceptSecrets))

@@ -3,22 +3,12 @@
 package physical
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,11 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/remotecommand"
-	utilexec "k8s.io/client-go/util/exec"
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/client"
@@ -69,7 +56,7 @@ func TestPods(t *testing.T) {
 	t.Run("a kubelet that cannot be reached", func(t *testing.T) { s.hidesAddresses(t) })
 	t.Run("a cluster that does not answer", func(t *testing.T) { s.warnsOfMissing(t) })
 	t.Run("another server", func(t *testing.T) { s.throughAnother(t) })
-	t.Run("the server stops", func(t *testing.T) { long(t); s.endsCleanly(t) })
+	t.Run("the server stops", func(t *testing.T) { s.endsCleanly(t) })
 }
 
 // shared returns a server on the etcd of a physical cluster. A nil view is a new one.
@@ -282,130 +269,6 @@ func (s *tenant) watchesPods(t *testing.T) {
 	}
 }
 
-// run runs a command in a pod, over WebSocket or SPDY.
-func (s *tenant) run(ctx context.Context, cfg *rest.Config, pod string, spdy bool, in io.Reader, argv ...string) (out, errs string, err error) {
-	typed, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return "", "", err
-	}
-	to := typed.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Command: argv, Stdin: in != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
-	var e remotecommand.Executor
-	if spdy {
-		e, err = remotecommand.NewSPDYExecutor(cfg, http.MethodPost, to)
-	} else {
-		e, err = remotecommand.NewWebSocketExecutor(cfg, http.MethodGet, to.String())
-	}
-	if err != nil {
-		return "", "", err
-	}
-	var o, er bytes.Buffer
-	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &o, Stderr: &er})
-	return o.String(), er.String(), err
-}
-
-// streams reads logs and runs commands in every pod.
-func (s *tenant) streams(t *testing.T, config *rest.Config) {
-	cfg := client.Cluster(config, "root:"+s.name)
-	typed, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, _ := s.pods(t, metav1.ListOptions{})
-	for _, p := range all {
-		log, err := typed.CoreV1().Pods("default").GetLogs(p.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(t.Context())
-		if err != nil || string(log) != p.Name+"/web before line 1\n" {
-			t.Errorf("previous log of %s: %q, %v", p.Name, log, err)
-		}
-		for _, spdy := range []bool{true, false} {
-			out, errs, err := s.run(t.Context(), cfg, p.Name, spdy, strings.NewReader("input"), "sh", "-c", "echo $HOSTNAME; cat; echo oops >&2; exit 7")
-			var exit utilexec.CodeExitError
-			if out != p.Name+"\ninput" || errs != "oops\n" || !errors.As(err, &exit) || exit.Code != 7 {
-				t.Errorf("exec in %s, SPDY %v: %q, %q, %v", p.Name, spdy, out, errs, err)
-			}
-		}
-	}
-	_, err = typed.CoreV1().Pods("default").GetLogs(all[0].Name, &corev1.PodLogOptions{Container: "nope"}).Stream(t.Context())
-	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "container nope is not valid for pod "+all[0].Name) {
-		t.Errorf("log of a container that does not exist: %v", err)
-	}
-	if _, err := typed.CoreV1().Pods("default").GetLogs("nope", &corev1.PodLogOptions{}).DoRaw(t.Context()); !apierrors.IsNotFound(err) {
-		t.Errorf("log of a pod that does not exist: %v", err)
-	}
-	follow, err := typed.CoreV1().Pods("default").GetLogs(all[0].Name, &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(follow)
-	for i := 1; i <= 3; i++ {
-		if !lines.Scan() || !strings.HasSuffix(lines.Text(), fmt.Sprint("now line ", i)) {
-			t.Errorf("line %d: %q, %v", i, lines.Text(), lines.Err())
-		}
-	}
-	if err := follow.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// program returns kubectl, which "make programs" builds.
-func program(t *testing.T) string {
-	t.Helper()
-	if file, err := filepath.Abs("../../bin/kubectl"); err == nil {
-		if _, err := os.Stat(file); err == nil {
-			return file
-		}
-	}
-	file := filepath.Join(t.TempDir(), "kubectl")
-	if out, err := exec.CommandContext(t.Context(), "go", "-C", "../tools", "build", "-o", file, "k8s.io/kubernetes/cmd/kubectl").CombinedOutput(); err != nil {
-		t.Fatalf("build kubectl: %v\n%s", err, out)
-	}
-	return file
-}
-
-// kubectlOnPods runs the commands of a user.
-func (s *tenant) kubectlOnPods(t *testing.T) {
-	file := program(t)
-	run := func(args ...string) string {
-		cmd := exec.CommandContext(t.Context(), file, append([]string{"--server=" + client.Cluster(s.config, "root:"+s.name).Host}, args...)...)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Errorf("kubectl %v: %v\n%s", args, err, out)
-		}
-		return string(out)
-	}
-	all, _ := s.pods(t, metav1.ListOptions{})
-	pod := all[0].Name
-	if out := run("get", "pods", "-o", "wide"); strings.Count(out, "Running") != 4 || !strings.Contains(out, "NODE") || strings.Contains(out, stock.Node) {
-		t.Errorf("get pods: %s", out)
-	}
-	if out := run("describe", "pod", pod); !strings.Contains(out, "Node:             default/") {
-		t.Errorf("describe: %s", out)
-	}
-	if out := run("logs", "deploy/web"); !strings.Contains(out, "/web now line 1") {
-		t.Errorf("logs: %s", out)
-	}
-	file1 := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file1, []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run("cp", file1, pod+":copied")
-	if out := run("exec", pod, "--", "cat", "copied"); !strings.HasSuffix(out, "content") {
-		t.Errorf("copied: %s", out)
-	}
-	run("cp", pod+":copied", file1+"2")
-	if got, err := os.ReadFile(file1 + "2"); err != nil || string(got) != "content" {
-		t.Errorf("copied back: %q, %v", got, err)
-	}
-	attach := exec.CommandContext(t.Context(), file, "--server="+client.Cluster(s.config, "root:"+s.name).Host, "attach", "-i", pod)
-	attach.Stdin = strings.NewReader("said\n")
-	if out, err := attach.Output(); err != nil || !strings.Contains(string(out), "attached to "+pod+"\nsaid\n") {
-		t.Errorf("attach: %q, %v", out, err)
-	}
-	for _, how := range []string{"true", "false"} {
-		s.forwards(t, file, pod, how)
-	}
-}
-
 // topsPods runs "kubectl top pods" while no cluster, and then one, has the Metrics API. A definition
 // plays the part of a metrics server.
 func (s *tenant) topsPods(t *testing.T) {
@@ -466,42 +329,6 @@ func (s *tenant) topsPods(t *testing.T) {
 	s.tellsNothing(t, list.Items)
 	if one, err := in.Namespace("default").Get(t.Context(), all.Items[0].Name, metav1.GetOptions{}); err != nil || one.GetNamespace() != "default" {
 		t.Errorf("one: %v, %v", one, err)
-	}
-}
-
-// forwards uses "kubectl port-forward", with or without WebSockets.
-func (s *tenant) forwards(t *testing.T, file, pod, websockets string) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	cmd := exec.CommandContext(ctx, file, "--server="+client.Cluster(s.config, "root:"+s.name).Host, "port-forward", "pod/"+pod, ":8080")
-	cmd.Env = append(os.Environ(), "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { cancel(); _ = cmd.Wait() }()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	at, _, ok := strings.Cut(strings.TrimPrefix(line, "Forwarding from "), " -> ")
-	if err != nil || !ok {
-		t.Fatalf("port-forward: %q, %v", line, err)
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte("hello\n")); err != nil {
-		t.Fatal(err)
-	}
-	from := bufio.NewReader(conn)
-	first, err := from.ReadString('\n')
-	second, err2 := from.ReadString('\n')
-	if first != pod+":8080\n" || second != "hello\n" || err != nil || err2 != nil {
-		t.Errorf("port-forward, WebSockets %s: %q, %q, %v, %v", websockets, first, second, err, err2)
 	}
 }
 
@@ -605,143 +432,4 @@ func (s *tenant) isolatesPods(t *testing.T) {
 		t.Errorf("%d pods", len(got))
 	}
 	other.remove(t, "own")
-}
-
-// hidesAddresses expects that errors of nodes tell nothing about them.
-func (s *tenant) hidesAddresses(t *testing.T) {
-	for _, c := range s.clusters {
-		c.breakNode(t, 1) // nothing listens there
-		defer c.breakNode(t, 0)
-	}
-	all, _ := s.pods(t, metav1.ListOptions{})
-	cfg := client.Cluster(s.config, "root:"+s.name)
-	for _, p := range all {
-		_, err := s.CoreV1().Pods("default").GetLogs(p.Name, &corev1.PodLogOptions{}).Stream(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "cannot reach the pod") {
-			t.Errorf("logs: %v", err)
-		}
-		s.tellsNothing(t, fmt.Sprint(err))
-		for _, spdy := range []bool{true, false} {
-			_, _, err := s.run(t.Context(), cfg, p.Name, spdy, nil, "true")
-			if err == nil || !strings.Contains(err.Error(), "cannot reach the pod") {
-				t.Errorf("exec, SPDY %v: %v", spdy, err)
-			}
-			s.tellsNothing(t, fmt.Sprint(err))
-		}
-	}
-}
-
-// breakNode sets the port of the kubelet, or restores it.
-func (c *cluster) breakNode(t *testing.T, port int32) {
-	t.Helper()
-	if port == 0 {
-		port = c.kubelet
-	}
-	n, err := c.CoreV1().Nodes().Get(t.Context(), stock.Node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.kubelet == 0 {
-		c.kubelet = n.Status.DaemonEndpoints.KubeletEndpoint.Port
-	}
-	n.Status.DaemonEndpoints.KubeletEndpoint.Port = port
-	if _, err := c.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// warnsOfMissing expects that a cluster that hangs delays its own part only.
-func (s *tenant) warnsOfMissing(t *testing.T) {
-	before, _ := s.pods(t, metav1.ListOptions{})
-	east := s.clusters["east"]
-	east.signal(t, syscall.SIGSTOP)
-	stopped := true
-	resume := func() {
-		if stopped {
-			east.signal(t, syscall.SIGCONT)
-		}
-		stopped = false
-	}
-	defer resume()
-	left, said := s.pods(t, metav1.ListOptions{})
-	if len(left) != 2 || len(said) != 1 || !strings.Contains(said[0], `Location "default" does not answer: its pods are missing here (2 replicas are assigned to it); last known, at 2`) || !strings.HasSuffix(said[0], "deployment/web 2 of 2 ready") {
-		t.Errorf("%d pods, warnings %q", len(left), said)
-	}
-	for _, p := range before {
-		there := slices.ContainsFunc(left, func(of corev1.Pod) bool { return of.Name == p.Name })
-		_, err := s.CoreV1().Pods("default").Get(t.Context(), p.Name, metav1.GetOptions{})
-		if there && err != nil || !there && !apierrors.IsServiceUnavailable(err) {
-			t.Errorf("get of %s, listed %v: %v", p.Name, there, err)
-		}
-	}
-	resume()
-	eventually(t, "all pods again", func() error {
-		if now, said := s.pods(t, metav1.ListOptions{}); len(now) != 4 || len(said) > 0 {
-			return fmt.Errorf("%d pods, %q", len(now), said)
-		}
-		return nil
-	})
-}
-
-// throughAnother uses a second server, which does not run the loops.
-func (s *tenant) throughAnother(t *testing.T) {
-	second := s.shared("second", "west", nil)
-	if err := second.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := second.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	cfg, err := clientcmd.BuildConfigFromFlags("", second.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.streams(t, cfg)
-}
-
-// endsCleanly stops the server while a log is followed and a command runs.
-func (s *tenant) endsCleanly(t *testing.T) {
-	all, _ := s.pods(t, metav1.ListOptions{})
-	cfg := client.Cluster(s.config, "root:"+s.name)
-	follow, err := s.CoreV1().Pods("default").GetLogs(all[0].Name, &corev1.PodLogOptions{Follow: true}).Stream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(follow)
-	if !lines.Scan() {
-		t.Fatal(lines.Err())
-	}
-	var running sync.WaitGroup
-	for _, spdy := range []bool{true, false} {
-		in, out := io.Pipe()
-		running.Go(func() {
-			_, _, err := s.run(t.Context(), cfg, all[1].Name, spdy, in, "cat")
-			if err == nil && spdy {
-				t.Log("SPDY ends without an error")
-			}
-			_ = in.CloseWithError(errors.Join(errors.New("the command has ended"), err)) // a write does not wait for it
-		})
-		if _, err := out.Write([]byte("x")); err != nil { // the command runs
-			t.Fatal(err)
-		}
-		defer out.Close()
-	}
-	began := time.Now()
-	s.stopServer(t)
-	took := time.Since(began)
-	for lines.Scan() {
-	}
-	running.Wait()
-	t.Logf("the server stopped within %s", took.Round(time.Millisecond))
-	s.startShared(t)
-	again := &tenant{world: s.world, name: s.name, Clientset: s.typed(t), dynamic: s.in(t, s.name)}
-	eventually(t, "pods after the restart", func() error {
-		if now, _ := again.pods(t, metav1.ListOptions{}); len(now) != 4 {
-			return fmt.Errorf("%d pods", len(now))
-		}
-		return nil
-	})
-	*s = *again
 }

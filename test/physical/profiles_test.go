@@ -263,7 +263,7 @@ func (s *tenant) deletesWithoutCopies(t *testing.T) {
 	s.place(t, `{"spec":{"deletion":null}}`)
 }
 
-// singletonIsLost expects that a StatefulSet is not started elsewhere while nobody knows whether it runs.
+// singletonIsLost expects that a StatefulSet is not started elsewhere while it may still run at the lost one.
 func (s *tenant) singletonIsLost(t *testing.T) {
 	s.place(t, `{"spec":{"tolerations":[{"key":"workload.kcp.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}]}}`)
 	s.statefulSet(t, "one")

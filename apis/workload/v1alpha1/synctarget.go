@@ -61,9 +61,9 @@ type SyncTargetSpec struct {
 	// +optional
 	CredentialsAfter *metav1.Time `json:"credentialsAfter,omitempty"`
 
-	// fence says that nothing of the workloads runs in the physical cluster any more, and that nothing
-	// of them starts there before the cluster answers the server again. What runs at one place
-	// only then begins elsewhere. "kubectl kcp workload fence" sets it. The default is none.
+	// fence says that no workload runs in the physical cluster any more, and that none starts there
+	// before the cluster answers the server again. Workloads that run in one cluster at a time then
+	// start in another one. "kubectl kcp workload fence" sets it. The default is none.
 	// +optional
 	Fence *SyncTargetFence `json:"fence,omitempty"`
 

@@ -108,7 +108,7 @@ func (a *agent) elect(ctx context.Context) error {
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
-				a.lease.begin(time.Now(), takeover) // nobody knows when the replica that led has reached the server
+				a.lease.begin(time.Now(), takeover) // the last contact of the previous leader with the server is unknown
 				led.Go(func() { a.keep(ctx) })
 				led.Go(func() {
 					for ctx.Err() == nil {

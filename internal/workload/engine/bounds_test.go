@@ -60,7 +60,7 @@ func TestSharesOfATarget(t *testing.T) {
 	}
 }
 
-// What the targets of an owner list together is bounded, whatever each lists.
+// The objects that all targets of an owner list together are bounded.
 func TestBound(t *testing.T) {
 	bound := &Bound{Most: 15}
 	var all []*tally

@@ -97,21 +97,7 @@ func setHeld(all *conditions.Conditions, held bool) bool {
 
 // removes reports whether a target has parts that it shall remove.
 func (f *fleet) removes(target string) bool {
-	select {
-	case <-f.assignments.Ready():
-	default:
-		return true
-	}
-	for _, key := range f.assignments.By(byTarget, target) {
-		a := f.assignments.Get(key)
-		if a == nil {
-			continue
-		}
-		if part := partAt(a, target); part != nil && part.Phase == workload.Removing {
-			return true
-		}
-	}
-	return false
+	return f.anyPart(target, func(p *workload.AssignedTarget) bool { return p.Phase == workload.Removing })
 }
 
 // A belt limits how many workloads begin to leave targets that do not answer, by failure domain.

@@ -269,18 +269,20 @@ func (f *fleet) assignedIn(of kcp.Key) (all []*workload.Assignment) {
 // uses reports whether a workload still has a part at a target. A part that an unreachable target
 // shall remove does not count.
 func (f *fleet) uses(target string, unreachable bool) bool {
+	return f.anyPart(target, func(p *workload.AssignedTarget) bool { return !unreachable || p.Phase != workload.Removing })
+}
+
+// anyPart reports whether a workload has such a part at a target. Until the Assignments are known, it
+// may have.
+func (f *fleet) anyPart(target string, is func(*workload.AssignedTarget) bool) bool {
 	select {
 	case <-f.assignments.Ready():
 	default:
 		return true
 	}
 	for _, key := range f.assignments.By(byTarget, target) {
-		a := f.assignments.Get(key)
-		if a == nil {
-			continue
-		}
-		for _, t := range a.Spec.Targets {
-			if t.Key == target && !(unreachable && t.Phase == workload.Removing) {
+		if a := f.assignments.Get(key); a != nil {
+			if p := partAt(a, target); p != nil && is(p) {
 				return true
 			}
 		}

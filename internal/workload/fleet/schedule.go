@@ -320,7 +320,7 @@ func explain(d place.Decision) string {
 	case place.Moving:
 		return "it leaves a target before it begins elsewhere"
 	case place.NotFenced:
-		return "its target does not answer, so nobody knows whether it runs there; it begins elsewhere when the target answers and has stopped it, or when the owner of the physical clusters fences or removes the target"
+		return "its target does not answer, so it may still run there; it begins elsewhere when the target answers and has stopped it, or when the owner of the physical clusters fences or removes the target"
 	case place.TooMany:
 		return fmt.Sprintf("a workload uses %d targets at most", place.MaxTargets)
 	case place.Pinned:

@@ -46,7 +46,7 @@ func TestDecideExclusive(t *testing.T) {
 		"still leaves":                       {targets: []Target{drained, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing"}, reason: Moving},
 		"has left":                           {targets: []Target{drained, target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
 		"nothing else takes it":              {targets: []Target{drained, cordoned}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NoTarget},
-		"lost: nobody knows":                 {targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
+		"lost, and perhaps it still runs":    {targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
 		"lost, and the owner says dead":      {targets: []Target{dead, target("b")}, parts: []Part{here}, want: []string{"a:-1:Removing"}, reason: Moving},
 		"its target is deleted":              {targets: []Target{target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
 		"pinned":                             {policy: Policy{Only: "a"}, targets: []Target{drained, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Pinned},

@@ -107,8 +107,8 @@ func (c *fencedCluster) stop(w *fencedWorld) {
 	}
 }
 
-// decide is a decision of the server. What it knows of heartbeats may be old, but it asks for the last
-// one before it takes the end of a lease for the end of the workload.
+// decide is a decision of the server. Its cache of heartbeats may be old, but the server reads the
+// last heartbeat before it concludes from an expired lease that the workload has stopped.
 func (w *fencedWorld) decide() {
 	at := func(second int) time.Time { return now.Add(time.Duration(second) * time.Second) }
 	s := Snapshot{ID: "x", Now: at(w.now), Replicas: new(int32(1)), Policy: Policy{Exclusive: true, StopsWithin: simulatedGrace * time.Second,

@@ -52,8 +52,8 @@ type Policy struct {
 	Only string
 	// Finished means that the workload has come to its end, and begins nowhere anew.
 	Finished bool
-	// Unfenced means that an exclusive workload may begin elsewhere though nobody knows whether it
-	// runs at its old target.
+	// Unfenced means that an exclusive workload may begin elsewhere even if it may still run at its
+	// old target.
 	Unfenced bool
 	// Needed means that an exclusive workload may not stop as long as its target answers.
 	Needed bool

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -89,13 +88,7 @@ func versionOf(o *internalversion.ListOptions) string {
 
 // selectsEvents parses the selectors of a request for events.
 func selectsEvents(o *internalversion.ListOptions) selection {
-	label, field := labels.Everything(), fields.Everything()
-	if o != nil && o.LabelSelector != nil {
-		label = o.LabelSelector
-	}
-	if o != nil && o.FieldSelector != nil {
-		field = o.FieldSelector
-	}
+	label, field := selectorsOf(o)
 	s := selection{SelectionPredicate: eventregistry.Matcher(label, field)}
 	var pushed []fields.Selector
 	for _, r := range field.Requirements() {

@@ -94,9 +94,8 @@ type selection struct {
 	push metav1.ListOptions // what the targets select
 }
 
-// selects parses the selectors of a request. The targets select by what means the same there. The
-// predicate decides about the pods as the tenant sees them.
-func selects(o *internalversion.ListOptions) selection {
+// selectorsOf returns the selectors of a request. Without options, they select everything.
+func selectorsOf(o *internalversion.ListOptions) (labels.Selector, fields.Selector) {
 	label, field := labels.Everything(), fields.Everything()
 	if o != nil && o.LabelSelector != nil {
 		label = o.LabelSelector
@@ -104,6 +103,13 @@ func selects(o *internalversion.ListOptions) selection {
 	if o != nil && o.FieldSelector != nil {
 		field = o.FieldSelector
 	}
+	return label, field
+}
+
+// selects parses the selectors of a request. The targets select by what means the same there. The
+// predicate decides about the pods as the tenant sees them.
+func selects(o *internalversion.ListOptions) selection {
+	label, field := selectorsOf(o)
 	s := selection{SelectionPredicate: podregistry.MatchPod(label, field)}
 	there := labels.NewSelector()
 	if all, selectable := label.Requirements(); selectable {
