@@ -17,6 +17,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -111,6 +112,7 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 	}
 	if origin.Remote != nil {
 		req.Body = http.MaxBytesReader(w, req.Body, p.config.MaxBody)
+		fair.From(req.Context()).Pause() // the server outside may take long, or never answer
 		origin.Remote.ServeHTTP(w, req)
 		return
 	}
