@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -112,9 +113,8 @@ func TestQuota(t *testing.T) {
 	if made := creates(t, 16, 4, "y", "ns", own); made != 10 {
 		t.Errorf("after a deletion %d config maps, want 10", made)
 	}
-	q := must(c.kube.CoreV1().ResourceQuotas("ns").Get(t.Context(), "q", metav1.GetOptions{}))(t)
-	q.Spec.Hard["count/configmaps"] = resource.MustParse("12")
-	if _, err := c.kube.CoreV1().ResourceQuotas("ns").Update(t.Context(), q, metav1.UpdateOptions{}); err != nil {
+	patch := []byte(`{"spec":{"hard":{"count/configmaps":"12"}}}`)
+	if _, err := c.kube.CoreV1().ResourceQuotas("ns").Patch(t.Context(), "q", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if made := creates(t, 4, 2, "z", "ns", own); made != 1 {

@@ -104,7 +104,7 @@ func (r *recording) rewind(rev int64) {
 
 // incidental matches the parts of objects that may differ between equal states: UIDs, identities,
 // times, names of clusters and of default bindings, and counts of changes.
-var incidental = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}|20\d\d-\d\d-\d\dT[0-9:.]+Z|(tenancy\.kcp\.io|widgets)-[a-z0-9]{5}\b|"(generation|observedGeneration|resourceVersion)":"?\d+"?`)
+var incidental = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}|20\d\d-\d\d-\d\dT[0-9:.]+Z|((tenancy|topology|shards|cache)\.kcp\.io|widgets)-[a-z0-9]{5}\b|"(generation|observedGeneration|resourceVersion)":"?\d+"?`)
 
 // passing are parts of keys whose objects depend on the time, and of names, which only grow.
 var passing = []string{"/events/", "/s/core/names/", "/s/core/usage/"}
