@@ -196,7 +196,7 @@ func (w world) object() owned {
 // a check.
 func TestOwnershipIsAsDefined(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		w := world{rand.New(rand.NewPCG(seed, 1))}
 		g, s := newOwnership(), newSlowGraph()
 		for step := range 60 {
@@ -315,7 +315,7 @@ func TestObjectsWithoutOwnersCostNothing(t *testing.T) {
 // would take hours.
 func TestManyNamesOfAnOwner(t *testing.T) {
 	t.Parallel()
-	const n = 300_000
+	const n = 100_000
 	g := newOwnership()
 	child, few := objectID{"c1", "child"}, objectID{"c1", "few"}
 	refs := make([]reference, n)

@@ -35,6 +35,9 @@ func TestForbiddenLooksLikeMissing(t *testing.T) {
 	missing := []string{string(cluster.NewName()), string(b.name) + ":none", string(b.name) + ":child:none", string(cluster.NewName()) + ":child", "no:such"}
 	for _, v := range append(a.visitors(), a.visitor("forger", "x.y.z")) {
 		for _, q := range oracles() {
+			if leftOut() {
+				continue
+			}
 			ask := func(at string) string {
 				all := ""
 				for _, headers := range [][]string{{}, {"Impersonate-User", "system:admin"}} {

@@ -129,9 +129,21 @@ func TestRequestsInFlight(t *testing.T) {
 		done <- err
 	}()
 	<-reached
-	more := users.CoreV1().RESTClient().Post().Namespace("default").Resource("configmaps").Body(named("more"))
-	if err := more.Timeout(4 * time.Second).MaxRetries(0).Do(t.Context()).Error(); !apierrors.IsTooManyRequests(err) {
-		t.Errorf("a second request of the level: %v", err)
+	held, refused := 1, false
+	for ; !refused && held < cap(reached); held++ { // after some seconds, the level may borrow seats
+		more := users.CoreV1().RESTClient().Post().Namespace("default").Resource("configmaps").Body(named(fmt.Sprint("held-", held)))
+		answers := make(chan error, 1)
+		go func() { answers <- more.Timeout(4 * time.Second).MaxRetries(0).Do(t.Context()).Error() }()
+		select {
+		case <-reached:
+		case err := <-answers:
+			if refused = apierrors.IsTooManyRequests(err); !refused {
+				t.Fatalf("a further request of the level: %v", err)
+			}
+		}
+	}
+	if !refused {
+		t.Errorf("the level has %d requests in flight", held)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "ahead"}}
 	if _, err := users.CoordinationV1().Leases("default").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
