@@ -34,6 +34,7 @@ func TestPhysicalClusters(t *testing.T) {
 	w.compute(t, "compute", "east", "west")
 	s := w.shop(t, "shop", "compute")
 	t.Run("deployments are divided and summed", func(t *testing.T) { s.dividesAndSums(t) })
+	t.Run("a foreground deletion waits for the copies", func(t *testing.T) { s.cascades(t) })
 	t.Run("drift is repaired", func(t *testing.T) { s.repairsDrift(t) })
 	t.Run("objects of others are not touched", func(t *testing.T) { s.leavesForeign(t) })
 	t.Run("equal names in two workspaces", func(t *testing.T) { s.equalNames(t) })

@@ -50,6 +50,10 @@ func TestProfilesAndOwnership(t *testing.T) {
 	w.offerEngines(t)
 	s := w.shop(t, "shop", "compute")
 	t.Run("custom resources", func(t *testing.T) { s.customResources(t) })
+	t.Run("a foreground deletion waits for the copy", func(t *testing.T) {
+		s.engine(t, "slow")
+		s.outlivesCopies(t, engineResource(), "slow", 1)
+	})
 	t.Run("a kind that the clusters do not serve", func(t *testing.T) { s.notServed(t) })
 	t.Run("adoption", func(t *testing.T) { s.adopts(t) })
 	t.Run("deletion that orphans", func(t *testing.T) { s.deletesWithoutCopies(t) })

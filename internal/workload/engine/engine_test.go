@@ -271,7 +271,7 @@ func applied(t *testing.T, h *hub, o *unstructured.Unstructured) {
 			return len(h.said) > 1 && h.said[len(h.said)-1].Spec.Generation == 1 && *h.said[len(h.said)-1].Spec.Replicas == 3
 		})
 	})
-	if first := locked(h, func() *workload.TargetStatus { return h.said[0] }); first.Spec.Generation != 0 || first.OwnerReferences[0].UID != types.UID("u1") {
+	if first := locked(h, func() *workload.TargetStatus { return h.said[0] }); first.Spec.Generation != 0 || first.Spec.Workload.UID != "u1" || len(first.OwnerReferences) > 0 {
 		t.Errorf("first report %+v", first)
 	}
 }

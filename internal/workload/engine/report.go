@@ -28,11 +28,6 @@ func Reference(of schema.GroupResource, w *unstructured.Unstructured) workload.W
 	return workload.WorkloadReference{Group: of.Group, Resource: of.Resource, Kind: w.GetKind(), Name: w.GetName(), UID: string(w.GetUID())}
 }
 
-// Owner returns the owner reference of a side object of a workload.
-func Owner(w *unstructured.Unstructured) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: w.GetAPIVersion(), Kind: w.GetKind(), Name: w.GetName(), UID: w.GetUID()}
-}
-
 // last returns the last report, if it is about this workload and not about one of its name.
 func (j *job) last() *workload.TargetStatusSpec {
 	if j.report == nil || j.report.Spec.Workload.UID != string(j.want.GetUID()) {
@@ -48,7 +43,6 @@ func (j *job) say(ctx context.Context, next workload.TargetStatusSpec) error {
 	}
 	report := &workload.TargetStatus{Spec: next}
 	report.Name, report.Namespace = StatusName(j.id.GroupResource, j.id.Key.Name, j.Engine.key), j.id.Key.Namespace
-	report.OwnerReferences = []metav1.OwnerReference{Owner(j.want)}
 	return j.desired.Report(ctx, j.id, report)
 }
 

@@ -87,6 +87,9 @@ const (
 	byNamespace = "namespace" // by their namespace
 )
 
+// byTask is an index of TargetStatuses, by the task of their workload.
+const byTask = "task"
+
 func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet, error) {
 	home, err := m.server.Own(string(compute))
 	if err != nil {
@@ -130,7 +133,7 @@ func openFleet(m *manager, compute kcp.ClusterName, consumers string) (*fleet, e
 	return f, f.index()
 }
 
-// index adds the indexes of Assignments.
+// index adds the indexes of Assignments and TargetStatuses.
 func (f *fleet) index() error {
 	err := f.assignments.Index(byTarget, func(a *workload.Assignment) (keys []string) {
 		for _, t := range a.Spec.Targets {
@@ -148,6 +151,11 @@ func (f *fleet) index() error {
 		return keys
 	})
 	if err != nil {
+		return err
+	}
+	if err := f.reports.Index(byTask, func(s *workload.TargetStatus) []string {
+		return []string{engine.IDFor(s, s.Spec.Workload).Task().String()}
+	}); err != nil {
 		return err
 	}
 	return f.assignments.Index(byNamespace, func(a *workload.Assignment) []string { return []string{namespaceKey(kcp.KeyOf(a))} })
@@ -331,6 +339,11 @@ func (f *fleet) refresh() {
 		return
 	}
 	f.kinds.each("*", wake)
+	for _, r := range f.reports.List("*") {
+		if !slices.ContainsFunc(world, func(w fact) bool { return w.Key == r.Spec.Key }) {
+			wake(engine.IDFor(r, r.Spec.Workload).Task())
+		}
+	}
 }
 
 func compareNames(a, b string) int {

@@ -77,12 +77,12 @@ func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	w, a := k.objects.Get(id.Key), f.assignmentOf(id)
 	switch {
 	case w == nil:
-		return nil // the garbage collector deletes what belonged to it, the engines remove their parts
+		return f.clear(ctx, k, id, a)
 	case w.GetDeletionTimestamp() != nil:
 		return f.bury(ctx, id, w, a)
 	}
 	if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
-		return kcp.After(soon) // the garbage collector deletes that of a namesake
+		return f.undecide(ctx, a) // of a workload of that name which was deleted
 	}
 	switch {
 	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":
@@ -342,7 +342,7 @@ func explain(d place.Decision) string {
 
 // assign writes the decision.
 func (f *fleet) assign(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, next workload.AssignmentSpec) error {
-	if a != nil && sameSpec(a.Spec, next) {
+	if a != nil && sameSpec(a.Spec, next) && len(a.OwnerReferences) == 0 {
 		return nil
 	}
 	if err := f.finalize(ctx, id, w, true); err != nil {
@@ -355,13 +355,12 @@ func (f *fleet) assign(ctx context.Context, id engine.ID, w *unstructured.Unstru
 	all := in.Namespace(id.Key.Namespace)
 	if a != nil {
 		made := a.DeepCopy() // of a revision that may be old: then the update conflicts, and the next decision sees the new one
-		made.Spec = next
+		made.Spec, made.OwnerReferences = next, nil
 		_, err = all.Update(ctx, made, metav1.UpdateOptions{})
 		return err
 	}
 	made := &workload.Assignment{Spec: next}
 	made.Name, made.Namespace = engine.AssignmentName(id.GroupResource, id.Key.Name), id.Key.Namespace
-	made.OwnerReferences = []metav1.OwnerReference{engine.Owner(w)}
 	_, err = all.Create(ctx, made, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return kcp.After(soon) // the cache has it soon
@@ -405,29 +404,4 @@ func (f *fleet) writer(id engine.ID) (*kind, dynamic.Interface, error) {
 	}
 	in, err := f.in(id.Key.Cluster)
 	return k, in, err
-}
-
-// bury removes a workload from all targets, and then lets the server delete it.
-func (f *fleet) bury(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	if !slices.Contains(w.GetFinalizers(), workload.PlacedFinalizer) {
-		return nil
-	}
-	if others := slices.DeleteFunc(slices.Clone(w.GetFinalizers()), func(of string) bool { return of == workload.PlacedFinalizer }); slices.Contains(others, metav1.FinalizerOrphanDependents) {
-		return nil // the garbage collector is first
-	}
-	if a != nil {
-		next := *a.Spec.DeepCopy()
-		next.Targets, next.Reason, next.Message = nil, "", ""
-		targets := f.orphaning()
-		for _, t := range a.Spec.Targets {
-			if _, exists := targets[t.Key]; t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
-				continue
-			}
-			next.Targets = append(next.Targets, workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Removing, Reason: workload.DeletedReason})
-		}
-		if len(next.Targets) > 0 {
-			return f.assign(ctx, id, w, a, next)
-		}
-	}
-	return f.finalize(ctx, id, w, false)
 }

@@ -358,7 +358,7 @@ func (c *call) write(req *http.Request, h *hub, key kcp.Key) error {
 		return apierrors.NewConflict(reports(), key.Name, fmt.Errorf("the workload is not assigned to the target"))
 	}
 	made := &workload.TargetStatus{Spec: given.Spec}
-	made.Name, made.Namespace, made.OwnerReferences = key.Name, key.Namespace, a.OwnerReferences
+	made.Name, made.Namespace = key.Name, key.Namespace
 	made.Spec.Workload = a.Spec.Workload
 	return side.Report(req.Context(), of, made)
 }

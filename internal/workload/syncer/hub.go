@@ -244,7 +244,7 @@ func workloadFor(w *unstructured.Unstructured, p *profile.Profile) *unstructured
 // assignmentFor returns an Assignment with the part of one target.
 func assignmentFor(a *workload.Assignment, target string) *unstructured.Unstructured {
 	own := &workload.Assignment{ObjectMeta: metav1.ObjectMeta{Name: a.Name, Namespace: a.Namespace, UID: a.UID,
-		Annotations: map[string]string{core.ClusterAnnotation: a.Annotations[core.ClusterAnnotation]}, OwnerReferences: a.OwnerReferences}}
+		Annotations: map[string]string{core.ClusterAnnotation: a.Annotations[core.ClusterAnnotation]}}}
 	own.Spec.Workload, own.Spec.Conflict, own.Spec.Deletion, own.Spec.Fencing = a.Spec.Workload, a.Spec.Conflict, a.Spec.Deletion, a.Spec.Fencing
 	for _, t := range a.Spec.Targets {
 		if t.Key == target {
