@@ -31,6 +31,10 @@ const (
 	// may not set it on their CustomResourceDefinitions.
 	BoundCRDAnnotation = "apis.kcp.io/bound-crd"
 
+	// SchemaTenantAnnotation holds, on the definition of a bound schema, the logical cluster
+	// whose tenant it counts for.
+	SchemaTenantAnnotation = "internal.apis.kcp.io/schema-tenant"
+
 	// ExportLabel holds, on an APIBinding, the [ExportLabelValue] of its APIExport.
 	ExportLabel = "internal.apis.kcp.io/export"
 
