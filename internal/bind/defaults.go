@@ -266,6 +266,7 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.Defa
 		}
 	}
 	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref.APIExportReference)
+	b.Status.APIExportClusterName = string(name.Cluster) // the path may lead elsewhere meanwhile
 	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
 		b.Spec.PermissionClaims = e.accepted()
 	}
