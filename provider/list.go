@@ -83,10 +83,13 @@ func (l *listThenWatch) page(ctx context.Context, o metav1.ListOptions) (runtime
 // WatchWithContext implements cache.WatcherWithContext.
 func (l *listThenWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	m, err := l.k.mapped()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case l.k.key.form >= onlyMetadata:
+	}
+	if w := l.k.view.together.join(l.ctx, l.k.key, m.Resource, o.ResourceVersion); w != nil {
+		return w, nil
+	}
+	if l.k.key.form >= onlyMetadata {
 		return l.k.view.metadata.Resource(m.Resource).Watch(ctx, o)
 	}
 	return l.k.view.objects.Resource(m.Resource).Watch(ctx, o)

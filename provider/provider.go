@@ -8,8 +8,9 @@
 //	err = provider.For(mgr, &Widget{}).Complete(reconciler)
 //	err = mgr.Start(ctx)
 //
-// There is one watch for each kind, and one cache that all tenants share. A tenant reads its
-// part of the cache, and writes to its own logical cluster.
+// There is one cache for each kind, which all tenants share. All kinds are watched over one
+// connection, or over one each if the server does not have that. A tenant reads its part of the
+// caches, and writes to its own logical cluster.
 package provider
 
 import (

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -25,6 +26,7 @@ type view struct {
 	objects  dynamic.Interface
 	metadata metadata.Interface
 	bindings *kind // decides who is a tenant
+	together *together
 
 	mu      sync.Mutex
 	kinds   map[kindKey]*kind
@@ -47,6 +49,7 @@ func newView(p *Provider, url string) (*view, error) {
 	if v.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(v.config), p.http); err != nil {
 		return nil, err
 	}
+	v.together = &together{view: v, members: map[schema.GroupVersionKind]*member{}}
 	v.bindings, err = v.kind(kindKey{apisv1alpha2.GroupVersion.WithKind("APIBinding"), onlyIdentity})
 	return v, err
 }

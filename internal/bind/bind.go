@@ -70,9 +70,9 @@ func New(s *store.Store, d *serve.Definitions, r *serve.Resolver, w *tenancy.Wor
 		PartitionSets: feed.NewCustomTable(s.Feed(), kinds.PartitionSets, func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil }),
 		Kinds:         kinds,
 		conversions:   rules,
-		Exports:       feed.NewCustomTable(s.Feed(), ExportResource(), exportOf).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
+		Exports:       newExports(s.Feed()).IndexBy(identityOf), Slices: feed.NewCustomTable(s.Feed(), SliceResource(), sliceOf),
 		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf),
-		Cached:   feed.NewCustomTable(s.Feed(), kinds.Cached, cachedOf), CachedSlices: feed.NewCustomTable(s.Feed(), kinds.CachedSlices, cachedSliceOf),
+		Cached:   feed.NewCustomTable(s.Feed(), kinds.Cached, cachedOf), CachedSlices: newCachedSlices(s.Feed(), kinds.CachedSlices),
 		Bindings: newBindings(s.Feed(), d, r, rules), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, workspaces: w,
 	}

@@ -125,12 +125,13 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	return s.finish(before), nil
 }
 
-// replaced returns why a binding that was bound must not follow its reference: it leads to another
-// export than then. The identity proves that an export is the same. A binding without resources has
-// none, so for it the logical cluster must be the same.
+// replaced returns why a binding must not follow its reference: it leads to another export than
+// before. The identity proves that an export is the same. A binding without resources, for example one
+// that waits, has none, so for it the logical cluster must be the same: whoever made the binding was
+// allowed to bind the export there.
 func (s *settling) replaced(name ExportName, e *Export) error {
 	st := &s.binding.Status
-	elsewhere := st.APIExportClusterName != string(name.Cluster)
+	elsewhere := st.APIExportClusterName != "" && st.APIExportClusterName != string(name.Cluster)
 	if e.Identity == "" && !elsewhere {
 		return nil // its secret is missing
 	}
@@ -139,8 +140,8 @@ func (s *settling) replaced(name ExportName, e *Export) error {
 			return fmt.Errorf("the APIExport has another identity than when it was bound, which was %s: restore the secret of that identity, or delete this APIBinding with its objects and create it again", b.Schema.IdentityHash)
 		}
 	}
-	if len(st.BoundResources) == 0 && st.Phase == apisv1alpha2.PhaseBound && elsewhere {
-		return fmt.Errorf("%s is another workspace than when the APIExport was bound: delete this APIBinding and create it again", s.where())
+	if len(st.BoundResources) == 0 && elsewhere {
+		return fmt.Errorf("%s is another workspace than when this APIBinding was created: delete this APIBinding and create it again", s.where())
 	}
 	return nil
 }

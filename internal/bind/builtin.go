@@ -55,7 +55,7 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 		}
 	}
 	for _, c := range []cluster.Name{cluster.Root, cluster.Shard} {
-		waits, err := a.Bind(ctx, c, refs)
+		waits, err := a.Bind(ctx, c, refs, false)
 		if err == nil && len(waits) > 0 {
 			err = fmt.Errorf("%s cannot bind the built-in exports: %s", c, waits[0].Message)
 		}

@@ -94,6 +94,13 @@ func (a *APIs) createCached(ctx context.Context, c cluster.Name, obj *unstructur
 	if err := a.settleCached(ctx, c, r); err != nil {
 		return err
 	}
+	row, err := cachedOf(r)
+	if err != nil {
+		return err
+	}
+	if r.Status.ResourceCounts, err = a.counts(ctx, c, row); err != nil {
+		return err
+	}
 	stored, err := values.Unstructured(r, cacheapi.GroupVersion.WithKind("ClusterCachedResource"))
 	if err != nil {
 		return err
@@ -143,6 +150,7 @@ func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.Clu
 	started := conditions.Condition{Type: cacheapi.ReplicationStarted, Status: metav1.ConditionTrue, Reason: cacheapi.Started}
 	var lacks *sourceError
 	if errors.As(err, &lacks) {
+		r.Status.ResourceCounts = nil
 		valid.Status, valid.Severity, valid.Reason, valid.Message = metav1.ConditionFalse, conditions.SeverityError, lacks.reason, lacks.message
 		started.Status, started.Severity, started.Reason, started.Message = metav1.ConditionFalse, conditions.SeverityError, lacks.reason, lacks.message
 	} else {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/storage"
 
@@ -174,10 +175,10 @@ func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 
 // Bind implements [tenancy.Defaults]. A cluster that binds an export under another name needs no
 // other binding.
-func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport) ([]tenancy.Wait, error) {
+func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport, maintained bool) ([]tenancy.Wait, error) {
 	var waits []tenancy.Wait
 	for _, ref := range exports {
-		wait, err := a.bindDefault(ctx, c, ref)
+		wait, err := a.bindDefault(ctx, c, ref, maintained)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +189,55 @@ func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.Defau
 	return waits, nil
 }
 
-func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.DefaultExport) (*tenancy.Wait, error) {
+// Bound implements [tenancy.Defaults].
+func (a *APIs) Bound(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport) bool {
+	all := a.Bindings.Of(c)
+	return !slices.ContainsFunc(exports, func(ref tenancy.DefaultExport) bool {
+		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+		if !ok || !ref.Allows(name.Cluster) {
+			return true
+		}
+		found := false
+		for own, b := range all {
+			if b.Export != name || b.Deleting || !b.Complete {
+				continue
+			}
+			if found = true; a.mustAccept(c, own, b, ref) {
+				return true
+			}
+		}
+		return !found
+	})
+}
+
+// mustAccept reports whether a binding that is bound is a default one, and does not accept the claims
+// of its export as that has them.
+func (a *APIs) mustAccept(c cluster.Name, own string, b *Binding, ref tenancy.DefaultExport) bool {
+	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
+	if !ok || e.Deleting || b.Lost || own != apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export) {
+		return false
+	}
+	return !slices.EqualFunc(b.Claims, claimsOf(e.accepted(), e.Claims), func(x, y Claim) bool {
+		return x.Claimed == y.Claimed && x.Selector == y.Selector && slices.Equal(x.Verbs, y.Verbs)
+	})
+}
+
+// accept makes a binding accept the claims of its export.
+func (a *APIs) accept(ctx context.Context, c cluster.Name, own string, of ExportName) error {
+	b := &apisv1alpha2.APIBinding{}
+	rev, err := a.store.ReadInto(ctx, BindingResource().Key(c, "", own), b)
+	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
+		return err
+	}
+	if e, ok := a.Exports.Get(of.Cluster, "", of.Name); ok && !equality.Semantic.DeepEqual(b.Spec.PermissionClaims, e.accepted()) {
+		b.Spec.PermissionClaims = e.accepted()
+		b.Generation++
+	}
+	_, _, err = a.write(ctx, c, b, rev, "")
+	return err
+}
+
+func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.DefaultExport, maintained bool) (*tenancy.Wait, error) {
 	name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
 	if ok && !ref.Allows(name.Cluster) {
 		return &tenancy.Wait{Export: ref.Export, Missing: true, Message: fmt.Sprintf("the workspace %s is another one than when the WorkspaceType got its APIExport %s; remove the export from spec.defaultAPIBindings and add it again", ref.Path, ref.Export)}, nil
@@ -202,7 +251,12 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.Defa
 	if err := a.prepare(ctx, name); err != nil && ctx.Err() != nil {
 		return nil, err // other errors are those of the binding
 	}
-	for own, b := range a.Bindings.Of(c) {
+	all := a.Bindings.Of(c)
+	own := apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export)
+	if b := all[own]; maintained && b != nil && b.Export == name && !b.Deleting && b.Complete && a.mustAccept(c, own, b, ref) {
+		return nil, a.accept(ctx, c, own, name)
+	}
+	for own, b := range all {
 		switch {
 		case b.Export != name || b.Deleting:
 		case b.Complete:
@@ -212,6 +266,7 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.Defa
 		}
 	}
 	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref.APIExportReference)
+	b.Status.APIExportClusterName = string(name.Cluster) // the path may lead elsewhere meanwhile
 	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
 		b.Spec.PermissionClaims = e.accepted()
 	}

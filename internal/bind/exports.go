@@ -32,6 +32,18 @@ type Export struct {
 	// Limited tells that RBAC in the cluster of the export limits what its consumers may do.
 	Limited  bool
 	Deleting bool
+	// Since is the revision at which the export got its identity and its virtual resources, at the
+	// latest.
+	Since int64
+}
+
+// published reports whether two exports publish the same virtual resources. Since does not count.
+func (e *Export) published(other *Export) bool {
+	stored := func(r Exported) bool { return r.Virtual == nil }
+	return e.Identity == other.Identity && e.Deleting == other.Deleting && slices.EqualFunc(
+		slices.DeleteFunc(slices.Clone(e.Resources), stored), slices.DeleteFunc(slices.Clone(other.Resources), stored),
+		func(x, y Exported) bool { return x.GroupResource == y.GroupResource && *x.Virtual == *y.Virtual },
+	)
 }
 
 // An Exported is a resource of an export.

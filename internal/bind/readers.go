@@ -130,10 +130,9 @@ func (r *readers) export(name ExportName) {
 	}
 }
 
-// follow sets the functions of an origin that follows from objects. Its watches end when current,
+// follow sets how long watches of an origin last that follows from objects. They end when current,
 // called after every change of one of them, is false.
 func (r *readers) follow(o *serve.Origin, current func() bool, on ...keys.Key) {
-	o.Covers = func(ctx context.Context, resourceVersion string) error { return r.covers(ctx, resourceVersion, on) }
 	o.Until = func(ctx context.Context) (context.Context, func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		one := &reader{current, cancel}
@@ -163,24 +162,24 @@ func (r *readers) join(one *reader, on []keys.Key, add bool) {
 	}
 }
 
-// covers refuses a watch from a resource version at which the objects that it depends on may have
-// led to another origin: the client would miss which objects are not in this one. It then lists.
-func (r *readers) covers(ctx context.Context, resourceVersion string, on []keys.Key) error {
-	if resourceVersion == "" || resourceVersion == "0" {
-		return nil
-	}
-	from, err := r.apis.store.Epoch().Revision(resourceVersion)
-	if err != nil {
-		return err
-	}
-	for _, k := range on {
-		changed, _, err := r.apis.store.Revision(ctx, k)
+// covers returns a function that refuses a watch from a resource version at which another origin may
+// have been published: the client would miss which objects are not in this one. It then lists. since
+// returns the revision at which this origin was published, at the latest.
+func (r *readers) covers(since func() int64) func(ctx context.Context, resourceVersion string) error {
+	return func(ctx context.Context, resourceVersion string) error {
+		if resourceVersion == "" || resourceVersion == "0" {
+			return nil
+		}
+		from, err := r.apis.store.Epoch().Revision(resourceVersion)
 		if err != nil {
 			return err
 		}
-		if changed > from {
+		if err := r.apis.store.Feed().CatchUp(ctx); err != nil {
+			return err
+		}
+		if since() > from {
 			return apierrors.NewResourceExpired("the provider has published other objects since this resource version; list them again")
 		}
+		return nil
 	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -257,7 +258,10 @@ func (a *APIs) define(ctx context.Context, c cluster.Name, r Exported) (*apisv1a
 	}
 	crd.ObjectMeta = newMeta("", string(found.UID))
 	crd.UID = types.UID(found.UID)
-	crd.Annotations = map[string]string{apisv1alpha2.BoundCRDAnnotation: "", "apis.kcp.io/schema-cluster": string(c), "apis.kcp.io/schema-name": found.Name}
+	tenant := a.workspaces.Tree.Tenant(c)
+	crd.Annotations = map[string]string{
+		apisv1alpha2.BoundCRDAnnotation: "", "apis.kcp.io/schema-cluster": string(c), "apis.kcp.io/schema-name": found.Name, apisv1alpha2.SchemaTenantAnnotation: string(tenant),
+	}
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	crd.Status.AcceptedNames = crd.Spec.Names
 	crd.Status.StoredVersions = []string{storageVersion(found)}
@@ -266,10 +270,14 @@ func (a *APIs) define(ctx context.Context, c cluster.Name, r Exported) (*apisv1a
 			Type: t, Status: apiextensionsv1.ConditionTrue, Reason: "Bound", LastTransitionTime: crd.CreationTimestamp,
 		})
 	}
-	rev, err = a.store.Commit(ctx, []store.Write{{Resource: serve.CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Object: crd}})
+	rev, err = a.store.Commit(ctx, []store.Write{{Resource: serve.CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Object: crd, Payer: tenant}})
 	switch {
 	case storage.IsExist(err): // another binding made it
 		return found, a.store.Feed().CatchUp(ctx)
+	case apierrors.IsForbidden(err):
+		return nil, &invalidSchemaError{fmt.Sprintf("there is no room for the APIResourceSchema %s: the provider stores as much as one tenant may; after objects were deleted, change the APIExport", r.Schema)}
+	case apierrors.IsTooManyRequests(err): // the text is for the provider
+		return nil, apierrors.NewTooManyRequests("the provider of the APIExport writes too much; try again", 1)
 	case err != nil:
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (s *shelf) open(clusters ...cluster.Name) {
 	}
 }
 
-// put stores an object as the server has written it, or deletes it if it is nil. It
+// put stores an object as the server has written it, without charge, or deletes it if it is nil. It
 // waits until that is known.
 func (s *shelf) put(r keys.Resource, c cluster.Name, name string, o any) int64 {
 	s.Helper()
@@ -80,7 +80,7 @@ func (s *shelf) put(r keys.Resource, c cluster.Name, name string, o any) int64 {
 		data, _ := json.Marshal(o) // types of the API always encode
 		u := &unstructured.Unstructured{}
 		if err = json.Unmarshal(data, &u.Object); err == nil {
-			rev, err = s.store.Commit(s.Context(), []store.Write{{Resource: r, Cluster: c, Object: u, Expect: rev}})
+			rev, err = s.store.Commit(s.Context(), []store.Write{{Resource: r, Cluster: c, Object: u, Expect: rev, Payer: cluster.Admin}})
 		}
 	}
 	if err == nil {

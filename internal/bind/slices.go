@@ -25,6 +25,15 @@ type Slice struct {
 	Own string
 	// Cached is the name of its ClusterCachedResource, which is in the same cluster.
 	Cached string
+	// Since is the revision at which the slice got these values, at the latest.
+	Since int64
+}
+
+// like reports whether two slices have the same values. Since is none of them.
+func (s *Slice) like(other *Slice) bool {
+	now := *s
+	now.Since = other.Since
+	return now == *other
 }
 
 func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (*Slice, error) {

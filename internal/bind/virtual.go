@@ -131,6 +131,7 @@ func (a *APIs) copies(of *elsewhere, f serve.Found) (*serve.Origin, error) {
 		return nil, unavailable(gr, why)
 	}
 	o := a.origin(name, r, in)
+	o.Covers = a.readers.covers(func() int64 { return max(a.publishedSince(of.export), a.slicedSince(at, s.Own)) })
 	a.readers.follow(o, func() bool {
 		return a.refers(of) && a.slices(at, s)
 	}, ExportResource().Key(at, "", of.export.Name), a.Kinds.CachedSlices.Key(at, "", of.Name))
@@ -150,7 +151,23 @@ func (a *APIs) refers(of *elsewhere) bool {
 // slices reports whether an endpoint slice of a cluster still is like s.
 func (a *APIs) slices(c cluster.Name, s *Slice) bool {
 	now, ok := a.CachedSlices.Get(c, "", s.Own)
-	return ok && *now == *s
+	return ok && now.like(s)
+}
+
+// publishedSince returns the revision at which an export got its virtual resources, at the latest.
+func (a *APIs) publishedSince(name ExportName) int64 {
+	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
+		return e.Since
+	}
+	return 0
+}
+
+// slicedSince returns the revision at which an endpoint slice got its values, at the latest.
+func (a *APIs) slicedSince(c cluster.Name, slice string) int64 {
+	if s, ok := a.CachedSlices.Get(c, "", slice); ok {
+		return s.Since
+	}
+	return 0
 }
 
 // unlike says why objects cannot be served as another definition describes them, "" if they can.
@@ -180,8 +197,8 @@ func (a *APIs) cached(name ExportName) (*Cached, serve.Found, error) {
 	return r, in, nil
 }
 
-// origin returns the origin of the objects of a ClusterCachedResource. Call [readers.follow] for
-// it.
+// origin returns the origin of the objects of a ClusterCachedResource. Call [readers.covers] and
+// [readers.follow] for it.
 func (a *APIs) origin(name ExportName, r *Cached, in serve.Found) *serve.Origin {
 	return &serve.Origin{Cluster: name.Cluster, Found: in, Part: r.Part, Scope: func() (store.Scope, func()) {
 		set, done := a.readers.members.Use(name)
@@ -210,6 +227,7 @@ func (a *APIs) CachedThrough(c cluster.Name, slice string) (*serve.Origin, error
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
 	o := a.origin(name, r, in)
+	o.Covers = a.readers.covers(func() int64 { return a.slicedSince(c, slice) })
 	a.readers.follow(o, func() bool { return a.slices(c, s) }, a.Kinds.CachedSlices.Key(c, "", slice))
 	return o, nil
 }

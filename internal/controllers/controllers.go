@@ -76,6 +76,7 @@ func All(d Deps) []control.Loop {
 		BindingDeletion(d),
 		EndpointSlices(d),
 		CachedResources(d),
+		CachedCounts(d),
 		CachedEndpointSlices(d),
 		PartitionSets(d),
 		BoundDefinitions(d),

@@ -15,8 +15,8 @@ import (
 )
 
 // DefaultBindings makes the default bindings of workspaces whose creation could not make them:
-// an export was missing, or the creation was interrupted. It makes them again where the life
-// cycle of the type is Maintain.
+// an export was missing, or the creation was interrupted. Where the life cycle of the type is
+// Maintain, it makes them again, and lets them accept what the export claims later.
 func DefaultBindings(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return nil }) // all clusters wake the loop when it starts
 	f := &defaultCauses{inbox: inbox, deps: d, waiting: map[string]map[cluster.Name]struct{}{}}
@@ -31,8 +31,8 @@ func DefaultBindings(d Deps) control.Loop {
 				}
 				return nil
 			}
-			needs, maintained := d.Workspaces.Defaulted(k.Cluster)
-			if !needs && !maintained {
+			needs, changes := d.Workspaces.Defaulted(ctx, k.Cluster)
+			if !needs && !changes {
 				return nil
 			}
 			if root, _ := d.Workspaces.Tree.Cluster(k.Cluster); needs && !root.Whole {

@@ -2,11 +2,13 @@ package feed
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
@@ -205,12 +207,11 @@ func (l *Ledger) apply(e Event) {
 	case e.Previous == nil:
 		objects = 1
 	}
+	charge := l.charge(e, countedObjects(e.Key, int64(objects)))
 	// What is stored and what is only admitted change at once.
 	l.tenants.Counters.Changed(quota.Change{
 		Cluster: e.Key.Cluster, Resource: e.Key.GroupResource(), Namespace: e.Key.Namespace, Revision: e.Revision, Objects: int64(objects), Key: e.Key.Path,
-	}, func() {
-		l.tenants.Changed(e.Key.Cluster, countedObjects(e.Key, int64(objects)), int64(len(e.Value)-len(e.Previous)))
-	})
+	}, charge)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to := l.now
@@ -221,6 +222,37 @@ func (l *Ledger) apply(e Event) {
 	if objects > 0 && l.building == nil {
 		l.announce(e.Key.GroupResource())
 	}
+}
+
+// charge returns a function that counts objects, and the bytes of an event, for tenants.
+func (l *Ledger) charge(e Event, objects int64) func() {
+	if e.Key.Cluster != cluster.BoundDefinitions {
+		return func() { l.tenants.Changed(e.Key.Cluster, objects, int64(len(e.Value)-len(e.Previous))) }
+	}
+	now, before := payer(e, e.Value), payer(e, e.Previous)
+	return func() {
+		l.tenants.Changed(e.Key.Cluster, objects, 0)
+		l.tenants.Changed(now, 0, int64(len(e.Value)))
+		l.tenants.Changed(before, 0, -int64(len(e.Previous)))
+	}
+}
+
+// payer returns the cluster for whose tenant a value of the definition of a schema counts. The
+// definition is in a cluster of the server, and may live longer than the schema and its cluster.
+func payer(e Event, value []byte) cluster.Name {
+	var o struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if value == nil || e.kinds.Unmarshal(context.Background(), e.Key, value, &o) != nil {
+		return e.Key.Cluster
+	}
+	c, err := cluster.ParseName(o.Metadata.Annotations[apisv1alpha2.SchemaTenantAnnotation])
+	if err != nil {
+		return e.Key.Cluster // an older server has made it
+	}
+	return c
 }
 
 // countedObjects returns the number of objects that limits count. Events expire by themselves.

@@ -78,7 +78,7 @@ func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1
 func (h *plainReader) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	var parts *plainParts
-	if ok && h.reads(req, info) && !store.HasPart(req.Context()) { // labels are in decoded objects
+	if ok && h.reads(req, info) && !store.DecodesObjects(req.Context()) { // labels are in them
 		parts = h.parts()
 	}
 	if parts == nil || !parts.wanted(req) {

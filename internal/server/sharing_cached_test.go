@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -223,14 +224,11 @@ func TestAnotherPublicationEndsTheWatches(t *testing.T) {
 	p, consumer := publisher(t), newTenant(t)
 	consumer.create(apiBindings, bindingTo("flavors", p.name, "flavors"))
 	in := consumer.any.Resource(flavors)
-	var from string
-	var w watch.Interface
-	eventually(t, "a watch begins", func() (began bool) { // a loop may still write the status of the publication
-		from = must(in.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
-		var err error
-		w, err = in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
-		return err == nil
-	})
+	from := must(in.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
+	for _, kind := range []schema.GroupVersionResource{apiExports, cachedSlices, cached} { // changes that publish nothing else
+		p.merge(kind, "", "flavors", `{"metadata":{"labels":{"c":"d"}}}`)
+	}
+	w := must(in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: from}))(t)
 	if err := p.any.Resource(cachedSlices).Delete(t.Context(), "flavors", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -391,4 +389,66 @@ func TestTheViewOfACachedResource(t *testing.T) {
 	}
 	ends(w)
 	p.await(cachedSlices, "", "flavors", endpoints(0))
+}
+
+// TestObjectsOfACachedResourceAreCounted shows status.resourceCounts: of a new ClusterCachedResource,
+// after changes of the objects and of the selector, and without a count of very many.
+func TestObjectsOfACachedResourceAreCounted(t *testing.T) {
+	t.Parallel()
+	p := publisher(t)
+	made := must(p.any.Resource(cached).Get(t.Context(), "flavors", metav1.GetOptions{}))(t)
+	if got := countsOf(made); got != "1 1" {
+		t.Errorf("a new one counts %q", got)
+	}
+	counts := func(want string) {
+		t.Helper()
+		p.await(cached, "", "flavors", func(o *unstructured.Unstructured) bool { return countsOf(o) == want })
+	}
+	w := must(p.any.Resource(cached).Watch(t.Context(), metav1.ListOptions{ResourceVersion: made.GetResourceVersion()}))(t)
+	const many = 60
+	for i := range many {
+		p.flavor(fmt.Sprint("f", i), "public")
+	}
+	p.flavor("other", "none")
+	counts(fmt.Sprint(many+1, " ", many+1))
+	p.merge(flavors, "", "hidden", `{"metadata":{"labels":{"offer":"public"}}}`)
+	counts(fmt.Sprint(many+2, " ", many+2))
+	p.merge(cached, "", "flavors", `{"spec":{"labelSelector":null}}`)
+	counts(fmt.Sprint(many+3, " ", many+3))
+	p.without(flavors, "small")
+	counts(fmt.Sprint(many+2, " ", many+2))
+	p.merge(cached, "", "flavors", `{"metadata":{"labels":{"the":"end"}}}`)
+	writes, last := 0, ""
+	for {
+		o, _ := next(t, w).Object.(*unstructured.Unstructured)
+		if o == nil || o.GetLabels()["the"] == "end" {
+			break
+		}
+		got := countsOf(o)
+		if _, selects, _ := unstructured.NestedMap(o.Object, "spec", "labelSelector"); got == last && selects {
+			t.Errorf("%q was written twice", got)
+		}
+		writes, last = writes+1, got
+	}
+	if writes > many/2 {
+		t.Errorf("%d objects were counted in %d writes", many+3, writes)
+	}
+
+	p.merge(cached, "", "flavors", `{"spec":{"labelSelector":{"matchLabels":{"offer":"public"}}}}`)
+	p.create(flavors, decoded(`{apiVersion: example.com/v1, kind: Flavor, metadata: {name: large, annotations: {a: %s}}}`, strings.Repeat("x", 200<<10)))
+	counts(fmt.Sprint(many+1, " ", many+1))
+	for i := range 5 { // more than 1 MiB
+		p.create(flavors, decoded(`{apiVersion: example.com/v1, kind: Flavor, metadata: {name: large-%d, annotations: {a: %s}}}`, i, strings.Repeat("x", 200<<10)))
+	}
+	counts("<nil> <nil>")
+	p.merge(cached, "", "flavors", `{"spec":{"labelSelector":null}}`)
+	counts(fmt.Sprint(many+8, " ", many+8))
+}
+
+// countsOf returns the counts in the status of a ClusterCachedResource.
+func countsOf(o *unstructured.Unstructured) string {
+	if o == nil {
+		return "gone"
+	}
+	return text(o, "status", "resourceCounts", "local") + " " + text(o, "status", "resourceCounts", "cache")
 }

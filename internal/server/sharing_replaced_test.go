@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -133,6 +134,52 @@ func TestAnotherExportAtThePath(t *testing.T) {
 	consumer.until(apiBindings, "widgets", "Ready True", string(third.name))
 	if !sees(third) || must(consumer.any.Resource(sharedWidgets).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}))(t).GetUID() != uid {
 		t.Error("the export is not the same after it was restored with its key")
+	}
+}
+
+// TestAWaitingBindingKeepsItsExport shows that a binding that could not be bound yet does not follow
+// its path to the export of another workspace: nobody was allowed to bind that.
+func TestAWaitingBindingKeepsItsExport(t *testing.T) {
+	t.Parallel()
+	home, owner, other := newTenant(t), newTenant(t), exporter(t)
+	path := cluster.Name(string(home.name) + ":tools")
+	provide := func() *tenant {
+		p := home.workspace("tools")
+		p.provides("pat")
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		e := widgetExport("widgets", "v1")
+		_ = unstructured.SetNestedSlice(e.Object, []any{map[string]any{"group": "", "resource": "secrets", "verbs": []any{"list"}}}, "spec", "permissionClaims")
+		p.create(apiExports, e)
+		return p
+	}
+	first := provide()
+	owner.create(workspaceTypes, decoded(`{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: shop}, spec: {defaultAPIBindingLifecycle: Maintain, extend: {with: [{name: universal, path: root}]}}}`))
+	consumer := owner.inside(owner.create(workspaces, of("w", "", "shop")))
+	consumer.create(apiBindings, bindingTo("first", other.name, "widgets"))
+	owner.merge(workspaceTypes, "", "shop", `{"spec":{"defaultAPIBindings":[{"export":"widgets","path":"`+string(path)+`"}]}}`)
+	both := []string{apisv1alpha2.DefaultBindingName(string(consumer.name), string(path), "widgets"), "waits"}
+	consumer.until(apiBindings, both[0], "InitialBindingCompleted False NamingConflicts")
+	waits := answering(path, acceptSecrets)
+	waits.SetName("waits")
+	consumer.create(apiBindings, waits)
+	for _, name := range both {
+		consumer.until(apiBindings, name, "InitialBindingCompleted False NamingConflicts", string(first.name))
+	}
+	home.deleteWorkspace("tools")
+	home.await(workspaces, "", "tools", gone)
+	second := provide()
+	consumer.without(apiBindings, "first")
+	for _, name := range both {
+		consumer.until(apiBindings, name, "APIExportValid False APIExportInvalidReference", string(first.name))
+	}
+	consumer.secret("s", nil)
+	if all := must(second.view("pat").kube("*").CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}))(t); len(all.Items) > 0 {
+		t.Errorf("the other provider reads %d secrets", len(all.Items))
+	}
+	consumer.without(apiBindings, "waits")
+	b := consumer.create(apiBindings, answering(path, acceptSecrets))
+	if text(b, "status", "phase") != "Bound" || text(b, "status", "apiExportClusterName") != string(second.name) {
+		t.Errorf("a new binding is %v", b.Object["status"])
 	}
 }
 

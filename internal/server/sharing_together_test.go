@@ -35,7 +35,13 @@ type severalEvent struct {
 // several begins a watch of widgets, Secrets and APIBindings.
 func (v *viewer) several(query string) *several {
 	v.t.Helper()
-	resp := v.watchSeveral("*", "resource=example.com/v1/widgets&resource=v1/secrets&resource=apis.kcp.io/v1alpha2/apibindings"+query)
+	return v.severalOf("resource=example.com/v1/widgets&resource=v1/secrets&resource=apis.kcp.io/v1alpha2/apibindings" + query)
+}
+
+// severalOf begins a watch of the kinds of a query.
+func (v *viewer) severalOf(query string) *several {
+	v.t.Helper()
+	resp := v.watchSeveral("*", query)
 	if resp.StatusCode != http.StatusOK {
 		v.t.Fatalf("the watch is %s", resp.Status)
 	}
@@ -165,6 +171,36 @@ func TestSeveralKindsAreWatchedTogether(t *testing.T) {
 	}
 }
 
+// TestKindsBeginAtTheirOwnVersions shows a watch of several kinds that each have a resource version:
+// each has exactly the later changes, and they come in order.
+func TestKindsBeginAtTheirOwnVersions(t *testing.T) {
+	t.Parallel()
+	p, a := claiming(t, claimSecrets), newTenant(t)
+	a.create(apiBindings, answering(p.name, acceptSecrets))
+	pat := p.view("pat")
+	now := func() string {
+		return must(pat.widgets("*").List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
+	}
+	a.secret("s0", nil)
+	early := now()
+	a.secret("s1", nil)
+	a.create(sharedWidgets, newWidget("w1"))
+	late := now()
+	a.secret("s2", nil)
+	a.create(sharedWidgets, newWidget("w2"))
+	w := pat.severalOf("resource=v1/secrets@" + late + "&resource=example.com/v1/widgets@" + early)
+	var got []string
+	for _, e := range w.events(3) {
+		got = append(got, e.Object.GetName())
+	}
+	if want := []string{"w1", "s2", "w2"}; !slices.Equal(got, want) {
+		t.Errorf("the events are of %v, not %v", got, want)
+	}
+	if e := w.next(); e.Type != watch.Bookmark || must(strconv.ParseInt(e.Object.GetResourceVersion(), 10, 64))(t) < must(strconv.ParseInt(late, 10, 64))(t) {
+		t.Errorf("after them there is %v at %s", e, e.Object.GetResourceVersion())
+	}
+}
+
 func sorted(all []string) []string {
 	all = slices.Clone(all)
 	slices.Sort(all)
@@ -257,6 +293,11 @@ func TestWatchesTogetherThatAreRefused(t *testing.T) {
 		"a name":                   {query: "resource=v1/../secrets", code: 404},
 		"twice":                    {query: "resource=v1/secrets&resource=v1/secrets", code: 400, text: "twice"},
 		"a selector":               {query: "resource=v1/secrets&labelSelector=a", code: 400, text: "labelSelector"},
+		"a version of one kind":    {query: "resource=v1/secrets@7&resource=example.com/v1/widgets", code: 400, text: "one resourceVersion for all kinds"},
+		"two versions of a kind":   {query: "resource=v1/secrets@7&resourceVersion=7", code: 400, text: "one resourceVersion for all kinds"},
+		"no own version":           {query: "resource=v1/secrets@0", code: 400, text: "one resourceVersion for all kinds"},
+		"a malformed own version":  {query: "resource=v1/secrets@x", code: 400},
+		"twice with versions":      {query: "resource=v1/secrets@7&resource=v1/secrets@8", code: 400, text: "twice"},
 		"a malformed version":      {query: "resource=v1/secrets&resourceVersion=x", code: 400},
 		"too many":                 {query: strings.Repeat("resource=v1/secrets&", 33), code: 400, text: "at most 32"},
 		"one cluster":              {at: string(b.name), query: "resource=v1/secrets", code: 404},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/quota"
 )
 
 // A Write is the write of one object in a [Store.Commit].
@@ -27,6 +30,9 @@ type Write struct {
 	// Expect is the present revision of the object; 0 if it must not exist.
 	Expect int64
 	Delete bool
+	// Payer is a cluster whose tenant pays for the bytes that a client made the server write in
+	// another cluster. Empty means that Cluster pays.
+	Payer cluster.Name
 }
 
 // A Fence is the change of a cluster's fence in a [Store.Commit].
@@ -243,6 +249,12 @@ func (t *transaction) renew(ctx context.Context, resp *clientv3.TxnResponse) err
 	return nil
 }
 
+// quota returns what a write of n bytes counts for. The server makes writes with another payer in
+// loops, too, where they are limited like those of a client.
+func (w Write) quota(ctx context.Context, n int) quota.Write {
+	return quota.Write{Cluster: cmp.Or(w.Payer, w.Cluster), Bytes: n, Creates: w.Expect == 0, Clears: w.Payer == "" && etcd.ClearsUp(ctx)}
+}
+
 func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 	accessor, err := meta.Accessor(w.Object)
 	if err != nil {
@@ -264,7 +276,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)
 		}
-		if err := s.guard.afford(ctx, w.Cluster, len(value), w.Expect == 0); err != nil {
+		if err := s.guard.afford(ctx, w.quota(ctx, len(value))); err != nil {
 			return err
 		}
 		put := clientv3.OpPut(key, "")

@@ -79,7 +79,7 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	if err := g.afford(ctx, k.Cluster, len(value), expected == 0); err != nil {
+	if err := g.afford(ctx, quota.Write{Cluster: k.Cluster, Bytes: len(value), Creates: expected == 0, Clears: etcd.ClearsUp(ctx)}); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
 	ctx, charge, err := g.quotas.charge(ctx, sized{k, len(value), expected == 0, etcd.ClearsUp(ctx)})
@@ -106,12 +106,12 @@ func (g *guard) OptimisticDelete(ctx context.Context, key string, expected int64
 	return kubernetes.DeleteResponse{KV: kv, Succeeded: resp.Succeeded, Revision: resp.Header.Revision}, nil
 }
 
-// afford returns an error if a cluster may not write n bytes now.
-func (g *guard) afford(ctx context.Context, c cluster.Name, n int, creates bool) error {
-	if err := g.capacity.Refuse(ctx, c, n, creates); err != nil {
+// afford returns an error if a write is not allowed now.
+func (g *guard) afford(ctx context.Context, w quota.Write) error {
+	if err := g.capacity.Refuse(ctx, w.Cluster, w.Bytes, w.Creates); err != nil {
 		return err
 	}
-	return g.tenants.Allow(quota.Write{Cluster: c, Bytes: n, Creates: creates, Clears: etcd.ClearsUp(ctx)}, g.capacity.Quota())
+	return g.tenants.Allow(w, g.capacity.Quota())
 }
 
 func (g *guard) parse(key string) (keys.Key, error) {

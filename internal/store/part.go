@@ -29,10 +29,6 @@ func WithPart(ctx context.Context, of schema.GroupResource, p feed.Part) context
 	return context.WithValue(ctx, partKey{}, &partOf{of, p})
 }
 
-// HasPart reports whether requests in ctx read and write only a part of the objects of some
-// resource.
-func HasPart(ctx context.Context) bool { return ctx.Value(partKey{}) != nil }
-
 // part returns what a request may read and write, nil for all objects.
 func (s *Storage) part(ctx context.Context) *partOf {
 	p, _ := ctx.Value(partKey{}).(*partOf)

@@ -89,6 +89,13 @@ func (s *Storage) below(key string) (string, error) {
 
 // Create implements [storage.Interface].
 func (s *Storage) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	if err := s.create(ctx, key, obj, out, ttl); err != nil {
+		return err
+	}
+	return s.label(ctx).add(out)
+}
+
+func (s *Storage) create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	c, k, err := s.one(ctx, key)
 	if err != nil {
 		return err
@@ -98,6 +105,7 @@ func (s *Storage) Create(ctx context.Context, key string, obj, out runtime.Objec
 		return err
 	}
 	values.SetCluster(accessor, c)
+	dropComputed(accessor)
 	s.store.complete(s.resource(ctx), obj)
 	if err := s.part(ctx).takes(obj); err != nil {
 		return err
@@ -150,16 +158,19 @@ func (s *Storage) Delete(ctx context.Context, key string, out runtime.Object, p 
 	if v = s.deletesPart(ctx, key, v); s.part(ctx) != nil {
 		o.IgnoreStoreReadError = false // its labels decide
 	}
-	if !s.store.standIns.Load() || o.IgnoreStoreReadError {
-		return s.Interface.Delete(ctx, k, out, p, v, cached, o)
-	}
-	decodable := func(ctx context.Context, obj runtime.Object) error {
-		if err := s.checkDecoded(obj); err != nil {
-			return err
+	validate := v
+	if s.store.standIns.Load() && !o.IgnoreStoreReadError {
+		validate = func(ctx context.Context, obj runtime.Object) error {
+			if err := s.checkDecoded(obj); err != nil {
+				return err
+			}
+			return v(ctx, obj)
 		}
-		return v(ctx, obj)
 	}
-	return s.Interface.Delete(ctx, k, out, p, decodable, cached, o)
+	if err := s.Interface.Delete(ctx, k, out, p, validate, cached, o); err != nil {
+		return err
+	}
+	return s.label(ctx).found(out)
 }
 
 // Get implements [storage.Interface].
@@ -177,7 +188,10 @@ func (s *Storage) Get(ctx context.Context, key string, o storage.GetOptions, out
 		}
 		return runtime.SetZeroValue(out)
 	}
-	return s.checkDecoded(out)
+	if err := s.checkDecoded(out); err != nil {
+		return err
+	}
+	return s.label(ctx).found(out)
 }
 
 // GuaranteedUpdate implements [storage.Interface].
@@ -186,7 +200,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 	if err != nil {
 		return err
 	}
-	update = s.withinPart(ctx, key, update)
+	update = s.withinPart(ctx, key, s.label(ctx).update(update))
 	stamping := func(in runtime.Object, r storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		if err := s.checkDecoded(in); err != nil {
 			return nil, nil, err
@@ -207,18 +221,25 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 		return out, ttl, nil
 	}
 	if hook := s.store.hook(s.resource(ctx)); hook != nil && ignoreNotFound {
-		if made, err := s.createByUpdate(ctx, hook, k, into, stamping); made || err != nil {
+		made, err := s.createByUpdate(ctx, hook, k, into, stamping)
+		if err != nil {
 			return err
 		}
+		if made {
+			return s.label(ctx).add(into)
+		}
 	}
-	return s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
+	if err := s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
 		return s.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
-	})
+	}); err != nil {
+		return err
+	}
+	return s.label(ctx).add(into)
 }
 
 // GetList implements [storage.Interface].
 func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, s.label(ctx).selects(o)))
 	if err != nil {
 		return err
 	}
@@ -233,12 +254,15 @@ func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions
 	}
 	switch {
 	case !s.store.standIns.Load() || !meta.IsListType(list): // a list of encoded objects has no items
-		return nil
 	case cluster.IsAll(ctx):
-		return s.withoutStandIns(list)
+		err = s.withoutStandIns(list)
 	default:
-		return meta.EachListItem(list, s.checkDecoded)
+		err = meta.EachListItem(list, s.checkDecoded)
 	}
+	if err != nil {
+		return err
+	}
+	return s.label(ctx).addAll(list)
 }
 
 // withoutStandIns removes the stand-ins from a list of all clusters: one tenant's bad value
@@ -261,7 +285,7 @@ func (s *Storage) withoutStandIns(list runtime.Object) error {
 
 // Watch implements [storage.Interface].
 func (s *Storage) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	k, o, err := s.many(ctx, key, s.selectPart(ctx, o))
+	k, o, err := s.many(ctx, key, s.selectPart(ctx, s.label(ctx).selects(o)))
 	if err != nil {
 		return nil, err
 	}

@@ -37,9 +37,11 @@ type Defaults interface {
 	// New returns the bindings of a new cluster at a path. It returns ok false if some cannot be
 	// bound yet.
 	New(ctx context.Context, c cluster.Name, path cluster.Path, exports []DefaultExport) (made []store.Write, ok bool)
-	// Bind makes the missing bindings of an existing cluster. It returns what some of them wait
-	// for, empty if all are bound.
-	Bind(ctx context.Context, c cluster.Name, exports []DefaultExport) (waits []Wait, err error)
+	// Bind makes the missing bindings of an existing cluster. If they are maintained, they accept what
+	// the exports claim now. It returns what some of them wait for, empty if all are bound.
+	Bind(ctx context.Context, c cluster.Name, exports []DefaultExport, maintained bool) (waits []Wait, err error)
+	// Bound reports, from memory alone, whether Bind has nothing to do for maintained bindings.
+	Bound(ctx context.Context, c cluster.Name, exports []DefaultExport) bool
 }
 
 // A Wait is the reason for which a default binding is not bound.
@@ -181,9 +183,9 @@ func boundDefaults(l *core.LogicalCluster, now metav1.Time) bool {
 	return l.Status.Conditions.Set(conditions.Condition{Type: core.APIBindingsInitialized, Status: metav1.ConditionTrue, LastTransitionTime: now})
 }
 
-// Defaulted reports whether a cluster still needs its first default bindings, and whether some
-// of them are maintained afterwards.
-func (w *Workspaces) Defaulted(c cluster.Name) (needs, maintained bool) {
+// Defaulted reports, from memory alone, whether a cluster still needs its first default bindings, and
+// whether maintained ones may have to change.
+func (w *Workspaces) Defaulted(ctx context.Context, c cluster.Name) (needs, changes bool) {
 	root, ok := w.Tree.Cluster(c)
 	if !ok || w.Defaults == nil || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting {
 		return false, false
@@ -196,7 +198,11 @@ func (w *Workspaces) Defaulted(c cluster.Name) (needs, maintained bool) {
 		return false, false
 	}
 	t, err := w.Types.template(cluster.Root, ref)
-	return false, err == nil && len(t.exports(true)) > 0
+	if err != nil {
+		return false, false
+	}
+	all := t.exports(true)
+	return false, len(all) > 0 && !(root.Reconciled && w.Defaults.Bound(ctx, c, all))
 }
 
 // BindDefaults makes the default bindings of a cluster that lacks some, and records the result
@@ -225,7 +231,7 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	if len(exports) == 0 && !first {
 		return nil, nil
 	}
-	waits, err := w.Defaults.Bind(ctx, c, exports)
+	waits, err := w.Defaults.Bind(ctx, c, exports, !first)
 	if err != nil {
 		return nil, err
 	}

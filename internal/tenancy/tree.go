@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
@@ -51,8 +52,9 @@ type Root struct {
 	Whole bool
 	// Ending is true while the cluster is being deleted.
 	Ending bool
-	// Defaulted is true once the default bindings of the type were made.
-	Defaulted bool
+	// Defaulted is true once the default bindings of the type were made. Reconciled is true if none of
+	// them waits afterwards.
+	Defaulted, Reconciled bool
 	// Phase is from the status. RequiredGroups is the annotation with the groups that
 	// users must have.
 	Phase          core.Phase
@@ -98,9 +100,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
 				Inactive: isInactive(l.Metadata.Annotations), Limits: limitsOf(l.Metadata.Annotations),
-				Defaulted: slices.ContainsFunc(l.Status.Conditions, func(c conditionForm) bool {
-					return c.Type == string(core.APIBindingsInitialized) && c.Status == string(metav1.ConditionTrue)
-				}),
+				Defaulted: isTrue(l.Status.Conditions, core.APIBindingsInitialized), Reconciled: isTrue(l.Status.Conditions, core.APIBindingsReconciled),
 				StaleURL: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
 			if o := l.Spec.Owner; o != nil {
@@ -109,6 +109,11 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 			return root, nil
 		}).IndexBy(func(r Root) []string { return []string{r.Type} }),
 	}
+}
+
+// isTrue reports whether a condition is True.
+func isTrue(all []conditionForm, of conditions.Type) bool {
+	return slices.ContainsFunc(all, func(c conditionForm) bool { return c.Type == string(of) && c.Status == string(metav1.ConditionTrue) })
 }
 
 // known returns the constant of a phase, so that the decoded text can be freed.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
@@ -28,7 +29,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	}
 	p := &Plan{User: of.user, Scope: v.scope(c.Reading(of.name, of.info.Verb), true)}
 	if c.Identity == "" {
-		p.Context = v.whileClaimed(of, gr, c)
+		p.Context = of.labelled(c, v.whileClaimed(of, gr, c))
 		return p, nil
 	}
 	name, owner, err := v.owner(req.Context(), attributes, c)
@@ -43,7 +44,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if !ok {
 		return nil, notFound("no export has the claimed resource " + c.String())
 	}
-	p.Context = v.viewed(of, name, gr, served)
+	p.Context = of.labelled(c, v.viewed(of, name, gr, served))
 	return p, nil
 }
 
@@ -70,6 +71,7 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 	if c.Identity != "" {
 		p.Context = identified(p.Context, c.Identity)
 	}
+	p.Context = of.labelled(c, p.Context)
 	if claim.Selector != "" {
 		enter := p.Context
 		p.Context = func(ctx context.Context) (context.Context, func()) {
@@ -77,6 +79,15 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 		}
 	}
 	return p, nil
+}
+
+// labelled adds the label of a claim to the objects of a request, which is not stored with them.
+func (of *viewing) labelled(c bind.Claimed, enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
+	key := apisv1alpha2.ClaimedLabelPrefix + apisv1alpha2.ExportLabelValue(string(of.name.Cluster), of.name.Name)
+	value := apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity)
+	return func(ctx context.Context) (context.Context, func()) {
+		return enter(store.WithLabel(ctx, c.GroupResource, key, value))
+	}
 }
 
 // claims reports whether an export is the one of a request, and claims a resource.

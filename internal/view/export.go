@@ -197,6 +197,7 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 	if gr == apiBindings {
 		var err error
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
+		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, asItIs)
 		return p, err
 	}
 	p.Context = v.viewed(of, of.name, gr, f.Served)
@@ -273,11 +274,16 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 		return nil, &Refusal{attributes, "the view of an export only reads " + gr.String()}
 	}
 	p := v.granted(r, of, grant, member)
-	if p.Query = query; gr != apiBindings {
+	if p.Query = query; gr == apiBindings {
+		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, p.Context)
+	} else {
 		p.Context = identified(p.Context, of.export.Identity)
 	}
 	return p, nil
 }
+
+// asItIs is the context of a request as it is.
+func asItIs(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
 
 // identified limits a request in a cluster to the resource of an identity. The cluster may have a
 // resource of the same name from elsewhere.

@@ -65,11 +65,15 @@ type arrival struct {
 }
 
 func newMerge(w http.ResponseWriter, t *together, pace interface{ Ask(revision int64) }) *merge {
-	m := &merge{config: t.config, w: w, pace: pace, arrivals: make(chan arrival, len(t.parts)), listing: t.from == 0, told: t.from}
-	for range t.parts {
-		m.watches = append(m.watches, &merged{next: make(chan struct{}, 1), last: t.from, safe: t.from})
+	m := &merge{config: t.config, w: w, pace: pace, arrivals: make(chan arrival, len(t.parts)), listing: t.listing}
+	newest := int64(1)
+	for i, p := range t.parts {
+		m.watches = append(m.watches, &merged{next: make(chan struct{}, 1), last: p.from, safe: p.from})
+		if newest = max(newest, p.from); i == 0 || p.from < m.told {
+			m.told = p.from
+		}
 	}
-	m.ask(max(1, t.from)) // each watch tells when it has begun
+	m.ask(newest) // each watch tells when it has begun
 	return m
 }
 

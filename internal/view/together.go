@@ -52,8 +52,8 @@ func (r *Request) together() bool {
 // is planned, limited and served as any other.
 type together struct {
 	parts []part
-	// from is the revision to begin with; 0 begins with the existing objects.
-	from int64
+	// listing tells that the watch begins with the existing objects.
+	listing bool
 	config
 }
 
@@ -67,6 +67,7 @@ type part struct {
 	request *http.Request
 	of      *Request
 	plan    *Plan
+	from    int64 // the revision to begin with; 0 begins with the existing objects
 }
 
 // together plans a watch of several kinds in all clusters.
@@ -87,37 +88,48 @@ func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", mostTogether))
 	}
 	epoch := v.config.Epoch()
-	t := &together{config: config{epoch.Revision, epoch.Of}}
-	if given := query.Get("resourceVersion"); given != "" && given != "0" {
-		from, err := epoch.Revision(given)
-		if storage.IsInvalidError(err) {
-			err = apierrors.NewBadRequest(err.Error())
+	p := &Plan{together: &together{config: config{epoch.Revision, epoch.Of}}}
+	seen := map[string]bool{}
+	for _, kind := range kinds {
+		name, from, own := strings.Cut(kind, "@")
+		switch {
+		case seen[name]:
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("resource %q is there twice", name))
+		case own != strings.Contains(kinds[0], "@"), own && (query.Has("resourceVersion") || from == "" || from == "0"):
+			return nil, apierrors.NewBadRequest("give one resourceVersion for all kinds, or one for each, as in ?resource=v1/configmaps@7&resource=v1/secrets@9")
+		case !own:
+			from = query.Get("resourceVersion")
 		}
+		seen[name] = true
+		one, err := v.part(req, r, name, from)
 		if err != nil {
 			return nil, err
 		}
-		t.from = from
-	}
-	query.Del("resource")
-	query.Set("watch", "true")
-	query.Set("allowWatchBookmarks", "true")
-	p := &Plan{together: t}
-	for i, kind := range kinds {
-		if slices.Contains(kinds[:i], kind) {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("resource %q is there twice", kind))
-		}
-		one, err := v.part(req, r, kind, query)
-		if err != nil {
-			return nil, err
-		}
-		t.parts = append(t.parts, one)
+		p.together.parts, p.together.listing = append(p.together.parts, one), one.from == 0
 		p.User, p.Reason = one.plan.User, one.plan.Reason
 	}
 	return p, nil
 }
 
-// part plans the watch of one kind, such as "example.com/v1/widgets".
-func (v *Exports) part(req *http.Request, r *Request, kind string, query url.Values) (part, error) {
+// part plans the watch of one kind, such as "example.com/v1/widgets", from a resource version.
+func (v *Exports) part(req *http.Request, r *Request, kind, from string) (part, error) {
+	var revision int64
+	query := url.Values{"watch": {"true"}, "allowWatchBookmarks": {"true"}}
+	if timeout := req.URL.Query()["timeoutSeconds"]; timeout != nil {
+		query["timeoutSeconds"] = timeout
+	}
+	if from != "" {
+		query.Set("resourceVersion", from)
+	}
+	if from != "" && from != "0" {
+		var err error
+		if revision, err = v.config.Epoch().Revision(from); storage.IsInvalidError(err) {
+			err = apierrors.NewBadRequest(err.Error())
+		}
+		if err != nil {
+			return part{}, err
+		}
+	}
 	words := strings.Split(kind, "/")
 	if len(words) < 2 || len(words) > 3 || slices.Contains(words, "") {
 		return part{}, apierrors.NewBadRequest(fmt.Sprintf("resource %q is not of the form <group>/<version>/<plural>, or <version>/<plural> in the core group", kind))
@@ -139,7 +151,7 @@ func (v *Exports) part(req *http.Request, r *Request, kind string, query url.Val
 	of := *r
 	of.Path = path
 	plan, err := v.Plan(inside, &of)
-	return part{inside, &of, plan}, err
+	return part{inside, &of, plan, revision}, err
 }
 
 // serve answers the request. As any watch, it goes on after the filters of the request have

@@ -50,6 +50,7 @@ type feedWatch struct {
 	options  storage.ListOptions
 	wildcard bool
 	scope    *store.Scope // limits a watch of all clusters; nil for no limit
+	label    *store.Label // of the objects; nil for none
 	sub      *feed.Subscription
 	out      chan watch.Event
 
@@ -82,6 +83,7 @@ func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions)
 	resource := s.resource(ctx)
 	in, _ := cluster.From(ctx)
 	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), pace: paceOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w.label = store.LabelOf(ctx, resource.GroupResource())
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))
@@ -315,7 +317,7 @@ func (w *feedWatch) selected(r *raw, p feed.Part) (bool, error) {
 // give delivers an event.
 func (w *feedWatch) give(t watch.EventType, r *raw) bool {
 	e, ok := w.event(watch.Event{Type: t, Object: r}, w.wildcard)
-	return !ok || w.send(e)
+	return !ok || w.send(w.label.Event(e))
 }
 
 // fail ends the watch with an error.

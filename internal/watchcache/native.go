@@ -98,7 +98,12 @@ func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return u.caches.buffered(w, bookmarks, u.caches.final.throttle(u.caches.decodable(ctx, u.resource))), nil
+	return u.caches.buffered(w, bookmarks, u.caches.final.throttle(u.caches.readable(ctx, u.resource))), nil
+}
+
+// readable returns the conversion of the events of a watch of native objects for its reader.
+func (c *Caches) readable(ctx context.Context, r keys.Resource) func(watch.Event) (watch.Event, bool) {
+	return store.LabelOf(ctx, r.GroupResource()).Events(c.decodable(ctx, r))
 }
 
 // decodable returns the conversion of the events of a watch of native objects. In a watch of

@@ -128,7 +128,7 @@ func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	return n.caches.buffered(w, o.Predicate.AllowWatchBookmarks, n.caches.decodable(ctx, n.resource)), nil
+	return n.caches.buffered(w, o.Predicate.AllowWatchBookmarks, n.caches.readable(ctx, n.resource)), nil
 }
 
 func (n *nativeCache) watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {

@@ -2,6 +2,7 @@ package v1alpha2
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"math/big"
 	"strings"
 
@@ -30,12 +31,16 @@ const (
 	// may not set it on their CustomResourceDefinitions.
 	BoundCRDAnnotation = "apis.kcp.io/bound-crd"
 
+	// SchemaTenantAnnotation holds, on the definition of a bound schema, the logical cluster
+	// whose tenant it counts for.
+	SchemaTenantAnnotation = "internal.apis.kcp.io/schema-tenant"
+
 	// ExportLabel holds, on an APIBinding, the [ExportLabelValue] of its APIExport.
 	ExportLabel = "internal.apis.kcp.io/export"
 
-	// ClaimedLabelPrefix begins the key of the label that an object has for each
-	// APIExport whose provider may access it through an accepted claim. The
-	// [ExportLabelValue] of the APIExport follows.
+	// ClaimedLabelPrefix begins the key of the label that an object has in the virtual
+	// workspace of an APIExport that claims it. The [ExportLabelValue] of the APIExport
+	// follows. The label is computed and not stored.
 	ClaimedLabelPrefix = "claimed.internal.apis.kcp.io/"
 )
 
@@ -189,6 +194,23 @@ func DefaultBindingName(cluster, path, export string) string {
 // ExportLabelValue returns the value of [ExportLabel] for an APIExport in the logical
 // cluster with the given name.
 func ExportLabelValue(cluster, export string) string {
-	sum := sha256.Sum224([]byte(cluster + ":" + export))
+	return base62([]byte(cluster + ":" + export))
+}
+
+// ClaimLabelValue returns the value of the label with [ClaimedLabelPrefix] for a claim on a
+// resource. It does not depend on the verbs and the default selector of the claim.
+func ClaimLabelValue(group, resource, identityHash string) string {
+	claim, _ := json.Marshal(struct { // strings always encode
+		Group        string   `json:"group,omitempty"`
+		Resource     string   `json:"resource"`
+		Verbs        []string `json:"verbs"`
+		IdentityHash string   `json:"identityHash,omitempty"`
+	}{group, resource, nil, identityHash})
+	return base62(claim)
+}
+
+// base62 returns the SHA-224 hash of data, in base 62.
+func base62(data []byte) string {
+	sum := sha256.Sum224(data)
 	return new(big.Int).SetBytes(sum[:]).Text(62)
 }

@@ -18,3 +18,18 @@ func TestExportLabelValue(t *testing.T) {
 		t.Errorf("%s cannot be in a label: %q", long, errs)
 	}
 }
+
+func TestClaimLabelValue(t *testing.T) {
+	// echo -n '{"resource":"secrets","verbs":null}' | sha224sum, in base 62
+	got := ClaimLabelValue("", "secrets", "")
+	if want := "ctwrJRvMX7cX8wwk40Lz00UjJhYxPWE3TpN1lu"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	of := map[string]bool{got: true}
+	for _, other := range []string{ClaimLabelValue("", "configmaps", ""), ClaimLabelValue("example.com", "secrets", ""), ClaimLabelValue("", "secrets", "1f0e")} {
+		if errs := validation.IsValidLabelValue(other); len(errs) > 0 || of[other] {
+			t.Errorf("%s is the value of another claim, or none for a label: %q", other, errs)
+		}
+		of[other] = true
+	}
+}

@@ -1,0 +1,66 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+)
+
+// countEvery is how often the objects of one ClusterCachedResource are counted at most.
+const countEvery = 2 * time.Second
+
+// CachedCounts keeps the counts in the status of ClusterCachedResources up to date. Many changes of
+// objects cost one count and one write per interval.
+func CachedCounts(d Deps) control.Loop {
+	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Cached.Keys()) })
+	d.Store.Feed().Follow(&countCauses{inbox, d.APIs})
+	counted := &pace{every: countEvery, last: map[control.Key]time.Time{}}
+	return control.Loop{
+		Name: "clustercachedresources-counts", Workers: 1, // a count reads many objects
+		On: d.on(inbox.subscribe),
+		Do: func(ctx context.Context, k control.Key) error {
+			if wait := counted.wait(k, time.Now()); wait > 0 {
+				return control.After(wait)
+			}
+			counted.wrote(k, time.Now())
+			return ignore(d.APIs.CountCached(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+		},
+	}
+}
+
+// countCauses finds the ClusterCachedResources whose counts a change may concern.
+type countCauses struct {
+	*inbox
+	apis *bind.APIs
+}
+
+// Reset implements [feed.Follower].
+func (*countCauses) Reset() {}
+
+// Apply implements [feed.Follower]. After a count was written, the loop counts once more, and finds
+// the same.
+func (f *countCauses) Apply(e feed.Event) {
+	if e.Key.Root != keys.Custom {
+		return
+	}
+	if e.Key.Resource == f.apis.Kinds.Cached {
+		f.put(keyOf(e.Key))
+		return
+	}
+	stays := e.Value != nil && e.Previous != nil
+	for _, r := range f.apis.Cached.List(e.Key.Cluster, "") {
+		if r.GroupResource == e.Key.GroupResource() && !(stays && r.Part.String() == "") {
+			f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
+		}
+	}
+}
+
+// Done implements [feed.Follower].
+func (f *countCauses) Done() { f.putAll() }
