@@ -39,6 +39,7 @@ conformance: programs
 # Workloads on real control planes; see test/physical.
 physical: programs
 	PHYSICAL=long go test -count=1 -timeout 60m ./test/physical
+	PHYSICAL=long go test -count=1 -timeout 60m -run '^$$' -bench . ./test/physical
 
 dist:
 	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist

@@ -24,7 +24,7 @@ func sections() []section {
 	return []section{
 		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "peer-*", "kubeconfig-path", "feature-gates"}},
 		{"Data", []string{"etcd-*", "embedded-etcd-*"}},
-		{"Workspaces", []string{"*home-workspaces*", "mount-proxy-*", "tenant-egress-*"}},
+		{"Workspaces", []string{"*home-workspaces*", "mount-proxy-*", "tenant-egress-*", "sync-target-*"}},
 		{"Authentication", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},
 		{"Authorization and admission", []string{"authorization-*", "enable-admission-plugins", "disable-admission-plugins"}},
 		{"Certificates and connections", []string{"cert-dir", "tls-*", "http2-*", "disable-http2-serving", "permit-*", "cors-*", "strict-transport-*"}},

@@ -118,6 +118,23 @@ func realKubectl(t *testing.T) string {
 	return bin
 }
 
+// kubeProgram returns the program of stock control planes. It builds it if it is missing.
+func kubeProgram(t *testing.T) string {
+	t.Helper()
+	if file, err := filepath.Abs("../../bin/kube"); err == nil {
+		if _, err := os.Stat(file); err == nil {
+			return file
+		}
+	}
+	file := filepath.Join(t.TempDir(), "kube")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X k8s.io/component-base/version.gitVersion="+kcp.KubernetesVersion, "-o", file, "./cmd/kube")
+	build.Dir = filepath.Join("..", "..", "test", "tools")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kube: %v\n%s", err, out)
+	}
+	return file
+}
+
 // ready waits until the server of a root directory, by default .kcp, is ready. It sets
 // KUBECONFIG to its administrators' credentials, SERVER to its URL, and PORT.
 func ready(ts *testscript.TestScript, neg bool, args []string) {

@@ -30,6 +30,7 @@ import (
 //     ends at the comment "# Press Ctrl-C …", before another "kcp start", and with the
 //     page.
 //   - "provider" is the program in examples/provider.
+//   - "kind create cluster" and "docker pause" are functions, see kindOfPages.
 //   - A section with programs that are not here is skipped; see foreign.
 func TestPages(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -136,7 +137,11 @@ func (r *reader) read(bin string, blocks []pageBlock) {
 	defer r.stopServer()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	defer cancel()
-	if err := r.openShell(ctx, bin); err != nil {
+	env, err := r.startClusters(ctx, blocks)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.openShell(ctx, bin, env); err != nil {
 		r.t.Fatal(err)
 	}
 	skipped := map[int]bool{}
@@ -167,7 +172,7 @@ func (r *reader) read(bin string, blocks []pageBlock) {
 }
 
 // openShell starts a bash with an empty home.
-func (r *reader) openShell(ctx context.Context, bin string) error {
+func (r *reader) openShell(ctx context.Context, bin string, env []string) error {
 	// The context of a test ends before its cleanups. The shell must live until then, to end its jobs.
 	bash := exec.CommandContext(context.WithoutCancel(ctx), "bash", "--noprofile", "--norc")
 	bash.Dir = r.dir
@@ -178,7 +183,7 @@ func (r *reader) openShell(ctx context.Context, bin string) error {
 	if err != nil {
 		return err
 	}
-	bash.Env = append(bash.Env, providers...)
+	bash.Env = slices.Concat(bash.Env, providers, env)
 	in, err := bash.StdinPipe()
 	if err != nil {
 		return err
@@ -201,7 +206,7 @@ func (r *reader) openShell(ctx context.Context, bin string) error {
 		_ = status.Close()
 	})
 	// The README runs kcp from source, which is this program. Jobs end with the shell.
-	_, err = io.WriteString(in, "unset KUBECONFIG\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\ngo() { [ \"$1 $2\" = 'run ./cmd/kcp' ] || return 1; shift 2; kcp \"$@\"; }\n")
+	_, err = io.WriteString(in, "unset KUBECONFIG\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\ngo() { [ \"$1 $2\" = 'run ./cmd/kcp' ] || return 1; shift 2; kcp \"$@\"; }\n"+kindOfPages)
 	return err
 }
 
@@ -256,7 +261,7 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 	if r.port != "" {
 		text = strings.ReplaceAll(text, "127.0.0.1:6443", "127.0.0.1:"+r.port)
 	}
-	file, out := filepath.Join(r.dir, ".command"), filepath.Join(r.dir, ".output")
+	file, out, began := filepath.Join(r.dir, ".command"), filepath.Join(r.dir, ".output"), time.Now()
 	if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
@@ -272,6 +277,7 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 		r.t.Fatal(err)
 	}
 	r.output = string(output)
+	r.t.Logf("%s:%d: %s: %v", r.page, c.line, text, time.Since(began).Round(time.Millisecond)) // for go test -v
 	failed := strings.TrimSpace(status) != "0"
 	switch want := fails.FindStringSubmatch(text); {
 	case want == nil && failed:

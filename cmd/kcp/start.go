@@ -32,7 +32,9 @@ const (
 	rootDirectory = ".kcp"
 	startTimeout  = 10 * time.Minute // a start reads the whole database
 	goRun         = "go run ./cmd/kcp"
-	signalled     = 128 // plus the number of a signal is the exit code of a process that it ends
+	// leastTargetGrace is the least --sync-target-grace-period. A probe has half of it to succeed.
+	leastTargetGrace = 4 * time.Second
+	signalled        = 128 // plus the number of a signal is the exit code of a process that it ends
 )
 
 // command returns kcp with all its subcommands.
@@ -90,11 +92,12 @@ type options struct {
 	host string
 	// peerIP and peerPort are the address for the other servers on the same etcd.
 	peerIP, peerPort string
+	targetGrace      time.Duration // --sync-target-grace-period
 	logging          logging
 }
 
 func start() *cobra.Command {
-	o := &options{gates: gates{}, server: kcp.Server{Extensions: []kcp.Extension{workload.Extension()}}}
+	o := &options{gates: gates{}}
 	cmd := &cobra.Command{
 		Use:   "start",
 		Short: "Start a server",
@@ -133,6 +136,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.homes.flags(f, &o.server.HomeWorkspaces.CreatorGroups)
 	o.etcd.add(f, &o.server)
 	o.egress.flags(f)
+	f.DurationVar(&o.targetGrace, "sync-target-grace-period", workload.GracePeriod, "Time without an answer after which a physical cluster is unreachable. The server probes it four times in this time.")
 	o.operation(f)
 	f.Var(o.gates, "feature-gates", o.gates.usage())
 	o.logging.add(f)
@@ -165,6 +169,15 @@ func untilSignal(ctx context.Context) (context.Context, func()) {
 	}
 }
 
+// workloads adds the extension for physical clusters.
+func (o *options) workloads() error {
+	if o.targetGrace < leastTargetGrace {
+		return fmt.Errorf("--sync-target-grace-period %s is too short; use %s or more", o.targetGrace, leastTargetGrace)
+	}
+	o.server.Extensions = []kcp.Extension{workload.Extension(o.targetGrace)}
+	return nil
+}
+
 // run serves until ctx ends.
 func (o *options) run(ctx context.Context, out io.Writer) error {
 	if net.ParseIP(o.bind) == nil {
@@ -178,7 +191,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer flush()
-	if err := errors.Join(o.externalHost(), o.peerAddress()); err != nil {
+	if err := errors.Join(o.externalHost(), o.peerAddress(), o.workloads()); err != nil {
 		return err
 	}
 	if err := o.egress.apply(&o.server); err != nil {

@@ -179,7 +179,7 @@ func (a *app) simulateCommand() *cobra.Command {
 		Short: "Print where workloads would run without some physical clusters",
 		Long: `Print where workloads would run if some physical clusters did not answer any more, or took no new replicas. Nothing changes.
 
-In a compute workspace, NAME is a physical cluster, and the workloads are those of all its consumers. In another workspace, NAME is a Location, and the workloads are its own. The server answers with the code of its scheduler. It does not know how much room physical clusters have.`,
+In a compute workspace, NAME is a physical cluster, and the workloads are those of all its consumers. In another workspace, the workloads are its own, and NAME is a physical cluster if you may list those of the compute workspace and one has this name, else a Location. The server answers with the code of its scheduler. It does not know how much room physical clusters have.`,
 		Example: `  # Print what moves if the physical cluster east is lost
   kubectl kcp workload simulate --down east`,
 		Args: cobra.NoArgs,
@@ -204,12 +204,28 @@ func (a *app) simulate(ctx context.Context, down, cordon []string) error {
 	if err == nil && len(targets) > 0 {
 		return a.simulateAll(ctx, srv, targets[0], scheduling.Assumptions{DownTargets: down, CordonedTargets: cordon})
 	}
-	got, err := srv.review(ctx, scheduling.PlacementReviewSpec{Assume: scheduling.Assumptions{Down: down, Cordoned: cordon}})
+	var assume scheduling.Assumptions
+	names := slices.Collect(maps.Values(srv.targetNames(ctx)))
+	assume.DownTargets, assume.Down = partition(down, names)
+	assume.CordonedTargets, assume.Cordoned = partition(cordon, names)
+	got, err := srv.review(ctx, scheduling.PlacementReviewSpec{Assume: assume})
 	if err != nil {
 		return about(srv.base.path, "cannot simulate: %w", err)
 	}
 	a.tell(map[string]*scheduling.PlacementReviewStatus{"": got})
 	return nil
+}
+
+// partition splits all into those that are among some, and the others.
+func partition(all, some []string) (among, others []string) {
+	for _, one := range all {
+		if slices.Contains(some, one) {
+			among = append(among, one)
+		} else {
+			others = append(others, one)
+		}
+	}
+	return among, others
 }
 
 // simulateAll asks for every consumer of a compute workspace, through the view of its export.

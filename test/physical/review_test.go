@@ -225,6 +225,9 @@ func (s *tenant) foreseesLoss(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
+	if out := must(t, "workload", "simulate", "--down", "east", "-w", ":root:shop"); !strings.Contains(out, "default/many: ") || !strings.Contains(out, "they fit") {
+		t.Errorf("in a consumer:\n%s", out)
+	}
 	if err := same(s.actual(t), s.actual(t)); err != nil || strings.Contains(fmt.Sprint(s.actual(t)), "Removing") {
 		t.Errorf("a simulation changes something: %v", s.actual(t))
 	}

@@ -148,9 +148,17 @@ func (a *agent) lead(ctx context.Context) error {
 		if err := w.beat(ctx); err != nil {
 			return err
 		}
-		wait(ctx, a.Renew)
+		wait(ctx, w.pause())
 	}
 	return nil
+}
+
+// pause is the time between two heartbeats: at most a quarter of the lease.
+func (w *work) pause() time.Duration {
+	if w.granted == 0 {
+		return w.Renew
+	}
+	return min(w.Renew, w.granted/4)
 }
 
 // A work is what the replica that leads does, while the SyncTarget is in pull mode.
@@ -159,8 +167,9 @@ type work struct {
 	credentials *credentials
 	checked     bool // the rights in the physical cluster
 	trouble     error
-	stops       bool   // the agent may end pods
-	said        string // what was logged last about the server
+	stops       bool          // the agent may end pods
+	said        string        // what was logged last about the server
+	granted     time.Duration // the lease that the server gave last; 0 before
 
 	end     context.CancelFunc // of what runs; nil if nothing does
 	running sync.WaitGroup
@@ -204,7 +213,8 @@ func (w *work) beat(ctx context.Context) error {
 		return nil
 	}
 	w.say(ctx, "the agent works")
-	w.lease.begin(sent, time.Duration(said.LeaseSeconds)*time.Second)
+	w.granted = time.Duration(said.LeaseSeconds) * time.Second
+	w.lease.begin(sent, w.granted)
 	return w.start(ctx)
 }
 

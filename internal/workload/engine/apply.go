@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -257,6 +258,8 @@ func says(o *object) map[string]any {
 func (j *job) failed(ctx context.Context, err error) error {
 	why := reason{string(apierrors.ReasonForError(err)), refusal(err)}
 	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return err // it is forbidden until the namespace is gone
 	case apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "namespaces"):
 		why = reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
