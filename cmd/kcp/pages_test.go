@@ -197,6 +197,7 @@ func (r *reader) openShell(ctx context.Context, bin string, env []string) error 
 		return err
 	}
 	r.shell, r.status = in, bufio.NewReader(status)
+	context.AfterFunc(ctx, func() { _ = status.SetReadDeadline(time.Now()) }) // a command may never end
 	r.t.Cleanup(func() {
 		_ = in.Close() // ends the shell
 		hangs := time.AfterFunc(time.Minute, func() { _ = bash.Process.Kill() })
@@ -270,7 +271,7 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 	}
 	status, err := r.status.ReadString('\n')
 	if err != nil {
-		r.t.Fatalf("%s:%d: the shell ended in: %s (%v)", r.page, c.line, text, err)
+		r.t.Fatalf("%s:%d: the shell or its time ended in: %s (%v)", r.page, c.line, text, err)
 	}
 	output, err := os.ReadFile(out)
 	if err != nil {

@@ -214,18 +214,33 @@ func (d *decider) holds(key string) bool {
 
 // choose orders the targets, and limits their number.
 func (d *decider) choose() {
-	usable := slices.DeleteFunc(slices.Clone(d.judged), func(j judged) bool {
-		return j.verdict == gives || j.verdict == keeps && !d.holds(j.Key)
-	})
-	slices.SortFunc(usable, func(a, b judged) int {
+	type candidate struct {
+		judged *judged
+		have   int32
+		holds  bool
+		rank   uint64
+	}
+	var usable []candidate
+	d.chosen = nil
+	for i := range d.judged {
+		j := &d.judged[i]
+		holds := d.holds(j.Key)
+		if j.verdict == gives || j.verdict == keeps && !holds {
+			continue
+		}
+		usable = append(usable, candidate{j, d.have(j.Key), holds, rank(d.ID, j.Key)})
+	}
+	slices.SortFunc(usable, func(a, b candidate) int {
 		return cmp.Or(
-			cmp.Compare(d.have(b.Key), d.have(a.Key)),
-			first(d.holds(a.Key), d.holds(b.Key)),
-			cmp.Compare(rank(d.ID, b.Key), rank(d.ID, a.Key)),
-			cmp.Compare(a.Key, b.Key),
+			cmp.Compare(b.have, a.have),
+			first(a.holds, b.holds),
+			cmp.Compare(b.rank, a.rank),
+			cmp.Compare(a.judged.Key, b.judged.Key),
 		)
 	})
-	d.chosen = usable[:min(len(usable), d.count())]
+	for _, c := range usable[:min(len(usable), d.count())] {
+		d.chosen = append(d.chosen, *c.judged)
+	}
 	if d.Policy.Everywhere && len(usable) > MaxTargets {
 		d.out.Reason = TooMany
 	}
