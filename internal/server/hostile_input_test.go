@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
