@@ -49,6 +49,9 @@ func (p person) get(target string, into any, headers ...string) (code int, body 
 	resp := must(p.server.InProcess("root", p.info).Transport.RoundTrip(req))(p.t)
 	defer resp.Body.Close()
 	text := must(io.ReadAll(resp.Body))(p.t)
+	if resp.StatusCode == http.StatusTooManyRequests { // the other tests keep the server busy
+		return p.get(target, into, headers...)
+	}
 	if resp.StatusCode == http.StatusOK && into != nil {
 		if err := json.Unmarshal(text, into); err != nil {
 			p.t.Fatalf("%s: %v in %s", target, err, text)

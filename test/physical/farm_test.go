@@ -177,6 +177,19 @@ func newFarm(t testing.TB) *farm {
 
 // run makes all Deployments available, until ctx ends.
 func (f *farm) run(ctx context.Context, t testing.TB, view *rest.Config) {
+	changed := make(chan *unstructured.Unstructured)
+	var controllers sync.WaitGroup
+	defer controllers.Wait()
+	defer close(changed)
+	for range 8 {
+		controllers.Go(func() {
+			for o := range changed {
+				if err := available(ctx, view, o); err != nil && ctx.Err() == nil && ignoreMissing(err) != nil {
+					t.Errorf("status of %s: %v", o.GetName(), err)
+				}
+			}
+		})
+	}
 	for ctx.Err() == nil {
 		changes, err := f.kinds.Resource(deploymentsOf).Watch(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -194,9 +207,7 @@ func (f *farm) run(ctx context.Context, t testing.TB, view *rest.Config) {
 			if e.Type == "ADDED" {
 				f.seen <- o.GetName()
 			}
-			if err := available(ctx, view, o); err != nil && ctx.Err() == nil && ignoreMissing(err) != nil {
-				t.Errorf("status of %s: %v", o.GetName(), err)
-			}
+			changed <- o
 		}
 	}
 }
