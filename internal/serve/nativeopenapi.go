@@ -35,7 +35,8 @@ func installOpenAPI(of *genericapiserver.GenericAPIServer, v2 *common.Config, v3
 	n := &nativeOpenAPI{
 		v2: sync.OnceValue(func() nativeV2 {
 			handler := mux.NewPathRecorderMux("openapi v2")
-			_, document := routes.OpenAPI{Config: v2}.InstallV2(of.Handler.GoRestfulContainer, handler)
+			own := *v2 // the builder completes it, while others read v2
+			_, document := routes.OpenAPI{Config: &own}.InstallV2(of.Handler.GoRestfulContainer, handler)
 			return nativeV2{document, handler}
 		}),
 		v3: sync.OnceValue(func() nativeV3 {

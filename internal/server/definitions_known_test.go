@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -91,7 +92,11 @@ func TestClientsOfKnownKinds(t *testing.T) {
 		"large patch": {"PATCH", all + "/p", strings.Repeat("x", 4<<20), string(types.StrategicMergePatchType), 413},
 		"of a scale":  {"PATCH", all + "/p/scale", "{}", string(types.StrategicMergePatchType), 404},
 	} {
-		if a := v.send(tc.method, c.path(tc.path), tc.body, "Content-Type", tc.media); a.code != tc.code {
+		a := v.send(tc.method, c.path(tc.path), tc.body, "Content-Type", tc.media)
+		for a.code == http.StatusTooManyRequests { // the other tests keep the server busy
+			a = v.send(tc.method, c.path(tc.path), tc.body, "Content-Type", tc.media)
+		}
+		if a.code != tc.code {
 			t.Errorf("%s: %d %.300s", name, a.code, a.body)
 		}
 	}
