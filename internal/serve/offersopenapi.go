@@ -57,7 +57,7 @@ func (o *Offers) addTo(doc *spec3.OpenAPI, gv schema.GroupVersion, contents []*C
 	if err != nil {
 		return err
 	}
-	fresh, err := builder3.BuildOpenAPISpecFromRoutes(r.routes(gv, contents), config)
+	fresh, err := builder3.BuildOpenAPISpecFromRoutes(r.routes(gv, contents), new(*config)) // which the builder completes
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (o *Offers) addToV2(doc *spec.Swagger, gv schema.GroupVersion, contents []*
 	if err != nil {
 		return err
 	}
-	fresh, err := builder2.BuildOpenAPISpecFromRoutes(r.routes(gv, contents), config)
+	fresh, err := builder2.BuildOpenAPISpecFromRoutes(r.routes(gv, contents), new(*config)) // which the builder completes
 	if err != nil {
 		return err
 	}
