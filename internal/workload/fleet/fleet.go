@@ -339,8 +339,9 @@ func (f *fleet) refresh() {
 		return
 	}
 	f.kinds.each("*", wake)
-	for _, r := range f.reports.List("*") {
-		if !slices.ContainsFunc(world, func(w fact) bool { return w.Key == r.Spec.Key }) {
+	targets := f.orphaning()
+	for _, r := range f.reports.List("*") { // workloads that do not exist any more have no key of a kind
+		if _, exists := targets[r.Spec.Key]; !exists {
 			wake(engine.IDFor(r, r.Spec.Workload).Task())
 		}
 	}
