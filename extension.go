@@ -13,6 +13,7 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/server"
@@ -130,3 +131,7 @@ func ClusterFrom(ctx context.Context) ClusterName {
 	c, _ := cluster.From(ctx)
 	return c
 }
+
+// Wait runs wait, which waits for another system, such as a server outside. Meanwhile, the request of
+// ctx leaves its share of the processors to others. Goroutines of one request may wait at the same time.
+func Wait(ctx context.Context, wait func()) { fair.WaitOutside(ctx, wait) }

@@ -87,10 +87,13 @@ type Work struct {
 	shares *Shares
 	ended  chan struct{}
 
+	outside Waits // of WaitOutside
+
 	mu      sync.Mutex
 	tenant  string
 	class   Class
 	seated  bool // the request computes
+	rests   bool // it takes no seat back after waiting
 	since   time.Time
 	bytes   int64 // bytes that the request holds
 	counted int64 // part of bytes that counts for the tenant
@@ -175,7 +178,7 @@ func (w *Work) compute(ctx context.Context, class Class) error {
 	}
 	w.Pause()
 	w.mu.Lock()
-	w.class = class
+	w.class, w.rests = class, false
 	tenant := w.tenant
 	w.mu.Unlock()
 	if tenant == "" {
@@ -194,11 +197,11 @@ func (w *Work) compute(ctx context.Context, class Class) error {
 	return nil
 }
 
-// sit records that the work has a seat. If the work has ended meanwhile, it frees the seat.
+// sit records that the work has a seat. If the work has ended or rests meanwhile, it frees the seat.
 func (w *Work) sit() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.over || w.seated {
+	if w.over || w.seated || w.rests {
 		w.shares.schedulers[w.class].release(w.tenant, 0)
 		return
 	}
@@ -218,6 +221,17 @@ func (w *Work) Pause() bool {
 	w.seated = false
 	w.shares.schedulers[w.class].release(w.tenant, time.Since(w.since))
 	return true
+}
+
+// Rest gives up the seat until the next call of Compute, also if the request waits now.
+func (w *Work) Rest() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	w.rests = true
+	w.mu.Unlock()
+	w.Pause()
 }
 
 // pause gives up the seat until resume is called. resume takes a seat without waiting.

@@ -120,6 +120,59 @@ func TestWaitingHoldsNoProcessor(t *testing.T) {
 	})
 }
 
+// A request that rests takes no seat back when it has waited, until it computes again.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		first, second := s.work("a"), s.work("a")
+		if err := first.Compute(t.Context(), Heavy); err != nil {
+			t.Fatal(err)
+		}
+		Wait(With(t.Context(), first), first.Rest)
+		if err := second.Compute(t.Context(), Heavy); err != nil {
+			t.Errorf("while the first rests: %v", err)
+		}
+		refused(t, "the first beside the second", first.Compute(t.Context(), Heavy))
+		second.End()
+		if err := first.Compute(t.Context(), Heavy); err != nil {
+			t.Errorf("the first again: %v", err)
+		}
+		Wait(With(t.Context(), first), func() {})
+		refused(t, "beside the first", s.work("a").Compute(t.Context(), Heavy))
+		first.End()
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
+// A request has no seat while any of its goroutines waits for another system.
+func TestWaitOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(limits())
+		first, second := s.work("a"), s.work("a")
+		if err := first.Compute(t.Context(), Heavy); err != nil {
+			t.Fatal(err)
+		}
+		ctx, long := With(t.Context(), first), make(chan struct{})
+		go WaitOutside(ctx, func() { <-long })
+		synctest.Wait()
+		WaitOutside(ctx, func() {})
+		if err := second.Compute(t.Context(), Heavy); err != nil {
+			t.Errorf("while one goroutine waits: %v", err)
+		}
+		second.End()
+		close(long)
+		synctest.Wait()
+		refused(t, "while nothing waits", s.work("a").Compute(t.Context(), Heavy))
+		first.End()
+		WaitOutside(t.Context(), func() {}) // without a request
+		if !s.Idle() {
+			t.Errorf("left: %+v", s)
+		}
+	})
+}
+
 // A tenant whose light requests take too long computes one at a time.
 func TestSlowTenantsComputeOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

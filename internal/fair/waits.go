@@ -29,3 +29,12 @@ func (w *Waits) Begin(ctx context.Context) (end func()) {
 		}
 	})
 }
+
+// WaitOutside is [Wait] for goroutines of one request that wait for other systems at the same time: the
+// request has no seat while any of them waits.
+func WaitOutside(ctx context.Context, wait func()) {
+	if w := From(ctx); w != nil {
+		defer w.outside.Begin(ctx)()
+	}
+	wait()
+}

@@ -291,8 +291,12 @@ func (f *Filters) computing(next http.Handler) http.Handler {
 		info, _ := request.RequestInfoFrom(ctx)
 		switch {
 		case p.leave != nil:
-			begun := func() { work.Pause(); p.leave() }
+			begun := func() { work.Rest(); p.leave() }
 			defer begun()
+			if info.Verb != "watch" { // a stream, such as a command in a pod, waits from the beginning
+				begun()
+				break
+			}
 			defer time.AfterFunc(watchBegins, begun).Stop()
 			req = req.WithContext(utilflowcontrol.WithInitializationSignal(ctx, signal(func() {
 				begun()

@@ -45,7 +45,9 @@ var unlimited = sync.OnceValue(func() Levels {
 func newShared(t *testing.T, next http.HandlerFunc) sharedOut {
 	c := &genericapiserver.Config{
 		MaxRequestsInFlight: MaxReads, MaxMutatingRequestsInFlight: MaxWrites, RequestTimeout: time.Minute, MaxRequestBodyBytes: 3 << 20,
-		LongRunningFunc: func(_ *http.Request, info *request.RequestInfo) bool { return info.Verb == "watch" },
+		LongRunningFunc: func(_ *http.Request, info *request.RequestInfo) bool {
+			return info.Verb == "watch" || info.Verb == "connect"
+		},
 	}
 	limits := shareLimits(2)
 	limits.Watches = 50
@@ -306,6 +308,34 @@ func TestWatchesBegin(t *testing.T) {
 		}
 		if w := s.send(t.Context(), "q1", "create", nil); w.Code != http.StatusOK {
 			t.Errorf("another tenant: %d", w.Code)
+		}
+		close(end)
+		synctest.Wait()
+		s.checkIdle(t)
+	})
+}
+
+// Streams, such as commands in pods, count as watches and hold no seat.
+func TestStreamsHoldNoSeat(t *testing.T) {
+	unlimited()
+	synctest.Test(t, func(t *testing.T) {
+		end, reached := make(chan struct{}), make(chan struct{}, 1000)
+		s := newShared(t, func(_ http.ResponseWriter, req *http.Request) {
+			if info, _ := request.RequestInfoFrom(req.Context()); info.Verb == "connect" {
+				reached <- struct{}{}
+				<-end
+			}
+		})
+		began := time.Now()
+		for range s.limits.Watches {
+			go s.send(t.Context(), "a1", "connect", nil)
+		}
+		synctest.Wait()
+		if w := s.send(t.Context(), "a2", "get", nil); len(reached) != s.limits.Watches || w.Code != http.StatusOK || time.Since(began) > 0 {
+			t.Errorf("%d of %d streams have begun, and a get after %s is %d", len(reached), s.limits.Watches, time.Since(began), w.Code)
+		}
+		if w := s.send(t.Context(), "a3", "connect", nil); w.Code != http.StatusTooManyRequests {
+			t.Errorf("a stream beyond the limit: %d", w.Code)
 		}
 		close(end)
 		synctest.Wait()

@@ -17,6 +17,8 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp"
 )
 
 // A Link is a way to the API server of a physical cluster.
@@ -42,7 +44,31 @@ func (p *Pods) link(ctx context.Context, of *part) (*Link, error) {
 	if err != nil {
 		return nil, of.unreachable(ctx, err)
 	}
-	return l, nil
+	return &Link{l.Server, waiting{l.Through}}, nil
+}
+
+// waiting is a transport to a physical cluster, which may take long or never answer. The request of the
+// tenant takes no processor meanwhile.
+type waiting struct{ through http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (w waiting) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	kcp.Wait(req.Context(), func() { resp, err = w.through.RoundTrip(req) })
+	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = waitingBody{resp.Body, req.Context()}
+	}
+	return resp, err
+}
+
+type waitingBody struct {
+	io.ReadCloser
+	ctx context.Context //nolint:containedctx // of the request
+}
+
+// Read implements [io.Reader].
+func (b waitingBody) Read(p []byte) (n int, err error) {
+	kcp.Wait(b.ctx, func() { n, err = b.ReadCloser.Read(p) })
+	return n, err
 }
 
 // unreachable returns an error for the tenant, which says nothing about the target.
