@@ -29,7 +29,6 @@ func agentRules() []rbacv1.PolicyRule {
 		{Verbs: write, APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets", "replicasets"}},
 		{Verbs: write, APIGroups: []string{"batch"}, Resources: []string{"jobs", "cronjobs"}},
 		{Verbs: write, APIGroups: []string{"networking.k8s.io"}, Resources: []string{"ingresses", "networkpolicies"}},
-		{Verbs: write, APIGroups: []string{"autoscaling"}, Resources: []string{"horizontalpodautoscalers"}},
 		{Verbs: write, APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}},
 		{Verbs: write, APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}},
 		{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{""}, Resources: []string{"pods", "pods/log", "events", "nodes"}},

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -36,7 +35,7 @@ func TestKinds(t *testing.T) {
 	t.Run("services and others follow", func(t *testing.T) { s.followers(t) })
 	t.Run("policies come first", func(t *testing.T) { s.policiesComeFirst(t) })
 	t.Run("volume claims", func(t *testing.T) { s.volumeClaims(t) })
-	t.Run("autoscalers are refused", func(t *testing.T) { s.autoscalers(t) })
+	t.Run("autoscalers", func(t *testing.T) { s.autoscalers(t) })
 	t.Run("nothing is watched that is not there", func(t *testing.T) { s.nothingLeft(t) })
 }
 
@@ -198,11 +197,15 @@ func (s *tenant) jobs(t *testing.T) {
 		}
 		return err
 	})
-	// The pod ends.
-	pods, err := at.CoreV1().Pods(copied.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "job-name=once"})
-	if err != nil || len(pods.Items) != 1 {
-		t.Fatalf("%d pods, %v", len(pods.Items), err)
-	}
+	// The pod runs, and ends.
+	var pods *corev1.PodList
+	eventually(t, "its pod runs", func() (err error) {
+		pods, err = at.CoreV1().Pods(copied.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "job-name=once"})
+		if err == nil && (len(pods.Items) != 1 || pods.Items[0].Status.Phase != corev1.PodRunning) {
+			err = fmt.Errorf("%d pods", len(pods.Items))
+		}
+		return err
+	})
 	ended := []byte(`{"status":{"phase":"Succeeded"}}`)
 	if _, err := at.CoreV1().Pods(copied.Namespace).Patch(t.Context(), pods.Items[0].Name, "application/merge-patch+json", ended, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
@@ -407,21 +410,6 @@ func (s *tenant) volumeClaims(t *testing.T) {
 	if err := s.CoreV1().PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (s *tenant) autoscalers(t *testing.T) {
-	_, err := s.AutoscalingV2().HorizontalPodAutoscalers("default").Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Name: "auto"},
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "condition", func() error {
-		got, err := s.AutoscalingV2().HorizontalPodAutoscalers("default").Get(t.Context(), "auto", metav1.GetOptions{})
-		if err == nil && !strings.Contains(fmt.Sprint(got.Status.Conditions), "are not scaled automatically") {
-			err = fmt.Errorf("%+v", got.Status)
-		}
-		return err
-	})
 }
 
 // nothingLeft expects that nothing remains in the physical clusters.

@@ -16,7 +16,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -47,6 +46,7 @@ func TestPods(t *testing.T) {
 	t.Run("logs and exec", func(t *testing.T) { s.streams(t, s.config) })
 	t.Run("kubectl", func(t *testing.T) { s.kubectlOnPods(t) })
 	t.Run("usage", func(t *testing.T) { s.topsPods(t) })
+	t.Run("autoscalers", func(t *testing.T) { s.autoscalers(t) })
 	t.Run("rights", func(t *testing.T) { s.needsRights(t) })
 	t.Run("tenants", func(t *testing.T) { s.isolatesPods(t) })
 	t.Run("events", func(t *testing.T) { s.seesEvents(t) })
@@ -65,7 +65,7 @@ func (w *world) shared(dir, etcd string, view *syncer.View) *kcp.Server {
 	return &kcp.Server{
 		Dir: filepath.Join(w.dir, dir), Listen: "127.0.0.1:0", EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 		Etcd:       kcp.Etcd{Servers: []string{at.Host}, CAFile: at.CAFile, CertFile: at.CertFile, KeyFile: at.KeyFile},
-		EtcdPrefix: "/kcp", Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, View: view})},
+		EtcdPrefix: "/kcp", Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Autoscale: time.Second, View: view})},
 	}
 }
 
@@ -269,8 +269,7 @@ func (s *tenant) watchesPods(t *testing.T) {
 	}
 }
 
-// topsPods runs "kubectl top pods" while no cluster, and then one, has the Metrics API. A definition
-// plays the part of a metrics server.
+// topsPods runs "kubectl top pods" while no cluster, and then one, has the Metrics API.
 func (s *tenant) topsPods(t *testing.T) {
 	file := program(t)
 	top := func() string {
@@ -281,36 +280,14 @@ func (s *tenant) topsPods(t *testing.T) {
 		t.Errorf("without the Metrics API: %s", out)
 	}
 	east := s.clusters["east"]
-	d := dynamicFor(t, east.Config(stock.AdminToken))
-	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"pods.metrics.k8s.io","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},
-		"spec":{"group":"metrics.k8s.io","scope":"Namespaced","names":{"plural":"pods","kind":"PodMetrics","listKind":"PodMetricsList"},
-		"versions":[{"name":"v1beta1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
-	create := func(of schema.GroupVersionResource, namespace, text string) error {
-		o := &unstructured.Unstructured{}
-		if err := o.UnmarshalJSON([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		_, err := d.Resource(of).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{})
-		return err
-	}
-	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if err := create(definitions, "", definition); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := d.Resource(definitions).Delete(t.Context(), "pods.metrics.k8s.io", metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	}()
+	m := measures(t, east)
+	defer m.remove()
 	all, err := east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range all.Items {
-		eventually(t, "metrics of a pod", func() error {
-			return create(schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods"}, p.Namespace, fmt.Sprintf(`{"apiVersion":"metrics.k8s.io/v1beta1","kind":"PodMetrics",
-				"metadata":{"name":%q,"labels":{"agent-of-node":"x"}},"timestamp":"2026-01-02T03:04:05Z","window":"10s","containers":[{"name":"web","usage":{"cpu":"123m","memory":"45Mi"}}]}`, p.Name))
-		})
+		m.set(p, "web", "123m", "45Mi")
 	}
 	out := top()
 	for _, p := range all.Items {

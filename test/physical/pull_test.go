@@ -187,7 +187,7 @@ func TestAgentsKinds(t *testing.T) {
 	t.Run("replica sets", func(t *testing.T) { s.replicaSets(t) })
 	t.Run("services and others follow", func(t *testing.T) { s.followers(t) })
 	t.Run("volume claims", func(t *testing.T) { s.volumeClaims(t) })
-	t.Run("autoscalers are refused", func(t *testing.T) { s.autoscalers(t) })
+	t.Run("autoscalers", func(t *testing.T) { s.autoscalers(t) })
 	t.Run("custom resources", func(t *testing.T) { s.customResourcesOfAgents(t, east, west) })
 	t.Run("claims", func(t *testing.T) { w.refusesClaims(t) })
 	t.Run("workspaces leave nothing", func(t *testing.T) { s.leavesNothing(t) })

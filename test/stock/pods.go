@@ -14,7 +14,7 @@ import (
 )
 
 // readyPods is the patch of the status of a pod that a kubelet would run.
-const readyPods = `{"status":{"phase":"Running","podIP":"10.0.0.1","hostIP":"` + NodeAddress + `","containerStatuses":[{"name":%q,"ready":true,"started":true,"image":"i","imageID":"i","state":{"running":{}}}],"conditions":[{"type":"Ready","status":"True","lastTransitionTime":%q}]}}`
+const readyPods = `{"status":{"phase":"Running","startTime":%[2]q,"podIP":"10.0.0.1","hostIP":"` + NodeAddress + `","containerStatuses":[{"name":%[1]q,"ready":true,"started":true,"image":"i","imageID":"i","state":{"running":{}}}],"conditions":[{"type":"Ready","status":"True","lastTransitionTime":%[2]q}]}}`
 
 // RunPods plays the scheduler and the kubelets of the control plane until ctx ends: every pod becomes
 // ready at once, and no container runs. A pod that is deleted goes at once.

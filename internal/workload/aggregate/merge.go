@@ -220,9 +220,6 @@ func typeOf(condition any) string {
 
 // trouble returns why an object is not at its targets as it should be.
 func trouble(o Object, parts []Part) (reason, message string) {
-	if o.Refusal != "" {
-		return "NotSupported", o.Refusal
-	}
 	if o.NotScheduled != "" {
 		return o.NotScheduled, cmp.Or(o.Message, o.NotScheduled)
 	}

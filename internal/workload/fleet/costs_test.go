@@ -71,13 +71,16 @@ func TestIdleTargets(t *testing.T) {
 	}
 	const of, many = "internal/workload/", 20
 	add(0, 1)
-	one := stacks(of)
-	for range 100 { // a probe has goroutines while it runs
-		time.Sleep(20 * time.Millisecond)
+	one, looks := stacks(of), 0
+	eventually(t, func() error { // a probe has goroutines while it runs
 		if now := stacks(of); len(now) < len(one) {
 			one = now
 		}
-	}
+		if looks++; looks < 20 {
+			return fmt.Errorf("looked %d times", looks)
+		}
+		return nil
+	})
 	add(1, many)
 	eventually(t, func() error {
 		if all := stacks(of); len(all) > len(one) {

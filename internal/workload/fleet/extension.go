@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/upstream/autoscaler"
 	"github.com/unforked/kcp/internal/workload/kinds"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
@@ -43,13 +44,18 @@ type Options struct {
 	// Evictions is how many workloads begin to leave the physical clusters of a failure domain that do
 	// not answer, 10 per second and 50 at once by default.
 	Evictions place.Rate
+	// Autoscale is the time between two evaluations of a HorizontalPodAutoscaler, 15 s by default.
+	Autoscale time.Duration
 	// View is the view of agents. The default is a new one.
 	View *syncer.View
+
+	pods *pods.Pods
 }
 
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire, o.Stop = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second), cmp.Or(o.Stop, time.Minute)
+	o.Autoscale = cmp.Or(o.Autoscale, autoscaler.Period)
 	o.Evictions = cmp.Or(o.Evictions, place.Normal())
 	if o.View == nil {
 		o.View = &syncer.View{}
@@ -57,6 +63,7 @@ func Extension(o Options) kcp.Extension {
 	o.View.Lease = o.Expire
 	reach := &reacher{links: map[string]*reached{}, view: o.View}
 	served := pods.New(reach.reach)
+	o.pods = served
 	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
 		Offers:   append(kinds.Offers(served.Storage()), usage(served)),

@@ -169,7 +169,7 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 func (f *fleet) start(t *term) {
 	f.follow(t)
 	f.refresh()
-	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.probeLoop())
+	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.autoscaleLoop(), f.probeLoop())
 }
 
 // follow runs what a server needs for the engines of the fleet, in this program or in agents: the

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
 
@@ -41,8 +43,21 @@ func rules() []kcp.Rule {
 			}
 			return nil
 		},
+	}, {
+		Name: "WorkloadAutoscalers",
+		Validate: func(_ context.Context, r kcp.Request) error {
+			if a, ok := r.GetObject().(*autoscaling.HorizontalPodAutoscaler); ok && r.GetSubresource() == "" && len(a.Spec.Metrics) > mostMetrics {
+				return r.Forbid(errTooManyMetrics)
+			}
+			return nil
+		},
 	}}
 }
+
+// mostMetrics is the maximum of metrics of a HorizontalPodAutoscaler. All its pods are looked at for each.
+const mostMetrics = 20
+
+var errTooManyMetrics = fmt.Errorf("spec.metrics has more than %d items; remove some", mostMetrics)
 
 var errNoCredentials = errors.New("pods on physical clusters get no credentials of these: remove serviceAccountToken and podCertificate from the projected volumes, and use a Secret of the workspace instead")
 

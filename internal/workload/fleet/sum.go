@@ -46,18 +46,14 @@ func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 		return nil
 	}
 	a := f.assignmentOf(id)
-	if k.Class != profile.Unplaced && (a == nil || a.Spec.Workload.UID != string(w.GetUID())) {
+	if a == nil || a.Spec.Workload.UID != string(w.GetUID()) {
 		return nil
 	}
 	before, _, err := unstructured.NestedMap(w.Object, "status")
 	if err != nil {
 		return err
 	}
-	var parts []aggregate.Part
-	if a != nil {
-		parts = f.parts(k, id, w, a)
-	}
-	next, err := f.merged(k, w, a, parts, before)
+	next, err := f.merged(k, w, a, f.parts(k, id, w, a), before)
 	if err != nil || equality.Semantic.DeepEqual(next, before) || len(next) == 0 && len(before) == 0 {
 		return err
 	}
@@ -89,10 +85,7 @@ func (f *fleet) parts(k *kind, id engine.ID, w *unstructured.Unstructured, a *wo
 
 // merged returns the status of an object.
 func (f *fleet) merged(k *kind, w *unstructured.Unstructured, a *workload.Assignment, parts []aggregate.Part, before map[string]any) (map[string]any, error) {
-	reason, message := "", ""
-	if a != nil {
-		reason, message = a.Spec.Reason, a.Spec.Message
-	}
+	reason, message := a.Spec.Reason, a.Spec.Message
 	now := time.Now().Truncate(time.Second)
 	if k.GroupVersionResource != profile.Deployments() {
 		return aggregate.Merge(aggregate.Object{Profile: &k.Profile, Generation: w.GetGeneration(), Status: before, NotScheduled: reason, Message: message}, parts, now), nil

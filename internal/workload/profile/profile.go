@@ -27,7 +27,7 @@ const (
 	Volume workload.ResourceClass = "Volume"
 	// Dependency is a kind that goes where objects that refer to it are. It has no Assignment.
 	Dependency workload.ResourceClass = "Dependency"
-	// Unplaced is a kind that goes nowhere.
+	// Unplaced is a kind that goes nowhere: the server itself does what its objects say.
 	Unplaced workload.ResourceClass = "Unplaced"
 )
 
@@ -58,8 +58,6 @@ type Profile struct {
 	Quiesce map[string]any
 	// Strip removes from an object what is not for physical clusters. It may be nil.
 	Strip func(*unstructured.Unstructured)
-	// Refusal says why a kind of class [Unplaced] goes nowhere.
-	Refusal string
 }
 
 // Deployments is the kind whose status has rules of its own.
@@ -90,12 +88,16 @@ func Volumes() schema.GroupVersionResource {
 	return corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
 }
 
+// Autoscalers are the HorizontalPodAutoscalers.
+func Autoscalers() schema.GroupVersionResource {
+	return autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers")
+}
+
 // Shipped returns the profiles of the kinds of Kubernetes.
 func Shipped() []Profile {
 	return slices.Concat(pods(), followers(), []Profile{
 		{GroupVersionResource: Volumes(), Class: Volume, Conditions: true, Strip: strip([]string{"spec", "volumeName"})},
-		{GroupVersionResource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), Class: Unplaced, Conditions: true,
-			Refusal: "workloads on physical clusters are not scaled automatically; use kubectl scale"},
+		{GroupVersionResource: Autoscalers(), Class: Unplaced},
 	})
 }
 

@@ -1,0 +1,1 @@
+// Go compiles functions without a body only in packages with an assembly file.
