@@ -201,7 +201,9 @@ func (s *tenant) notServed(t *testing.T) {
 func (s *tenant) foreign(t *testing.T, at, name string, replicas int32) *appsv1.Deployment {
 	t.Helper()
 	namespace := s.clusters[at].only(t, "anchor").Namespace
-	made, err := s.clusters[at].AppsV1().Deployments(namespace).Create(t.Context(), deployment(name, replicas), metav1.CreateOptions{})
+	d := deployment(name, replicas)
+	d.Spec.Template.Spec.AutomountServiceAccountToken = new(false) // as the server has it in physical clusters
+	made, err := s.clusters[at].AppsV1().Deployments(namespace).Create(t.Context(), d, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
