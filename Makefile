@@ -88,5 +88,5 @@ FIRST = ./internal/server
 
 test: programs
 	$(QUICK) $(RACE) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
-	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 4 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
+	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
 	$(QUICK) $(TEST) -p 3 $(SCRIPTED)

@@ -229,3 +229,14 @@ func (s *tenant) recorded(t *testing.T, reason string) {
 		return fmt.Errorf("no event %s: %v, %w", reason, all.Items, err)
 	})
 }
+
+// duplicatedAutoscalers expects that what runs whole in each physical cluster is not scaled.
+func (s *tenant) duplicatedAutoscalers(t *testing.T) {
+	s.place(t, `{"spec":{"strategy":{"type":"Duplicated"}}}`)
+	defer s.place(t, `{"spec":{"strategy":null}}`)
+	s.unscaled(t, "twice", autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 4,
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "twice"}}, "has the strategy Duplicated")
+	if err := s.AutoscalingV2().HorizontalPodAutoscalers("default").Delete(t.Context(), "twice", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -36,6 +36,7 @@ func TestKinds(t *testing.T) {
 	t.Run("policies come first", func(t *testing.T) { s.policiesComeFirst(t) })
 	t.Run("volume claims", func(t *testing.T) { s.volumeClaims(t) })
 	t.Run("autoscalers", func(t *testing.T) { s.autoscalers(t) })
+	t.Run("autoscalers of duplicates", func(t *testing.T) { s.duplicatedAutoscalers(t) })
 	t.Run("nothing is watched that is not there", func(t *testing.T) { s.nothingLeft(t) })
 }
 

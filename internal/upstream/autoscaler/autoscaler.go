@@ -5,6 +5,7 @@ package autoscaler
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -57,12 +58,13 @@ func (n Namespace) plain(text string) string {
 type World interface {
 	Scale(ctx context.Context, in Namespace, of schema.GroupKind, name string) (*autoscalingv1.Scale, error)
 	SetScale(ctx context.Context, in Namespace, of schema.GroupKind, scale *autoscalingv1.Scale) (*autoscalingv1.Scale, error)
-	SetStatus(ctx context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error)
+	SetStatus(ctx context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler) error
 	// Pods returns copies of pods.
 	Pods(in Namespace, selector labels.Selector) ([]*corev1.Pod, error)
 	Usage(ctx context.Context, in Namespace, selector string) (*metricsv1beta1.PodMetricsList, error)
-	CreateEvent(in Namespace, e *corev1.Event) (*corev1.Event, error)
-	PatchEvent(in Namespace, name string, patch []byte) (*corev1.Event, error)
+	// CreateEvent and PatchEvent must not wait: there is one recorder.
+	CreateEvent(in Namespace, e *corev1.Event)
+	PatchEvent(in Namespace, name string, patch []byte)
 }
 
 // A Controller evaluates HorizontalPodAutoscalers. It remembers the last recommendations for each of them until
@@ -91,17 +93,32 @@ func New(ctx context.Context, w World) *Controller {
 }
 
 // Evaluate evaluates an object once: it reads its target and the usage of its pods, sets the scale of the
-// target if that is due, and writes the status of the object. The conditions in the status and the
-// events say what the error says. It may be called for several objects at the same time.
-func (c *Controller) Evaluate(ctx context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler) error {
+// target if that is due, and writes the status of the object. If refusal is not nil, the target is not read, and
+// the status says why. An error is also in the status and the events. Evaluate may be called for several objects
+// at the same time.
+func (c *Controller) Evaluate(ctx context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler, refusal error) error {
 	a = a.DeepCopy()
 	a.Namespace = in.joined()
 	key := a.Namespace + "/" + a.Name
 	c.objects.set(key, a)
 	defer c.objects.set(key, nil)
 	c.objects.handler.OnAdd(a, false) // so that the pods of several are noticed
-	_, err := reconcileKey(c.inner, klog.NewContext(ctx, logr.Discard()), key)
-	return err
+	e := &evaluation{refusal: refusal}
+	_, err := reconcileKey(c.inner, context.WithValue(klog.NewContext(ctx, logr.Discard()), evaluationKey{}, e), key)
+	return errors.Join(err, e.unwritten)
+}
+
+// An evaluation is in the context of the requests that it makes.
+type evaluation struct {
+	refusal   error // nil if the target may be scaled
+	unwritten error // of the status
+}
+
+type evaluationKey struct{}
+
+func evaluationOf(ctx context.Context) *evaluation {
+	e, _ := ctx.Value(evaluationKey{}).(*evaluation)
+	return e
 }
 
 // Forget drops what is remembered about an object that was deleted.
@@ -112,15 +129,15 @@ func (c *Controller) Forget(ctx context.Context, in Namespace, name string) {
 	_, _ = reconcileKey(c.inner, klog.NewContext(ctx, logr.Discard()), a.Namespace+"/"+name) // which finds no object
 }
 
-// reconcileKey evaluates the object at a key. The exported way to it is the loop of the controller, in which the
-// objects of one tenant would wait for those of another.
+// reconcileKey evaluates the object at a key. Upstream calls it only from its own queue, which is not fair to
+// tenants.
 //
 // At the next minor version: look at reconcileKey in horizontal.go of the package.
 //
 //go:linkname reconcileKey k8s.io/kubernetes/pkg/controller/podautoscaler.(*HorizontalController).reconcileKey
 func reconcileKey(c *podautoscaler.HorizontalController, ctx context.Context, key string) (deleted bool, err error)
 
-// objects are those that are being evaluated.
+// objects holds the HorizontalPodAutoscalers under evaluation.
 type objects struct {
 	mu sync.Mutex
 	of map[string]*autoscalingv2.HorizontalPodAutoscaler // by key; guarded by mu

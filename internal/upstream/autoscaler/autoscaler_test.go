@@ -52,14 +52,14 @@ func (m *memory) SetScale(_ context.Context, in Namespace, _ schema.GroupKind, s
 	return s, nil
 }
 
-func (m *memory) SetStatus(_ context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+func (m *memory) SetStatus(_ context.Context, in Namespace, a *autoscalingv2.HorizontalPodAutoscaler) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a.Namespace != in.Name {
-		return nil, errors.New("another namespace: " + a.Namespace)
+		return errors.New("another namespace: " + a.Namespace)
 	}
 	m.statuses[in.Cluster+"/"+a.Namespace+"/"+a.Name] = a.Status
-	return a, nil
+	return nil
 }
 
 func (m *memory) Pods(in Namespace, _ labels.Selector) (all []*corev1.Pod, err error) {
@@ -90,16 +90,13 @@ func (m *memory) Usage(_ context.Context, in Namespace, selector string) (*metri
 	return out, nil
 }
 
-func (m *memory) CreateEvent(_ Namespace, e *corev1.Event) (*corev1.Event, error) {
+func (m *memory) CreateEvent(_ Namespace, e *corev1.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.events = append(m.events, *e)
-	return e, nil
 }
 
-func (m *memory) PatchEvent(Namespace, string, []byte) (*corev1.Event, error) {
-	return &corev1.Event{}, nil
-}
+func (*memory) PatchEvent(Namespace, string, []byte) {}
 
 func scaler(name string) *autoscalingv2.HorizontalPodAutoscaler {
 	return &autoscalingv2.HorizontalPodAutoscaler{
@@ -122,7 +119,7 @@ func TestClusters(t *testing.T) {
 	var both sync.WaitGroup
 	for _, in := range []Namespace{busy, idle} {
 		both.Go(func() {
-			if err := c.Evaluate(t.Context(), in, scaler("web")); err != nil {
+			if err := c.Evaluate(t.Context(), in, scaler("web"), nil); err != nil {
 				t.Errorf("%v: %v", in, err)
 			}
 		})
@@ -138,12 +135,12 @@ func TestClusters(t *testing.T) {
 	}
 	// The last recommendation holds for the stabilization window, unless it was forgotten.
 	m.cpu[busy] = "1m"
-	if err := c.Evaluate(t.Context(), busy, scaler("web")); err != nil || m.replicas[busy] != 4 {
+	if err := c.Evaluate(t.Context(), busy, scaler("web"), nil); err != nil || m.replicas[busy] != 4 {
 		t.Errorf("%d replicas, %v", m.replicas[busy], err)
 	}
 	c.Forget(t.Context(), busy, "web")
 	c.Forget(t.Context(), idle, "web")
-	if err := c.Evaluate(t.Context(), idle, scaler("web")); err != nil || m.replicas[idle] != 2 {
+	if err := c.Evaluate(t.Context(), idle, scaler("web"), nil); err != nil || m.replicas[idle] != 2 {
 		t.Errorf("%d replicas, %v", m.replicas[idle], err)
 	}
 }
@@ -154,16 +151,32 @@ func TestAmbiguous(t *testing.T) {
 	c := New(t.Context(), m)
 	in := Namespace{"one", "default"}
 	m.replicas[in], m.cpu[in] = 2, "50m"
-	if err := c.Evaluate(t.Context(), in, scaler("first")); err != nil {
+	if err := c.Evaluate(t.Context(), in, scaler("first"), nil); err != nil {
 		t.Fatal(err)
 	}
-	err := c.Evaluate(t.Context(), in, scaler("second"))
+	err := c.Evaluate(t.Context(), in, scaler("second"), nil)
 	if s := fmt.Sprint(m.statuses["one/default/second"]); err == nil || !strings.Contains(s, "controlled by multiple HPAs") || strings.Contains(s, "one") {
 		t.Errorf("%v, %s", err, s)
 	}
 	c.Forget(t.Context(), in, "first")
-	if err := c.Evaluate(t.Context(), in, scaler("second")); err != nil {
+	if err := c.Evaluate(t.Context(), in, scaler("second"), nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRefused expects that the target of an object that is refused stays as it is, and that the status says why.
+func TestRefused(t *testing.T) {
+	m := newMemory()
+	c := New(t.Context(), m)
+	in := Namespace{"one", "default"}
+	m.replicas[in], m.cpu[in] = 2, "100m"
+	refusal := errors.New("not here")
+	err := c.Evaluate(t.Context(), in, scaler("web"), refusal)
+	if s := fmt.Sprint(m.statuses["one/default/web"]); err == nil || m.replicas[in] != 2 || !strings.Contains(s, "not here") {
+		t.Errorf("%d replicas, %v, %s", m.replicas[in], err, s)
+	}
+	if err := c.Evaluate(t.Context(), in, scaler("web"), nil); err != nil || m.replicas[in] != 4 {
+		t.Errorf("%d replicas, %v", m.replicas[in], err)
 	}
 }
 
@@ -172,7 +185,7 @@ func TestEnds(t *testing.T) {
 	before := runtime.NumGoroutine()
 	ctx, end := context.WithCancel(t.Context())
 	c := New(ctx, newMemory())
-	if err := c.Evaluate(ctx, Namespace{"one", "default"}, scaler("web")); err != nil { // its target has no replicas
+	if err := c.Evaluate(ctx, Namespace{"one", "default"}, scaler("web"), nil); err != nil { // its target has no replicas
 		t.Error(err)
 	}
 	if now := runtime.NumGoroutine(); now > before+6 {

@@ -50,6 +50,9 @@ func (s scales) Scales(namespace string) scale.ScaleInterface {
 
 // Get implements [scale.ScaleInterface].
 func (s scales) Get(ctx context.Context, of schema.GroupResource, name string, _ metav1.GetOptions) (*autoscalingv1.Scale, error) {
+	if e := evaluationOf(ctx); e.refusal != nil {
+		return nil, e.refusal
+	}
 	return s.w.Scale(ctx, s.in, kindOf(of), name)
 }
 
@@ -70,7 +73,8 @@ func (s statuses) HorizontalPodAutoscalers(namespace string) autoscalingclient.H
 	return statuses{w: s.w, in: split(namespace)}
 }
 
-// UpdateStatus implements [autoscalingclient.HorizontalPodAutoscalerInterface].
+// UpdateStatus implements [autoscalingclient.HorizontalPodAutoscalerInterface]. The controller would log its errors,
+// which tenants can cause.
 func (s statuses) UpdateStatus(ctx context.Context, a *autoscalingv2.HorizontalPodAutoscaler, _ metav1.UpdateOptions) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	a = a.DeepCopy()
 	a.Namespace = s.in.Name
@@ -78,7 +82,8 @@ func (s statuses) UpdateStatus(ctx context.Context, a *autoscalingv2.HorizontalP
 		of := &a.Status.Conditions[i]
 		of.Message = s.in.plain(of.Message)
 	}
-	return s.w.SetStatus(ctx, s.in, a)
+	evaluationOf(ctx).unwritten = s.w.SetStatus(ctx, s.in, a)
+	return a, nil
 }
 
 // events is a client of events. Methods that recorders do not use panic.
@@ -95,13 +100,15 @@ func (e events) CreateWithEventNamespace(of *corev1.Event) (*corev1.Event, error
 	in := split(of.Namespace)
 	of = of.DeepCopy()
 	of.Namespace, of.InvolvedObject.Namespace, of.Message = in.Name, in.Name, in.plain(of.Message)
-	return e.w.CreateEvent(in, of)
+	e.w.CreateEvent(in, of)
+	return of, nil
 }
 
 // PatchWithEventNamespace implements [coreclient.EventInterface].
 func (e events) PatchWithEventNamespace(of *corev1.Event, patch []byte) (*corev1.Event, error) {
 	in := split(of.Namespace)
-	return e.w.PatchEvent(in, of.Name, []byte(in.plain(string(patch))))
+	e.w.PatchEvent(in, of.Name, []byte(in.plain(string(patch))))
+	return of, nil
 }
 
 // usages is a client of the usage of pods. Methods that the controller does not use panic.

@@ -2,8 +2,11 @@ package autoscale
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -20,6 +23,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	autoscalingclient "k8s.io/client-go/kubernetes/typed/autoscaling/v2"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
@@ -30,47 +35,67 @@ import (
 // world implements [autoscaler.World] with the objects of logical clusters.
 type world struct {
 	Source
-	ctx context.Context //nolint:containedctx // of the Scaler; the lister of pods has none
+	ctx context.Context //nolint:containedctx // of the Scaler
 
 	mu       sync.Mutex
-	measured map[kcp.Key]map[string]*measured // while they are evaluated, by namespace and selector; guarded by mu
+	measured map[kcp.Key]*namespace // those with an evaluation; guarded by mu
+	sending  map[string]int         // events that are being written, by logical cluster; guarded by mu
 }
 
-// measured is read once in an evaluation, which asks for it several times.
+// A namespace has what evaluations measured in it.
+type namespace struct {
+	evaluations int
+	by          map[string]*measured // by selector
+}
+
+// measured is read once. An evaluation asks for it several times.
 type measured struct {
 	once sync.Once
+	at   time.Time
 	*pods.Measurement
 	err error
 }
 
-// forget drops what was measured in a namespace. Another evaluation there measures anew.
-func (w *world) forget(namespace kcp.Key) {
+// enter begins an evaluation in a namespace. With the last one that leaves, what they measured goes.
+func (w *world) enter(at kcp.Key) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.measured, namespace)
+	n := w.measured[at]
+	if n == nil {
+		n = &namespace{by: map[string]*measured{}}
+		w.measured[at] = n
+	}
+	n.evaluations++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n.evaluations--; n.evaluations == 0 {
+			delete(w.measured, at)
+		}
+	}
 }
 
-func (w *world) measure(ctx context.Context, in autoscaler.Namespace, selector labels.Selector) (*pods.Measurement, error) {
+func (w *world) measure(in autoscaler.Namespace, selector labels.Selector) (*pods.Measurement, error) {
 	at, text := kcp.Key{Cluster: kcp.ClusterName(in.Cluster), Namespace: in.Name}, selector.String()
 	w.mu.Lock()
-	all := w.measured[at]
-	if all == nil {
-		all = map[string]*measured{}
-		w.measured[at] = all
-	}
-	m := all[text]
-	if m == nil {
-		m = &measured{}
-		all[text] = m
+	n := w.measured[at]
+	m := n.by[text]
+	if m == nil || time.Since(m.at) > fresh {
+		m = &measured{at: time.Now()}
+		n.by[text] = m
 	}
 	w.mu.Unlock()
-	m.once.Do(func() { m.Measurement, m.err = w.Measure(ctx, at, selector) })
+	m.once.Do(func() {
+		ctx, cancel := context.WithTimeout(w.ctx, deadline) // not that of one evaluation
+		defer cancel()
+		m.Measurement, m.err = w.Measure(ctx, at, selector)
+	})
 	return m.Measurement, m.err
 }
 
 // Pods implements [autoscaler.World].
 func (w *world) Pods(in autoscaler.Namespace, selector labels.Selector) ([]*corev1.Pod, error) {
-	m, err := w.measure(w.ctx, in, selector)
+	m, err := w.measure(in, selector)
 	if err != nil {
 		return nil, err
 	}
@@ -83,12 +108,12 @@ func (w *world) Pods(in autoscaler.Namespace, selector labels.Selector) ([]*core
 }
 
 // Usage implements [autoscaler.World].
-func (w *world) Usage(ctx context.Context, in autoscaler.Namespace, selector string) (*metricsv1beta1.PodMetricsList, error) {
+func (w *world) Usage(_ context.Context, in autoscaler.Namespace, selector string) (*metricsv1beta1.PodMetricsList, error) {
 	parsed, err := labels.Parse(selector)
 	if err != nil {
 		return nil, err
 	}
-	m, err := w.measure(ctx, in, parsed)
+	m, err := w.measure(in, parsed)
 	if err != nil {
 		return nil, err
 	}
@@ -101,17 +126,12 @@ func (w *world) scaled(ctx context.Context, in autoscaler.Namespace, of schema.G
 	if err != nil {
 		return nil, err
 	}
-	var resource schema.GroupVersionResource
-	if of.Group == appsv1.GroupName { // as nearly always; these need no discovery
-		resource, _ = meta.UnsafeGuessKindToResource(appsv1.SchemeGroupVersion.WithKind(of.Kind))
-	} else {
-		c, err := discovery.NewDiscoveryClientForConfig(cfg)
-		if err != nil {
-			return nil, err
-		}
-		if resource, err = resourceOf(ctx, c, of); err != nil {
-			return nil, err
-		}
+	resource, err := resourceOf(ctx, cfg, of)
+	if err != nil {
+		return nil, err
+	}
+	if !w.MayScale(kcp.ClusterName(in.Cluster), resource.GroupResource()) {
+		return nil, fmt.Errorf("%s are those of an API provider and do not run on physical clusters, so they are not scaled", resource.GroupResource())
 	}
 	all, err := dynamic.NewForConfig(cfg)
 	if err != nil {
@@ -120,29 +140,40 @@ func (w *world) scaled(ctx context.Context, in autoscaler.Namespace, of schema.G
 	return all.Resource(resource).Namespace(in.Name), nil
 }
 
-// resourceOf returns the resource of a kind in the preferred version of its group.
-func resourceOf(ctx context.Context, c *discovery.DiscoveryClient, of schema.GroupKind) (none schema.GroupVersionResource, err error) {
-	path := "/apis/" + of.Group
-	group := &metav1.APIGroup{}
-	preferred := "v1"
-	if of.Group == "" {
-		path = "/api"
-	} else {
+// resourceOf returns the resource of a kind, in the preferred version of its group that has the kind.
+func resourceOf(ctx context.Context, cfg *rest.Config, of schema.GroupKind) (none schema.GroupVersionResource, err error) {
+	if of.Group == appsv1.GroupName { // as nearly always; these need no discovery
+		r, _ := meta.UnsafeGuessKindToResource(appsv1.SchemeGroupVersion.WithKind(of.Kind))
+		return r, nil
+	}
+	c, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return none, err
+	}
+	path, versions := "/api", []string{"v1"}
+	if of.Group != "" {
+		path = "/apis/" + of.Group
+		group := &metav1.APIGroup{}
 		if err := c.RESTClient().Get().AbsPath(path).Do(ctx).Into(group); err != nil {
 			return none, err
 		}
-		preferred = group.PreferredVersion.Version
-	}
-	list := &metav1.APIResourceList{}
-	if err := c.RESTClient().Get().AbsPath(path, preferred).Do(ctx).Into(list); err != nil {
-		return none, err
-	}
-	for _, r := range list.APIResources {
-		if r.Kind == of.Kind && !strings.Contains(r.Name, "/") {
-			return schema.GroupVersionResource{Group: of.Group, Version: preferred, Resource: r.Name}, nil
+		versions = []string{group.PreferredVersion.Version}
+		for _, v := range group.Versions {
+			versions = append(versions, v.Version)
 		}
 	}
-	return none, &meta.NoKindMatchError{GroupKind: of, SearchedVersions: []string{preferred}}
+	for _, v := range slices.Compact(versions) {
+		list := &metav1.APIResourceList{}
+		if err := c.RESTClient().Get().AbsPath(path, v).Do(ctx).Into(list); err != nil {
+			return none, err
+		}
+		for _, r := range list.APIResources {
+			if r.Kind == of.Kind && !strings.Contains(r.Name, "/") {
+				return schema.GroupVersionResource{Group: of.Group, Version: v, Resource: r.Name}, nil
+			}
+		}
+	}
+	return none, &meta.NoKindMatchError{GroupKind: of, SearchedVersions: versions}
 }
 
 const scaleSubresource = "scale"
@@ -176,44 +207,72 @@ func (w *world) SetScale(ctx context.Context, in autoscaler.Namespace, of schema
 }
 
 // SetStatus implements [autoscaler.World].
-func (w *world) SetStatus(ctx context.Context, in autoscaler.Namespace, a *autoscalingv2.HorizontalPodAutoscaler) (*autoscalingv2.HorizontalPodAutoscaler, error) {
+func (w *world) SetStatus(ctx context.Context, in autoscaler.Namespace, a *autoscalingv2.HorizontalPodAutoscaler) error {
 	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c, err := autoscalingclient.NewForConfig(cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return c.HorizontalPodAutoscalers(in.Name).UpdateStatus(ctx, a, metav1.UpdateOptions{})
-}
-
-func (w *world) events(in autoscaler.Namespace) (coreclient.EventInterface, error) {
-	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
-	if err != nil {
-		return nil, err
-	}
-	c, err := coreclient.NewForConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return c.Events(in.Name), nil
+	_, err = c.HorizontalPodAutoscalers(in.Name).UpdateStatus(ctx, a, metav1.UpdateOptions{})
+	return err
 }
 
 // CreateEvent implements [autoscaler.World].
-func (w *world) CreateEvent(in autoscaler.Namespace, e *corev1.Event) (*corev1.Event, error) {
-	c, err := w.events(in)
-	if err != nil {
-		return nil, err
-	}
-	return c.Create(w.ctx, e, metav1.CreateOptions{})
+func (w *world) CreateEvent(in autoscaler.Namespace, e *corev1.Event) {
+	w.send(in, func(ctx context.Context, c coreclient.EventInterface) error {
+		_, err := c.Create(ctx, e, metav1.CreateOptions{})
+		return err
+	})
 }
 
 // PatchEvent implements [autoscaler.World].
-func (w *world) PatchEvent(in autoscaler.Namespace, name string, patch []byte) (*corev1.Event, error) {
-	c, err := w.events(in)
-	if err != nil {
-		return nil, err
+func (w *world) PatchEvent(in autoscaler.Namespace, name string, patch []byte) {
+	w.send(in, func(ctx context.Context, c coreclient.EventInterface) error {
+		_, err := c.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
+}
+
+const (
+	// mostSending is the maximum of events of one logical cluster that are written at a time. A webhook of the
+	// tenant may delay them. More are dropped.
+	mostSending = 10
+	sendTimeout = 10 * time.Second
+)
+
+// send writes an event, and does not wait for it.
+func (w *world) send(in autoscaler.Namespace, write func(context.Context, coreclient.EventInterface) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sending[in.Cluster] >= mostSending {
+		return
 	}
-	return c.Patch(w.ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	w.sending[in.Cluster]++
+	go func() {
+		ctx, cancel := context.WithTimeout(w.ctx, sendTimeout)
+		defer cancel()
+		if err := w.write(ctx, in, write); err != nil {
+			klog.FromContext(ctx).V(2).Info("cannot write an event", "cluster", in.Cluster, "err", err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.sending[in.Cluster]--; w.sending[in.Cluster] == 0 {
+			delete(w.sending, in.Cluster)
+		}
+	}()
+}
+
+func (w *world) write(ctx context.Context, in autoscaler.Namespace, write func(context.Context, coreclient.EventInterface) error) error {
+	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
+	if err != nil {
+		return err
+	}
+	c, err := coreclient.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	return write(ctx, c.Events(in.Name))
 }

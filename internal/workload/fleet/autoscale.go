@@ -9,14 +9,15 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/engine"
@@ -24,24 +25,35 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
+const (
+	// mostScalers is the maximum of HorizontalPodAutoscalers of a namespace that are evaluated. Each of them is compared
+	// with the pods of the others.
+	mostScalers = 100
+	// mostEvaluations is the maximum of evaluations of one workspace at the same time. They wait for physical clusters.
+	mostEvaluations = 4
+)
+
 // autoscaleLoop evaluates HorizontalPodAutoscalers.
 func (f *fleet) autoscaleLoop() kcp.Loop {
 	all := f.kinds.get(profile.Autoscalers().GroupResource()).objects
-	a := &autoscalers{objects: all, period: f.options.Autoscale, last: map[kcp.Key]time.Time{}, scaler: autoscale.New(f.ctx, autoscale.Source{
-		Config:  func(of kcp.ClusterName) (*rest.Config, error) { return f.server.Own(string(of)) },
-		Measure: f.measure,
-	})}
-	return kcp.Loop{Name: "workload-autoscale", Workers: 16, Do: a.evaluate, On: []kcp.Source{{Ready: f.kinds.settled}, all.Changed()}}
+	a := &autoscalers{fleet: f, objects: all, last: map[kcp.Key]time.Time{}, running: map[kcp.ClusterName]int{}}
+	a.scaler = autoscale.New(f.ctx, autoscale.Source{
+		Config:   func(of kcp.ClusterName) (*rest.Config, error) { return f.server.Own(string(of)) },
+		MayScale: f.mayScale,
+		Measure:  f.measure,
+	})
+	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.kinds.settled}, all.Changed()}}
 }
 
 // autoscalers are the HorizontalPodAutoscalers of a fleet.
 type autoscalers struct {
+	*fleet
 	objects *kcp.Kind[*unstructured.Unstructured]
 	scaler  *autoscale.Scaler
-	period  time.Duration
 
-	mu   sync.Mutex
-	last map[kcp.Key]time.Time // the last evaluation of each; guarded by mu
+	mu      sync.Mutex
+	last    map[kcp.Key]time.Time   // the last evaluation of each; guarded by mu
+	running map[kcp.ClusterName]int // evaluations, by workspace; guarded by mu
 }
 
 func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
@@ -52,29 +64,40 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 		}
 		return nil
 	}
-	if rest := a.wait(key, time.Now()); rest > 0 {
-		return kcp.After(rest) // what the last evaluation wrote has woken the loop
+	left, leave := a.enter(key, time.Now())
+	if left > 0 {
+		return kcp.After(left) // the status update of the last evaluation woke the loop
 	}
+	defer leave()
 	next := &autoscalingv2.HorizontalPodAutoscaler{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, next); err != nil {
 		return err
 	}
-	if err := a.scaler.Evaluate(ctx, key, next); err != nil {
-		klog.FromContext(ctx).V(2).Info("cannot evaluate a HorizontalPodAutoscaler", "err", err) // its conditions say so
+	if err := a.scaler.Evaluate(ctx, key, next, a.refusal(key, next)); err != nil {
+		klog.FromContext(ctx).V(2).Info("cannot evaluate a HorizontalPodAutoscaler", "err", err) // its status says so
 	}
-	return kcp.After(a.period)
+	return kcp.After(a.options.Autoscale)
 }
 
-// wait returns how long to wait before the object at key may be evaluated. If that is zero, the caller
-// evaluates it now.
-func (a *autoscalers) wait(key kcp.Key, now time.Time) time.Duration {
+// enter begins an evaluation, or returns how long to wait before.
+func (a *autoscalers) enter(key kcp.Key, now time.Time) (left time.Duration, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if rest := a.period - now.Sub(a.last[key]); rest > 0 {
-		return rest
+	if left := a.options.Autoscale - now.Sub(a.last[key]); left > 0 {
+		return left, nil
+	}
+	if a.running[key.Cluster] >= mostEvaluations {
+		return soon, nil
 	}
 	a.last[key] = now
-	return 0
+	a.running[key.Cluster]++
+	return 0, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.running[key.Cluster]--; a.running[key.Cluster] == 0 {
+			delete(a.running, key.Cluster)
+		}
+	}
 }
 
 // drop forgets the last evaluation of the object at key. It reports whether there was one.
@@ -86,34 +109,59 @@ func (a *autoscalers) drop(key kcp.Key) (was bool) {
 	return was
 }
 
-// measure returns pods of a namespace and their usage. Those of targets that do not answer are there without
-// usage: then the controller of HorizontalPodAutoscalers neither takes the rest for all, nor stops.
+// refusal returns why the object at key does not scale; nil if it does.
+func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler) error {
+	// The number of replicas would be that of each physical cluster, and the pods those of all.
+	if p := a.placementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
+		return fmt.Errorf("the Placement %q has the strategy Duplicated; only workloads whose replicas are divided are scaled", p.Name)
+	}
+	if all := a.objects.By(byNamespace, namespaceKey(key)); len(all) > mostScalers {
+		return fmt.Errorf("the namespace has %d HorizontalPodAutoscalers; with more than %d, none is evaluated", len(all), mostScalers)
+	}
+	return nil
+}
+
+// mayScale reports whether HorizontalPodAutoscalers may scale the objects of a resource: those of the fleet and
+// those that the workspace defines. Another provider's may have limits for the author that a scaler would pass by.
+func (f *fleet) mayScale(in kcp.ClusterName, of schema.GroupResource) bool {
+	if k := f.kinds.get(of); k != nil {
+		return true
+	}
+	_, _, bound := f.server.Bound(in, of)
+	return !bound
+}
+
+// measure returns pods of a namespace and their usage. For a target that does not answer, there are placeholders
+// without usage, so that the controller does not take the remaining pods for the whole workload.
 func (f *fleet) measure(ctx context.Context, at kcp.Key, selector labels.Selector) (*pods.Measurement, error) {
 	area, of := f.area(at, selector)
 	m, err := f.options.pods.Measure(ctx, area, selector)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range of {
-		for _, t := range w.a.Spec.Targets {
-			if !slices.Contains(m.Unanswered, t.Key) {
-				continue
+	for _, s := range of {
+		n := 0
+		for _, t := range s.a.Spec.Targets {
+			if slices.Contains(m.Unanswered, t.Key) && t.Phase != workload.Removing && t.Replicas != nil {
+				n += int(*t.Replicas)
 			}
-			missing, err := w.missing(t)
-			if err != nil {
-				return nil, err
-			}
-			m.Pods = append(m.Pods, missing...)
+		}
+		if len(m.Pods)+n > pods.MostMeasured {
+			return nil, fmt.Errorf("physical clusters with more than %d pods do not answer", pods.MostMeasured-len(m.Pods))
+		}
+		if err := s.placeholders(m, n); err != nil {
+			return nil, err
 		}
 	}
 	return m, nil
 }
 
-// area returns where the pods that a selector selects may run, and their workloads.
+// area returns where the pods that a selector selects may run, and their workloads. If no workload tells the labels of
+// its pods, they may be wherever the namespace has one.
 func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of []subject) {
 	area = pods.Area{Cluster: at.Cluster, Compute: f.compute, Namespace: at.Namespace}
-	keys := map[string]bool{}
-	for _, a := range f.assignedIn(at) {
+	all := f.assignedIn(at)
+	for _, a := range all {
 		id := engine.IDFor(a, a.Spec.Workload)
 		k := f.kinds.get(id.GroupResource)
 		if k == nil || len(k.Template) == 0 {
@@ -127,7 +175,18 @@ func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of [
 		if err != nil || !selector.Matches(labels.Set(with)) {
 			continue
 		}
-		area.Assignments, of = append(area.Assignments, *a), append(of, subject{k, id, w, a})
+		of = append(of, subject{k, id, w, a})
+	}
+	for _, s := range of {
+		area.Assignments = append(area.Assignments, *s.a)
+	}
+	if len(of) == 0 {
+		for _, a := range all {
+			area.Assignments = append(area.Assignments, *a)
+		}
+	}
+	keys := map[string]bool{}
+	for _, a := range area.Assignments {
 		for _, t := range a.Spec.Targets {
 			keys[t.Key] = true
 		}
@@ -140,28 +199,20 @@ func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of [
 	return area, of
 }
 
-// mostMissing is the maximum of pods of one workload that are counted at a target that does not answer.
-const mostMissing = 5000
-
-// missing returns the pods that a target should run, and does not tell about.
-func (s subject) missing(t workload.AssignedTarget) (all []*corev1.Pod, err error) {
+// placeholders adds n pods of a workload to a measurement.
+func (s subject) placeholders(m *pods.Measurement, n int) error {
 	content, _, err := unstructured.NestedMap(s.w.Object, s.Template...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	template := corev1.PodTemplateSpec{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &template); err != nil {
-		return nil, err
+		return err
 	}
-	n := t.Replicas
-	if n == nil {
-		if n = s.Wants(s.w); n == nil {
-			return nil, nil
-		}
+	for i := range n {
+		p := pods.Counted(&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec})
+		p.Name, p.Status.Phase = fmt.Sprintf("%s.%d", s.w.GetName(), i), corev1.PodRunning
+		m.Pods = append(m.Pods, p)
 	}
-	for i := range min(*n, mostMissing) {
-		name := fmt.Sprintf("%s-%s-%d", s.w.GetName(), t.Key, i)
-		all = append(all, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
-	}
-	return all, nil
+	return nil
 }

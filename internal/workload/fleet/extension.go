@@ -24,7 +24,7 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/upstream/autoscaler"
+	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/kinds"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
@@ -55,7 +55,7 @@ type Options struct {
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire, o.Stop = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second), cmp.Or(o.Stop, time.Minute)
-	o.Autoscale = cmp.Or(o.Autoscale, autoscaler.Period)
+	o.Autoscale = cmp.Or(o.Autoscale, autoscale.Period)
 	o.Evictions = cmp.Or(o.Evictions, place.Normal())
 	if o.View == nil {
 		o.View = &syncer.View{}

@@ -46,7 +46,9 @@ func rules() []kcp.Rule {
 	}, {
 		Name: "WorkloadAutoscalers",
 		Validate: func(_ context.Context, r kcp.Request) error {
-			if a, ok := r.GetObject().(*autoscaling.HorizontalPodAutoscaler); ok && r.GetSubresource() == "" && len(a.Spec.Metrics) > mostMetrics {
+			before, _ := r.GetOldObject().(*autoscaling.HorizontalPodAutoscaler)
+			a, ok := r.GetObject().(*autoscaling.HorizontalPodAutoscaler)
+			if ok && len(a.Spec.Metrics) > mostMetrics && (before == nil || len(a.Spec.Metrics) > len(before.Spec.Metrics)) {
 				return r.Forbid(errTooManyMetrics)
 			}
 			return nil
@@ -54,7 +56,7 @@ func rules() []kcp.Rule {
 	}}
 }
 
-// mostMetrics is the maximum of metrics of a HorizontalPodAutoscaler. All its pods are looked at for each.
+// mostMetrics is the maximum of metrics of a HorizontalPodAutoscaler. Its controller scans all pods for each metric.
 const mostMetrics = 20
 
 var errTooManyMetrics = fmt.Errorf("spec.metrics has more than %d items; remove some", mostMetrics)

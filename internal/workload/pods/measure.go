@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ type Area struct {
 
 // A Measurement is what targets tell about pods of one namespace.
 type Measurement struct {
+	// Pods have what decisions about their number need.
 	Pods []*corev1.Pod
 	// Usage is that of the pods whose target knows it.
 	Usage []metricsv1beta1.PodMetrics
@@ -34,14 +36,12 @@ type Measurement struct {
 	Unmeasured error
 }
 
+// MostMeasured is the maximum of pods of a [Measurement].
+const MostMeasured = 2 * mostPods
+
 // Measure asks the targets of an area for the pods that a selector selects, and for their usage. It does not
-// wait for a target longer than the deadline.
+// wait for a target longer than the deadline. The caller limits how often it is called at the same time.
 func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*Measurement, error) {
-	leave, err := p.limits.enter(reading(a.Cluster))
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	w := &workspace{cluster: a.Cluster, compute: a.Compute, namespace: a.Namespace, repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
 	w.find(a.Assignments, a.Targets)
 	out := &Measurement{}
@@ -63,11 +63,14 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		names := map[string]string{} // in the workspace, by those at the target
 		mu.Lock()
 		defer mu.Unlock()
+		if len(out.Pods)+len(found) > MostMeasured {
+			return &refusal{fmt.Sprintf("more than %d pods are selected", MostMeasured)}
+		}
 		for i := range found {
-			one, there := &found[i], found[i].Name
-			of.show(one)
-			names[there] = one.Name
-			out.Pods = append(out.Pods, one)
+			there := found[i].Name
+			of.show(&found[i])
+			names[there] = found[i].Name
+			out.Pods = append(out.Pods, Counted(&found[i]))
 		}
 		for _, u := range usage {
 			if name := names[u.Name]; name != "" {
@@ -92,4 +95,27 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		out.Unmeasured = apierrors.NewServiceUnavailable("no physical cluster runs the pods")
 	}
 	return out, nil
+}
+
+// Counted returns a pod with what decisions about the number of pods need: its labels, its requests, and whether it
+// is ready.
+func Counted(p *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, DeletionTimestamp: p.DeletionTimestamp},
+		Spec:       corev1.PodSpec{Containers: requests(p.Spec.Containers), InitContainers: requests(p.Spec.InitContainers), Resources: p.Spec.Resources},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, StartTime: p.Status.StartTime},
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			out.Status.Conditions = append(out.Status.Conditions, c)
+		}
+	}
+	return out
+}
+
+func requests(of []corev1.Container) (all []corev1.Container) {
+	for _, c := range of {
+		all = append(all, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
+	}
+	return all
 }
