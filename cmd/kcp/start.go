@@ -217,7 +217,11 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	begun := time.Now()
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := o.server.Start(starting); err != nil {
+	switch err := o.server.Start(starting); {
+	case err != nil && ctx.Err() != nil: // a signal stopped it, which is no failure
+		o.say(out, "Stopped before the server was ready.")
+		return nil
+	case err != nil:
 		return err
 	}
 	started()
@@ -228,15 +232,20 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	}
 	select {
 	case <-ctx.Done():
-		if o.logging.plain() {
-			_, _ = fmt.Fprintln(out, "Stopping: waiting for requests in flight. A second signal stops at once.")
-		} else {
-			klog.InfoS("Stopping")
-		}
+		o.say(out, "Stopping: waiting for requests in flight. A second signal stops at once.")
 	case err := <-o.server.Failed():
 		return fmt.Errorf("the server stopped: %w", err)
 	}
 	return o.server.Close()
+}
+
+// say tells the user about the life of the server.
+func (o *options) say(out io.Writer, text string) {
+	if o.logging.plain() {
+		_, _ = fmt.Fprintln(out, text)
+	} else {
+		klog.InfoS(text)
+	}
 }
 
 // checkURL checks a URL that the server writes to kubeconfigs and to objects.
