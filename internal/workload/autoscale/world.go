@@ -140,10 +140,16 @@ func (w *world) scaled(ctx context.Context, in autoscaler.Namespace, of schema.G
 	return all.Resource(resource).Namespace(in.Name), nil
 }
 
+// kindsOfApps are the resources of Kubernetes that have a scale.
+var kindsOfApps = map[schema.GroupKind]schema.GroupVersionResource{
+	{Group: appsv1.GroupName, Kind: "Deployment"}:  appsv1.SchemeGroupVersion.WithResource("deployments"),
+	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:  appsv1.SchemeGroupVersion.WithResource("replicasets"),
+	{Group: appsv1.GroupName, Kind: "StatefulSet"}: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+}
+
 // resourceOf returns the resource of a kind, in the preferred version of its group that has the kind.
 func resourceOf(ctx context.Context, cfg *rest.Config, of schema.GroupKind) (none schema.GroupVersionResource, err error) {
-	if of.Group == appsv1.GroupName { // as nearly always; these need no discovery
-		r, _ := meta.UnsafeGuessKindToResource(appsv1.SchemeGroupVersion.WithKind(of.Kind))
+	if r, ok := kindsOfApps[of]; ok { // as nearly always; these need no discovery
 		return r, nil
 	}
 	c, err := discovery.NewDiscoveryClientForConfig(cfg)

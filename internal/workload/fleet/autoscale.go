@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -36,13 +35,13 @@ const (
 // autoscaleLoop evaluates HorizontalPodAutoscalers.
 func (f *fleet) autoscaleLoop() kcp.Loop {
 	all := f.kinds.get(profile.Autoscalers().GroupResource()).objects
-	a := &autoscalers{fleet: f, objects: all, last: map[kcp.Key]time.Time{}, running: map[kcp.ClusterName]int{}}
+	a := &autoscalers{fleet: f, objects: all, turns: newTurns(f.options.Autoscale, mostEvaluations)}
 	a.scaler = autoscale.New(f.ctx, autoscale.Source{
 		Config:   func(of kcp.ClusterName) (*rest.Config, error) { return f.server.Own(string(of)) },
 		MayScale: f.mayScale,
 		Measure:  f.measure,
 	})
-	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.kinds.settled}, all.Changed()}}
+	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.kinds.settled}, all.Changed(), a.turns.source()}}
 }
 
 // autoscalers are the HorizontalPodAutoscalers of a fleet.
@@ -50,23 +49,24 @@ type autoscalers struct {
 	*fleet
 	objects *kcp.Kind[*unstructured.Unstructured]
 	scaler  *autoscale.Scaler
-
-	mu      sync.Mutex
-	last    map[kcp.Key]time.Time   // the last evaluation of each; guarded by mu
-	running map[kcp.ClusterName]int // evaluations, by workspace; guarded by mu
+	turns   *turns
 }
 
 func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
+	defer a.turns.next(key.Cluster)
 	o := a.objects.Get(key)
 	if o == nil || o.GetDeletionTimestamp() != nil {
-		if a.drop(key) {
+		if a.turns.drop(key) {
 			a.scaler.Forget(ctx, key)
 		}
 		return nil
 	}
-	left, leave := a.enter(key, time.Now())
-	if left > 0 {
+	left, leave := a.turns.enter(key, time.Now())
+	switch {
+	case left > 0:
 		return kcp.After(left) // the status update of the last evaluation woke the loop
+	case leave == nil:
+		return nil // it waits for others of the workspace
 	}
 	defer leave()
 	next := &autoscalingv2.HorizontalPodAutoscaler{}
@@ -79,44 +79,14 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 	return kcp.After(a.options.Autoscale)
 }
 
-// enter begins an evaluation, or returns how long to wait before.
-func (a *autoscalers) enter(key kcp.Key, now time.Time) (left time.Duration, leave func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if left := a.options.Autoscale - now.Sub(a.last[key]); left > 0 {
-		return left, nil
-	}
-	if a.running[key.Cluster] >= mostEvaluations {
-		return soon, nil
-	}
-	a.last[key] = now
-	a.running[key.Cluster]++
-	return 0, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.running[key.Cluster]--; a.running[key.Cluster] == 0 {
-			delete(a.running, key.Cluster)
-		}
-	}
-}
-
-// drop forgets the last evaluation of the object at key. It reports whether there was one.
-func (a *autoscalers) drop(key kcp.Key) (was bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_, was = a.last[key]
-	delete(a.last, key)
-	return was
-}
-
 // refusal returns why the object at key does not scale; nil if it does.
 func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler) error {
 	// The number of replicas would be that of each physical cluster, and the pods those of all.
 	if p := a.placementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
 		return fmt.Errorf("the Placement %q has the strategy Duplicated; only workloads whose replicas are divided are scaled", p.Name)
 	}
-	if all := a.objects.By(byNamespace, namespaceKey(key)); len(all) > mostScalers {
-		return fmt.Errorf("the namespace has %d HorizontalPodAutoscalers; with more than %d, none is evaluated", len(all), mostScalers)
+	if n := a.turns.counted(key); n > mostScalers {
+		return fmt.Errorf("the namespace has %d HorizontalPodAutoscalers; with more than %d, none is evaluated", n, mostScalers)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ type kindTable struct {
 // Indexes of objects of consumers.
 const (
 	byRef = "ref" // by what they refer to
-	// byNamespace is also an index of objects that follow, and of those that are not placed.
+	// byNamespace is also an index of objects that follow.
 )
 
 func refKey(id engine.ID) string {
@@ -116,7 +116,7 @@ func (t *kindTable) newKind(p profile.Profile) (*kind, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Class == workload.Follows || p.Class == profile.Unplaced {
+	if p.Class == workload.Follows {
 		err = k.objects.Index(byNamespace, func(o *unstructured.Unstructured) []string { return []string{namespaceKey(kcp.KeyOf(o))} })
 	}
 	ctx := context.Background()
