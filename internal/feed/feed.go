@@ -281,8 +281,8 @@ func (f *Feed) watch(rev int64) error {
 			if i > 0 && e.Kv.ModRevision > resp.Events[i-1].Kv.ModRevision {
 				f.advance(resp.Events[i-1].Kv.ModRevision)
 			}
-			if e.PrevKv == nil && !e.IsCreate() {
-				return fmt.Errorf("the value before revision %d is compacted", e.Kv.ModRevision)
+			if err := etcd.Previous(f.ctx, f.client, e); err != nil {
+				return fmt.Errorf("read the value before revision %d: %w", e.Kv.ModRevision, err)
 			}
 			f.apply(e, e.Kv.ModRevision)
 		}

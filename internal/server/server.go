@@ -28,7 +28,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
-	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -411,22 +410,8 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.store.Feed().Start(ctx); err != nil {
 		return fmt.Errorf("read the stored objects: %w", err)
 	}
-	if err := s.workspaces.Bootstrap(ctx); err != nil {
-		return fmt.Errorf("set up the root workspace: %w", err)
-	}
-	if err := s.workspaces.Announce(ctx); etcd.IsInsufficientStorage(err) {
-		klog.FromContext(ctx).Error(err, "Cannot update the Shard; it has the addresses of the last start")
-	} else if err != nil {
-		return fmt.Errorf("announce this shard: %w", err)
-	}
-	if err := s.apis.Bootstrap(ctx); err != nil {
-		return fmt.Errorf("prepare the sharing of APIs: %w", err)
-	}
-	err := s.workspaces.AllowHomes(ctx, s.config.Homes.Creators())
-	if etcd.IsInsufficientStorage(err) {
-		klog.FromContext(ctx).Error(err, "Cannot change who may have a home workspace; the setting of the last start applies")
-	} else if err != nil {
-		return fmt.Errorf("grant home workspaces: %w", err)
+	if err := s.setUp(ctx); err != nil {
+		return err
 	}
 	if err := s.writeKubeconfig(ctx); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/fair"
 )
 
@@ -150,8 +151,10 @@ func (w *feedWatch) historian() (from clientv3.Watcher, ask <-chan time.Time, do
 // change delivers a change from the history of etcd. slow reports that the reader was so slow
 // that the watch of etcd was cancelled.
 func (w *feedWatch) change(e *clientv3.Event, drop func()) (slow, ok bool) {
-	if e.PrevKv == nil && !e.IsCreate() {
+	if err := etcd.Previous(w.ctx, w.of().direct.Client, e); errors.Is(err, rpctypes.ErrCompacted) {
 		return false, w.fail(expired(w.cursor))
+	} else if err != nil {
+		return false, false // the reader resumes
 	}
 	w.cursor = e.Kv.ModRevision
 	change, ok := w.feed().Event(e)
