@@ -78,6 +78,9 @@ type Extension struct {
 	// Unstored are custom resources whose objects are questions: a creation never stores the
 	// object, and the answer is what a Rule makes of it.
 	Unstored []schema.GroupResource
+	// DeletedLast are resources whose objects stay until all others of a namespace that is deleted
+	// are gone. They may have what the deletion of the others needs.
+	DeletedLast []schema.GroupResource
 	// Storage may replace the storage of a resource of a built-in group: it gets that and returns the
 	// one that serves. It is called once at the start for each resource of each version.
 	Storage func(schema.GroupVersionResource, rest.Storage) rest.Storage
@@ -100,6 +103,7 @@ func (s *Server) extend(c *server.Config) {
 		c.Views = append(c.Views, e.Views...)
 		c.Subresources = append(c.Subresources, e.Subresources...)
 		c.Unstored = append(c.Unstored, e.Unstored...)
+		c.DeletedLast = append(c.DeletedLast, e.DeletedLast...)
 		maps.Copy(c.Peers, e.Peers)
 		if e.Storage != nil {
 			c.Storage = append(c.Storage, e.Storage)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -20,7 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/usage"
 )
 
-// Deps are the dependencies of loops. All fields are required.
+// Deps are the dependencies of loops. All fields but DeletedLast are required.
 type Deps struct {
 	Store      *store.Store
 	Workspaces *tenancy.Workspaces
@@ -41,6 +42,8 @@ type Deps struct {
 	Usage *usage.Meter
 	// Checker checks schemas before they roll out.
 	Checker *evolve.Checker
+	// DeletedLast are the resources whose objects are deleted after all others of a namespace.
+	DeletedLast []schema.GroupResource
 	// Issue returns the certificate that a request in PEM asks for, for users of one cluster.
 	Issue func(c cluster.Name, request []byte, life time.Duration) ([]byte, error)
 	// Client returns the configuration of clients with all rights in one cluster, or in

@@ -3,11 +3,13 @@ package controllers
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
@@ -32,7 +34,7 @@ func NamespaceDeletion(d Deps) control.Loop {
 			if !d.deleting(k) {
 				return nil
 			}
-			clients, err := namespaceClients(d.Client(k.Cluster))
+			clients, err := namespaceClients(d.Client(k.Cluster), d.DeletedLast)
 			if err != nil {
 				return err
 			}
@@ -53,9 +55,11 @@ type contentClients struct {
 	objects metadata.Interface
 	// resources returns the namespaced resources. It reads discovery once.
 	resources func() ([]*metav1.APIResourceList, error)
+	// last are the resources whose objects are deleted when all others are gone.
+	last []schema.GroupResource
 }
 
-func namespaceClients(config *rest.Config) (*contentClients, error) {
+func namespaceClients(config *rest.Config, last []schema.GroupResource) (*contentClients, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -77,18 +81,61 @@ func namespaceClients(config *rest.Config) (*contentClients, error) {
 		// Upstream would end the process.
 		return nil, errors.Join(errors.New("find namespaced resources: no resources are served"), err)
 	}
-	return &contentClients{core, objects, resources}, nil
+	return &contentClients{core, objects, resources, last}, nil
 }
 
 // empty deletes the content of a namespace that is being deleted, and then the namespace.
 func (c *contentClients) empty(ctx context.Context, namespace string) error {
-	err := deletion.NewNamespacedResourcesDeleter(ctx, c.core.Namespaces(), c.objects, c.core, c.resources, corev1.FinalizerKubernetes).Delete(ctx, namespace)
+	all, failed := c.resources()
+	first, last := c.inOrder(all)
+	namespaces := c.core.Namespaces()
+	emptied := namespaces
+	if len(last) > 0 {
+		emptied = emptiedNamespaces{namespaces, func() error { return c.delete(ctx, namespaces, last, failed, namespace) }}
+	}
+	err := c.delete(ctx, emptied, first, failed, namespace)
 	var remaining *deletion.ResourcesRemainingError
 	if errors.As(err, &remaining) {
 		// Deletions of objects wake the loop earlier.
 		return control.After(time.Duration(remaining.Estimate/2+1) * time.Second)
 	}
 	return err
+}
+
+// delete deletes the objects of some resources in a namespace. Then it ends the namespace.
+func (c *contentClients) delete(ctx context.Context, namespaces typedcorev1.NamespaceInterface, some []*metav1.APIResourceList, failed error, namespace string) error {
+	served := func() ([]*metav1.APIResourceList, error) { return some, failed }
+	return deletion.NewNamespacedResourcesDeleter(ctx, namespaces, c.objects, c.core, served, corev1.FinalizerKubernetes).Delete(ctx, namespace)
+}
+
+// inOrder separates the resources whose objects are deleted last from the others.
+func (c *contentClients) inOrder(all []*metav1.APIResourceList) (first, last []*metav1.APIResourceList) {
+	for _, of := range all {
+		group := schema.FromAPIVersionAndKind(of.GroupVersion, "").Group
+		isLast := func(r metav1.APIResource) bool {
+			return slices.Contains(c.last, schema.GroupResource{Group: group, Resource: r.Name})
+		}
+		if !slices.ContainsFunc(of.APIResources, isLast) {
+			first = append(first, of)
+			continue
+		}
+		early, late := *of, *of
+		early.APIResources = slices.DeleteFunc(slices.Clone(of.APIResources), isLast)
+		late.APIResources = slices.DeleteFunc(slices.Clone(of.APIResources), func(r metav1.APIResource) bool { return !isLast(r) })
+		first, last = append(first, &early), append(last, &late)
+	}
+	return first, last
+}
+
+// emptiedNamespaces empties a namespace before it ends it.
+type emptiedNamespaces struct {
+	typedcorev1.NamespaceInterface
+	empty func() error // ends the namespace, too
+}
+
+// Finalize implements [typedcorev1.NamespaceInterface].
+func (n emptiedNamespaces) Finalize(_ context.Context, namespace *corev1.Namespace, _ metav1.UpdateOptions) (*corev1.Namespace, error) {
+	return namespace, n.empty()
 }
 
 // endingNamespaces finds namespaces when their deletion begins, and again when their content

@@ -132,10 +132,11 @@ func TestBackupUnderLoad(t *testing.T) {
 	if diff := cmp.Diff(things.Items, restored.Items); diff != "" {
 		t.Errorf("the custom resources are others: %s", diff)
 	}
-	ws := must(at(t, &running{Server: again}, cluster.Root, server.System()).any.Resource(workspaces).Get(t.Context(), "team", metav1.GetOptions{}))(t)
-	if url := text(ws, "spec", "URL"); !strings.HasPrefix(url, "https://other.example.com/") || clusterOf(ws) != team.name {
-		t.Errorf("the workspace is %v", ws.Object)
-	}
+	root := at(t, &running{Server: again}, cluster.Root, server.System())
+	eventually(t, "the workspace has the other URL", func() bool {
+		ws := must(root.any.Resource(workspaces).Get(t.Context(), "team", metav1.GetOptions{}))(t)
+		return strings.HasPrefix(text(ws, "spec", "URL"), "https://other.example.com/") && clusterOf(ws) == team.name
+	})
 	if made := now.configMap("later"); !newer(t, made.ResourceVersion, last) {
 		t.Errorf("an object has the resource version %s, but the server of the backup has reached %s", made.ResourceVersion, last)
 	}

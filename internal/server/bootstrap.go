@@ -68,7 +68,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
 		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
-		Client: s.ownLoops, Issue: s.clients.Issue,
+		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast,
 	})
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
@@ -85,16 +86,29 @@ func TestRequiredGroupsCannotBeForged(t *testing.T) {
 		return o
 	}
 	ctx := t.Context()
-	found := must(lc.Get(ctx, coreapi.LogicalClusterName, metav1.GetOptions{}))(t)
+	update := func(write func(*unstructured.Unstructured) (*unstructured.Unstructured, error)) error {
+		return retry.RetryOnConflict(retry.DefaultRetry, func() error { // with loops of the server
+			return second(write(annotated(must(lc.Get(ctx, coreapi.LogicalClusterName, metav1.GetOptions{}))(t))))
+		})
+	}
+	admin := must(dynamic.NewForConfig(c.server.InProcess(string(c.name), &user.DefaultInfo{Name: "a", Groups: []string{auth.AdminGroup, user.AllAuthenticated}})))(t)
 	apply := []byte(`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster","annotations":{"` + coreapi.RequiredGroupsAnnotation + `":"mine"}}}`)
 	for way, err := range map[string]error{
-		"patch":         owner.require(c, "mine"),
-		"update":        second(lc.Update(ctx, annotated(found), metav1.UpdateOptions{})),
-		"dry run":       second(lc.Update(ctx, annotated(found), metav1.UpdateOptions{DryRun: []string{"All"}})),
-		"status":        second(lc.UpdateStatus(ctx, annotated(found), metav1.UpdateOptions{})),
-		"apply":         second(lc.Patch(ctx, coreapi.LogicalClusterName, types.ApplyPatchType, apply, metav1.PatchOptions{FieldManager: "m"})),
-		"a workspace":   second(any.Resource(workspaces).Create(ctx, annotated(workspace("forged")), metav1.CreateOptions{})),
-		"as kcp-admin":  second(must(dynamic.NewForConfig(c.server.InProcess(string(c.name), &user.DefaultInfo{Name: "a", Groups: []string{auth.AdminGroup, user.AllAuthenticated}})))(t).Resource(coreapi.GroupVersion.WithResource("logicalclusters")).Update(ctx, annotated(found), metav1.UpdateOptions{})),
+		"patch": owner.require(c, "mine"),
+		"update": update(func(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return lc.Update(ctx, o, metav1.UpdateOptions{})
+		}),
+		"dry run": update(func(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return lc.Update(ctx, o, metav1.UpdateOptions{DryRun: []string{"All"}})
+		}),
+		"status": update(func(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return lc.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+		}),
+		"apply":       second(lc.Patch(ctx, coreapi.LogicalClusterName, types.ApplyPatchType, apply, metav1.PatchOptions{FieldManager: "m"})),
+		"a workspace": second(any.Resource(workspaces).Create(ctx, annotated(workspace("forged")), metav1.CreateOptions{})),
+		"as kcp-admin": update(func(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+			return admin.Resource(coreapi.GroupVersion.WithResource("logicalclusters")).Update(ctx, o, metav1.UpdateOptions{})
+		}),
 		"impersonation": owner.asMasters(c),
 	} {
 		if !apierrors.IsForbidden(err) {

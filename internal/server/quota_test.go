@@ -222,11 +222,22 @@ func quotaAtSeveralServers(t *testing.T, e *equals) {
 	kube := func(w int) kubernetes.Interface { return e.kube(e.all[w%len(e.all)], c, server.System()) }
 	_, err := kube(0).CoreV1().ResourceQuotas("default").Create(t.Context(), quotaOf("q", "count/configmaps", "31"), metav1.CreateOptions{})
 	e.ok(err)
+	e.ok(namespaceIn(kube(0), "wide"))
+	_, err = kube(0).CoreV1().ResourceQuotas("wide").Create(t.Context(), quotaOf("q", "count/configmaps", "560"), metav1.CreateOptions{})
+	e.ok(err)
+	eventually(t, "the wide namespace is complete", func() bool {
+		_, err := kube(0).CoreV1().ConfigMaps("wide").Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		return err == nil
+	})
 	for _, s := range e.all { // informers of a stock server lag as well
 		e.ok(s.Store().Feed().CatchUp(context.Background()))
 	}
 	if made := creates(t, 12, 5, "x", "default", kube); made != 30 {
 		t.Errorf("%d config maps besides that of the namespace, want 30", made)
+	}
+	// At first this limit is so far away that no server holds the quota.
+	if made := creates(t, 12, 48, "x", "wide", kube); made != 559 {
+		t.Errorf("%d config maps besides that of the wide namespace, want 559", made)
 	}
 	e.ok(kube(1).CoreV1().ConfigMaps("default").Delete(t.Context(), "kube-root-ca.crt", metav1.DeleteOptions{}))
 	third := must(e.start())(t)

@@ -119,6 +119,8 @@ type Config struct {
 	Subresources serve.Subresources
 	// Unstored are resources whose objects are never stored.
 	Unstored serve.Unstored
+	// DeletedLast are resources whose objects are deleted after all others of a namespace.
+	DeletedLast []schema.GroupResource
 	// Storage may replace the storage of resources of built-in groups, one after the other.
 	Storage []func(schema.GroupVersionResource, registry.Storage) registry.Storage
 	// Peers are handlers for the other servers on the same etcd. PeerAddress is the address at which

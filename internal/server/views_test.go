@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	corev1alpha1 "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
@@ -73,17 +74,19 @@ func names(list *unstructured.UnstructuredList) []string {
 
 // finish removes a name from a list in the status of a LogicalCluster, through a view.
 func finish(ctx context.Context, clusters dynamic.ResourceInterface, field, id string) error {
-	l, err := clusters.Get(ctx, "cluster", metav1.GetOptions{})
-	if err != nil {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error { // with loops of the server
+		l, err := clusters.Get(ctx, "cluster", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		all, _, _ := unstructured.NestedStringSlice(l.Object, "status", field)
+		left := slices.DeleteFunc(all, func(s string) bool { return s == id })
+		if err := unstructured.SetNestedStringSlice(l.Object, left, "status", field); err != nil {
+			return err
+		}
+		_, err = clusters.UpdateStatus(ctx, l, metav1.UpdateOptions{})
 		return err
-	}
-	all, _, _ := unstructured.NestedStringSlice(l.Object, "status", field)
-	left := slices.DeleteFunc(all, func(s string) bool { return s == id })
-	if err := unstructured.SetNestedStringSlice(l.Object, left, "status", field); err != nil {
-		return err
-	}
-	_, err = clusters.UpdateStatus(ctx, l, metav1.UpdateOptions{})
-	return err
+	})
 }
 
 // become sets the phase and the lists of initializers or terminators of the tenant's cluster.

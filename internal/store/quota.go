@@ -394,8 +394,12 @@ func (c *charge) settled(rev int64, err error) {
 	}
 }
 
-// Used returns the number of stored objects of a subject.
+// Used returns the number of stored objects of a subject. It does not read etcd for a resource of
+// which the cluster has no objects.
 func (q *Quotas) Used(ctx context.Context, c cluster.Name, s quota.Subject) (int64, error) {
+	if q.store.feed.Ledger().Named(c, s.GroupResource).Objects == 0 {
+		return 0, nil
+	}
 	for {
 		if n, ok := q.counters.Count(c, s); ok {
 			return n, nil

@@ -34,6 +34,28 @@ func (s *tenant) cascades(t *testing.T) {
 	s.outlivesCopies(t, batchv1.SchemeGroupVersion.WithResource("jobs"), "slow", 1)
 }
 
+// endingNamespace deletes a workload with its namespace.
+func (s *tenant) endingNamespace(t *testing.T) {
+	namespaces := s.CoreV1().Namespaces()
+	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ending"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AppsV1().Deployments("ending").Create(t.Context(), deployment("last", 4), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	of := appsv1.SchemeGroupVersion.WithResource("deployments")
+	s.endsAfterCopies(t, of, "ending", "last", 2, func() error {
+		return namespaces.Delete(t.Context(), "ending", metav1.DeleteOptions{})
+	})
+	eventually(t, "the end of the namespace", func() error {
+		_, err := namespaces.Get(t.Context(), "ending", metav1.GetOptions{})
+		if err == nil {
+			return errors.New("it exists")
+		}
+		return ignoreMissing(err)
+	})
+}
+
 // A copied is an object of a physical cluster.
 type copied struct {
 	dynamic.ResourceInterface
@@ -55,9 +77,17 @@ func (w *world) copiesOf(ctx context.Context, t *testing.T, of schema.GroupVersi
 	return all, nil
 }
 
-// outlivesCopies deletes an object like "kubectl delete --cascade=foreground", and expects that it exists
-// until the last of its copies is gone, whose deletion the test holds up.
+// outlivesCopies deletes an object like "kubectl delete --cascade=foreground", see endsAfterCopies.
 func (s *tenant) outlivesCopies(t *testing.T, of schema.GroupVersionResource, name string, copies int) {
+	t.Helper()
+	s.endsAfterCopies(t, of, "default", name, copies, func() error {
+		return s.dynamic.Resource(of).Namespace("default").Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)})
+	})
+}
+
+// endsAfterCopies ends an object, and expects that it exists until the last of its copies is gone, whose
+// deletion the test holds up.
+func (s *tenant) endsAfterCopies(t *testing.T, of schema.GroupVersionResource, namespace, name string, copies int, end func() error) {
 	t.Helper()
 	var held []copied
 	eventually(t, "copies", func() (err error) {
@@ -75,8 +105,8 @@ func (s *tenant) outlivesCopies(t *testing.T, of schema.GroupVersionResource, na
 	for _, c := range held {
 		patch(c, `["example.com/hold"]`)
 	}
-	objects := s.dynamic.Resource(of).Namespace("default")
-	if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}); err != nil {
+	objects := s.dynamic.Resource(of).Namespace(namespace)
+	if err := end(); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range held {

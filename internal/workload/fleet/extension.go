@@ -69,7 +69,10 @@ func Extension(o Options) kcp.Extension {
 		Offers:   append(kinds.Offers(served.Storage()), usage(served)),
 		Rules:    append(rules(), reviews.rule()),
 		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
-		Views:    []kcp.View{o.View},
+		// A workload is gone when its copies are. The first two say where these are, and new pods replace
+		// deleted ones until then.
+		DeletedLast: []schema.GroupResource{assignments().GroupResource(), targetStatuses().GroupResource(), {Resource: "pods"}},
+		Views:       []kcp.View{o.View},
 		// The view serves tunnels. They are declared here so that they have no timeout.
 		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
 		Storage:      served.WithEvents,
