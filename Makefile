@@ -55,13 +55,16 @@ physical: programs
 dist:
 	go -C internal/dist run . -root $(CURDIR) -o $(CURDIR)/bin/dist
 
-# Tools of docs/tools.md. Terraform finds its provider in the mirror.
-clients: MIRROR = bin/clients/mirror/registry.terraform.io/gavinbunney/kubectl/1.19.0/$(shell go env GOOS)_$(shell go env GOARCH)
+# Tools of docs/tools.md. Terraform and OpenTofu find their provider in the mirror.
+clients: PROVIDER = gavinbunney/kubectl/1.19.0/$(shell go env GOOS)_$(shell go env GOARCH)
 clients:
 	go -C test/tools build -o $(CURDIR)/bin/clients/ tool
 	go -C test/tools/metrics build -o $(CURDIR)/bin/clients/kube-state-metrics k8s.io/kube-state-metrics/v2
-	go -C test/tools/clients build -o $(CURDIR)/bin/clients/ tool
-	mkdir -p $(MIRROR) && mv bin/clients/terraform-provider-kubectl $(MIRROR)/
+	for module in clients flux k9s tofu; do go -C test/tools/$$module build -o $(CURDIR)/bin/clients/ tool || exit; done
+	for host in registry.terraform.io registry.opentofu.org; do mkdir -p bin/clients/mirror/$$host/$(PROVIDER) && \
+		cp bin/clients/terraform-provider-kubectl bin/clients/mirror/$$host/$(PROVIDER)/ || exit; done
+	for name in source-controller kustomize-controller; do dir=$$(go -C test/tools/flux list -m -f '{{.Dir}}' github.com/fluxcd/$$name) && \
+		cat $$dir/config/crd/bases/*.yaml > bin/clients/$$name.crds.yaml || exit; done
 
 nightly: bench dist clients storm conformance physical
 	$(RACE) go test -p 1 -count=1 -timeout 90m $(filter-out $(LONG),$(ALL))

@@ -29,6 +29,8 @@ import (
 //   - "kcp start" runs in the background, as in a second terminal, at a free port. It
 //     ends at the comment "# Press Ctrl-C …", before another "kcp start", and with the
 //     page.
+//   - A command with a comment such as '# at "ready" type :q' has a terminal. When the
+//     terminal has shown the text, the test types the rest and Enter.
 //   - "provider" is the program in examples/provider.
 //   - "kind create cluster" and "docker pause" are functions, see kindOfPages.
 //   - A section with programs that are not here is skipped; see foreign.
@@ -179,11 +181,11 @@ func (r *reader) openShell(ctx context.Context, bin string, env []string) error 
 	played, installed, _ := strings.Cut(os.Getenv("PATH"), string(os.PathListSeparator))
 	bash.Env = append(os.Environ(), "HOME="+r.dir, "KUBECONFIG=", "GORACE=atexit_sleep_ms=0",
 		"PATH="+strings.Join([]string{played, bin, installed, clients()}, string(os.PathListSeparator)))
-	providers, err := offerProviders(r.dir)
+	tools, err := prepareTools(r.dir)
 	if err != nil {
 		return err
 	}
-	bash.Env = slices.Concat(bash.Env, providers, env)
+	bash.Env = slices.Concat(bash.Env, tools, env)
 	in, err := bash.StdinPipe()
 	if err != nil {
 		return err
@@ -266,7 +268,11 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 	if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := fmt.Fprintf(r.shell, ". %s >%s 2>&1 </dev/null; echo $? >&3\n", file, out); err != nil {
+	run := fmt.Sprintf(". %s </dev/null", file)
+	if typed.MatchString(text) {
+		run = terminal(text, out)
+	}
+	if _, err := fmt.Fprintf(r.shell, "%s >%s 2>&1; echo $? >&3\n", run, out); err != nil {
 		r.t.Fatal(err)
 	}
 	status, err := r.status.ReadString('\n')
@@ -279,6 +285,11 @@ func (r *reader) typeIn(ctx context.Context, c pageCommand) {
 	}
 	r.output = string(output)
 	r.t.Logf("%s:%d: %s: %v", r.page, c.line, text, time.Since(began).Round(time.Millisecond)) // for go test -v
+	for _, match := range typed.FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(r.output, match[1]) {
+			r.t.Errorf("%s:%d: %s\nnever shows %q:\n%s", r.page, c.line, text, match[1], r.output)
+		}
+	}
 	failed := strings.TrimSpace(status) != "0"
 	switch want := fails.FindStringSubmatch(text); {
 	case want == nil && failed:
