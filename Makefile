@@ -1,11 +1,6 @@
 # build check gen bench storm dist. "make check" is all that CI runs.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
 RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
-# The same for half of the processor time: the race detector sees the memory accesses of our packages and of Kubernetes', and the
-# atomics, locks, channels and maps of all others. make nightly sees all accesses. crypto does not build without intrinsics.
-UNSEEN = -race=false -d=ssa/intrinsics/off
-SEEN = $(addprefix k8s.io/,api apimachinery apiserver apiextensions-apiserver client-go) $(shell go list -m) runtime internal sync
-LIGHT_RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race '-gcflags=all=$(UNSEEN)' -gcflags=crypto/...=-race=false $(SEEN:%=-gcflags=%/...=))"
 # Compilers and tests collect garbage less often: a sixth less processor time, for more memory.
 QUICK = GOGC=400
 AS_STOCK = -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
@@ -76,7 +71,7 @@ fmt:
 	@files=$$(gofmt -l .) && test -z "$$files" || { echo "to format with gofmt -w: $$files"; exit 1; }
 
 lint: bin/lint
-	$(QUICK) $(LIGHT_RACE) bin/lint ./...
+	$(QUICK) $(RACE) bin/lint ./...
 
 bin/lint: $(wildcard internal/arch/lint/*)
 	go -C internal/arch/lint build -o $(CURDIR)/bin/lint .
@@ -101,6 +96,6 @@ TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldfla
 FIRST = ./internal/server
 
 test: programs
-	$(QUICK) $(LIGHT_RACE) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
-	$(QUICK) $(LIGHT_RACE) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(ALL))
+	$(QUICK) $(RACE) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
+	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(ALL))
 	$(QUICK) $(TEST) -p 3 $(SCRIPTED)
