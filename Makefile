@@ -11,9 +11,6 @@ TOOLS = gotest.tools/gotestsum helm.sh/helm/v4/cmd/helm
 BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
 SCRIPTED = ./cmd/kcp ./test/conformance ./test/faults ./test/module ./test/physical
-# Packages whose tests have a longer form.
-LONG = ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
-ALL = $(shell go list ./... | sed "s|^$$(go list -m)|.|")
 .PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test
 
 build:
@@ -62,8 +59,8 @@ clients:
 		cat $$dir/config/crd/bases/*.yaml > bin/clients/$$name.crds.yaml || exit; done
 
 nightly: bench dist clients storm conformance physical
-	$(RACE) go test -p 1 -count=1 -timeout 90m $(filter-out $(LONG),$(ALL))
-	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m $(LONG)
+	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 
@@ -97,5 +94,5 @@ FIRST = ./internal/server
 
 test: programs
 	$(QUICK) $(RACE) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
-	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(ALL))
+	$(QUICK) $(RACE) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
 	$(QUICK) $(TEST) -p 3 $(SCRIPTED)
