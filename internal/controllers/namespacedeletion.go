@@ -138,6 +138,16 @@ func (n emptiedNamespaces) Finalize(_ context.Context, namespace *corev1.Namespa
 	return namespace, n.empty()
 }
 
+// UpdateStatus implements [typedcorev1.NamespaceInterface]. It does not report that nothing is left:
+// Finalize does, or reports what is. Two reports in turn would wake the loop without end.
+func (n emptiedNamespaces) UpdateStatus(ctx context.Context, namespace *corev1.Namespace, o metav1.UpdateOptions) (*corev1.Namespace, error) {
+	isTrue := func(c corev1.NamespaceCondition) bool { return c.Status == corev1.ConditionTrue }
+	if all := namespace.Status.Conditions; len(all) > 0 && !slices.ContainsFunc(all, isTrue) {
+		return namespace, nil
+	}
+	return n.NamespaceInterface.UpdateStatus(ctx, namespace, o)
+}
+
 // endingNamespaces finds namespaces when their deletion begins, and again when their content
 // changes.
 type endingNamespaces struct {
