@@ -30,11 +30,14 @@ func limitMemory(limit memlimit.Provider) error {
 
 // Limits for garbage. A small heap may grow to restingHeap before a collection: collecting
 // more often would cost more time than the memory is worth. In a large heap, the default of
-// 100 percent garbage would double the memory per workspace.
+// 100 percent garbage would double the memory per workspace. A busy server may have more
+// garbage, up to busyGarbage: its collections take processor time from requests.
 const (
 	restingHeap  = 144 << 20 // bytes
 	leastPercent = 60        // GOGC of a large heap
 	startPercent = 25        // and while the server starts: it fills its caches then
+	busyGarbage  = 384 << 20 // bytes
+	collectEvery = 2         // seconds between two collections of a busy server
 )
 
 // tuneCollector adjusts the garbage collector to these limits, and returns memory to the
@@ -44,23 +47,30 @@ func tuneCollector(ctx context.Context) (started func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
-	var least atomic.Int64
-	least.Store(startPercent)
+	var began atomic.Bool
+	last, at := readHeap(), time.Now()
 	afterCollection(func() {
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		debug.SetGCPercent(percent(m.HeapAlloc, int(least.Load())))
+		h, now := readHeap(), time.Now()
+		rate := float64(h.allocated-last.allocated) / now.Sub(at).Seconds()
+		last, at = h, now
+		if !began.Load() {
+			debug.SetGCPercent(percent(h.live, startPercent, 0))
+			return
+		}
+		debug.SetGCPercent(percent(h.live, leastPercent, rate))
 	})
 	go giveBack(ctx)
-	return func() { least.Store(leastPercent) }
+	return func() { began.Store(true) }
 }
 
-// percent returns the GOGC, and at least the given one, for a heap with that many live bytes.
-func percent(live uint64, least int) int {
-	if live == 0 || live >= restingHeap {
+// percent returns the GOGC, and at least the given one, for a heap with that many live bytes,
+// which allocates so many bytes a second.
+func percent(live uint64, least int, rate float64) int {
+	if live == 0 {
 		return least
 	}
-	return max(least, int((restingHeap-live)*100/live))
+	garbage := max(restingHeap-float64(live), min(rate*collectEvery, busyGarbage))
+	return max(least, int(garbage*100/float64(live)))
 }
 
 // afterCollection calls f after every garbage collection: the finalizer of a sentinel object

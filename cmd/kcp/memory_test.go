@@ -14,15 +14,19 @@ import (
 func TestPercent(t *testing.T) {
 	for _, tc := range []struct {
 		live uint64
+		rate float64
 		want int
 	}{
-		{0, leastPercent}, {1 << 30, leastPercent}, {restingHeap, leastPercent}, {restingHeap / 2, 100}, {restingHeap / 4, 300},
+		{0, 0, leastPercent}, {1 << 30, 0, leastPercent}, {restingHeap, 0, leastPercent}, {restingHeap / 2, 0, 100}, {restingHeap / 4, 0, 300},
+		// A busy server has the garbage of two seconds, within a limit.
+		{restingHeap, restingHeap, 200}, {restingHeap / 2, restingHeap / 8, 100}, {busyGarbage, busyGarbage, 100}, {busyGarbage, 1 << 40, 100},
+		{4 * busyGarbage, 1 << 40, leastPercent},
 	} {
-		if got := percent(tc.live, leastPercent); got != tc.want {
-			t.Errorf("percent(%d MiB) = %d, want %d", tc.live>>20, got, tc.want)
+		if got := percent(tc.live, leastPercent, tc.rate); got != tc.want {
+			t.Errorf("percent(%d MiB, %.0f MiB/s) = %d, want %d", tc.live>>20, tc.rate/(1<<20), got, tc.want)
 		}
 	}
-	if got := percent(1<<30, startPercent); got != startPercent {
+	if got := percent(1<<30, startPercent, 0); got != startPercent {
 		t.Errorf("while the server starts: %d, want %d", got, startPercent)
 	}
 }
