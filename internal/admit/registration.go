@@ -6,12 +6,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -30,7 +32,69 @@ type Hooks struct {
 
 // Rule refuses webhooks that are services, and webhooks and policies beyond the limits.
 func (h Hooks) Rule() Rule {
-	return Rule{Name: "kcp.io/AdmissionConfiguration", Validate: h.validate}
+	// Validation of the kind compiles expressions, before the rule's Validate is called.
+	return Rule{Name: "kcp.io/AdmissionConfiguration", Mutate: patterns, Validate: h.validate}
+}
+
+// patterns refuses regular expressions in the expressions of an object that would be too large
+// once they are compiled.
+func patterns(_ context.Context, r Request) error {
+	if r.GetResource().Group != admissionregistration.GroupName || r.GetObject() == nil {
+		return nil
+	}
+	var count bounds.Patterns
+	for _, text := range Expressions(r.GetObject()) {
+		if err := count.AddCEL(text); err != nil {
+			return apierrors.NewInvalid(r.GetKind().GroupKind(), r.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec"), err.Error())})
+		}
+	}
+	return nil
+}
+
+// Expressions returns the CEL expressions of a webhook configuration or policy, in the internal
+// version. Other objects have none.
+func Expressions(o runtime.Object) (all []string) {
+	conditions := func(in []admissionregistration.MatchCondition) {
+		for _, c := range in {
+			all = append(all, c.Expression)
+		}
+	}
+	variables := func(in []admissionregistration.Variable) {
+		for _, v := range in {
+			all = append(all, v.Expression)
+		}
+	}
+	switch o := o.(type) {
+	case *admissionregistration.MutatingWebhookConfiguration:
+		for _, w := range o.Webhooks {
+			conditions(w.MatchConditions)
+		}
+	case *admissionregistration.ValidatingWebhookConfiguration:
+		for _, w := range o.Webhooks {
+			conditions(w.MatchConditions)
+		}
+	case *admissionregistration.ValidatingAdmissionPolicy:
+		conditions(o.Spec.MatchConditions)
+		variables(o.Spec.Variables)
+		for _, v := range o.Spec.Validations {
+			all = append(all, v.Expression, v.MessageExpression)
+		}
+		for _, a := range o.Spec.AuditAnnotations {
+			all = append(all, a.ValueExpression)
+		}
+	case *admissionregistration.MutatingAdmissionPolicy:
+		conditions(o.Spec.MatchConditions)
+		variables(o.Spec.Variables)
+		for _, m := range o.Spec.Mutations {
+			if m.ApplyConfiguration != nil {
+				all = append(all, m.ApplyConfiguration.Expression)
+			}
+			if m.JSONPatch != nil {
+				all = append(all, m.JSONPatch.Expression)
+			}
+		}
+	}
+	return all
 }
 
 func (h Hooks) validate(_ context.Context, r Request) error {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/bounds"
 )
 
 const (
@@ -89,6 +90,14 @@ func Compile(crd *apiextensionsv1.CustomResourceDefinition, spec *apisv1alpha1.A
 	}
 	if n > MaxRules || length > maxExpressions {
 		return nil, field.ErrorList{field.Forbidden(at, fmt.Sprintf("has %d rules and preserved fields, with expressions of %d bytes; at most %d and %d bytes are allowed", n, length, MaxRules, maxExpressions))}
+	}
+	var patterns bounds.Patterns
+	for _, v := range spec.Conversions {
+		for _, r := range v.Rules {
+			if err := patterns.AddCEL(r.Transformation); err != nil {
+				return nil, field.ErrorList{field.Forbidden(at, err.Error())}
+			}
+		}
 	}
 	var errs field.ErrorList
 	for i, v := range spec.Conversions {

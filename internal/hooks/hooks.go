@@ -60,6 +60,7 @@ type Hooks struct {
 	validators *policies[*validating.Policy, *validating.PolicyBinding, validating.Validator]
 	types      *types
 	slow       *slow
+	compiled   compilations
 }
 
 var (

@@ -22,7 +22,7 @@ import (
 )
 
 // policies are the policies of one kind, mutating or validating, of all clusters. A policy is
-// compiled when a request might concern it, and the result is kept with the object.
+// compiled when a request might concern it, and the result is kept while it is used.
 type policies[P, B runtime.Object, E generic.Evaluator] struct {
 	hooks    *Hooks
 	policies *feed.Table[*row[P]]
@@ -139,7 +139,7 @@ func (p *policies[P, B, E]) active(v view, bound []*row[B]) ([]generic.PolicyHoo
 		if err := readable([]*row[P]{policy}); err != nil {
 			return nil, err
 		}
-		hook := generic.PolicyHook[P, B, E]{Policy: policy.object, Bindings: []B{b.object}, Evaluator: compiledBy(policy, p.compile)}
+		hook := generic.PolicyHook[P, B, E]{Policy: policy.object, Bindings: []B{b.object}, Evaluator: compiledBy(&p.hooks.compiled, policy, p.compile)}
 		if kind := p.policy(policy.object).GetParamKind(); kind != nil {
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = v.params(kind)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,14 +33,8 @@ type row[T any] struct {
 	// unreadable is why the object cannot be read. Requests that it might concern are refused.
 	unreadable error
 
-	compile  sync.Once
-	compiled any
-}
-
-// compiledBy returns what compile makes of the object, which it is called for once.
-func compiledBy[T, C any](r *row[T], compile func(T) C) C {
-	r.compile.Do(func() { r.compiled = compile(r.object) })
-	return r.compiled.(C)
+	size int // of the stored value in bytes
+	cell cell
 }
 
 // readable returns an error if an object of rows cannot be read.
@@ -57,7 +50,7 @@ func readable[T any](rows []*row[T]) error {
 // newTable returns the table of a kind of admissionregistration.k8s.io.
 func newTable[T runtime.Object](s *store.Store, plural string, empty func() T) *feed.Table[*row[T]] {
 	return feed.NewEventTable(s.Feed(), Resource(plural), func(e feed.Event) (*row[T], error) {
-		r := &row[T]{name: e.Key.Name}
+		r := &row[T]{name: e.Key.Name, size: len(e.Value)}
 		if r.object, r.unreadable = read(e, empty); r.unreadable != nil {
 			r.descends = true
 			r.unreadable = fmt.Errorf("the stored %s %q cannot be read: %w", plural, e.Key.Name, r.unreadable)

@@ -6,6 +6,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/unforked/kcp/internal/bounds"
 )
 
 const (
@@ -41,7 +43,7 @@ func checkPaths(columns []apiextensions.CustomResourceColumnDefinition, at *fiel
 		w := pathWeight{branches: 1}
 		w.add(parsed.Root)
 		if w.descents > 1 || w.ranges > 0 || w.branches > maxBranches {
-			return field.Invalid(at.Index(i).Child("jsonPath"), shortened(column.JSONPath),
+			return field.Invalid(at.Index(i).Child("jsonPath"), bounds.Shortened(column.JSONPath),
 				fmt.Sprintf("it may go down to any depth (..) once, have no range, and unions of %d ways together", maxBranches))
 		}
 	}

@@ -77,7 +77,7 @@ func TestPolicies(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"refuses": testPolicyRefuses, "changes": testPolicyChanges, "parameters": testPolicyParameters, "rights": testPolicyRights,
 		"deletable": testPolicyDeletable, "custom": testPolicyCustom, "claims": testPolicyAndClaims,
-		"descendants": testPolicyDescendants, "descendants that change": testChangesOfDescendants,
+		"descendants": testPolicyDescendants, "patterns": testPolicyPatterns, "descendants that change": testChangesOfDescendants,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
 	}
@@ -333,4 +333,55 @@ func testPolicyCustom(t *testing.T) {
 	wantRefusal(t, err, "ValidatingAdmissionPolicy 'custom'")
 	made := c.endpoint(v1, "a", object{"hostPort": "h:1"})
 	wantSpec(t, made, v1, object{"hostPort": "h:1", "note": "merged"})
+}
+
+// Regular expressions that would take gigabytes once they are compiled are refused before that, in
+// all expressions.
+func testPolicyPatterns(t *testing.T) {
+	c := newTenant(t)
+	bomb := "'a'.matches('" + strings.Repeat("a{1000}", 2000) + "')"
+	text := "'a'.find('" + strings.Repeat("a{1000}", 2000) + "')"
+	conditions := []admissionregistrationv1.MatchCondition{{Name: "bomb", Expression: bomb}}
+	variables := []admissionregistrationv1.Variable{{Name: "bomb", Expression: bomb}}
+	for name, change := range map[string]func(*admissionregistrationv1.ValidatingAdmissionPolicySpec){
+		"conditions":  func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec) { s.MatchConditions = conditions },
+		"variables":   func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec) { s.Variables = variables },
+		"validations": func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec) { s.Validations[0].Expression = bomb },
+		"messages": func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec) {
+			s.Validations[0].MessageExpression = text
+		},
+		"annotations": func(s *admissionregistrationv1.ValidatingAdmissionPolicySpec) {
+			s.AuditAnnotations = []admissionregistrationv1.AuditAnnotation{{Key: "bomb", ValueExpression: text}}
+		},
+	} {
+		policy, _ := policyThat("bomb", "true")
+		change(&policy.Spec)
+		_, err := c.kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
+		wantInvalid(t, name, err)
+	}
+	patch := admissionregistrationv1.Mutation{PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: "[JSONPatch{op: 'test', path: '/a', value: " + bomb + "}]"}}
+	for name, m := range map[string]admissionregistrationv1.Mutation{"merge": merging("Object{metadata: Object.metadata{name: " + text + "}}"), "patch": patch} {
+		_, err := c.kube.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: "bomb"},
+			Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+				MatchConstraints: matched("", "configmaps"), Mutations: []admissionregistrationv1.Mutation{m}, ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			},
+		}, metav1.CreateOptions{})
+		wantInvalid(t, name, err)
+	}
+	none := admissionregistrationv1.SideEffectClassNone
+	_, err := c.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "bomb"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "a.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://example.com")}, SideEffects: &none,
+			AdmissionReviewVersions: []string{"v1"}, MatchConditions: conditions,
+		}},
+	}, metav1.CreateOptions{})
+	wantInvalid(t, "webhook", err)
+}
+
+func wantInvalid(t *testing.T, name string, err error) {
+	t.Helper()
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "repeats too much") {
+		t.Errorf("%s: %.300v", name, err)
+	}
 }

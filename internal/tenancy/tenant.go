@@ -7,9 +7,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// maxDepth limits the walk of [Tree.Tenant]. Honest users nest workspaces less deeply. Deeper
-// workspaces have the cluster in which the walk ends as their tenant.
-const maxDepth = 100
+// maxDepth limits the walk of [Tree.Tenant]. No path has so many workspaces: it has at most 4 KiB.
+const maxDepth = 4096
 
 // Tenant returns the tenant of cluster c, with which it shares limits. That is the nearest
 // workspace at or above c whose type is a boundary, or else the topmost workspace below

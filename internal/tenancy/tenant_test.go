@@ -46,11 +46,15 @@ func TestTenants(t *testing.T) {
 	island := workspace(below, "island", "island")
 	onIsland := workspace(island, "deep", "universal")
 	atHome := workspace(home, "at-home", "universal")
+	abyss := top
+	for range 150 { // nobody gets more tenants by depth
+		abyss = workspace(abyss, "a", "universal")
+	}
 	if err := w.Store.Feed().WaitFor(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
 	for c, want := range map[cluster.Name]cluster.Name{
-		top: top, below: top, island: island, onIsland: island, home: home, atHome: home, cluster.Root: cluster.Root, "nosuch": "nosuch",
+		top: top, below: top, abyss: top, island: island, onIsland: island, home: home, atHome: home, cluster.Root: cluster.Root, "nosuch": "nosuch",
 	} {
 		if got := w.Tree.Tenant(c); got != want {
 			t.Errorf("the tenant of %s (%s) is %s (%s)", c, w.Tree.PathOf(c), got, w.Tree.PathOf(got))
