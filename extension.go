@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/view"
 )
 
@@ -135,6 +136,12 @@ func ClusterFrom(ctx context.Context) ClusterName {
 	c, _ := cluster.From(ctx)
 	return c
 }
+
+// SelectorFrom returns the label selector of the objects that a request may read and write, as a
+// provider to whom a permission claim gives only some objects. It is empty for all objects. The
+// server applies it to objects that it stores. An extension that has objects elsewhere must apply it,
+// or refuse the request.
+func SelectorFrom(ctx context.Context) string { return store.PartFrom(ctx).String() }
 
 // Wait runs wait, which waits for another system, such as a server outside. Meanwhile, the request of
 // ctx leaves its share of the processors to others. Goroutines of one request may wait at the same time.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -191,6 +192,35 @@ func TestAClaimGrantsWhatBothSay(t *testing.T) {
 	}
 	if list, err := p.view("pat").kube("*").CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 0 {
 		t.Errorf("after the rejection: %v, %v", list.Items, err)
+	}
+}
+
+// A claim covers no subresources but the status and the scale: with a token of a service account, its
+// provider would get all the rights of that account.
+func TestAClaimCoversNoOtherSubresources(t *testing.T) {
+	t.Parallel()
+	const all = `verbs: [get, list, create, update, patch]`
+	p := claiming(t, `{kind: C, claims: [{resource: serviceaccounts, `+all+`}, {resource: namespaces, `+all+`}]}`)
+	consumer := newTenant(t)
+	consumer.create(apiBindings, answering(p.name, `{kind: C, claims: [
+		{resource: serviceaccounts, `+all+`, state: Accepted, selector: {matchAll: true}},
+		{resource: namespaces, `+all+`, state: Accepted, selector: {matchAll: true}}]}`))
+	kube := p.view("pat").kube(consumer.name).CoreV1()
+	account := must(kube.ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "claimed"}}, metav1.CreateOptions{}))(t)
+	_, err := kube.ServiceAccounts("default").CreateToken(t.Context(), account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("a token: %v", err)
+	}
+	namespace := must(kube.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "claimed"}}, metav1.CreateOptions{}))(t)
+	if _, err := kube.Namespaces().Finalize(t.Context(), namespace, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("finalize: %v", err)
+	}
+	namespace.Labels = map[string]string{"claimed": "yes"}
+	if namespace, err = kube.Namespaces().Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.Namespaces().UpdateStatus(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("status: %v", err)
 	}
 }
 

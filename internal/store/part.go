@@ -29,6 +29,14 @@ func WithPart(ctx context.Context, of schema.GroupResource, p feed.Part) context
 	return context.WithValue(ctx, partKey{}, &partOf{of, p})
 }
 
+// PartFrom returns the part that requests of ctx are limited to, all objects if there is no limit.
+func PartFrom(ctx context.Context) feed.Part {
+	if p, _ := ctx.Value(partKey{}).(*partOf); p != nil {
+		return p.Part
+	}
+	return feed.Part{}
+}
+
 // part returns what a request may read and write, nil for all objects.
 func (s *Storage) part(ctx context.Context) *partOf {
 	p, _ := ctx.Value(partKey{}).(*partOf)

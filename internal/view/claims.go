@@ -59,12 +59,20 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 	if !ok {
 		return nil, &Refusal{attributes, "permission claim not accepted"}
 	}
+	grant := of.grant(r.Cluster, gr, claim.Verbs)
+	if !grant.Allows(attributes) {
+		return nil, &Refusal{attributes, "a permission claim covers a resource, its status and its scale, and no other subresources"}
+	}
 	if c.Identity != "" {
-		if _, _, err := v.owner(req.Context(), attributes, c); err != nil {
+		name, owner, err := v.owner(req.Context(), attributes, c)
+		if err != nil {
 			return nil, err
 		}
+		if claim.Selector != "" && !v.stored(req.Context(), name, owner, gr) {
+			return nil, &Refusal{attributes, "the accepted permission claim has a selector, and the objects of " + gr.String() + " are not stored in the workspace: accept the claim for all objects"}
+		}
 	}
-	p := v.granted(r, of, of.grant(r.Cluster, gr, claim.Verbs), func(context.Context) bool {
+	p := v.granted(r, of, grant, func(context.Context) bool {
 		now, ok := apis.Bindings.Granted(r.Cluster, of.via(), c, of.info.Verb)
 		return ok && now.Selector == claim.Selector && v.claims(of, gr, c)
 	})
@@ -79,6 +87,17 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 		}
 	}
 	return p, nil
+}
+
+// stored reports whether the objects of an export's resource are known to be in the clusters that
+// bind it. Only there can a selector be applied.
+func (v *Exports) stored(ctx context.Context, name bind.ExportName, e *bind.Export, gr schema.GroupResource) bool {
+	shape, _, err := v.config.APIs().Shape(ctx, name, e)
+	if err != nil {
+		return false
+	}
+	served, ok := shape.Find(gr)
+	return ok && served.Content.Storage() == serve.Stored
 }
 
 // labelled adds the label of a claim to the objects of a request, which is not stored with them.

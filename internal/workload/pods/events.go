@@ -50,10 +50,11 @@ func (p *Pods) WithEvents(of schema.GroupVersionResource, s rest.Storage) rest.S
 	return &events{stored, &store{Pods: p}}
 }
 
-// consumer reports whether a request is in a workspace that has pods.
+// consumer reports whether a request is in a workspace that has pods, and may read all their events.
+// Those in physical clusters have no labels that a permission claim could select.
 func (e *events) consumer(ctx context.Context) bool {
 	from, c := e.pods.started.Load(), kcp.ClusterFrom(ctx)
-	return from != nil && c != "" && c != "*" && from.computeOf(c) != ""
+	return from != nil && kcp.SelectorFrom(ctx) == "" && c != "" && c != "*" && from.computeOf(c) != ""
 }
 
 // own returns options for the stored events. The version of a client is one of all events.

@@ -8,6 +8,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -105,6 +106,9 @@ func errStarting() error { return apierrors.NewServiceUnavailable("the server is
 
 // workspace returns the parts of a workspace, of one namespace or of all.
 func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace string) (*workspace, error) {
+	if kcp.SelectorFrom(ctx) != "" {
+		return nil, apierrors.NewForbidden(Resource().GroupResource(), "", errors.New("a permission claim for some pods gives none: pods are not stored in the workspace; its owner can accept the claim for all pods"))
+	}
 	from := p.started.Load()
 	if from == nil {
 		return nil, errStarting()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -22,6 +23,8 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/feed"
+	kcpstore "github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 
@@ -266,4 +269,15 @@ func (spaces) Read(p []byte) (int, error) {
 		p[i] = ' '
 	}
 	return len(p), nil
+}
+
+// Pods are not stored, so the selector of a permission claim cannot be applied to them.
+func TestAClaimForSomePodsGivesNone(t *testing.T) {
+	some := kcpstore.WithPart(t.Context(), Resource().GroupResource(), feed.NewPart("app=web"))
+	if _, err := (&Pods{}).workspace(some, "consumer", "default"); !apierrors.IsForbidden(err) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := (&Pods{}).workspace(t.Context(), "consumer", "default"); apierrors.IsForbidden(err) {
+		t.Errorf("without a selector: %v", err)
+	}
 }
