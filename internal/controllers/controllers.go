@@ -44,6 +44,8 @@ type Deps struct {
 	Checker *evolve.Checker
 	// DeletedLast are the resources whose objects are deleted after all others of a namespace.
 	DeletedLast []schema.GroupResource
+	// References counts the owner references of tenants. Optional.
+	References *References
 	// Issue returns the certificate that a request in PEM asks for, for users of one cluster.
 	Issue func(c cluster.Name, request []byte, life time.Duration) ([]byte, error)
 	// Client returns the configuration of clients with all rights in one cluster, or in

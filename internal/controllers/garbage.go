@@ -23,8 +23,11 @@ const garbageWorkers = 16
 // objects without owners, and finishes the deletion of owners that waits for dependents.
 // Owners and dependents are always in the same cluster.
 func Garbage(d Deps) control.Loop {
-	g := &garbage{deps: d, graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{}}
+	g := &garbage{deps: d, graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[cluster.Name]map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{}}
 	d.Store.Feed().Follow(g)
+	if d.References != nil {
+		d.References.follow(g)
+	}
 	return control.Loop{
 		Name:    "garbage-collection",
 		On:      d.on(g.subscribe),
@@ -44,7 +47,8 @@ type garbage struct {
 	building *ownership // during a rebuild, else nil
 	wakers   map[int]func(control.Key)
 	next     int
-	unserved map[objectID]struct{} // objects that wait for a kind that is not served
+	// unserved has the objects that wait for a kind that is not served.
+	unserved map[cluster.Name]map[objectID]struct{}
 	// unknown has the objects whose owners and finalizers cannot be read. Any object of
 	// their cluster may be their owner.
 	unknown map[cluster.Name]map[keys.Key]struct{}
@@ -153,7 +157,7 @@ func (g *garbage) concerns(id objectID, r keys.Resource, m values.Metadata) (mat
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	matters = len(m.Owners) > 0 || g.current().nodes[id] != nil || phaseOf(m).waits()
-	return matters, g.building == nil && len(g.unserved) > 0 && definesAPIs(r)
+	return matters, g.building == nil && len(g.unserved[id.cluster]) > 0 && definesAPIs(r)
 }
 
 // Unknown implements [feed.Careful].
@@ -206,10 +210,8 @@ func (g *garbage) current() *ownership {
 
 // served wakes the objects of a cluster that wait for a kind. The caller holds the lock.
 func (g *garbage) served(c cluster.Name) {
-	for id := range g.unserved {
-		if id.cluster == c {
-			g.graph.awake = append(g.graph.awake, id)
-		}
+	for id := range g.unserved[c] {
+		g.graph.awake = append(g.graph.awake, id)
 	}
 }
 

@@ -80,6 +80,7 @@ type ownership struct {
 	nodes map[objectID]*node
 	awake []objectID
 	ticks uint64
+	links map[cluster.Name]int // edges, by cluster
 }
 
 // A node is an object, or the UID of an unknown object with references to it.
@@ -154,7 +155,9 @@ type edge struct {
 	reported bool // an event about the owner's other namespace was created
 }
 
-func newOwnership() *ownership { return &ownership{nodes: map[objectID]*node{}} }
+func newOwnership() *ownership {
+	return &ownership{nodes: map[objectID]*node{}, links: map[cluster.Name]int{}}
+}
 
 // woken returns the objects that need a check because of changes since the last call.
 func (g *ownership) woken() []objectID {
@@ -311,6 +314,7 @@ func (g *ownership) link(e *edge, from *node, r reference) {
 		owner.add(to)
 	}
 	*e = edge{from: from, to: to, index: len(to.edges), blocks: r.blocks}
+	g.links[owner.id.cluster]++
 	to.edges = append(to.edges, e)
 	if e.holds() {
 		owner.blocking++
@@ -319,6 +323,9 @@ func (g *ownership) link(e *edge, from *node, r reference) {
 
 func (g *ownership) unlink(e *edge) {
 	to, owner := e.to, e.to.owner
+	if g.links[owner.id.cluster]--; g.links[owner.id.cluster] == 0 {
+		delete(g.links, owner.id.cluster)
+	}
 	last := to.edges[len(to.edges)-1]
 	last.index, to.edges[e.index] = e.index, last
 	to.edges[len(to.edges)-1] = nil

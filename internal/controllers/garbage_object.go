@@ -45,14 +45,19 @@ var (
 func (g *garbage) do(ctx context.Context, id objectID) error {
 	g.mu.Lock()
 	l, ok := g.graph.look(id)
-	g.unserved[id] = struct{}{} // during the check, so that it misses no change of APIs
+	if g.unserved[id.cluster] == nil {
+		g.unserved[id.cluster] = map[objectID]struct{}{}
+	}
+	g.unserved[id.cluster][id] = struct{}{} // during the check, so that it misses no change of APIs
 	g.mu.Unlock()
 	err := g.lookAt(ctx, l, ok)
 	if errors.Is(err, errUnserved) {
 		return control.After(unservedRetry)
 	}
 	g.mu.Lock()
-	delete(g.unserved, id)
+	if delete(g.unserved[id.cluster], id); len(g.unserved[id.cluster]) == 0 {
+		delete(g.unserved, id.cluster)
+	}
 	g.mu.Unlock()
 	return err
 }

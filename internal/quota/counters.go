@@ -206,13 +206,21 @@ func (t *Counters) sweep() {
 	t.sweepAt = 2 * t.number
 }
 
-// Drop forgets the counters of a cluster.
+// Drop forgets the counters of a cluster, except those of creations whose outcome is not known yet:
+// limits apply to these, too.
 func (t *Counters) Drop(in cluster.Name) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	of, _ := t.clusters.Get(in)
-	t.number -= len(of)
-	t.clusters.Drop(in)
+	for s, c := range of {
+		if len(c.charges) == 0 {
+			delete(of, s)
+			t.number--
+		}
+	}
+	if len(of) == 0 {
+		t.clusters.Drop(in)
+	}
 }
 
 // Count returns the number of stored objects of a subject, and whether it is counted.

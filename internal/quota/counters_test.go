@@ -31,6 +31,23 @@ func counted(t *testing.T, things int64) *Counters {
 	return c
 }
 
+// The counters of creations whose outcome is not known yet outlive the last quota of a cluster.
+func TestDropKeepsChargesInFlight(t *testing.T) {
+	c := counted(t, 1)
+	charge, refused, _ := c.Reserve("c/ns/a", []Demand{demand(2)}, false)
+	if charge == nil {
+		t.Fatalf("refused: %v", refused)
+	}
+	c.Drop("c")
+	if other, _, _ := c.Reserve("c/ns/b", []Demand{demand(2)}, false); other != nil {
+		t.Error("more was admitted than the limit, as a creation in flight was forgotten")
+	}
+	charge.Failed()
+	if c.Drop("c"); c.Tracked("c") {
+		t.Error("a cluster without quotas has counters")
+	}
+}
+
 // What is admitted counts until the change feed has it, and not twice.
 func TestCharges(t *testing.T) {
 	c := counted(t, 1)

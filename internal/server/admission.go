@@ -73,6 +73,7 @@ func (s *Server) admission() admit.Rules {
 		admit.WorkspaceAuthentications(),
 		namespaces.Lifecycle(),
 		admit.Identity(),
+		admit.Owners(func(c cluster.Name, n, most int) bool { return s.references.Add(c, n, most) }),
 		definitions.Rule(),
 		admit.Hooks{Usage: func(c cluster.Name, gr schema.GroupResource) (int64, int64) {
 			return s.usage(keys.NativeResource(gr))(c)

@@ -64,11 +64,12 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	s.tallies = usage.NewRequests(s.store, System().GetName())
 	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Requests: s.tallies, Every: s.config.UsageEvery})
+	s.references = controllers.NewReferences(s.tree.Tenant)
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
 		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
-		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast,
+		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast, References: s.references,
 	})
 	return nil
 }

@@ -469,3 +469,18 @@ func (c *tenant) awaitConfigMapWithin(name string, d time.Duration, wanted func(
 	}
 	c.t.Fatalf("%s did not become as wanted", name)
 }
+
+// Owner references take memory for as long as the object exists, so there is a limit.
+func TestOwnersAreLimited(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	owners := make([]metav1.OwnerReference, 1001)
+	for i := range owners {
+		owners[i] = metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Nothing", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}
+	}
+	all := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "many", OwnerReferences: owners}}
+	_, err := c.kube.CoreV1().ConfigMaps("default").Create(t.Context(), all, metav1.CreateOptions{})
+	wantRefusal(t, err, "an object has at most 1000 owners, and this one 1001")
+	all.OwnerReferences = owners[:1000]
+	must(c.kube.CoreV1().ConfigMaps("default").Create(t.Context(), all, metav1.CreateOptions{}))(t)
+}

@@ -39,6 +39,7 @@ import (
 	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/edge"
@@ -172,6 +173,7 @@ type Server struct {
 
 	namespaces *feed.Table[store.Namespace]
 	quotas     *store.Quotas
+	references *controllers.References
 	loops      []control.Loop
 	tree       *tenancy.Tree
 	offline    *offline.Clusters

@@ -389,6 +389,7 @@ func (c *charge) settled(rev int64, err error) {
 	switch {
 	case err == nil:
 		c.Created(rev)
+	case apierrors.IsTimeout(err): // etcd did not answer: it may have made the write
 	case errors.As(err, &definite):
 		c.Failed()
 	}
