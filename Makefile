@@ -1,6 +1,7 @@
 # build check gen bench storm dist. "make check" is all that CI runs.
 GENERATED = find apis -name 'zz_generated*' -o -path 'apis/crds/*.yaml' | sort
-RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race)"
+# Nothing reads the debugging information of the tests. To compile without it takes a seventh less processor time.
+RACE = GORACE=atexit_sleep_ms=0 GOFLAGS="$(strip $(shell go env GOFLAGS) -race -gcflags=all=-dwarf=false)"
 # Compilers and tests collect garbage less often: a sixth less processor time, for more memory.
 QUICK = GOGC=400
 AS_STOCK = -ldflags '-X k8s.io/component-base/version.gitVersion=v1.36.3'
