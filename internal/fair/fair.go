@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -40,6 +41,7 @@ type Shares struct {
 	served     *scheduler
 	watches    *scheduler
 	memory     *memory
+	deliveries deliveries
 }
 
 // New returns shares without requests.
@@ -58,7 +60,7 @@ func New(l Limits) *Shares {
 
 // Idle reports whether there is no state of any tenant.
 func (s *Shares) Idle() bool {
-	return s.schedulers[Light].idle() && s.schedulers[Heavy].idle() && s.present.idle() && s.served.idle() && s.watches.idle() && s.memory.idle()
+	return s.schedulers[Light].idle() && s.schedulers[Heavy].idle() && s.present.idle() && s.served.idle() && s.watches.idle() && s.memory.idle() && s.deliveries.idle()
 }
 
 // A Class is an estimate of how long a request computes.
@@ -87,7 +89,8 @@ type Work struct {
 	shares *Shares
 	ended  chan struct{}
 
-	outside Waits // of WaitOutside
+	outside Waits         // of WaitOutside
+	events  *rate.Limiter // of a watch, else nil; set once
 
 	mu      sync.Mutex
 	tenant  string
@@ -300,6 +303,9 @@ func (w *Work) Watch() error {
 	if _, err := w.join(context.Background(), w.shares.watches, ""); err != nil {
 		return apierrors.NewTooManyRequests(fmt.Sprintf("you and your workspaces have %d watches open; close some", w.shares.limits.Watches), 1)
 	}
+	limit, leave := w.shares.deliveries.enter(w.Tenant())
+	w.events = limit
+	w.OnEnd(leave)
 	return nil
 }
 

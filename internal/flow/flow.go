@@ -298,7 +298,7 @@ func (f *Filters) computing(next http.Handler) http.Handler {
 				break
 			}
 			defer time.AfterFunc(watchBegins, begun).Stop()
-			w = &watchWriter{ResponseWriter: w, after: stalledAfter}
+			w = &watchWriter{ResponseWriter: w, ctx: ctx, work: work, after: stalledAfter}
 			req = req.WithContext(utilflowcontrol.WithInitializationSignal(ctx, signal(func() {
 				begun()
 				utilflowcontrol.WatchInitialized(ctx)

@@ -2,19 +2,25 @@ package flow
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/unforked/kcp/internal/fair"
 )
 
 // stalledAfter is how long the client of a watch may leave a part of the response unread. Then the
 // watch ends: its events wait in the memory of the server meanwhile. An honest client resumes it.
 const stalledAfter = time.Minute
 
-// A watchWriter is the response of a watch. It fails if the client does not read.
+// A watchWriter is the response of a watch. It fails if the client does not read, and waits if the
+// watches of the tenant deliver too many events.
 type watchWriter struct {
 	http.ResponseWriter
+	ctx   context.Context // of the request
+	work  *fair.Work
 	after time.Duration
 
 	mu      sync.Mutex
@@ -29,8 +35,11 @@ var (
 // Unwrap lets [http.ResponseController] find the writer of the server.
 func (w *watchWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Write implements [http.ResponseWriter].
+// Write implements [http.ResponseWriter]. Upstream's handlers write an event at a time.
 func (w *watchWriter) Write(b []byte) (int, error) {
+	if err := w.work.Deliver(w.ctx); err != nil {
+		return 0, err
+	}
 	defer w.begin()()
 	return w.ResponseWriter.Write(b)
 }
@@ -79,20 +88,23 @@ func (w *watchWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return conn, both, err
 	}
-	read := &readConn{conn, w.after}
+	read := &watchConn{conn, w}
 	both.Writer.Reset(read)
 	return read, both, nil
 }
 
-// A readConn is a connection of a watch, whose writes fail if the client does not read.
-type readConn struct {
+// A watchConn is a connection of a watch, whose writes wait and fail like those of the writer.
+type watchConn struct {
 	net.Conn
-	after time.Duration
+	of *watchWriter
 }
 
 // Write implements [net.Conn].
-func (c *readConn) Write(b []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.after)); err != nil {
+func (c *watchConn) Write(b []byte) (int, error) {
+	if err := c.of.work.Deliver(c.of.ctx); err != nil {
+		return 0, err
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(c.of.after)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
