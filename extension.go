@@ -86,8 +86,8 @@ type Extension struct {
 	// one that serves. It is called once at the start for each resource of each version.
 	Storage func(schema.GroupVersionResource, rest.Storage) rest.Storage
 	// Peers are handlers for the other servers on the same etcd, see [Server.Peers], by the first
-	// segment of their paths. No client reaches them. They are called without authentication, limits
-	// and timeouts.
+	// segment of their paths. The server calls a handler only for connections that present the
+	// certificate of the peers. Such requests skip the authentication, limits and timeouts of clients.
 	Peers map[string]http.Handler
 }
 

@@ -39,11 +39,11 @@ func After(d time.Duration) error { return control.After(d) }
 func KeyOf(o metav1.Object) Key { return control.KeyOf(o) }
 
 // Follow returns a [Kind] for a resource, which loops use as source, to read and to save.
-// T is the pointer type of the object, L that of its list. Call it in [Server.Loops]. The
-// watch ends when the server closes.
+// T is the pointer type of the object, L that of its list. Call it in [Extension.Loops] or after
+// Start; before that it returns an error. The watch ends when the server closes.
 func Follow[T Object, L client.List](s *Server, resource schema.GroupVersionResource) (*Kind[T], error) {
 	if s.inner == nil {
-		return nil, errors.New("kcp: Follow needs a server that is started; call it in Server.Loops")
+		return nil, errors.New("kcp: Follow needs a started server; call it in Extension.Loops or after Start")
 	}
 	cfg, err := s.As(string(cluster.All), server.System())
 	if err != nil {
@@ -99,8 +99,9 @@ func Run(ctx context.Context, loops ...Loop) { control.Runner{}.Run(ctx, loops..
 func Start(ctx context.Context, loops ...Loop) (wait func()) { return control.Start(ctx, loops...) }
 
 // Await calls f once when a logical cluster has an object of a resource: at once if one has. An
-// extension that has nothing to do before then need not watch the resource. f must not block. Nothing
-// calls f after forget has returned. Await works in [Server.Loops], and later.
+// extension that has nothing to do before then need not watch the resource. f must not block. It
+// is not called after forget has returned. Call Await in [Extension.Loops] or after Start; before
+// that it does nothing and f is never called.
 func (s *Server) Await(of schema.GroupResource, f func()) (forget func()) {
 	if s.inner == nil {
 		return func() {}
@@ -108,8 +109,8 @@ func (s *Server) Await(of schema.GroupResource, f func()) (forget func()) {
 	return s.inner.Ledger().Await(of, f)
 }
 
-// Tenant returns the tenant of a logical cluster: tenants share the resources of the server, however many
-// clusters they have.
+// Tenant returns the tenant of a logical cluster. Tenants share the resources of the server, however
+// many clusters they have. Before Start it returns the cluster itself.
 func (s *Server) Tenant(of ClusterName) ClusterName {
 	if s.inner == nil {
 		return of
@@ -122,7 +123,7 @@ func (s *Server) Tenant(of ClusterName) ClusterName {
 func (s *Server) Own(at string) (*rest.Config, error) { return s.As(at, server.System()) }
 
 // Bound returns the APIExport whose binding gives a logical cluster a resource: its logical cluster and
-// its name. It reads no store.
+// its name. ok is false if no binding does, and before Start. Bound reads memory only.
 func (s *Server) Bound(c ClusterName, gr schema.GroupResource) (home ClusterName, export string, ok bool) {
 	if s.inner == nil {
 		return "", "", false
@@ -155,9 +156,13 @@ func (s *Server) Egress(tenant ClusterName, ca []byte, certificate func() (*tls.
 const AgentPrefix = auth.AgentPrefix
 
 // CertifyAgent returns a client certificate, in PEM, for an agent of an extension. Its user is
-// name after [AgentPrefix]. The request, in PEM, gives the public key only. In the logical cluster
-// at, agents may use what the views and authorizers of extensions permit. Elsewhere, and in a later cluster of
-// the same name, they are anonymous.
+// name after [AgentPrefix]. The request, in PEM, gives the public key only. The certificate is valid
+// for life; zero, a negative life and one of more than 365 days mean 365 days. It never outlives its
+// authority. In the logical cluster at, agents may use what the views and authorizers of extensions
+// permit. Elsewhere, and in a later cluster of the same name, they are anonymous.
+//
+// CertifyAgent fails before Start, if the request is malformed or not signed by its key, and if at is
+// a system cluster or does not exist.
 func (s *Server) CertifyAgent(at ClusterName, name string, request []byte, life time.Duration) ([]byte, error) {
 	if s.inner == nil {
 		return nil, errNotStarted

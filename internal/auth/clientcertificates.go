@@ -120,8 +120,8 @@ const AgentPrefix = "system:kcp:agent:"
 const agentsGroup = "system:kcp:agents"
 
 // Issue returns a certificate, in PEM, for the user and the groups that a request in PEM names.
-// It ignores everything else in the request but the public key. Without a life, it is valid for
-// a year.
+// It ignores everything else in the request but the public key. The certificate is valid for life;
+// zero, a negative life and one of more than 365 days mean 365 days. It never outlives its authority.
 func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Duration) ([]byte, error) {
 	r, err := parseRequest(request)
 	if err != nil {
@@ -137,7 +137,9 @@ func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Dur
 
 // IssueAgent returns a certificate, in PEM, for an agent of an extension, whose name follows
 // [AgentPrefix]. It ignores everything in the request, in PEM, but the public key. RBAC grants
-// agents nothing: they may use what the extension lets them use in the cluster.
+// agents nothing: they may use what the extension lets them use in the cluster. life is the same as
+// for Issue. It is an error if the request is malformed or not signed by its key, or if c is a system
+// cluster or does not exist.
 func (i *ClientCertificates) IssueAgent(c cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
 	r, err := parseRequest(request)
 	if err != nil {

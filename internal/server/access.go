@@ -261,7 +261,8 @@ func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Na
 	return b.Export.Cluster, b.Export.Name, true
 }
 
-// CertifyAgent returns a client certificate for an agent of an extension.
+// CertifyAgent returns a client certificate for an agent of an extension, see
+// [auth.ClientCertificates.IssueAgent].
 func (s *Server) CertifyAgent(at cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
 	return s.clients.IssueAgent(at, name, request, life)
 }

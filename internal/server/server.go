@@ -156,10 +156,11 @@ type Server struct {
 	kinds    func() *serve.Kinds // of all groups
 	pool     *serve.Pool
 	dialer   *dial.Dialer // for calls to addresses that tenants configure
-	// resolver knows the custom resources of each cluster. definitions are its source.
+	// resolver knows the custom resources of each cluster. Its sources are the definitions and the
+	// bindings of apis.
 	resolver    *serve.Resolver
 	definitions *serve.Definitions
-	front       http.Handler // the end of the handler chain
+	api         http.Handler // the end of the handler chain
 	given       *native.Given
 	rbac        *lookup.RBAC
 	loopback    *rest.Config
@@ -287,7 +288,8 @@ func (s *Server) open(ctx context.Context) (err error) {
 	return err
 }
 
-// endWatches sends a final bookmark to every watch. It runs before anything is stopped.
+// endWatches ends the watches that asked for bookmarks, each with a final bookmark. It runs before
+// anything is stopped.
 func (s *Server) endWatches() {
 	if !s.started || s.ctx.Err() != nil {
 		return // no watch is open, or the server has failed
@@ -348,7 +350,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
 	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
-	s.front = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.front))))
+	s.api = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.api))))
 	return nil
 }
 
@@ -382,9 +384,9 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))
 	s.addHealthChecks(cfg)
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		s.front, s.levels = api, flow.NewLevels(c)
-		front := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.front.ServeHTTP(w, req) })
-		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(front, c))), s.pathOf))
+		s.api, s.levels = api, flow.NewLevels(c)
+		end := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.api.ServeHTTP(w, req) }) // prepareAPI adds to s.api
+		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(end, c))), s.pathOf))
 	}
 	return cfg
 }

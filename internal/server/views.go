@@ -50,9 +50,9 @@ func (s *Server) newViews() (*view.Views, error) {
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), only)
 		},
 	})
-	s.schemas = view.NewSchemas(view.ExportsConfig{
+	s.schemas = view.NewSchemas(view.SchemasConfig{
 		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
-		Discovery: func(ctx context.Context, _ *serve.Shape, _ map[schema.GroupResource][]string) (http.Handler, error) {
+		Discovery: func(ctx context.Context) (http.Handler, error) {
 			gr := bind.SchemaResource().GroupResource()
 			schemas, _ := s.given.Of(cluster.Root).Find(gr)
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 )
@@ -24,10 +25,20 @@ import (
 // maxHistories limits the clusters whose changes a [Schemas] remembers.
 const maxHistories = 1000
 
+// SchemasConfig holds the dependencies of [Schemas]. All fields are required.
+type SchemasConfig struct {
+	// Guard authorizes the use of the view.
+	Guard authorizer.Authorizer
+	// APIs returns the exports and bindings.
+	APIs func() *bind.APIs
+	// Discovery describes the view.
+	Discovery func(context.Context) (http.Handler, error)
+}
+
 // Schemas is the view of the APIResourceSchemas behind the bindings of a cluster. It serves gets,
 // lists and watches in JSON. Users who may get the APIBindings of the cluster may use it.
 type Schemas struct {
-	config  ExportsConfig
+	config  SchemasConfig
 	lasting lasting
 
 	mu sync.Mutex
@@ -38,8 +49,8 @@ type Schemas struct {
 
 type history struct{ since, last int64 }
 
-// NewSchemas returns the view. The Discovery of the config describes it for any shape.
-func NewSchemas(c ExportsConfig) *Schemas {
+// NewSchemas returns the view.
+func NewSchemas(c SchemasConfig) *Schemas {
 	return &Schemas{config: c, lasting: newLasting(), histories: map[cluster.Name]history{}}
 }
 
@@ -125,7 +136,7 @@ func (v *Schemas) Plan(req *http.Request, r *Request) (*Plan, error) {
 	switch gr := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); {
 	case !info.IsResourceRequest && describes(info.Path):
 		var err error
-		p.Page, err = v.config.Discovery(ctx, nil, nil)
+		p.Page, err = v.config.Discovery(ctx)
 		return p, err
 	case !info.IsResourceRequest || gr != apiSchemas || info.APIVersion != apisv1alpha1.GroupVersion.Version:
 		return nil, notFound("this view has nothing but " + apiSchemas.String())

@@ -41,8 +41,7 @@ type PlacementSpec struct {
 	LocationSelectors []metav1.LabelSelector `json:"locationSelectors,omitempty"`
 
 	// namespaceSelector selects the namespaces of the workloads by their labels.
-	// The default is all namespaces. The only label of a namespace that is known so far is
-	// kubernetes.io/metadata.name.
+	// The default is all namespaces. Only the label kubernetes.io/metadata.name is known.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 

@@ -13,26 +13,27 @@ import (
 type WorkspaceExplanation struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Path of the workspace.
+	// path is the path of the workspace.
 	Path string `json:"path"`
 
-	// Cluster is the name of its logical cluster.
+	// cluster is the name of the logical cluster of the workspace.
 	Cluster string `json:"cluster"`
 
-	// URL at which it is served.
+	// URL is the address at which the workspace is served.
 	URL string `json:"URL"`
 
-	// Phase of its life cycle.
+	// phase is the phase of the life cycle of the workspace. Empty means that its logical cluster
+	// has none.
 	Phase core.Phase `json:"phase,omitempty"`
 
-	// Deleting is true after its deletion was requested.
+	// deleting is true if the deletion of the workspace has been requested. The default is false.
 	Deleting bool `json:"deleting,omitempty"`
 
-	// Obstacles keep the workspace from becoming ready, or its deletion from finishing.
-	// Users who may not read them do not get them.
+	// obstacles keep the workspace from becoming ready, or its deletion from finishing. Empty means
+	// that there are none, or that the user may read neither the Workspace nor the LogicalCluster.
 	Obstacles []Obstacle `json:"obstacles,omitempty"`
 
-	// Access explains the decision about the request in question.
+	// access explains the decision about the request in question.
 	Access AccessExplanation `json:"access"`
 }
 
@@ -40,16 +41,19 @@ type WorkspaceExplanation struct {
 //
 // +kubebuilder:object:generate=false
 type Obstacle struct {
-	// Type is Initializer, Terminator, Finalizer or the type of a condition.
+	// type is Initializer, Terminator, Finalizer or the type of a condition.
 	Type string `json:"type"`
 
-	// Name of the initializer, terminator or finalizer, or reason of the condition.
+	// name is the name of the initializer, terminator or finalizer, or the reason of the condition.
+	// Empty means that the condition has no reason.
 	Name string `json:"name,omitempty"`
 
-	// Object that has it, such as "Workspace team-a".
+	// object is the object that has the initializer, terminator or finalizer, such as
+	// "Workspace team-a". It is empty for conditions.
 	Object string `json:"object,omitempty"`
 
-	// Message gives details, and says who can remove the obstacle and how.
+	// message gives details, and says who can remove the obstacle and how. Empty means that the
+	// condition has no message.
 	Message string `json:"message,omitempty"`
 }
 
@@ -57,22 +61,22 @@ type Obstacle struct {
 //
 // +kubebuilder:object:generate=false
 type AccessExplanation struct {
-	// User who makes the request.
+	// user is the name of the user who makes the request.
 	User string `json:"user"`
 
-	// Groups of the user.
+	// groups are the groups of the user. Empty means none.
 	Groups []string `json:"groups,omitempty"`
 
-	// Request in question, such as "get configmaps" or "access /".
+	// request is the request in question, such as "get configmaps" or "access /".
 	Request string `json:"request"`
 
-	// Allowed is whether it is allowed.
+	// allowed is true if the request is allowed.
 	Allowed bool `json:"allowed"`
 
-	// Message says what to do about a refusal.
+	// message says why the request is refused, and what to do. It is empty if the request is allowed.
 	Message string `json:"message,omitempty"`
 
-	// Steps of the decision, in order.
+	// steps are the steps of the decision, in order. Empty means that no authorizer was asked.
 	Steps []AccessStep `json:"steps,omitempty"`
 }
 
@@ -80,12 +84,12 @@ type AccessExplanation struct {
 //
 // +kubebuilder:object:generate=false
 type AccessStep struct {
-	// Name of the authorizer, as in audit events.
+	// name is the name of the authorizer, as in audit events.
 	Name string `json:"name"`
 
-	// Decision is Allowed, Denied or NoOpinion.
+	// decision is Allowed, Denied or NoOpinion.
 	Decision string `json:"decision"`
 
-	// Reason of the decision.
+	// reason is the reason of the decision. Empty means that the authorizer gives none.
 	Reason string `json:"reason,omitempty"`
 }

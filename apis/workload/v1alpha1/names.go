@@ -117,8 +117,6 @@ const (
 	ByOperator = "ByOperator"
 	// CleaningUp means that the physical cluster is back, and removes what began elsewhere.
 	CleaningUp = "CleaningUp"
-	// AnswersAgain means that the physical cluster answers.
-	AnswersAgain = "AnswersAgain"
 	// NotFenced means that no operator has fenced the physical cluster.
 	NotFenced = "NotFenced"
 	// MostUnreachable means that most physical clusters do not answer.
