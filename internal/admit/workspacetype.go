@@ -321,9 +321,11 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if r.GetName() == "root" && r.Cluster != cluster.Root {
 		return r.Forbid(errors.New("the workspace type root can only be in the root workspace; choose another name"))
 	}
-	if (spec.Initializer || spec.Terminator) && len(r.Object().GetName()) == 1 { // which may have been made up for it
-		// As the end of an initializer's name it is outside of what these may be called, so
-		// that none of the others could be removed from a status that has it.
+	// The object has a generated name, too; the name of the request is empty then.
+	if (spec.Initializer || spec.Terminator) && len(r.Object().GetName()) == 1 {
+		// The name of an initializer or terminator ends with that of its type. The schema of
+		// LogicalClusters requires two characters there. A status with a shorter one would be
+		// invalid, so no initializer or terminator could be removed from it.
 		return r.Forbid(errors.New("the name of a workspace type with an initializer or terminator has at least 2 characters; choose a longer one"))
 	}
 	limits := map[string]*tenancyapi.WorkspaceTypeSelector{"limitAllowedChildren": spec.LimitAllowedChildren, "limitAllowedParents": spec.LimitAllowedParents}

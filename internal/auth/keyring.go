@@ -79,8 +79,8 @@ func (r *keyring) legacyToken(ctx context.Context, claims *jwt.Claims, private a
 	return r.now.Load().legacy.GenerateToken(ctx, claims, private)
 }
 
-// Rotate makes a key sign all further tokens. Tokens that neither it nor one of the others has
-// signed end.
+// Rotate makes sign the key of all further tokens. Tokens of the keys in verify stay valid. Tokens
+// signed by any other key become invalid.
 func (s *ServiceAccounts) Rotate(sign crypto.Signer, verify []any) error {
 	return s.keys.set(s.Issuer(), sign, verify)
 }

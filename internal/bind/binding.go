@@ -125,10 +125,10 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	return s.finish(before), nil
 }
 
-// replaced returns why a binding must not follow its reference: it leads to another export than
-// before. The identity proves that an export is the same. A binding without resources, for example one
-// that waits, has none, so for it the logical cluster must be the same: whoever made the binding was
-// allowed to bind the export there.
+// replaced returns an error if the reference of a binding leads to another export than before: the
+// binding must not follow it. Exports with one identity are the same. A binding without resources,
+// such as one that waits, has no identity. Then the logical cluster must be the same, because the
+// creator of the binding was allowed to bind the export there.
 func (s *settling) replaced(name ExportName, e *Export) error {
 	st := &s.binding.Status
 	elsewhere := st.APIExportClusterName != "" && st.APIExportClusterName != string(name.Cluster)

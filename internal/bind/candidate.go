@@ -49,8 +49,8 @@ func (a *APIs) Served(provider cluster.Name, b Bound) (*serve.Content, bool) {
 	return content, true
 }
 
-// Candidate returns how an APIResourceSchema of a provider would be served that no export need
-// name. It reads the schema.
+// Candidate returns the content with which an APIResourceSchema of a provider would be served. No
+// export has to name the schema. Candidate reads it from the store.
 func (a *APIs) Candidate(ctx context.Context, provider cluster.Name, name string) (*serve.Content, error) {
 	s := &apisv1alpha1.APIResourceSchema{}
 	rev, err := a.store.ReadInto(ctx, SchemaResource().Key(provider, "", name), s)

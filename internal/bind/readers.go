@@ -130,8 +130,8 @@ func (r *readers) export(name ExportName) {
 	}
 }
 
-// follow sets how long watches of an origin last that follows from objects. They end when current,
-// called after every change of one of them, is false.
+// follow makes watches of an origin depend on the objects in on. After each change of such an
+// object, it calls current, and ends the watches if current returns false.
 func (r *readers) follow(o *serve.Origin, current func() bool, on ...keys.Key) {
 	o.Until = func(ctx context.Context) (context.Context, func()) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -162,9 +162,9 @@ func (r *readers) join(one *reader, on []keys.Key, add bool) {
 	}
 }
 
-// covers returns a function that refuses a watch from a resource version at which another origin may
-// have been published: the client would miss which objects are not in this one. It then lists. since
-// returns the revision at which this origin was published, at the latest.
+// covers returns a function that refuses a watch from a revision before this origin was published,
+// because the client may know objects of another origin. The client then lists again. since returns
+// the latest revision at which the origin can have been published.
 func (r *readers) covers(since func() int64) func(ctx context.Context, resourceVersion string) error {
 	return func(ctx context.Context, resourceVersion string) error {
 		if resourceVersion == "" || resourceVersion == "0" {

@@ -83,23 +83,24 @@ func (a *APIs) storedKind(c cluster.Name, kind schema.GroupKind) (keys.Resource,
 	return keys.Resource{}, false
 }
 
-// endpointFor returns the URL for a shard with labels: of the endpoint whose selector says most,
-// then of one for all shards, then of the first that does not say.
+// endpointFor returns the URL of the endpoint for a shard with labels, empty if there is none. Of the
+// endpoints whose selectors match the shard, the one with most requirements wins. Next are those for
+// all shards, then those without shards. Of equal endpoints, the first wins.
 func endpointFor(all []apisv1alpha1.Endpoint, shard labels.Set) string {
-	url, most := "", -2
+	url, best := "", -2
 	for _, e := range all {
-		says := -1
+		rank := -1
 		if s := e.Shards; s != nil {
 			selector, err := metav1.LabelSelectorAsSelector(s.Selector)
-			if says = 0; !s.MatchAll && (err != nil || !selector.Matches(shard)) {
+			if rank = 0; !s.MatchAll && (err != nil || !selector.Matches(shard)) {
 				continue
 			}
 			if requirements, selectable := selector.Requirements(); !s.MatchAll && selectable {
-				says = len(requirements)
+				rank = len(requirements)
 			}
 		}
-		if says > most {
-			url, most = e.URL, says
+		if rank > best {
+			url, best = e.URL, rank
 		}
 	}
 	return url

@@ -23,10 +23,10 @@ func newCachedSlices(f *feed.Feed, r keys.Resource) *feed.Table[*Slice] {
 	})
 }
 
-// newSince returns a table whose rows have the revision at which what matters of them last changed.
-// A write of the status, for example, changes nothing that matters. set sets it in a new row, by the
-// row before the change, nil for none, and the revision of the change. After the feed was rebuilt,
-// rows have the revision of their objects, which may be later.
+// newSince returns a table whose rows have the revision of their last relevant change. A write of
+// the status, for example, is not relevant. set sets that revision in a new row. It gets the row
+// before the change, nil if there was none, and the revision of the change. After a rebuild of the
+// feed, rows have the revision of their objects, which may be later.
 func newSince[T, O any](f *feed.Feed, r keys.Resource, convert func(*O) (*T, error), set func(now, before *T, at int64)) *feed.Table[*T] {
 	var t *feed.Table[*T]
 	t = feed.NewEventTable(f, r, func(e feed.Event) (*T, error) {

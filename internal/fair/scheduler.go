@@ -19,11 +19,11 @@ const (
 	// long is the maximum time that a light request may compute. A longer request was
 	// wrongly classified as light, so its tenant counts as slow.
 	long = 25 * time.Millisecond
-	// switches is how often a light request waits for a processor: it runs in several
-	// goroutines, one after the other. That time does not count as computing.
+	// switches is the number of times that a light request waits for a processor, because it
+	// runs in several goroutines, one after the other. These waits do not count as computing.
 	switches = 20
-	// slowFor is how long a slow tenant may compute only one light request at a time: at least this
-	// time, and slowTimes the time of its last long request.
+	// After a long request, a tenant counts as slow for slowFor, or for slowTimes the time of that
+	// request if that is longer. A slow tenant computes one light request at a time.
 	slowFor   = time.Second
 	slowTimes = 2
 	// sharedFor is how long a server counts as shared after two tenants took turns.

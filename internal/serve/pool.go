@@ -38,22 +38,25 @@ type PoolConfig struct {
 	// Native reports whether a resource is native. The pool ignores custom resources of
 	// these names.
 	Native func(schema.GroupResource) bool
-	// Fresh waits until the resolver is at the current revision, and reports
-	// whether they are.
+	// Fresh waits until the resolver is at the current revision, and reports whether it is.
 	Fresh func(context.Context) bool
 	// Storage stores custom resources.
 	Storage generic.RESTOptionsGetter
 	// Metadata reads the metadata of custom resources in all clusters.
-	Metadata   generic.RESTOptionsGetter
-	Admission  admission.Interface
+	Metadata generic.RESTOptionsGetter
+	// Admission decides about writes.
+	Admission admission.Interface
+	// Authorizer decides whether an update or an apply may create its object.
 	Authorizer authorizer.Authorizer
 	// Models returns the OpenAPI models of the standard fields of objects. The pool
 	// calls it once, with the first request.
-	Models         func() map[string]*spec.Schema
+	Models func() map[string]*spec.Schema
+	// RequestTimeout is the maximal duration of a request other than a watch.
 	RequestTimeout time.Duration
 	// MinRequestTimeout is the minimal duration of a watch without a timeout.
 	MinRequestTimeout time.Duration
-	MaxBody           int64 // bytes
+	// MaxBody is the maximal size of a request body, in bytes.
+	MaxBody int64
 	// Converters convert the objects of resources that the server defines.
 	Converters map[schema.GroupResource]Convert
 	// Origin returns where the objects of a resource are that is not stored in the cluster that
@@ -62,8 +65,8 @@ type PoolConfig struct {
 	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
 	// or one list.
 	ConversionTimeout time.Duration
-	// Requested gets each request for a resource of an export in a served version, and watches
-	// again when they end. It must return quickly.
+	// Requested is called with each request for a resource of an export in a served version. For a
+	// watch, it is called again when the watch ends. It must return quickly.
 	Requested func(ctx context.Context, of keys.Resource, version string)
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer

@@ -9,9 +9,9 @@ import (
 // currentTimeout limits how long [Progress.Current] waits for the change feed.
 const currentTimeout = time.Second
 
-// A Progress is the newest change of a resource. Every change that a client may have seen
-// is at or before newest, or will be in the change feed up to the revision read: a read may
-// see a commit before its writer gets an answer, or after its writer gave up.
+// A Progress has the revision of the newest change of a resource. A client may have seen changes
+// after newest, because a read returns a commit before its writer gets an answer, or after its writer
+// gave up. The change feed has such changes once it has reached the revision read.
 type Progress struct {
 	store  *Store
 	newest atomic.Int64 // known to be committed by this process or the change feed

@@ -110,15 +110,15 @@ func Uncounted(gr schema.GroupResource) bool {
 	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")
 }
 
-// Quotas enforces ResourceQuotas. The creation of an object that has a quota is admitted in
-// memory: the counters of this process, which follow the change feed, and its creations in
-// flight must be below the limit. So that this is exact with several processes on one etcd,
-// one of them holds the quotas of a cluster at a time, when a limit is near: it has written
-// the cluster's holder key, and each of its creations compares the revision of that key. The
-// next process that needs it writes the key, waits until it has applied all changes up to
-// then, and counts again. Creations far from a limit compare the revision that the feed has of the
-// key: one that a process decided on long ago does not succeed after another has taken the quotas.
-// In a single process quotas cost no write and no read.
+// Quotas enforces ResourceQuotas in memory. A creation is admitted if the stored objects and the
+// creations in flight are below the limit.
+//
+// Several processes on one etcd stay exact as follows. Near a limit, one process holds the quotas
+// of the cluster: it has written the cluster's holder key, and its creations compare the revision
+// of that key. To take over, another process writes the key, applies all changes up to that write,
+// and counts again. Far from a limit, a creation compares the revision of the key that the feed had
+// before the decision. If another process has taken over since, the write fails and is decided
+// again. A single process reads and writes nothing for quotas.
 type Quotas struct {
 	store    *Store
 	table    *feed.Table[Quota]

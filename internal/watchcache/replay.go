@@ -132,10 +132,10 @@ func (w *feedWatch) catchUp() bool {
 }
 
 // historian returns the client that reads the history of etcd, and a channel that says when to
-// request progress from it. A watch within a scope delivers no change of the scope before it has
-// caught up, so it does not wait for a change of an object or for etcd's own report of progress,
-// which may take minutes. It has a stream of its own, because etcd reports progress once all
-// watches of a stream have caught up.
+// request progress from etcd. A watch within a scope delivers changes of the scope only after it has
+// caught up. The next change of an object, and etcd's own report of progress, may take minutes. So
+// such a watch requests progress. It has a stream of its own, because etcd reports progress only
+// when all watches of a stream have caught up.
 func (w *feedWatch) historian() (from clientv3.Watcher, ask <-chan time.Time, done func()) {
 	c := w.of()
 	if w.scope == nil {

@@ -41,9 +41,9 @@ type parts [2]feed.Part
 // Has reports whether the parts have an object with some labels.
 func (p parts) Has(of labels.Set) bool { return p[0].Has(of) && p[1].Has(of) }
 
-// readable returns the parts of a cluster's objects as of a revision that a list in a scope may
-// have: what the scope had then, as far as it has the cluster now. A reader who has lost the right
-// to read a cluster must not read its past either.
+// readable returns the parts of a cluster's objects that a list in a scope at a revision may
+// contain: the part that the scope had at that revision, and the part that it has now. An object
+// must be in both. A reader who has lost the right to read a cluster must not read its past either.
 func readable(scope *store.Scope, c cluster.Name, rev int64) (parts, bool) {
 	then, was := scope.At(c, rev)
 	now, is := scope.At(c, math.MaxInt64)
@@ -67,9 +67,10 @@ func (w *feedWatch) partAt(c cluster.Name, rev int64) (feed.Part, bool) {
 	return then, is && was && then.Equal(before)
 }
 
-// stillCovers reports whether the watch covers a part of a cluster's objects now, if the scope is
-// sparse. Of a cluster that has left it since, a reader gets only names of objects that go: it
-// may have lost the right to see more.
+// stillCovers reports whether a watch within a sparse scope still covers a part of a cluster's
+// objects. If the cluster has left the scope, the reader may have lost the right to see its
+// objects. It then gets only the names of those that disappear. Without a sparse scope, stillCovers
+// returns true.
 func (w *feedWatch) stillCovers(c cluster.Name, p feed.Part) bool {
 	if w.scope == nil || !w.scope.Sparse {
 		return true
