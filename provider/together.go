@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// mostTogether is how many kinds a server watches over one connection.
-	mostTogether = 32
+	// maxTogether is how many kinds a server watches over one connection at most.
+	maxTogether = 32
 	// apartFor is how long each kind begins a watch of its own after the server has refused to watch
 	// all of them over one connection.
 	apartFor = time.Minute
@@ -74,7 +74,7 @@ func (t *together) join(ctx context.Context, key kindKey, r schema.GroupVersionR
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.members[key.GroupVersionKind] != nil || len(t.members) >= mostTogether || time.Now().Before(t.apart) {
+	if t.members[key.GroupVersionKind] != nil || len(t.members) >= maxTogether || time.Now().Before(t.apart) {
 		return nil
 	}
 	resource := r.Version + "/" + r.Resource

@@ -48,21 +48,21 @@ func (z *Authorizer) Explain(ctx context.Context, c cluster.Name, a authorizer.A
 	return v.decision == authorizer.DecisionAllow, v.reason, v.steps
 }
 
-// A Namesake is a subject that matches a user: in cluster In, or in all clusters if In is
+// A MatchingSubject is a subject that matches a user: in cluster In, or in all clusters if In is
 // empty.
-type Namesake struct {
+type MatchingSubject struct {
 	In      cluster.Name
 	Subject rbacv1.Subject
 }
 
-// Namesakes returns the subjects of bindings that match u, or a user of one of its
+// MatchingSubjects returns the subjects of bindings that match u, or a user of one of its
 // warrants.
-func Namesakes(u user.Info) []Namesake {
-	var all []Namesake
+func MatchingSubjects(u user.Info) []MatchingSubject {
+	var all []MatchingSubject
 	add := func(in cluster.Name, u user.Info) {
-		all = append(all, Namesake{in, rbacv1.Subject{Kind: rbacv1.UserKind, Name: u.GetName()}})
+		all = append(all, MatchingSubject{in, rbacv1.Subject{Kind: rbacv1.UserKind, Name: u.GetName()}})
 		for _, g := range u.GetGroups() {
-			all = append(all, Namesake{in, rbacv1.Subject{Kind: rbacv1.GroupKind, Name: g}})
+			all = append(all, MatchingSubject{in, rbacv1.Subject{Kind: rbacv1.GroupKind, Name: g}})
 		}
 	}
 	unscoped := &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: maps.Clone(u.GetExtra())}
@@ -77,7 +77,7 @@ func Namesakes(u user.Info) []Namesake {
 		add("", foreign(at, e))
 		add(at, e)
 		if ns, name, err := serviceaccount.SplitUsername(e.GetName()); err == nil {
-			all = append(all, Namesake{at, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}})
+			all = append(all, MatchingSubject{at, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}})
 		}
 		return true
 	})

@@ -67,7 +67,7 @@ func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupReso
 // binding takes a name and a pointer to data that equal bindings share.
 type Bindings struct {
 	// Members are the clusters in which the view of each export reads.
-	Members *feed.Members[Reading]
+	Members *feed.Members[ViewList]
 
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
@@ -107,7 +107,7 @@ type sharedBinding struct {
 
 func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conversions) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[Reading](f.Revision), definitions: d, resolver: r, conversions: c,
+		Members: feed.NewMembers[ViewList](f.Revision), definitions: d, resolver: r, conversions: c,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
 		exports: map[cluster.Name]map[string]map[bindingName]struct{}{},
 	}
@@ -159,7 +159,7 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 }
 
 // Bound reports whether a cluster binds an export.
-func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(Reading{Export: e}) }
+func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(ViewList{Export: e}) }
 
 // A Via is an export with the identity that it has.
 type Via struct {
@@ -326,10 +326,10 @@ func (b *Bindings) Done() {
 			b.release(r.sharedBinding)
 		}
 	}
-	members := map[cluster.Name][]feed.In[Reading]{}
+	members := map[cluster.Name][]feed.In[ViewList]{}
 	clear(b.exports)
 	for c, rows := range b.clusters {
-		members[c] = b.readingsOf(rows)
+		members[c] = b.viewListsOf(rows)
 		for _, r := range rows {
 			b.index(bindingName{c, r.name}, &r.Binding, true)
 		}
@@ -379,7 +379,7 @@ func (b *Bindings) Apply(e feed.Event) {
 // put stores a binding, or removes it if now is nil. It returns what was stored before, what the
 // views of exports read in the cluster now, and whether the rows are in use, rather than a part of a
 // rebuild.
-func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []feed.In[Reading], used bool) {
+func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []feed.In[ViewList], used bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last = max(b.last, e.Revision)
@@ -411,7 +411,7 @@ func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []f
 	if used && now != nil {
 		b.index(bindingName{e.Key.Cluster, e.Key.Name}, now, true)
 	}
-	return before, b.readingsOf(rows), used
+	return before, b.viewListsOf(rows), used
 }
 
 func searchBinding(rows []bindingRow, name string) (int, bool) {

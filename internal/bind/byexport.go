@@ -120,10 +120,10 @@ func (f *replacements) Apply(e feed.Event) {
 
 // readAgain sets anew what the views of exports read in the clusters that bind an export.
 func (b *Bindings) readAgain(e ExportName, rev int64) {
-	members := map[cluster.Name][]feed.In[Reading]{}
+	members := map[cluster.Name][]feed.In[ViewList]{}
 	b.mu.RLock()
 	for n := range b.exports[e.Cluster][e.Name] {
-		members[n.cluster] = b.readingsOf(b.clusters[n.cluster])
+		members[n.cluster] = b.viewListsOf(b.clusters[n.cluster])
 	}
 	b.mu.RUnlock()
 	for c, in := range members {

@@ -31,21 +31,22 @@ type Claim struct {
 	Selector string
 }
 
-// A Reading is what the view of an export reads in all clusters.
-type Reading struct {
+// A ViewList identifies the lists and watches of the view of an export in all clusters: those of the
+// resources of the export, or of one claimed resource.
+type ViewList struct {
 	Export ExportName
-	claim  unique.Handle[reading] // zero for the resources of the export
+	claim  unique.Handle[claimedList] // zero for the resources of the export
 }
 
-// A reading is a list or watch of a claimed resource.
-type reading struct {
+// A claimedList is the list or watch of a claimed resource, with its verb.
+type claimedList struct {
 	Claimed
 	verb string
 }
 
-// Reading returns the list or watch of a claimed resource through the view of an export.
-func (c Claimed) Reading(e ExportName, verb string) Reading {
-	return Reading{e, unique.Make(reading{c, verb})}
+// ViewList returns the list or watch of a claimed resource through the view of an export.
+func (c Claimed) ViewList(e ExportName, verb string) ViewList {
+	return ViewList{e, unique.Make(claimedList{c, verb})}
 }
 
 // claimedOf returns the resource of a claim. Both groups of Events are one resource.
@@ -136,31 +137,31 @@ func (c Claim) Allows(verb string) bool {
 	return slices.Contains(c.Verbs, verb) || slices.Contains(c.Verbs, rbacv1.VerbAll)
 }
 
-// readingsOf returns what the views of exports read through rows.
-func (b *Bindings) readingsOf(rows []bindingRow) []feed.In[Reading] {
-	var all []feed.In[Reading]
+// viewListsOf returns the lists of views that read through rows.
+func (b *Bindings) viewListsOf(rows []bindingRow) []feed.In[ViewList] {
+	var all []feed.In[ViewList]
 	for _, r := range rows {
-		all = r.readings(all, b.identity(r.Export))
+		all = r.viewLists(all, b.identity(r.Export))
 	}
 	return all
 }
 
-// readings adds what the view of an export reads in a cluster through a binding to all. identity is
+// viewLists adds what the view of an export reads in a cluster through a binding to all. identity is
 // that of the export now, empty if it has none: then it has no view.
-func (b *Binding) readings(all []feed.In[Reading], identity string) []feed.In[Reading] {
-	add := func(r Reading, selector string) {
-		if !slices.ContainsFunc(all, func(in feed.In[Reading]) bool { return in.Group == r }) {
-			all = append(all, feed.In[Reading]{Group: r, Selector: selector})
+func (b *Binding) viewLists(all []feed.In[ViewList], identity string) []feed.In[ViewList] {
+	add := func(r ViewList, selector string) {
+		if !slices.ContainsFunc(all, func(in feed.In[ViewList]) bool { return in.Group == r }) {
+			all = append(all, feed.In[ViewList]{Group: r, Selector: selector})
 		}
 	}
 	if !b.Complete || b.Replaced || identity != "" && !b.admits(Via{b.Export, identity}) {
 		return all
 	}
-	add(Reading{Export: b.Export}, "")
+	add(ViewList{Export: b.Export}, "")
 	for _, c := range b.Claims {
 		for _, verb := range []string{"list", "watch"} {
 			if c.Allows(verb) {
-				add(c.Reading(b.Export, verb), c.Selector)
+				add(c.ViewList(b.Export, verb), c.Selector)
 			}
 		}
 	}

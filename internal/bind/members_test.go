@@ -64,7 +64,7 @@ var claimedSecrets = Claimed{GroupResource: schema.GroupResource{Resource: "secr
 // members returns the clusters of the view of an export, and those that it reads secrets in.
 func (s *shelf) members(name ExportName) (all, reads []cluster.Name) {
 	s.Helper()
-	for i, r := range []Reading{{Export: name}, claimedSecrets.Reading(name, "list")} {
+	for i, r := range []ViewList{{Export: name}, claimedSecrets.ViewList(name, "list")} {
 		set, done := s.apis.Bindings.Members.Use(r)
 		found, ok := set.Members(s.store.Feed().Revision())
 		if done(); !ok {
@@ -88,7 +88,7 @@ func TestAnotherIdentityReadsNothing(t *testing.T) {
 	if all, reads := s.members(e); len(all) != 1 || len(reads) != 1 {
 		t.Fatalf("in the view are %v, and secrets of %v", all, reads)
 	}
-	set, done := s.apis.Bindings.Members.Use(claimedSecrets.Reading(e, "watch"))
+	set, done := s.apis.Bindings.Members.Use(claimedSecrets.ViewList(e, "watch"))
 	defer done()
 	watch := set.After(s.store.Feed().Revision())
 	s.put(ExportResource(), "p", "widgets", nil)

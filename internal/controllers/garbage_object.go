@@ -117,11 +117,11 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 		return wrong, place{}, nil
 	}
 	// The owner may be in another namespace. An event about the dependent reports that.
-	namesakes, err := g.deps.Store.Namesakes(ctx, kind.Stored, l.id.cluster, c.name)
+	named, err := g.deps.Store.KeysNamed(ctx, kind.Stored, l.id.cluster, c.name)
 	if err != nil {
 		return 0, place{}, err
 	}
-	for _, k := range namesakes {
+	for _, k := range named {
 		if m, rev, err = g.deps.Store.Metadata(ctx, k); err != nil {
 			return 0, place{}, err
 		}

@@ -23,13 +23,13 @@ type RevisionReader struct {
 	end  context.CancelFunc
 
 	mu      sync.Mutex
-	next    *reading // that has not begun; nil if no caller waits for one
+	next    *revisionRead // that has not begun; nil if no caller waits for one
 	running bool
 	readers sync.WaitGroup
 }
 
-// A reading is one read and its result, which is set when done is closed.
-type reading struct {
+// A revisionRead is one read and its result, which is set when done is closed.
+type revisionRead struct {
 	done  chan struct{}
 	began time.Time
 	rev   int64
@@ -47,7 +47,7 @@ func (r *RevisionReader) Read(ctx context.Context) (rev int64, began time.Time, 
 	r.mu.Lock()
 	n := r.next
 	if n == nil {
-		n = &reading{done: make(chan struct{})}
+		n = &revisionRead{done: make(chan struct{})}
 		r.next = n
 	}
 	if !r.running {

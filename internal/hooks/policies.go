@@ -32,8 +32,8 @@ type policies[P, B runtime.Object, E generic.Evaluator] struct {
 	policy  func(P) generic.PolicyAccessor
 	binding func(B) generic.BindingAccessor
 	compile func(P) E
-	// paced returns an evaluator that keeps to the pace of a request.
-	paced func(E, *pace) E
+	// yielding returns an evaluator that yields between the evaluations of a request.
+	yielding func(E, *yielder) E
 	// dispatcher returns the dispatcher of Kubernetes for one request.
 	dispatcher func(view) generic.Dispatcher[generic.PolicyHook[P, B, E]]
 }
@@ -45,8 +45,8 @@ func newValidators(h *Hooks) *policies[*validating.Policy, *validating.PolicyBin
 		bindings: newTable(h.config.Store, "validatingadmissionpolicybindings", func() *validating.PolicyBinding { return &validating.PolicyBinding{} }),
 		handles:  []admission.Operation{admission.Connect, admission.Create, admission.Delete, admission.Update},
 		policy:   validating.NewValidatingAdmissionPolicyAccessor, binding: validating.NewValidatingAdmissionPolicyBindingAccessor,
-		compile: upstream.CompileValidating,
-		paced:   func(v validating.Validator, p *pace) validating.Validator { return pacedValidator{v, p} },
+		compile:  upstream.CompileValidating,
+		yielding: func(v validating.Validator, p *yielder) validating.Validator { return yieldingValidator{v, p} },
 		dispatcher: func(v view) generic.Dispatcher[validating.PolicyHook] {
 			return validating.NewDispatcher(v.authorizer(), generic.NewPolicyMatcher(v.matcher()))
 		},
@@ -60,7 +60,7 @@ func newMutators(h *Hooks) *policies[*mutating.Policy, *mutating.PolicyBinding, 
 		bindings: newTable(h.config.Store, "mutatingadmissionpolicybindings", func() *mutating.PolicyBinding { return &mutating.PolicyBinding{} }),
 		handles:  []admission.Operation{admission.Create, admission.Update, admission.Connect},
 		policy:   mutating.NewMutatingAdmissionPolicyAccessor, binding: mutating.NewMutatingAdmissionPolicyBindingAccessor,
-		compile: upstream.CompileMutating, paced: pacedMutators,
+		compile: upstream.CompileMutating, yielding: yieldingMutators,
 		dispatcher: func(v view) generic.Dispatcher[mutating.PolicyHook] {
 			return mutating.NewDispatcher(v.authorizer(), v.matcher(), v.types.in(v.in))
 		},
@@ -91,13 +91,13 @@ func (p *policies[P, B, E]) dispatch(ctx context.Context, from source, r admit.R
 	if err != nil || len(active) == 0 {
 		return len(active) > 0, err
 	}
-	ctx, pace, cancel := newPace(ctx)
+	ctx, y, cancel := newYielder(ctx)
 	defer cancel()
 	for i := range active {
-		active[i].Evaluator = p.paced(active[i].Evaluator, pace)
+		active[i].Evaluator = p.yielding(active[i].Evaluator, y)
 	}
-	if err = p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active); pace.late != nil {
-		return true, pace.late
+	if err = p.dispatcher(v).Dispatch(ctx, r.Attributes, o, active); y.late != nil {
+		return true, y.late
 	}
 	if refusal, ok := err.(apierrors.APIStatus); ok && from.above { //nolint:errorlint // dispatchers do not wrap it
 		status := refusal.Status()

@@ -116,7 +116,7 @@ func (q *Questions) candidates(ctx context.Context, u user.Info) []cluster.Name 
 	if home, ok := auth.Home(u); ok {
 		found[home] = true
 	}
-	for _, n := range auth.Namesakes(u) {
+	for _, n := range auth.MatchingSubjects(u) {
 		for _, c := range q.RBAC.ClustersOf(n.Subject) {
 			if n.In == "" || n.In == c {
 				found[c] = true

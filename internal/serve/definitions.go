@@ -37,7 +37,7 @@ type Definitions struct {
 	Offers *Offers
 	native map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
 
-	readings *interned[Hash, reading]
+	decoded  *interned[Hash, decodedDefinition]
 	contents *interned[Hash, Content]
 	sharing  *sharing
 
@@ -53,12 +53,12 @@ type row struct {
 	name     string
 	revision int64
 	deleting bool
-	*reading
+	*decodedDefinition
 }
 
-// A reading is the decoded part of a definition. Equal definitions of all clusters share
+// A decodedDefinition is the decoded part of a definition. Equal definitions of all clusters share
 // one. It is immutable.
-type reading struct {
+type decodedDefinition struct {
 	content *Content // nil if the definition is not served
 	group   string
 	names   apiextensionsv1.CustomResourceDefinitionNames // accepted
@@ -70,8 +70,8 @@ type reading struct {
 func NewDefinitions(s *store.Store, r *Resolver) *Definitions {
 	d := &Definitions{
 		store: s, resolver: r, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
-		Offers:   NewOffers(nil, nil),
-		readings: newInterned[Hash, reading](), contents: newInterned[Hash, Content](), sharing: newSharing(),
+		Offers:  NewOffers(nil, nil),
+		decoded: newInterned[Hash, decodedDefinition](), contents: newInterned[Hash, Content](), sharing: newSharing(),
 		clusters: map[cluster.Name]rows{},
 	}
 	s.Feed().Follow(d)
@@ -292,7 +292,7 @@ func (d *Definitions) Apply(e feed.Event) {
 	if e.Key.Resource != CustomResourceDefinitions() {
 		return
 	}
-	var now *reading
+	var now *decodedDefinition
 	var deleting bool
 	if !e.Deleted() {
 		m, err := e.Metadata(context.Background())
@@ -309,7 +309,7 @@ func (d *Definitions) Apply(e feed.Event) {
 	}
 }
 
-// put stores a row of a cluster, or removes it if its reading is nil. It reports whether
+// put stores a row of a cluster, or removes it if it has no decodedDefinition. It reports whether
 // the row is in use, rather than a part of a rebuild.
 func (d *Definitions) put(c cluster.Name, r row) bool {
 	d.mu.Lock()
@@ -321,9 +321,9 @@ func (d *Definitions) put(c cluster.Name, r row) bool {
 	in := to[c]
 	i, found := in.search(r.name)
 	switch {
-	case r.reading == nil && found:
+	case r.decodedDefinition == nil && found:
 		in = slices.Delete(in, i, i+1)
-	case r.reading == nil:
+	case r.decodedDefinition == nil:
 	case found:
 		in[i] = r
 	default:
@@ -336,7 +336,7 @@ func (d *Definitions) put(c cluster.Name, r row) bool {
 }
 
 // read decodes a definition. Equal definitions are decoded once.
-func (d *Definitions) read(e feed.Event) (*reading, error) {
+func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 	var parts struct {
 		Spec   json.RawMessage                                `json:"spec"`
 		Status apiextensionsv1.CustomResourceDefinitionStatus `json:"status"`
@@ -362,14 +362,14 @@ func (d *Definitions) read(e feed.Event) (*reading, error) {
 	}
 	var key Hash
 	sum.Sum(key[:0])
-	return d.readings.get(key, func() (*reading, error) {
+	return d.decoded.get(key, func() (*decodedDefinition, error) {
 		if err := json.Unmarshal(parts.Spec, &crd.Spec); err != nil {
 			return nil, err
 		}
 		if e.Key.Cluster == cluster.BoundDefinitions {
 			crd.Name = DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
 		}
-		r := &reading{
+		r := &decodedDefinition{
 			group: crd.Spec.Group, names: crd.Status.AcceptedNames,
 			settled: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) && reflect.DeepEqual(crd.Spec.Names, crd.Status.AcceptedNames),
 		}

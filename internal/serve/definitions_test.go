@@ -208,7 +208,7 @@ func TestDefinitionsAreShared(t *testing.T) {
 		r.expect("after all are deleted", c)
 	}
 	one, two, shared = Found{}, Found{}, nil
-	collected(t, "unused contents", func() bool { return r.readings.len()+r.contents.len()+r.resolver.shapes.len() == 0 })
+	collected(t, "unused contents", func() bool { return r.decoded.len()+r.contents.len()+r.resolver.shapes.len() == 0 })
 	if len(r.clusters) != 0 {
 		t.Errorf("clusters without definitions are kept: %v", slices.Collect(maps.Keys(r.clusters)))
 	}
@@ -274,7 +274,7 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept, ok := r.row("c2", "foos.example.com")
-	if !ok || r.put("c1", row{"bars.example.com", 7, false, &reading{content: renamed, group: "example.com"}}) || r.put("c2", kept) {
+	if !ok || r.put("c1", row{"bars.example.com", 7, false, &decodedDefinition{content: renamed, group: "example.com"}}) || r.put("c2", kept) {
 		t.Fatal("a rebuild is in use before it ends")
 	}
 	r.Done()
@@ -375,7 +375,7 @@ func FuzzDefinitionName(f *testing.F) {
 		if err != nil {
 			t.Skip(err)
 		}
-		d.put("c1", row{name: resource, reading: &reading{content: content}})
+		d.put("c1", row{name: resource, decodedDefinition: &decodedDefinition{content: content}})
 		for _, gr := range []schema.GroupResource{gr, ResourceOfName(resource), {Group: coreGroup, Resource: gr.Resource}} {
 			if s, ok := d.Find("c1", gr); ok && s.Content.GroupResource() != gr {
 				t.Errorf("%q is served as %q", gr, s.Content.GroupResource())

@@ -71,7 +71,7 @@ type PoolConfig struct {
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
 	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
-	// compute slot of one heavy request of the tenant: calls have no context that
+	// processor seat of one heavy request of the tenant: calls have no context that
 	// identifies their request.
 	Lend func(c cluster.Name, call func())
 }

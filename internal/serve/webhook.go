@@ -60,7 +60,7 @@ func webhookConfig(calls http.RoundTripper) *rest.Config {
 	}
 }
 
-// lending frees the compute slot of the waiting request during a call.
+// lending frees the processor seat of the waiting request during a call.
 type lending struct {
 	calls http.RoundTripper
 	lend  func(call func())

@@ -105,7 +105,7 @@ func (s *Server) located(h http.Handler, recorded bool) http.Handler {
 	if s.peers != nil {
 		h = s.peers.Within(h)
 	}
-	return edge.WithPace(flow.WithoutUselessBodies(h))
+	return edge.WithReadLimits(flow.WithoutUselessBodies(h))
 }
 
 // limits returns the filters that limit the requests of tenants.

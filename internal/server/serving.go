@@ -34,7 +34,7 @@ func (s *Server) prepareListener(context.Context) error {
 	if n, ok := s.config.Listener.(*nowhere); ok {
 		s.serving.Listener = unaddressed{n}
 	} else {
-		s.serving.Listener = edge.Bound(edge.Pace(s.serving.Listener))
+		s.serving.Listener = edge.Bound(edge.LimitReads(s.serving.Listener))
 	}
 	suites := s.serving.CipherSuites
 	if len(suites) > 0 && !s.serving.DisableHTTP2 && s.serving.MinTLSVersion < tls.VersionTLS13 &&

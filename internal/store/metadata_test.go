@@ -31,7 +31,7 @@ func TestMetadataOfStoredObject(t *testing.T) {
 	if err != nil || rev == 0 || m.UID != "u" || len(m.Owners) != 2 {
 		t.Errorf("got %+v at %d, %v", m, rev, err)
 	}
-	keys, err := s.Namesakes(t.Context(), at.Resource, "c1", "dependent")
+	keys, err := s.KeysNamed(t.Context(), at.Resource, "c1", "dependent")
 	if err != nil || len(keys) != 2 || keys[0] != at {
 		t.Errorf("namesakes are %v, %v", keys, err)
 	}
@@ -39,7 +39,7 @@ func TestMetadataOfStoredObject(t *testing.T) {
 	if _, rev, err := s.Metadata(t.Context(), at); err != nil || rev != 0 {
 		t.Errorf("in the other cluster: found at %d, %v", rev, err)
 	}
-	if keys, err := s.Namesakes(t.Context(), at.Resource, "c2", "dependent"); err != nil || len(keys) != 0 {
+	if keys, err := s.KeysNamed(t.Context(), at.Resource, "c2", "dependent"); err != nil || len(keys) != 0 {
 		t.Errorf("namesakes in the other cluster are %v, %v", keys, err)
 	}
 }

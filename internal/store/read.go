@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// namesPage is the number of keys in a page of [Store.Namesakes].
+// namesPage is the number of keys in a page of [Store.KeysNamed].
 const namesPage = 2000
 
 // Read returns an object from etcd and its revision, or nil if there is none.
@@ -71,9 +71,9 @@ func (s *Store) Metadata(ctx context.Context, k keys.Key) (values.Metadata, int6
 	return m, resp.Kvs[0].ModRevision, err
 }
 
-// Namesakes returns the keys of the objects with a name in all namespaces of a cluster. It
+// KeysNamed returns the keys of the objects with a name in all namespaces of a cluster. It
 // reads the keys of all objects of the resource in the cluster.
-func (s *Store) Namesakes(ctx context.Context, r keys.Resource, c cluster.Name, name string) ([]keys.Key, error) {
+func (s *Store) KeysNamed(ctx context.Context, r keys.Resource, c cluster.Name, name string) ([]keys.Key, error) {
 	start := s.prefix + r.Prefix() + "/" + string(c) + "/"
 	end := clientv3.GetPrefixRangeEnd(start)
 	var found []keys.Key

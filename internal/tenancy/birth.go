@@ -22,8 +22,8 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// names limits the attempts to find an unused name for a cluster.
-const names = 5
+// maxNameAttempts limits the attempts to find an unused name for a cluster.
+const maxNameAttempts = 5
 
 type creatorKey struct{}
 
@@ -80,10 +80,10 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 	if _, known := w.Tree.Cluster(parent); !known {
 		w.Tree.fresh(ctx) // another process may have created it just now
 	}
-	for range names {
+	for range maxNameAttempts {
 		b.cluster = cluster.NewName()
 		w.defaults(ctx, &b, w.Tree.PathOf(parent).Join(ws.Name))
-		y, err := w.conceive(ctx, b, parent, ws, creator)
+		y, err := w.createFirst(ctx, b, parent, ws, creator)
 		if errors.Is(err, store.ErrChanged) {
 			continue
 		}
@@ -104,8 +104,8 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 	return nil, fmt.Errorf("no unused name for the cluster of workspace %s", ws.Name)
 }
 
-// conceive makes the first transaction of a workspace.
-func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*young, error) {
+// createFirst makes the first transaction of a workspace.
+func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*pendingWorkspace, error) {
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
@@ -139,12 +139,12 @@ func (w *Workspaces) conceive(ctx context.Context, b birth, parent cluster.Name,
 		}
 	}
 	rev, err := w.Store.Commit(ctx, append(writes, b.first()...), store.Fence{Cluster: b.cluster, State: store.Active})
-	return &young{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
+	return &pendingWorkspace{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
 }
 
-// young is the LogicalCluster and the Workspace of a workspace after its first
+// A pendingWorkspace is the LogicalCluster and the Workspace of a workspace after its first
 // transaction, with their revisions.
-type young struct {
+type pendingWorkspace struct {
 	cluster     *core.LogicalCluster
 	clusterAt   int64
 	workspace   *tenancyapi.Workspace

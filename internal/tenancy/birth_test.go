@@ -149,7 +149,7 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	b := w.birth(cluster.NewName(), metav1.Now())
 	ws := &tenancyapi.Workspace{}
 	ws.Name, ws.UID = "cut", "1"
-	if _, err := w.conceive(t.Context(), b, cluster.Root, ws, nil); err != nil {
+	if _, err := w.createFirst(t.Context(), b, cluster.Root, ws, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.of(t, cluster.Root, "cut").Status.Phase; got != core.PhaseScheduling {
@@ -171,7 +171,7 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	}
 	other := w.birth(cluster.NewName(), metav1.Now())
 	ws.Name = "gone"
-	y, err := w.conceive(t.Context(), other, cluster.Root, ws, nil)
+	y, err := w.createFirst(t.Context(), other, cluster.Root, ws, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,9 +67,9 @@ func stageOf(r keys.Resource) stage {
 	}
 }
 
-// finalizersOfOurs reports whether the server itself removes a finalizer. The deletion of
+// isServerFinalizer reports whether the server itself removes a finalizer. The deletion of
 // the cluster removes all objects for which these finalizers wait.
-func finalizersOfOurs(f string) bool {
+func isServerFinalizer(f string) bool {
 	switch f {
 	case metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, // of garbage collection
 		"customresourcecleanup.apiextensions.k8s.io", "apis.kcp.io/apibinding-finalizer", "cache.kcp.io/clustercachedresource":
@@ -226,7 +226,7 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 				err = c.delete(ctx, item)
 			} else {
 				d.forced, d.above = c.forced, c.why
-				_, err = c.condemn(ctx, d)
+				_, err = c.markDeleted(ctx, d)
 			}
 			if !moved(err) {
 				return err
@@ -401,7 +401,7 @@ func finalizers(ctx context.Context, item store.Item) ([]string, error) {
 	if item.Err != nil {
 		return nil, item.Err
 	}
-	all := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), finalizersOfOurs)
+	all := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), isServerFinalizer)
 	if item.Resource != native("", "namespaces") {
 		return all, nil
 	}

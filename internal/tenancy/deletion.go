@@ -112,7 +112,7 @@ func (w *Workspaces) Remove(ctx context.Context, c cluster.Name) error {
 		if err != nil || d == nil {
 			return err
 		}
-		rev, err := w.condemn(ctx, d)
+		rev, err := w.markDeleted(ctx, d)
 		if moved(err) {
 			continue
 		}
@@ -179,7 +179,7 @@ func (w *Workspaces) end(ctx context.Context, d *deletion, delete Delete) (Progr
 	if d.cluster == "" {
 		return Alive, w.release(ctx, d)
 	}
-	if _, err := w.condemn(ctx, d); err != nil {
+	if _, err := w.markDeleted(ctx, d); err != nil {
 		return Unfinished, err
 	}
 	switch {
@@ -280,11 +280,11 @@ func (w *Workspaces) ofCluster(ctx context.Context, c cluster.Name, force bool) 
 	return d, nil
 }
 
-// condemn marks the cluster and its Workspace as being deleted. Unless terminators or
+// markDeleted marks the cluster and its Workspace as being deleted. Unless terminators or
 // finalizers of clients block the deletion of the content, it sets the fence to
 // Terminating, so that no objects can be created in the cluster. It returns the revision
 // of its write, or 0 if it wrote nothing.
-func (w *Workspaces) condemn(ctx context.Context, d *deletion) (int64, error) {
+func (w *Workspaces) markDeleted(ctx context.Context, d *deletion) (int64, error) {
 	now := metav1.Now().Rfc3339Copy()
 	d.forced = d.forced || d.isForced()
 	if kept := d.keptByWorkspace(); len(kept) > 0 {

@@ -61,7 +61,7 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 				return nil, err
 			}
 			// Complete the home even if the client disconnects.
-			err = w.conceiveHome(context.WithoutCancel(ctx), &b, name, u)
+			err = w.createFirstHome(context.WithoutCancel(ctx), &b, name, u)
 		case l.Spec.CreatedBy == nil || l.Spec.CreatedBy.Username != name:
 			return nil, ErrHomeless // the name of another user has the same hash
 		case l.DeletionTimestamp != nil:
@@ -80,8 +80,8 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 	return nil, ErrHomeWaits
 }
 
-// conceiveHome makes the first transaction of a home.
-func (w *Workspaces) conceiveHome(ctx context.Context, b *birth, name string, u user.Info) error {
+// createFirstHome makes the first transaction of a home.
+func (w *Workspaces) createFirstHome(ctx context.Context, b *birth, name string, u user.Info) error {
 	owner, err := json.Marshal(core.UserInfo{Username: name})
 	if err != nil {
 		return err

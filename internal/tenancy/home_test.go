@@ -27,7 +27,7 @@ func TestHomeIsCompleted(t *testing.T) {
 		},
 	} {
 		u := &user.DefaultInfo{Name: name}
-		if err := w.conceiveHome(t.Context(), new(w.birth(cluster.Home(name), metav1.Now())), name, u); err != nil {
+		if err := w.createFirstHome(t.Context(), new(w.birth(cluster.Home(name), metav1.Now())), name, u); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 { // the second call writes nothing
@@ -45,7 +45,7 @@ func TestHomeIsCompleted(t *testing.T) {
 // If the names of two users have the same hash, the second user has no home.
 func TestHomeOfAnother(t *testing.T) {
 	w := openWorld(t, t.TempDir())
-	if err := w.conceiveHome(t.Context(), new(w.birth(cluster.Home("bob"), metav1.Now())), "alice", &user.DefaultInfo{Name: "alice"}); err != nil {
+	if err := w.createFirstHome(t.Context(), new(w.birth(cluster.Home("bob"), metav1.Now())), "alice", &user.DefaultInfo{Name: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	if home, err := w.Home(t.Context(), &user.DefaultInfo{Name: "bob"}, allowed); !errors.Is(err, ErrHomeless) {

@@ -56,10 +56,10 @@ func (t *Tree) Incomplete(c cluster.Name) bool {
 // complete makes the second or a later transaction of a workspace. It reads the workspace if
 // y is nil, and after concurrent changes. It returns the Workspace, or nil if it or its
 // cluster does not exist.
-func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *unstructured.Unstructured, err error) {
+func (w *Workspaces) complete(ctx context.Context, b birth, y *pendingWorkspace) (done *unstructured.Unstructured, err error) {
 	for range retries {
 		if y == nil {
-			if y, err = w.readYoung(ctx, b.cluster); err != nil || y == nil {
+			if y, err = w.readPending(ctx, b.cluster); err != nil || y == nil {
 				return nil, err
 			}
 		}
@@ -72,9 +72,9 @@ func (w *Workspaces) complete(ctx context.Context, b birth, y *young) (done *uns
 	return nil, err
 }
 
-// readYoung reads the workspace of cluster c, nil if there is none.
-func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, error) {
-	y := &young{}
+// readPending reads the workspace of cluster c, nil if there is none.
+func (w *Workspaces) readPending(ctx context.Context, c cluster.Name) (*pendingWorkspace, error) {
+	y := &pendingWorkspace{}
 	var err error
 	if y.cluster, y.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || y.cluster == nil || y.cluster.Spec.Owner == nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (w *Workspaces) readYoung(ctx context.Context, c cluster.Name) (*young, err
 	return y, nil
 }
 
-func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstructured.Unstructured, error) {
+func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *pendingWorkspace) (*unstructured.Unstructured, error) {
 	rev := y.workspaceAt
 	unfinished := y.unfinished()
 	if unfinished && b.bound(w) {
@@ -109,7 +109,7 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *young) (*unstr
 }
 
 // unfinished reports whether a workspace may lack a part of its initial content.
-func (y *young) unfinished() bool {
+func (y *pendingWorkspace) unfinished() bool {
 	l := y.cluster
 	return l.Status.Phase == core.PhaseScheduling ||
 		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // created by an older server
@@ -209,7 +209,7 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 
 // write writes a workspace and its cluster. If unfinished is set, it also creates the
 // missing objects of the initial content.
-func (w *Workspaces) write(ctx context.Context, b birth, y *young, unfinished bool) (int64, error) {
+func (w *Workspaces) write(ctx context.Context, b birth, y *pendingWorkspace, unfinished bool) (int64, error) {
 	lc, err := values.Unstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
 	if err != nil {
 		return 0, err

@@ -178,7 +178,7 @@ func TestCutBeforeItsInitializers(t *testing.T) {
 	ws := &tenancyapi.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "cut", UID: "1"}}
 	ref := inRoot("web")
 	ws.Spec.Type = &ref
-	if _, err := w.conceive(t.Context(), b, cluster.Root, ws, nil); err != nil {
+	if _, err := w.createFirst(t.Context(), b, cluster.Root, ws, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Complete(t.Context(), b.cluster); err != nil {

@@ -27,7 +27,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	p := &Plan{User: of.user, Scope: v.scope(c.Reading(of.name, of.info.Verb), true)}
+	p := &Plan{User: of.user, Scope: v.scope(c.ViewList(of.name, of.info.Verb), true)}
 	if c.Identity == "" {
 		p.Context = of.labelled(c, v.whileClaimed(of, gr, c))
 		return p, nil

@@ -193,7 +193,7 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 	if err := onlyReads(req, of.info, gr); err != nil {
 		return nil, err
 	}
-	p := &Plan{User: of.user, Scope: v.scope(bind.Reading{Export: of.name}, false)}
+	p := &Plan{User: of.user, Scope: v.scope(bind.ViewList{Export: of.name}, false)}
 	if gr == apiBindings {
 		var err error
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
@@ -217,7 +217,7 @@ func (v *Exports) viewed(of *viewing, export bind.ExportName, gr schema.GroupRes
 }
 
 // scope returns the scope of a list or watch.
-func (v *Exports) scope(r bind.Reading, sparse bool) func() (store.Scope, func()) {
+func (v *Exports) scope(r bind.ViewList, sparse bool) func() (store.Scope, func()) {
 	return func() (store.Scope, func()) {
 		set, done := v.config.APIs().Bindings.Members.Use(r)
 		return store.Scope{Set: set, Sparse: sparse}, done

@@ -20,8 +20,8 @@ const (
 	// bookmarkAfter is the number of events after which there is a bookmark, also for a reader
 	// that never gets all of them.
 	bookmarkAfter = 1000
-	// mostOfStatus limits what is read of an error.
-	mostOfStatus = 64 << 10
+	// maxOfStatus is the maximal number of bytes that are read of an error.
+	maxOfStatus = 64 << 10
 )
 
 // errEnded ends a merge when one of its watches has ended.
@@ -35,16 +35,16 @@ type merge struct {
 	w        http.ResponseWriter
 	running  sync.WaitGroup
 	ended    <-chan struct{}
-	pace     interface{ Ask(revision int64) }
+	requests interface{ Ask(revision int64) }
 	arrivals chan arrival // has a place for each watch
 
-	watches []*merged
-	begun   bool  // the response has
-	listing bool  // the bookmark after the existing objects is to come
-	target  int64 // revision of that bookmark
-	asked   int64 // what pace was asked for
-	told    int64 // revision of the last bookmark
-	since   int   // events after it
+	watches    []*merged
+	begun      bool  // the response has
+	listing    bool  // the bookmark after the existing objects is to come
+	target     int64 // revision of that bookmark
+	asked      int64 // the revision that was last requested
+	bookmarked int64 // revision of the last bookmark
+	since      int   // events after it
 }
 
 // merged is one of the watches.
@@ -64,13 +64,13 @@ type arrival struct {
 	err      error
 }
 
-func newMerge(w http.ResponseWriter, t *together, pace interface{ Ask(revision int64) }) *merge {
-	m := &merge{config: t.config, w: w, pace: pace, arrivals: make(chan arrival, len(t.parts)), listing: t.listing}
+func newMerge(w http.ResponseWriter, t *together, requests interface{ Ask(revision int64) }) *merge {
+	m := &merge{config: t.config, w: w, requests: requests, arrivals: make(chan arrival, len(t.parts)), listing: t.listing}
 	newest := int64(1)
 	for i, p := range t.parts {
 		m.watches = append(m.watches, &merged{next: make(chan struct{}, 1), last: p.from, safe: p.from})
-		if newest = max(newest, p.from); i == 0 || p.from < m.told {
-			m.told = p.from
+		if newest = max(newest, p.from); i == 0 || p.from < m.bookmarked {
+			m.bookmarked = p.from
 		}
 	}
 	m.ask(newest) // each watch tells when it has begun
@@ -231,7 +231,7 @@ func (m *merge) take(w *merged) error {
 
 func (m *merge) ask(revision int64) {
 	m.asked = max(m.asked, revision)
-	m.pace.Ask(revision)
+	m.requests.Ask(revision)
 }
 
 // bookmark writes a bookmark, if one is due: every event up to its revision has been written.
@@ -244,10 +244,10 @@ func (m *merge) bookmark() error {
 	switch {
 	case m.listing && safe >= m.target:
 		annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
-	case m.listing || safe <= m.told || safe < m.asked && m.since < bookmarkAfter:
+	case m.listing || safe <= m.bookmarked || safe < m.asked && m.since < bookmarkAfter:
 		return nil
 	}
-	m.listing, m.told, m.since = false, safe, 0
+	m.listing, m.bookmarked, m.since = false, safe, 0
 	at := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "PartialObjectMetadata"},
 		ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.resourceVersion(safe), Annotations: annotations},
@@ -274,7 +274,7 @@ func fail(w http.ResponseWriter, err error) {
 // refused returns the error that a watch was refused with.
 func refused(resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, mostOfStatus))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxOfStatus))
 	if err != nil {
 		return err
 	}

@@ -37,10 +37,10 @@ func (h *script) Ask(revision int64) {
 // watch writes the changes of a kind after a revision, with the bookmarks that are asked for. A
 // list, from revision 0, has the changes up to a revision first.
 func (h *script) watch(ctx context.Context, kind int, from int64, out *io.PipeWriter) {
-	var told int64
+	var bookmarked int64
 	tell := func(e watch.EventType, rev int64) {
 		if e == watch.Bookmark {
-			told = rev
+			bookmarked = rev
 		}
 		_, _ = fmt.Fprintf(out, `{"type":%q,"object":{"metadata":{"name":"%d","resourceVersion":"%d"}}}`+"\n", e, kind, rev)
 	}
@@ -51,13 +51,13 @@ func (h *script) watch(ctx context.Context, kind int, from int64, out *io.PipeWr
 		h.mu.Lock()
 		asked := h.asked
 		h.mu.Unlock()
-		if told < asked && asked <= rev && rand.IntN(3) == 0 {
+		if bookmarked < asked && asked <= rev && rand.IntN(3) == 0 {
 			tell(watch.Bookmark, rev)
 		}
 	}
 	for ctx.Err() == nil {
 		h.mu.Lock()
-		for h.asked <= told && ctx.Err() == nil {
+		for h.asked <= bookmarked && ctx.Err() == nil {
 			h.looked.Wait()
 		}
 		h.mu.Unlock()

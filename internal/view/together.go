@@ -26,8 +26,8 @@ import (
 const (
 	// watchPath is the path in a view at which several kinds are watched together.
 	watchPath = "/watch"
-	// mostTogether is how many kinds can be watched together.
-	mostTogether = 32
+	// maxTogether is how many kinds can be watched together at most.
+	maxTogether = 32
 )
 
 // Watches resolves requests for several kinds together as watches: the server gives them no time
@@ -84,8 +84,8 @@ func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "watch"}, req.Method)
 	case len(kinds) == 0:
 		return nil, apierrors.NewBadRequest("name what to watch, as in ?resource=v1/configmaps&resource=example.com/v1/widgets")
-	case len(kinds) > mostTogether:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", mostTogether))
+	case len(kinds) > maxTogether:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", maxTogether))
 	}
 	epoch := v.config.Epoch()
 	p := &Plan{together: &together{config: config{epoch.Revision, epoch.Of}}}
@@ -166,8 +166,8 @@ func (t *together) serve(w http.ResponseWriter, req *http.Request, next func(htt
 }
 
 func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {
-	pace := watchcache.NewPace()
-	m := newMerge(w, t, pace)
+	requests := watchcache.NewProgressRequests()
+	m := newMerge(w, t, requests)
 	ctx, cancel := context.WithCancel(req.Context())
 	defer m.running.Wait()
 	defer cancel()
@@ -181,7 +181,7 @@ func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.
 					fail(w, err)
 					return
 				}
-				ctx = watchcache.WithPace(routine.WithTask(ctx, nil), pace)
+				ctx = watchcache.WithProgressRequests(routine.WithTask(ctx, nil), requests)
 				info, _ := request.RequestInfoFrom(p.request.Context())
 				next(w, inside.WithContext(request.WithRequestInfo(ctx, info)), p)
 			}),

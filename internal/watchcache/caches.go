@@ -26,7 +26,7 @@ type Caches struct {
 	deleters int                       // of a request that deletes a collection
 	limits   limits
 	decoded  *memo[runtime.Object]
-	encoded  *memo[reading]
+	encoded  *memo[encodedValue]
 
 	customs   *customCaches
 	histories *histories // of native resources
@@ -59,7 +59,7 @@ func New(ctx context.Context, s *store.Store, o Options) (*Caches, error) {
 		deleters: max(1, o.DeleteCollectionWorkers),
 		limits:   defaultLimits(),
 		decoded:  newMemo[runtime.Object](decodedSize),
-		encoded:  newMemo[reading](encodedSize),
+		encoded:  newMemo[encodedValue](encodedSize),
 		feeds:    map[*feeding]struct{}{},
 		clock:    newSkipClock(),
 		final:    newFinalBookmarks(),

@@ -44,7 +44,7 @@ func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.St
 		if of.lenient, err = c.store.Lenient(c.direct, lenient); err != nil {
 			return nil, nil, err
 		}
-		if of.cold, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
+		if of.etcdStorage, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
 			return nil, nil, err
 		}
 		registry := store.Registry{Resource: kind, Root: root, Cached: true}
@@ -66,7 +66,7 @@ type custom struct {
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
 	lenient           storage.Interface // etcd, for requests to all clusters
-	cold              storage.Interface // etcd, of raw
+	etcdStorage       storage.Interface // etcd, of raw
 	metadataOnly      bool              // the same for all versions of an object
 	unconverted       []byte            // the start of values stored in the version of the schema
 }
@@ -90,7 +90,7 @@ func (c *custom) transformer() values.Transformer {
 }
 
 func (c *custom) past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
-	return c.cold.GetList(ctx, key, o, into)
+	return c.etcdStorage.GetList(ctx, key, o, into)
 }
 
 func (c *custom) raw(framed []byte) (raw, error) { return rawOf(framed, c.caches.store.Stamps()) }

@@ -146,7 +146,7 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 		return c.Interface.Get(ctx, key, o, out)
 	}
 	var r raw
-	err := c.cold.Get(ctx, key, o, &r)
+	err := c.etcdStorage.Get(ctx, key, o, &r)
 	if err != nil {
 		return err
 	}
@@ -209,8 +209,8 @@ func (c encodedEvents) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	return watch.Event{Type: e.Type, Object: &Encoded{line}}, true
 }
 
-// A reading is the JSON of a stored value, converted by a schema.
-type reading struct {
+// An encodedValue is the JSON of a stored value, converted by a schema.
+type encodedValue struct {
 	revision string // in the JSON
 	line     []byte // never changed
 }
@@ -240,7 +240,7 @@ func (c *custom) encoded(r *raw) ([]byte, error) {
 	}
 	line := append(text, '\n')
 	if c.keeps(r.framed) {
-		kept.put(key, r.framed, reading{r.ResourceVersion, line}, len(r.framed)+len(line))
+		kept.put(key, r.framed, encodedValue{r.ResourceVersion, line}, len(r.framed)+len(line))
 	}
 	return line, nil
 }
@@ -292,7 +292,7 @@ func (d readingDecoder) Decode(framed []byte, into runtime.Object, revision int6
 	}
 	text, err := json.Marshal(u.Object)
 	if err == nil {
-		kept.put(key, framed, reading{u.GetResourceVersion(), append(text, '\n')}, len(framed)+len(text))
+		kept.put(key, framed, encodedValue{u.GetResourceVersion(), append(text, '\n')}, len(framed)+len(text))
 	}
 	return err
 }

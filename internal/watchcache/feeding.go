@@ -33,22 +33,22 @@ type feeding struct {
 	probes sync.WaitGroup
 
 	mu      sync.Mutex
-	watch   *fed      // the present watch; nil before the first
-	begun   time.Time // when it began
-	listed  bool      // whether the cache was filled before
-	stale   bool      // whether the cache must be filled anew
+	watch   *reportingWatch // the present watch; nil before the first
+	begun   time.Time       // when it began
+	listed  bool            // whether the cache was filled before
+	stale   bool            // whether the cache must be filled anew
 	stopped bool
 }
 
-// A fed is a watch that reports when its reader has stopped it.
-type fed struct {
+// A reportingWatch is a watch that reports when its reader has stopped it.
+type reportingWatch struct {
 	watch.Interface
 	done func()
 	read chan struct{} // closed once done
 }
 
 // Stop implements [watch.Interface].
-func (w *fed) Stop() {
+func (w *reportingWatch) Stop() {
 	w.Interface.Stop()
 	w.done()
 }
@@ -122,7 +122,7 @@ func (f *feeding) Watch(ctx context.Context, key string, o storage.ListOptions) 
 		return nil, err
 	}
 	read := make(chan struct{})
-	fresh := &fed{w, sync.OnceFunc(func() { close(read) }), read}
+	fresh := &reportingWatch{w, sync.OnceFunc(func() { close(read) }), read}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.watch = fresh; f.stopped {

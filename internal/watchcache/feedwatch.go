@@ -58,8 +58,8 @@ type feedWatch struct {
 	cursor  int64           // the reader has every selected change up to it
 	missed  int64           // changes up to it come from the history of etcd
 
-	pace *Pace // nil if nothing is asked
-	told int64 // revision of the last bookmark
+	requests   *ProgressRequests // nil if the reader makes none
+	bookmarked int64             // revision of the last bookmark
 }
 
 // Watch implements [storage.Interface].
@@ -82,7 +82,7 @@ func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions)
 	}
 	resource := s.resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), pace: paceOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), requests: progressRequestsOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
 	w.label = store.LabelOf(ctx, resource.GroupResource())
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
@@ -236,10 +236,10 @@ func (w *feedWatch) end() {
 }
 
 func (w *feedWatch) bookmark(rev int64, annotations map[string]string) bool {
-	w.told = rev
+	w.bookmarked = rev
 	r := &raw{}
 	r.ResourceVersion, r.Annotations = w.of().store.ResourceVersion(rev), annotations
-	return w.give(watch.Bookmark, r)
+	return w.deliverEvent(watch.Bookmark, r)
 }
 
 // deliver delivers a change as the event that it is for the selection of the reader.
@@ -272,13 +272,13 @@ func (w *feedWatch) deliver(e feed.Event) bool {
 	}
 	switch {
 	case !w.stillCovers(e.Key.Cluster, p):
-		return has || !had || w.give(watch.Deleted, nameOf(was))
+		return has || !had || w.deliverEvent(watch.Deleted, nameOf(was))
 	case has && had:
-		return w.give(watch.Modified, now)
+		return w.deliverEvent(watch.Modified, now)
 	case has:
-		return w.give(watch.Added, now)
+		return w.deliverEvent(watch.Added, now)
 	case had:
-		return w.give(watch.Deleted, was)
+		return w.deliverEvent(watch.Deleted, was)
 	default:
 		return true
 	}
@@ -314,8 +314,8 @@ func (w *feedWatch) selected(r *raw, p feed.Part) (bool, error) {
 	return ok, err
 }
 
-// give delivers an event.
-func (w *feedWatch) give(t watch.EventType, r *raw) bool {
+// deliverEvent delivers an event.
+func (w *feedWatch) deliverEvent(t watch.EventType, r *raw) bool {
 	e, ok := w.event(watch.Event{Type: t, Object: r}, w.wildcard)
 	return !ok || w.send(w.label.Event(e))
 }

@@ -24,19 +24,19 @@ const nativeTimes = 8
 // A nativeFeed is the objects of a native kind for lists and watches in a sparse scope. Upstream's
 // watch caches know neither the members of a scope nor their parts.
 type nativeFeed struct {
-	caches  *Caches
-	kind    keys.Resource
-	cfg     *storagebackend.ConfigForResource
-	codec   runtime.Codec
-	newFunc func() runtime.Object
-	attrs   storage.AttrFunc
-	cold    storage.Interface // etcd, of raw
+	caches      *Caches
+	kind        keys.Resource
+	cfg         *storagebackend.ConfigForResource
+	codec       runtime.Codec
+	newFunc     func() runtime.Object
+	attrs       storage.AttrFunc
+	etcdStorage storage.Interface // etcd, of raw
 }
 
 func (c *Caches) nativeFeed(kind keys.Resource, o store.Objects, attrs storage.AttrFunc) (*nativeFeed, error) {
 	n := &nativeFeed{caches: c, kind: kind, cfg: o.Config, codec: o.Codec, newFunc: o.New, attrs: tenantAttrs(attrs)}
 	var err error
-	n.cold, err = c.store.Lenient(c.direct, store.Objects{Config: o.Config, Root: o.Root, Codec: nativeRaws{n}, New: newRaw, NewList: newRawList})
+	n.etcdStorage, err = c.store.Lenient(c.direct, store.Objects{Config: o.Config, Root: o.Root, Codec: nativeRaws{n}, New: newRaw, NewList: newRawList})
 	return n, err
 }
 
@@ -53,7 +53,7 @@ func (n *nativeFeed) raws(context.Context, string, storage.ListOptions, *rawList
 }
 
 func (n *nativeFeed) past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
-	return n.cold.GetList(ctx, key, o, into)
+	return n.etcdStorage.GetList(ctx, key, o, into)
 }
 
 // raw returns an object. One that cannot be decoded has no object in it.

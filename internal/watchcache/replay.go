@@ -58,7 +58,7 @@ func (w *feedWatch) replay() bool {
 			p, _ := w.covers(cluster.Of(r), w.cursor)
 			if ok, err := w.selected(r, p); err != nil {
 				return w.fail(err)
-			} else if ok && !w.give(watch.Added, r) {
+			} else if ok && !w.deliverEvent(watch.Added, r) {
 				return false
 			}
 		}

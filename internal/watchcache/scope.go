@@ -130,7 +130,7 @@ func (w *feedWatch) rescope(rev int64) bool {
 		return w.fail(expired(w.cursor))
 	}
 	for i, c := range changes {
-		if w.pace != nil && c.Revision-1 > w.told && !w.bookmark(c.Revision-1, nil) {
+		if w.requests != nil && c.Revision-1 > w.bookmarked && !w.bookmark(c.Revision-1, nil) {
 			return false // the objects that follow may have much older revisions
 		}
 		last, ok := w.cross(c)
@@ -142,7 +142,7 @@ func (w *feedWatch) rescope(rev int64) bool {
 			continue
 		}
 		for _, r := range held {
-			if !w.give(watch.Added, r) {
+			if !w.deliverEvent(watch.Added, r) {
 				return false
 			}
 		}
@@ -177,7 +177,7 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 			last = append(last, r)
 			return true, nil
 		}
-		return w.give(kind, r), nil
+		return w.deliverEvent(kind, r), nil
 	})
 	if err != nil && !errors.Is(err, errStopped) {
 		w.fail(err)

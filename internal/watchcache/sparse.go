@@ -108,7 +108,7 @@ func (w *feedWatch) replayMembers() bool {
 		if ok, err := w.selects(r, w.options.Predicate); err != nil || !ok {
 			return true, nil //nolint:nilerr // one tenant's bad value must not end the watch
 		}
-		return w.give(watch.Added, r), nil
+		return w.deliverEvent(watch.Added, r), nil
 	})
 	switch {
 	case errors.Is(err, errStopped):

@@ -45,8 +45,8 @@ func defaultLimits() limits {
 }
 
 const (
-	// heatFor is how long reads count. A cache that was read within it is in use.
-	heatFor = time.Minute
+	// countFor is how long reads count. A cache that was read within it is in use.
+	countFor = time.Minute
 	// listCost is the number of objects that a list itself counts as.
 	listCost = 10
 	// outweighs is the largest factor between the bytes of former and of live objects in a
@@ -61,18 +61,18 @@ type customCaches struct {
 	now    func() time.Time
 	count  *counters
 
-	mu       sync.Mutex
-	warm     map[keys.Resource]*warmCache
-	heat     map[keys.Resource]heat // of resources without a cache
-	sweepAt  int                    // number of entries in heat at which old ones are dropped
-	sweeping bool                   // while there is a cache and Close has not begun
-	closed   bool
-	closing  chan struct{}  // closed by close
-	running  sync.WaitGroup // sweeps, and stops of caches
+	mu         sync.Mutex
+	warm       map[keys.Resource]*warmCache
+	listCounts map[keys.Resource]listCount // of resources without a cache
+	sweepAt    int                         // number of listCounts at which old ones are dropped
+	sweeping   bool                        // while there is a cache and Close has not begun
+	closed     bool
+	closing    chan struct{}  // closed by close
+	running    sync.WaitGroup // sweeps, and stops of caches
 }
 
-// heat is the number of objects that lists read of a resource since a time.
-type heat struct {
+// A listCount is the number of objects that lists read of a resource since a time.
+type listCount struct {
 	since   time.Time
 	objects int
 }
@@ -87,7 +87,7 @@ type warmCache struct {
 }
 
 func newCustomCaches(c *Caches) *customCaches {
-	return &customCaches{caches: c, now: time.Now, count: newCounters(), warm: map[keys.Resource]*warmCache{}, heat: map[keys.Resource]heat{}, sweepAt: 1024, closing: make(chan struct{})}
+	return &customCaches{caches: c, now: time.Now, count: newCounters(), warm: map[keys.Resource]*warmCache{}, listCounts: map[keys.Resource]listCount{}, sweepAt: 1024, closing: make(chan struct{})}
 }
 
 // use returns the cache of r, which stays until done is called, or nil if no cache can
@@ -119,19 +119,19 @@ func (c *customCaches) read(r keys.Resource, objects int, cfg *storagebackend.Co
 		w.used = now // it is being filled
 		return
 	}
-	h := c.heat[r]
-	if now.Sub(h.since) > heatFor {
-		h = heat{since: now}
+	h := c.listCounts[r]
+	if now.Sub(h.since) > countFor {
+		h = listCount{since: now}
 	}
 	h.objects += objects + listCost
-	c.heat[r] = h
-	if len(c.heat) > c.sweepAt {
-		c.cool(now)
+	c.listCounts[r] = h
+	if len(c.listCounts) > c.sweepAt {
+		c.dropOldCounts(now)
 	}
 	if h.objects < c.caches.limits.objects || c.closed || !c.room(now) {
 		return
 	}
-	delete(c.heat, r)
+	delete(c.listCounts, r)
 	w, err := c.start(r, cfg)
 	if err != nil {
 		klog.Background().Error(err, "Custom resource stays without a watch cache", "resource", r.KindPrefix())
@@ -146,14 +146,14 @@ func (c *customCaches) read(r keys.Resource, objects int, cfg *storagebackend.Co
 	}
 }
 
-// cool drops the counts of resources that were not read lately.
-func (c *customCaches) cool(now time.Time) {
-	for r, h := range c.heat {
-		if now.Sub(h.since) > heatFor {
-			delete(c.heat, r)
+// dropOldCounts drops the counts of resources that were not read lately.
+func (c *customCaches) dropOldCounts(now time.Time) {
+	for r, h := range c.listCounts {
+		if now.Sub(h.since) > countFor {
+			delete(c.listCounts, r)
 		}
 	}
-	c.sweepAt = max(1024, 2*len(c.heat))
+	c.sweepAt = max(1024, 2*len(c.listCounts))
 }
 
 // room reports whether there may be another cache. If not, it stops the cache that was not
@@ -165,7 +165,7 @@ func (c *customCaches) room(now time.Time) bool {
 	var oldest *warmCache
 	var of keys.Resource
 	for r, w := range c.warm {
-		if w.users == 0 && now.Sub(w.used) > heatFor && (oldest == nil || w.used.Before(oldest.used)) {
+		if w.users == 0 && now.Sub(w.used) > countFor && (oldest == nil || w.used.Before(oldest.used)) {
 			oldest, of = w, r
 		}
 	}
@@ -319,7 +319,7 @@ func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions,
 		return err
 	}
 	ctx, read := store.CountReads(ctx)
-	err := c.cold.GetList(ctx, key, o, into)
+	err := c.etcdStorage.GetList(ctx, key, o, into)
 	all.read(r, read.Objects, c.cfg)
 	return err
 }

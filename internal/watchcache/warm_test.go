@@ -201,7 +201,7 @@ func TestBoundOfCaches(t *testing.T) {
 	if hot("d") {
 		t.Error("one in use made room")
 	}
-	clock.pass(heatFor)
+	clock.pass(countFor)
 	hot("a") // the most recently read one
 	held := warmed(t, w.apis[0], w.resource("b"))
 	if !hot("d") {
@@ -289,20 +289,20 @@ func TestManyResources(t *testing.T) {
 	}
 	w.store.customs.mu.Lock()
 	defer w.store.customs.mu.Unlock()
-	if got := len(w.store.customs.heat); got > 2*n {
-		t.Errorf("%d entries of heat", got)
+	if got := len(w.store.customs.listCounts); got > 2*n {
+		t.Errorf("%d list counts", got)
 	}
 }
 
 // Counts of resources that are no longer read are dropped.
-func TestHeatIsForgotten(t *testing.T) {
+func TestListCountsAreForgotten(t *testing.T) {
 	w, clock := kelvin(t)
 	all := w.store.customs
 	for i := range 5000 {
 		all.read(w.resource(fmt.Sprint(i)), 1, nil)
 		clock.pass(time.Second)
 	}
-	if n := len(all.heat); n > 1100 {
+	if n := len(all.listCounts); n > 1100 {
 		t.Errorf("%d resources are remembered", n)
 	}
 }

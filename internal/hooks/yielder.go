@@ -20,25 +20,25 @@ import (
 // limits the cost of each policy only, to about a second.
 const policyTime = 5 * time.Second
 
-// A pace lets other requests compute between the evaluations of one request. Together these may
+// A yielder lets other requests compute between the evaluations of one request. Together these may
 // take seconds.
-type pace struct {
+type yielder struct {
 	limit *time.Timer
 	left  time.Duration // of policyTime, when the limit last started
 	since time.Time
 	late  error // a Status for the client: no seat was free in time
 }
 
-// newPace returns the pace of a request, and a context that ends when its evaluations have computed
-// for policyTime. The caller must call cancel.
-func newPace(ctx context.Context) (context.Context, *pace, context.CancelFunc) {
+// newYielder returns the yielder of a request, and a context that ends when its evaluations have
+// computed for policyTime. The caller must call cancel.
+func newYielder(ctx context.Context) (context.Context, *yielder, context.CancelFunc) {
 	ctx, end := context.WithCancel(ctx)
-	p := &pace{limit: time.AfterFunc(policyTime, end), left: policyTime, since: time.Now()}
+	p := &yielder{limit: time.AfterFunc(policyTime, end), left: policyTime, since: time.Now()}
 	return ctx, p, func() { p.limit.Stop(); end() }
 }
 
 // next waits until the request may go on. The wait does not count for policyTime.
-func (p *pace) next(ctx context.Context) error {
+func (p *yielder) next(ctx context.Context) error {
 	if p.late != nil || !fair.Computed(ctx) || !p.limit.Stop() {
 		return p.late
 	}
@@ -49,38 +49,38 @@ func (p *pace) next(ctx context.Context) error {
 	return p.late
 }
 
-// pacedValidator calls next before each evaluation.
-type pacedValidator struct {
+// yieldingValidator calls next before each evaluation.
+type yieldingValidator struct {
 	validating.Validator
-	pace *pace
+	yielder *yielder
 }
 
 // Validate implements [validating.Validator].
-func (v pacedValidator) Validate(ctx context.Context, of schema.GroupVersionResource, object *admission.VersionedAttributes, params runtime.Object, namespace *corev1.Namespace, budget int64, authz authorizer.Authorizer) validating.ValidateResult {
-	if err := v.pace.next(ctx); err != nil {
+func (v yieldingValidator) Validate(ctx context.Context, of schema.GroupVersionResource, object *admission.VersionedAttributes, params runtime.Object, namespace *corev1.Namespace, budget int64, authz authorizer.Authorizer) validating.ValidateResult {
+	if err := v.yielder.next(ctx); err != nil {
 		return validating.ValidateResult{} // the caller of the dispatcher refuses the request
 	}
 	return v.Validator.Validate(ctx, of, object, params, namespace, budget, authz)
 }
 
-// pacedMutators calls next before each mutation.
-func pacedMutators(e mutating.PolicyEvaluator, p *pace) mutating.PolicyEvaluator {
+// yieldingMutators calls next before each mutation.
+func yieldingMutators(e mutating.PolicyEvaluator, p *yielder) mutating.PolicyEvaluator {
 	of := e.Mutators
 	e.Mutators = make([]patch.Patcher, len(of))
 	for i, each := range of {
-		e.Mutators[i] = pacedPatcher{each, p}
+		e.Mutators[i] = yieldingPatcher{each, p}
 	}
 	return e
 }
 
-type pacedPatcher struct {
+type yieldingPatcher struct {
 	patch.Patcher
-	pace *pace
+	yielder *yielder
 }
 
 // Patch implements [patch.Patcher].
-func (m pacedPatcher) Patch(ctx context.Context, r patch.Request, budget int64) (runtime.Object, error) {
-	if err := m.pace.next(ctx); err != nil {
+func (m yieldingPatcher) Patch(ctx context.Context, r patch.Request, budget int64) (runtime.Object, error) {
+	if err := m.yielder.next(ctx); err != nil {
 		return nil, err
 	}
 	return m.Patcher.Patch(ctx, r, budget)

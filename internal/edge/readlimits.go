@@ -12,7 +12,7 @@ import (
 // time that no other limit counts.
 const (
 	abandonedSoon = time.Second // a request that ends later was not abandoned at once
-	abandonedMost = 20          // of a connection in each second
+	maxAbandoned  = 20          // of a connection in each second
 	abandonedRest = time.Second // for which the server then reads nothing
 )
 
@@ -26,25 +26,26 @@ const (
 	ackShare    = 32      // a client acknowledges what it reads with less than one byte in so many
 )
 
-// Pace returns a listener whose connections [WithPace] can make rest.
-func Pace(l net.Listener) net.Listener { return pacedListener{l} }
+// LimitReads returns a listener whose connections [WithReadLimits] limits.
+func LimitReads(l net.Listener) net.Listener { return limitedListener{l} }
 
-type pacedListener struct{ net.Listener }
+type limitedListener struct{ net.Listener }
 
 // Accept implements [net.Listener].
-func (l pacedListener) Accept() (net.Conn, error) {
+func (l limitedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &pacedConn{Conn: c, closed: make(chan struct{}), credit: idleBurst, counted: time.Now()}, nil
+	return &limitedConn{Conn: c, closed: make(chan struct{}), credit: idleBurst, counted: time.Now()}, nil
 }
 
-// WithPace stops reading, for a while, from connections of [Pace] whose client abandons requests
-// again and again, as in an HTTP/2 rapid reset attack, or sends much that belongs to no request.
-func WithPace(next http.Handler) http.Handler {
+// WithReadLimits stops reading, for a while, from connections of [LimitReads] whose client abandons
+// requests again and again, as in an HTTP/2 rapid reset attack, or sends much that belongs to no
+// request.
+func WithReadLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		at, ok := req.Context().Value(http.LocalAddrContextKey).(pacedAddr)
+		at, ok := req.Context().Value(http.LocalAddrContextKey).(limitedAddr)
 		if !ok { // a request of this process
 			next.ServeHTTP(w, req)
 			return
@@ -59,15 +60,15 @@ func WithPace(next http.Handler) http.Handler {
 	})
 }
 
-// pacedAddr is the local address of a connection. The HTTP server puts it into the context of
+// limitedAddr is the local address of a connection. The HTTP server puts it into the context of
 // each request, which is how a request finds its connection.
-type pacedAddr struct {
+type limitedAddr struct {
 	net.Addr
-	conn *pacedConn
+	conn *limitedConn
 }
 
-// A pacedConn rests before it reads on, after too many abandoned requests or other bytes.
-type pacedConn struct {
+// A limitedConn rests before it reads on, after too many abandoned requests or other bytes.
+type limitedConn struct {
 	net.Conn
 	once   sync.Once
 	closed chan struct{}
@@ -81,10 +82,10 @@ type pacedConn struct {
 }
 
 // LocalAddr implements [net.Conn].
-func (c *pacedConn) LocalAddr() net.Addr { return pacedAddr{c.Conn.LocalAddr(), c} }
+func (c *limitedConn) LocalAddr() net.Addr { return limitedAddr{c.Conn.LocalAddr(), c} }
 
 // Read implements [net.Conn].
-func (c *pacedConn) Read(b []byte) (int, error) {
+func (c *limitedConn) Read(b []byte) (int, error) {
 	if rest := c.rests(); rest > 0 {
 		timer := time.NewTimer(rest)
 		defer timer.Stop()
@@ -99,21 +100,21 @@ func (c *pacedConn) Read(b []byte) (int, error) {
 }
 
 // Write implements [net.Conn].
-func (c *pacedConn) Write(b []byte) (int, error) {
+func (c *limitedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.add(n / ackShare)
 	return n, err
 }
 
 // Close implements [net.Conn].
-func (c *pacedConn) Close() error {
+func (c *limitedConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
 // begin counts a request that has begun, and returns it with a body that counts what is read. A
 // connection of HTTP/1 serves one request at a time, and may be upgraded: it has no limit.
-func (c *pacedConn) begin(req *http.Request) *http.Request {
+func (c *limitedConn) begin(req *http.Request) *http.Request {
 	if req.ProtoMajor == 1 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -125,32 +126,32 @@ func (c *pacedConn) begin(req *http.Request) *http.Request {
 		return req
 	}
 	counted := *req
-	counted.Body = pacedBody{req.Body, c}
+	counted.Body = limitedBody{req.Body, c}
 	return &counted
 }
 
-// pacedBody is the body of a request.
-type pacedBody struct {
+// limitedBody is the body of a request.
+type limitedBody struct {
 	io.ReadCloser
-	conn *pacedConn
+	conn *limitedConn
 }
 
 // Read implements [io.Reader]. The connection has read more bytes: headers of frames and of TLS.
-func (b pacedBody) Read(p []byte) (int, error) {
+func (b limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.conn.add(n + n/8 + 64)
 	return n, err
 }
 
 // add adds bytes to the credit.
-func (c *pacedConn) add(bytes int) {
+func (c *limitedConn) add(bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.credit = min(c.credit+bytes, 4*idleBurst)
 }
 
 // abandon counts an abandoned request.
-func (c *pacedConn) abandon() {
+func (c *limitedConn) abandon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.since) >= time.Second {
@@ -161,10 +162,10 @@ func (c *pacedConn) abandon() {
 
 // rests returns how long the connection rests before the next read. After too many abandoned
 // requests it begins their count anew.
-func (c *pacedConn) rests() time.Duration {
+func (c *limitedConn) rests() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.abandoned > abandonedMost {
+	if c.abandoned > maxAbandoned {
 		c.abandoned = 0
 		return abandonedRest
 	}

@@ -27,17 +27,17 @@ func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
 		served   bool
 		rests    time.Duration
 	}{
-		"few":    {requests: abandonedMost},
-		"many":   {requests: abandonedMost + 1, rests: abandonedRest},
+		"few":    {requests: maxAbandoned},
+		"many":   {requests: maxAbandoned + 1, rests: abandonedRest},
 		"flood":  {requests: 100_000, rests: abandonedRest},
 		"served": {requests: 1000, served: true},
 		"late":   {requests: 200, lasting: abandonedSoon},
-		"slow":   {requests: 1000, lasting: time.Second / abandonedMost},
+		"slow":   {requests: 1000, lasting: time.Second / maxAbandoned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, served := net.Pipe()
-				conn, err := Pace(oneConn{conn: served}).Accept()
+				conn, err := LimitReads(oneConn{conn: served}).Accept()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -48,7 +48,7 @@ func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					WithPace(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					WithReadLimits(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 						time.Sleep(c.lasting)
 						if !c.served {
 							abandon()
@@ -73,12 +73,12 @@ func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
 func TestRestingConnectionsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, served := net.Pipe()
-		conn, err := Pace(oneConn{conn: served}).Accept()
+		conn, err := LimitReads(oneConn{conn: served}).Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 * abandonedMost {
-			conn.LocalAddr().(pacedAddr).conn.abandon()
+		for range 2 * maxAbandoned {
+			conn.LocalAddr().(limitedAddr).conn.abandon()
 		}
 		begun := time.Now()
 		go func() { _ = conn.Close() }()
@@ -111,7 +111,7 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, served := net.Pipe()
-				conn, err := Pace(oneConn{conn: served}).Accept()
+				conn, err := LimitReads(oneConn{conn: served}).Accept()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -128,7 +128,7 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 					if c.body {
 						req.Body = conn
 					}
-					WithPace(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+					WithReadLimits(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 						if c.body {
 							read = req.Body.Read
 						}

@@ -52,10 +52,10 @@ func (c *costly) evaluate(shares *fair.Shares, times int) error {
 	if err := w.Compute(ctx, fair.Light); err != nil {
 		return err
 	}
-	ctx, p, cancel := newPace(ctx)
+	ctx, p, cancel := newYielder(ctx)
 	defer cancel()
 	for range times {
-		pacedValidator{c, p}.Validate(ctx, schema.GroupVersionResource{}, nil, nil, nil, 0, nil)
+		yieldingValidator{c, p}.Validate(ctx, schema.GroupVersionResource{}, nil, nil, nil, 0, nil)
 	}
 	return p.late
 }
