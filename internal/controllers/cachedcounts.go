@@ -21,15 +21,15 @@ const countEvery = 2 * time.Second
 func CachedCounts(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Cached.Keys()) })
 	d.Store.Feed().Follow(&countCauses{inbox, d.APIs})
-	counted := &pace{every: countEvery, last: map[control.Key]time.Time{}}
+	var counted control.Intervals
 	return control.Loop{
 		Name: "clustercachedresources-counts", Workers: 1, // a count reads many objects
 		On: d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			if wait := counted.wait(k, time.Now()); wait > 0 {
+			if wait := counted.Wait(k, time.Now()); wait > 0 {
 				return control.After(wait)
 			}
-			counted.wrote(k, time.Now())
+			counted.Begin(k, time.Now(), countEvery)
 			return ignore(d.APIs.CountCached(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
 		},
 	}

@@ -41,7 +41,7 @@ const (
 // manager does. A policy is checked once in each generation.
 func PolicyTypes(d Deps) control.Loop {
 	unchecked := feed.NewTable(d.Store.Feed(), hooks.Resource("validatingadmissionpolicies"), isUnchecked)
-	checked := &pace{every: policyCheckEvery, last: map[control.Key]time.Time{}}
+	var checked control.Intervals
 	return control.Loop{
 		Name: "policy-types",
 		On: d.on(func(wake func(control.Key)) (unsubscribe func()) {
@@ -55,10 +55,11 @@ func PolicyTypes(d Deps) control.Loop {
 			if is, ok := unchecked.Get(k.Cluster, "", k.Name); !ok || !is {
 				return nil
 			}
-			if wait := checked.wait(control.Key{Cluster: k.Cluster}, time.Now()); wait > 0 {
+			of := control.Key{Cluster: k.Cluster}
+			if wait := checked.Wait(of, time.Now()); wait > 0 {
 				return control.After(wait)
 			}
-			checked.wrote(control.Key{Cluster: k.Cluster}, time.Now())
+			checked.Begin(of, time.Now(), policyCheckEvery)
 			return d.checkPolicy(ctx, k)
 		},
 	}

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +17,8 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// quotaStatusEvery is how often the status of one ResourceQuota is written at most, and
-// quotaLimitEvery what each of its limits adds to that. The store does not read the status: it
-// counts for itself.
+// The status of a ResourceQuota is written once in quotaStatusEvery at most. Each of its limits adds
+// quotaLimitEvery to that interval. The store does not read the status: it has its own counters.
 const (
 	quotaStatusEvery = 200 * time.Millisecond
 	quotaLimitEvery  = 20 * time.Millisecond
@@ -31,7 +29,7 @@ func Quotas(d Deps) control.Loop {
 	all := func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }
 	counted := &countedQuotas{inbox: newInbox(all), all: all, of: d.Quotas}
 	d.Store.Feed().Follow(counted)
-	written := &pace{every: quotaStatusEvery, last: map[control.Key]time.Time{}}
+	written := &control.Intervals{}
 	return control.Loop{
 		Name: "resource-quotas",
 		On:   d.on(counted.subscribe),
@@ -40,7 +38,7 @@ func Quotas(d Deps) control.Loop {
 			if !ok {
 				return nil
 			}
-			if wait := written.wait(k, time.Now()) + time.Duration(len(q.Hard))*quotaLimitEvery; wait > 0 {
+			if wait := written.Wait(k, time.Now()); wait > 0 {
 				return control.After(wait)
 			}
 			used := corev1.ResourceList{}
@@ -62,7 +60,7 @@ func Quotas(d Deps) control.Loop {
 }
 
 // showUsed writes the status of a ResourceQuota, unless it is right.
-func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceList, written *pace) error {
+func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceList, written *control.Intervals) error {
 	client, err := typedcorev1.NewForConfig(d.Client(k.Cluster))
 	if err != nil {
 		return err
@@ -83,37 +81,8 @@ func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceL
 	if _, err = quotas.UpdateStatus(ctx, q, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
 		return nil
 	}
-	written.wrote(k, time.Now())
+	written.Begin(k, time.Now(), quotaStatusEvery+time.Duration(len(q.Spec.Hard))*quotaLimitEvery)
 	return err
-}
-
-// A pace remembers when statuses were written.
-type pace struct {
-	every time.Duration // between two of one key
-	mu    sync.Mutex
-	last  map[control.Key]time.Time
-}
-
-// wait returns how long to wait before the next write.
-func (p *pace) wait(k control.Key, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.every - now.Sub(p.last[k])
-}
-
-func (p *pace) wrote(k control.Key, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.last) >= 1000 {
-		recent := map[control.Key]time.Time{}
-		for k, at := range p.last {
-			if now.Sub(at) < p.every {
-				recent[k] = at
-			}
-		}
-		p.last = recent
-	}
-	p.last[k] = now
 }
 
 // countedQuotas finds the ResourceQuotas whose use changes.
