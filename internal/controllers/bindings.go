@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
@@ -27,7 +24,7 @@ func Bindings(d Deps) control.Loop {
 		Name: "apibindings",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.APIs.Reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.APIs.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -37,9 +34,6 @@ type bindingCauses struct {
 	*inbox
 	apis *bind.APIs
 }
-
-// Reset implements [feed.Follower].
-func (*bindingCauses) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *bindingCauses) Apply(e feed.Event) {
@@ -86,13 +80,6 @@ func (f *bindingCauses) to(e bind.ExportName) {
 	}
 }
 
-// Done implements [feed.Follower].
-func (f *bindingCauses) Done() {
-	for _, k := range f.all() {
-		f.put(k)
-	}
-}
-
 // BindingDeletion deletes the objects that a cluster has through an APIBinding that is being
 // deleted, and then removes the finalizer of the binding.
 func BindingDeletion(d Deps) control.Loop {
@@ -104,7 +91,7 @@ func BindingDeletion(d Deps) control.Loop {
 		Name: "apibinding-deletion",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.endBinding(ctx, k), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.endBinding(ctx, k))
 		},
 	}
 }
@@ -115,9 +102,6 @@ type endingBindings struct {
 	*inbox
 	deps Deps
 }
-
-// Reset implements [feed.Follower].
-func (*endingBindings) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *endingBindings) Apply(e feed.Event) {
@@ -133,13 +117,6 @@ func (f *endingBindings) Apply(e feed.Event) {
 		if name, b := bindings.Owner(e.Key.Cluster, e.Key.GroupResource()); b != nil && b.Deleting {
 			f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
 		}
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *endingBindings) Done() {
-	for _, k := range f.all() {
-		f.put(k)
 	}
 }
 

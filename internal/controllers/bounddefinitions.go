@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
@@ -20,7 +17,7 @@ func BoundDefinitions(d Deps) control.Loop {
 		Name: "bound-definitions",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.APIs.Collect(ctx, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+			return untilChange(d.APIs.Collect(ctx, k.Name))
 		},
 	}
 }
@@ -29,15 +26,5 @@ func BoundDefinitions(d Deps) control.Loop {
 // use of a schema and the deletion of its definition. It is a follower of the change feed.
 type unusedBefore struct{ *inbox }
 
-// Reset implements [feed.Follower].
-func (unusedBefore) Reset() {}
-
 // Apply implements [feed.Follower].
 func (unusedBefore) Apply(feed.Event) {}
-
-// Done implements [feed.Follower].
-func (f unusedBefore) Done() {
-	for _, k := range f.all() {
-		f.put(k)
-	}
-}

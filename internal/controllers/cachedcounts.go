@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
@@ -30,7 +27,7 @@ func CachedCounts(d Deps) control.Loop {
 				return control.After(wait)
 			}
 			counted.Begin(k, time.Now(), countEvery)
-			return ignore(d.APIs.CountCached(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.APIs.CountCached(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -40,9 +37,6 @@ type countCauses struct {
 	*inbox
 	apis *bind.APIs
 }
-
-// Reset implements [feed.Follower].
-func (*countCauses) Reset() {}
 
 // Apply implements [feed.Follower]. After a count was written, the loop counts once more, and finds
 // the same.
@@ -61,6 +55,3 @@ func (f *countCauses) Apply(e feed.Event) {
 		}
 	}
 }
-
-// Done implements [feed.Follower].
-func (f *countCauses) Done() { f.putAll() }

@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -22,7 +19,7 @@ func CachedResources(d Deps) control.Loop {
 		Name: "clustercachedresources",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.APIs.ReconcileCached(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.APIs.ReconcileCached(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -32,9 +29,6 @@ type cachedCauses struct {
 	*inbox
 	apis *bind.APIs
 }
-
-// Reset implements [feed.Follower].
-func (*cachedCauses) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *cachedCauses) Apply(e feed.Event) {
@@ -58,12 +52,5 @@ func (f *cachedCauses) in(c cluster.Name, some func(*bind.Cached) bool) {
 		if some(r) {
 			f.put(control.Key{Cluster: c, Name: r.Name})
 		}
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *cachedCauses) Done() {
-	for _, k := range f.all() {
-		f.put(k)
 	}
 }

@@ -5,9 +5,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -47,7 +44,7 @@ func DefaultBindings(d Deps) control.Loop {
 				}
 				_, err = d.Workspaces.BindDefaults(ctx, k.Cluster) // an export may have come meanwhile
 			}
-			return ignore(err, apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(err)
 		},
 	}
 }
@@ -73,12 +70,6 @@ func (f *defaultCauses) await(export string, c cluster.Name) {
 	}
 	f.waiting[export][c] = struct{}{}
 }
-
-// Reset implements [feed.Follower].
-func (*defaultCauses) Reset() {}
-
-// Done implements [feed.Follower]. The LogicalClusters wake the loop then.
-func (*defaultCauses) Done() {}
 
 // Apply implements [feed.Follower].
 func (f *defaultCauses) Apply(e feed.Event) {

@@ -55,22 +55,12 @@ type unsettledDefinitions struct {
 	definitions *serve.Definitions
 }
 
-// Reset implements [feed.Follower].
-func (*unsettledDefinitions) Reset() {}
-
 // Apply implements [feed.Follower].
 func (f *unsettledDefinitions) Apply(e feed.Event) {
 	if e.Key.Resource != serve.CustomResourceDefinitions() {
 		return
 	}
 	for _, k := range loopKeys(f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)) {
-		f.put(k)
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *unsettledDefinitions) Done() {
-	for _, k := range f.all() {
 		f.put(k)
 	}
 }
@@ -92,7 +82,7 @@ func DefinitionDeletion(d Deps) control.Loop {
 				return err
 			}
 			e := &endingDefinition{deps: d, client: client.CustomResourceDefinitions(), key: k}
-			return ignore(e.proceed(ctx), apierrors.IsNotFound, apierrors.IsConflict) // a change wakes the loop
+			return untilChange(e.proceed(ctx))
 		},
 	}
 }
@@ -103,9 +93,6 @@ type endingDefinitions struct {
 	*inbox
 	deps Deps
 }
-
-// Reset implements [feed.Follower].
-func (*endingDefinitions) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *endingDefinitions) Apply(e feed.Event) {
@@ -119,13 +106,6 @@ func (f *endingDefinitions) Apply(e feed.Event) {
 	}
 	if f.deps.Definitions.Deleting(e.Key.Cluster, name) {
 		f.put(control.Key{Cluster: e.Key.Cluster, Name: name})
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *endingDefinitions) Done() {
-	for _, k := range f.all() {
-		f.put(k)
 	}
 }
 

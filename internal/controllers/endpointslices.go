@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -33,7 +30,7 @@ func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context
 		Name: name,
 		On:   d.on(f.subscribe, d.shardsFor(func() []control.Key { return loopKeys(f.all.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+			return untilChange(reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }

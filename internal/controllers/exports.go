@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
@@ -19,7 +16,7 @@ func Exports(d Deps) control.Loop {
 		Name: "apiexports",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.APIs.ReconcileExport(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.APIs.ReconcileExport(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -29,9 +26,6 @@ type exportCauses struct {
 	*inbox
 	apis *bind.APIs
 }
-
-// Reset implements [feed.Follower].
-func (*exportCauses) Reset() {}
 
 // Apply implements [feed.Follower].
 func (f *exportCauses) Apply(e feed.Event) {
@@ -44,12 +38,5 @@ func (f *exportCauses) Apply(e feed.Event) {
 				f.put(control.Key{Cluster: e.Key.Cluster, Name: x.Name})
 			}
 		}
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *exportCauses) Done() {
-	for _, k := range f.all() {
-		f.put(k)
 	}
 }

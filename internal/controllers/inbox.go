@@ -3,6 +3,9 @@ package controllers
 import (
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -16,7 +19,8 @@ var (
 // maxWaiting limits the keys in an inbox while no loop runs.
 const maxWaiting = 10000
 
-// An inbox collects keys from a follower of the change feed for one loop.
+// An inbox collects keys from a follower of the change feed for one loop. The follower embeds it,
+// and defines Apply. It defines Reset and Done if it has state of its own.
 type inbox struct {
 	// all returns every key that may need work.
 	all func() []control.Key
@@ -51,6 +55,12 @@ func (b *inbox) putAll() {
 		b.put(k)
 	}
 }
+
+// Reset implements [feed.Follower].
+func (*inbox) Reset() {}
+
+// Done implements [feed.Follower]. Every key may need work after a rebuild of the feed.
+func (b *inbox) Done() { b.putAll() }
 
 // full reports whether a follower with n keys of its own for the loop must drop some. While
 // a loop runs there is no limit, because the loop removes them.
@@ -93,4 +103,20 @@ func loopKeys(stored []keys.Key) []control.Key {
 
 func keyOf(k keys.Key) control.Key {
 	return control.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}
+}
+
+// untilChange returns nil for an error that an object does not exist or has changed: the change
+// wakes the loop. It returns other errors.
+func untilChange(err error) error {
+	return ignore(err, apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+}
+
+// ignore returns err, or nil if err is of one of the kinds.
+func ignore(err error, kinds ...func(error) bool) error {
+	for _, is := range kinds {
+		if is(err) {
+			return nil
+		}
+	}
+	return err
 }

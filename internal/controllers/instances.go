@@ -7,9 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
@@ -76,7 +73,7 @@ func (i *instances) delete(ctx context.Context, item store.Item) (why string, er
 			Resource: item.Resource, Cluster: item.Cluster, Expect: item.Revision, Delete: true,
 			Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: item.Namespace, Name: item.Name}},
 		}})
-		return "", ignore(err, apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+		return "", untilChange(err)
 	}
 	if !item.Metadata.Deleting {
 		kind, ok := i.deps.Kinds.StoredAs(item.Cluster, item.Resource)

@@ -38,9 +38,6 @@ type mounts struct {
 	from    map[control.Key]keys.Key              // by Workspace; the zero key if the kind does not exist
 }
 
-// Reset implements [feed.Follower].
-func (*mounts) Reset() {}
-
 // Apply implements [feed.Follower].
 func (l *mounts) Apply(e feed.Event) {
 	if e.Key.Resource == l.Workspaces.Resource {
@@ -75,13 +72,6 @@ func (l *mounts) concerned(k keys.Key) []control.Key {
 		}
 	}
 	return all
-}
-
-// Done implements [feed.Follower].
-func (l *mounts) Done() {
-	for _, k := range l.all() {
-		l.put(k)
-	}
 }
 
 // follow makes changes of an object wake a Workspace, and those of no other object.

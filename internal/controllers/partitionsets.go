@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
@@ -19,7 +16,7 @@ func PartitionSets(d Deps) control.Loop {
 		Name: "partitionsets",
 		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.APIs.PartitionSets.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(d.APIs.ReconcilePartitionSet(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
+			return untilChange(d.APIs.ReconcilePartitionSet(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -72,7 +69,5 @@ func (f *partitionCauses) Done() {
 			f.sets[k] = p.Set
 		}
 	}
-	for _, k := range f.all() {
-		f.put(k)
-	}
+	f.putAll()
 }

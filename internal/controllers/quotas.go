@@ -26,8 +26,7 @@ const (
 
 // Quotas keeps the status of ResourceQuotas: limits and what is used of them.
 func Quotas(d Deps) control.Loop {
-	all := func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }
-	counted := &countedQuotas{inbox: newInbox(all), all: all, of: d.Quotas}
+	counted := &countedQuotas{inbox: newInbox(func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }), of: d.Quotas}
 	d.Store.Feed().Follow(counted)
 	written := &control.Intervals{}
 	return control.Loop{
@@ -88,8 +87,7 @@ func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceL
 // countedQuotas finds the ResourceQuotas whose use changes.
 type countedQuotas struct {
 	*inbox
-	all func() []control.Key
-	of  *store.Quotas
+	of *store.Quotas
 
 	reading bool
 }
@@ -122,7 +120,5 @@ func (f *countedQuotas) Apply(e feed.Event) {
 // Done implements [feed.Follower].
 func (f *countedQuotas) Done() {
 	f.reading = false
-	for _, k := range f.all() {
-		f.put(k)
-	}
+	f.putAll()
 }

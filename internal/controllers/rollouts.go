@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/evolve"
@@ -21,7 +18,7 @@ func Rollouts(d Deps) control.Loop {
 		Name: "apiexportrollouts",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return ignore(rollouts.Reconcile(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(rollouts.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -32,9 +29,6 @@ type rolloutCauses struct {
 	apis *bind.APIs
 }
 
-// Reset implements [feed.Follower].
-func (*rolloutCauses) Reset() {}
-
 // Apply implements [feed.Follower].
 func (f *rolloutCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
@@ -44,12 +38,5 @@ func (f *rolloutCauses) Apply(e feed.Event) {
 				f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
 			}
 		}
-	}
-}
-
-// Done implements [feed.Follower].
-func (f *rolloutCauses) Done() {
-	for _, k := range f.all() {
-		f.put(k)
 	}
 }

@@ -3,9 +3,6 @@ package controllers
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/storage"
-
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -22,7 +19,7 @@ func Scheduling(d Deps) control.Loop {
 			if child, ok := tree.Child(k.Cluster, k.Name); !ok || !child.Unscheduled() {
 				return nil
 			}
-			return ignore(d.Workspaces.Schedule(ctx, k.Cluster, k.Name), apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict) // a change wakes the loop
+			return untilChange(d.Workspaces.Schedule(ctx, k.Cluster, k.Name))
 		},
 	}
 }

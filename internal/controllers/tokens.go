@@ -44,7 +44,7 @@ func ServiceAccountTokens(d Deps) control.Loop {
 			if apierrors.IsNotFound(err) || err == nil && !isOf(secret, account) {
 				klog.FromContext(ctx).V(4).Info("The service account does not exist: deleting its token secret")
 				err := clients.Secrets(k.Namespace).Delete(ctx, k.Name, *metav1.NewPreconditionDeleteOptions(string(secret.UID)))
-				return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
+				return untilChange(err)
 			}
 			if err != nil {
 				return err
@@ -96,8 +96,7 @@ func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface
 	// The annotations exist: validation requires the one with the name of the account.
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := clients.Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
-	// A concurrent change wakes the loop.
-	return ignore(err, apierrors.IsNotFound, apierrors.IsConflict)
+	return untilChange(err)
 }
 
 // dropReference removes a deleted secret from the list of its account.
@@ -113,16 +112,6 @@ func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, sec
 	}
 	_, err = clients.ServiceAccounts(secret.Namespace).Update(ctx, account, metav1.UpdateOptions{})
 	return ignore(err, apierrors.IsNotFound)
-}
-
-// ignore returns err, or nil if err is of one of the kinds.
-func ignore(err error, kinds ...func(error) bool) error {
-	for _, is := range kinds {
-		if is(err) {
-			return nil
-		}
-	}
-	return err
 }
 
 // tokenSecrets maps token secrets to their service accounts. It has no state for other
