@@ -59,21 +59,23 @@ func (z *Authorizer) limits(ctx context.Context, at cluster.Name, a authorizer.A
 	c, _ := cluster.From(ctx)
 	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
 	effective(c, a.GetUser(), func(u user.Info) bool {
-		v = z.byRules(cluster.With(ctx, at), at, asConsumer{a, consumer(c, u)}, true)
+		v = z.byRules(cluster.With(ctx, at), at, As(a, consumer(c, u)), true)
 		v.steps = nil
 		return v.decision != authorizer.DecisionAllow
 	})
 	return v
 }
 
-// asConsumer are the attributes of a request with another user.
-type asConsumer struct {
+// As returns the attributes of a request with another user.
+func As(a authorizer.Attributes, u user.Info) authorizer.Attributes { return as{a, u} }
+
+type as struct {
 	authorizer.Attributes
 	user user.Info
 }
 
 // GetUser implements [authorizer.Attributes].
-func (a asConsumer) GetUser() user.Info { return a.user }
+func (a as) GetUser() user.Info { return a.user }
 
 // consumer returns a user of cluster c under the names by which providers know them.
 func consumer(c cluster.Name, u user.Info) user.Info {

@@ -130,3 +130,11 @@ func (b *Bindings) readAgain(e ExportName, rev int64) {
 		b.Members.Put(c, in, rev)
 	}
 }
+
+// ExportOf returns the export whose binding gives a cluster a resource.
+func (b *Bindings) ExportOf(c cluster.Name, gr schema.GroupResource) (ExportName, bool) {
+	if _, owner := b.Owner(c, gr); owner != nil {
+		return owner.Export, true
+	}
+	return ExportName{}, false
+}

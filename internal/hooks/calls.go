@@ -12,11 +12,9 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/fair"
 )
-
-// webhookAgent is the user agent of kube-apiserver in requests to webhooks.
-const webhookAgent = "kube-apiserver-admission"
 
 // waitsKey is the key of a [fair.Waits] in the context of a request.
 type waitsKey struct{}
@@ -30,7 +28,7 @@ func (v view) calls() webhook.AuthenticationInfoResolverWrapper {
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(string) (*rest.Config, error) {
 				return &rest.Config{
-					UserAgent: webhookAgent,
+					UserAgent: dial.WebhookAgent,
 					// By default, warnings go to the server's log.
 					WarningHandler: rest.NoWarnings{},
 					// Upstream caches transports for ever, except those with a proxy.
@@ -38,7 +36,7 @@ func (v view) calls() webhook.AuthenticationInfoResolverWrapper {
 					WrapTransport: func(made http.RoundTripper) http.RoundTripper {
 						calls, err := v.transport(made, bundles)
 						if err != nil {
-							return failing{err}
+							return dial.Failing(err)
 						}
 						return calls
 					},
@@ -133,15 +131,4 @@ type lateBody struct {
 func (b *lateBody) Close() error {
 	defer b.end()
 	return b.ReadCloser.Close()
-}
-
-// failing fails all calls with err.
-type failing struct{ err error }
-
-// RoundTrip implements [http.RoundTripper].
-func (f failing) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Body != nil {
-		_ = req.Body.Close() // a RoundTripper must close it; err counts
-	}
-	return nil, f.err
 }

@@ -10,14 +10,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/dial"
 )
 
-const (
-	// webhookAgent is the user agent of kube-apiserver in requests to webhooks.
-	webhookAgent = "kube-apiserver-admission"
-	// webhookTime is kube-apiserver's timeout of a conversion.
-	webhookTime = 30 * time.Second
-)
+// webhookTime is kube-apiserver's timeout of a conversion.
+const webhookTime = 30 * time.Second
 
 // callsWebhook reports whether objects of a definition are converted by a webhook.
 func callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
@@ -35,12 +32,12 @@ func webhooks(p PoolConfig, tenant cluster.Name, crd *apiextensionsv1.CustomReso
 			ClientConfigForFunc: func(string) (*rest.Config, error) {
 				calls, err := p.Dialer.For(tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
 				if err != nil {
-					calls = failing{err} // upstream parses the bundle too, and reports the error first
+					calls = dial.Failing(err) // upstream parses the bundle too, and reports the error first
 				}
 				return webhookConfig(lending{calls, func(call func()) { p.Lend(tenant, call) }}), nil
 			},
 			ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) {
-				return webhookConfig(failing{fmt.Errorf("service %q not found: services do not exist here; use clientConfig.url", name)}), nil
+				return webhookConfig(dial.Failing(fmt.Errorf("service %q not found: services do not exist here; use clientConfig.url", name))), nil
 			},
 		}
 	}
@@ -49,7 +46,7 @@ func webhooks(p PoolConfig, tenant cluster.Name, crd *apiextensionsv1.CustomReso
 // webhookConfig returns a client configuration that makes requests with calls.
 func webhookConfig(calls http.RoundTripper) *rest.Config {
 	return &rest.Config{
-		UserAgent: webhookAgent,
+		UserAgent: dial.WebhookAgent,
 		Timeout:   webhookTime,
 		// By default, warnings go to the server's log.
 		WarningHandler: rest.NoWarnings{},
@@ -70,15 +67,4 @@ type lending struct {
 func (l lending) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	l.lend(func() { resp, err = l.calls.RoundTrip(req) })
 	return resp, err
-}
-
-// failing fails all calls with err.
-type failing struct{ err error }
-
-// RoundTrip implements [http.RoundTripper].
-func (f failing) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Body != nil {
-		_ = req.Body.Close() // a RoundTripper must close it; err counts
-	}
-	return nil, f.err
 }

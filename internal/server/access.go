@@ -146,12 +146,12 @@ func (s *Server) known(c cluster.Name) (auth.Cluster, bool) {
 // limited returns the cluster of the export that limits what its consumers may do with a
 // resource of cluster c. Without the export there is no limit.
 func (s *Server) limited(c cluster.Name, gr schema.GroupResource) (cluster.Name, bool) {
-	_, b := s.apis.Bindings.Owner(c, gr)
-	if b == nil {
+	name, ok := s.apis.Bindings.ExportOf(c, gr)
+	if !ok {
 		return "", false
 	}
-	e, ok := s.apis.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-	return b.Export.Cluster, ok && e.Limited
+	e, ok := s.apis.Exports.Get(name.Cluster, "", name.Name)
+	return name.Cluster, ok && e.Limited
 }
 
 func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
@@ -254,11 +254,8 @@ func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Clas
 
 // Bound returns the export whose binding gives a cluster a resource.
 func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Name, export string, ok bool) {
-	_, b := s.apis.Bindings.Owner(c, gr)
-	if b == nil {
-		return "", "", false
-	}
-	return b.Export.Cluster, b.Export.Name, true
+	e, ok := s.apis.Bindings.ExportOf(c, gr)
+	return e.Cluster, e.Name, ok
 }
 
 // CertifyAgent returns a client certificate for an agent of an extension, see

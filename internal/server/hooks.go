@@ -21,11 +21,8 @@ func (s *Server) prepareHooks(context.Context) error {
 		Store: s.store, Rules: s.rules, Authorizer: s.authorizers(),
 		Dialer: func() *dial.Dialer { return s.dialer },
 		Provider: func(c cluster.Name, gr schema.GroupResource) (cluster.Name, bool) {
-			_, b := s.apis.Bindings.Owner(c, gr)
-			if b == nil {
-				return "", false
-			}
-			return b.Export.Cluster, true
+			e, ok := s.apis.Bindings.ExportOf(c, gr)
+			return e.Cluster, ok
 		},
 		Above:  func(c cluster.Name) ([]cluster.Name, bool) { return s.tree.Above(c) },
 		PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },

@@ -306,20 +306,12 @@ func (l *lifecycle) asCreator(ctx context.Context, r *Request, member *core.Logi
 		return nil, &Refusal{a, fmt.Sprintf("the creator of this workspace is unknown, and workspace type %s has no permissions for %s: add permissions to the type", kind, l.list)}
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
-	as := asUser{a, auth.Within(r.Cluster, creator)}
+	as := auth.As(a, auth.Within(r.Cluster, creator))
 	if decision, reason, err := l.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&Refusal{as, reason}, err)
 	}
 	return creator, nil
 }
-
-// asUser are the attributes of a request with another user.
-type asUser struct {
-	authorizer.Attributes
-	user user.Info
-}
-
-func (a asUser) GetUser() user.Info { return a.user }
 
 // describes reports whether a path describes the APIs of a cluster.
 func describes(path string) bool {
