@@ -34,6 +34,13 @@ func orOperation(longRunning request.LongRunningRequestCheck) request.LongRunnin
 	}
 }
 
+// installOperatorPaths serves the operations of members of system:masters.
+func (s *Server) installOperatorPaths() {
+	paths := s.generic.Handler.NonGoRestfulMux
+	paths.UnlistedHandleFunc(backupPath, forMasters(http.MethodGet, s.serveBackup))
+	paths.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
+}
+
 // forMasters passes requests of members of system:masters with the given method to next.
 func forMasters(method string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {

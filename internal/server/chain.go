@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/feed"
@@ -31,81 +33,184 @@ import (
 	"github.com/unforked/kcp/internal/view"
 )
 
-// chain wraps the API handler with the filters of a request, from the innermost to the
-// outermost. It copies upstream's DefaultBuildHandlerChain for two reasons. Upstream's
-// impersonation filter caches decisions without the cluster. And the cluster must be in
-// the context before all filters but the outermost.
-func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
-	track := func(name string, outer func(http.Handler) http.Handler, h http.Handler) http.Handler {
-		return filterlatency.TrackStarted(outer(filterlatency.TrackCompleted(h)), c.TracerProvider, name)
-	}
-	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
-	authz := c.Authorization.Authorizer
-	tenants := s.limits(c)
-	h := tenants.Within(s.counted(s.views.Enter(api)), c, s.levels) // inside authorization: refused requests do not use a tenant's share
-	inside := s.withoutOffline(h, c)
-	h = track("authorization", func(h http.Handler) http.Handler {
-		return genericapifilters.WithAuthorization(h, record.Decisive(authz), c.Serializer)
-	}, inside)
-	h = auth.WithScopes(s.views.WithAuthorization(auth.WithDeepReviews(s.config.Homes.With(edge.WithBrokenPaths(h, authz), authz, s.home)), inside))
-	h = s.mountProxy().WithProxy(edge.WithReadableRefusals(tenants.Ask(track("impersonation", func(h http.Handler) http.Handler {
-		return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
-	}, h))))
-	if recorded {
-		h = edge.WithServedURL(h)
-	}
-	h = track("audit", func(h http.Handler) http.Handler {
-		return genericapifilters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
-	}, h)
-	failed := filterlatency.TrackCompleted(genericapifilters.WithFailedAuthenticationAudit(
-		genericapifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator))
-	if s.config.Tracing.ConfigFile != "" { // without a collector, spans would only cost time
-		h = genericapifilters.WithTracing(record.WithSpan(h), c.TracerProvider) // only authenticated clients influence sampling
-	}
-	h = track("authentication", func(h http.Handler) http.Handler {
-		return genericapifilters.WithAuthentication(h, quiet(c.Authentication.Authenticator), failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
-	}, h)
-	h = genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
-	h = genericapifilters.WithWarningRecorder(h)
-	h = tenants.UntilEnded(genericfilters.WithTimeoutForNonLongRunningRequests(logs.WithPanics(edge.WithStack(flow.Ending(h))), c.LongRunningFunc))
-	h = genericapifilters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
-	if recorded {
-		h = edge.WithRequestedURL(h)
-	}
-	h = genericfilters.WithWaitGroup(h, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
-	if !c.SecureServing.DisableHTTP2 && c.GoawayChance > 0 {
-		h = genericfilters.WithProbabilisticGoaway(h, c.GoawayChance)
-	}
-	h = genericapifilters.WithCacheControl(h)
-	h = genericfilters.WithHSTS(h, c.HSTSDirectives)
-	if c.ShutdownSendRetryAfter {
-		h = genericfilters.WithRetryAfter(h, s.ctx.Done())
-	}
-	h = genericfilters.WithHTTPLogging(h)
-	h = genericapifilters.WithLatencyTrackers(h)
-	h = routine.WithRoutine(h, c.LongRunningFunc)
-	h = genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup) // watches are served after all filters inside this one have returned
-	h = genericapifilters.WithRequestInfo(edge.WithoutWildcardGets(h), view.Watches{RequestInfoResolver: c.RequestInfoResolver})
-	h = genericapifilters.WithRequestReceivedTimestamp(h)
-	h = genericfilters.WithPanicRecovery(logs.WithPanics(h), c.RequestInfoResolver) // counts aborted requests
-	return s.located(h, recorded)
+// A filter is one step of the chain of handlers.
+type filter struct {
+	name string
+	off  bool // by configuration
+	wrap func(next http.Handler) http.Handler
 }
 
-// located wraps h with the filters that find the cluster of a request. All others run inside.
-func (s *Server) located(h http.Handler, recorded bool) http.Handler {
-	if recorded {
-		h = record.WithCluster(h, func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) })
+// folded returns api behind filters. The first filter gets a request first.
+func folded(api http.Handler, filters []filter) http.Handler {
+	for _, f := range slices.Backward(filters) {
+		if !f.off {
+			api = f.wrap(api)
+		}
 	}
-	h = genericapifilters.WithAuditInit(h)
-	h = edge.WithoutWildcardWrites(s.mountProxy().WithMount(h))
-	h = s.withViews(h, edge.WithCluster(h, s.resolve, reach.Paths()))
-	if s.store.Several() {
-		h = edge.WithOutages(h)
+	return api
+}
+
+// chain returns the API handler behind the filters of a request. They are those of upstream's
+// DefaultBuildHandlerChain and further ones. The chain is not upstream's for two reasons. Upstream's
+// impersonation filter caches decisions without the cluster. And the cluster must be in the context
+// before all filters but the first.
+func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
+	return folded(api, s.filters(c))
+}
+
+// filters returns the filters of a request, in the order in which it passes them. Each may rely on
+// those before it, so the order is a part of the server's security.
+func (s *Server) filters(c *genericapiserver.Config) []filter {
+	recorded := c.AuditBackend != nil && c.AuditPolicyRuleEvaluator != nil
+	tenants := s.limits(c)
+	return slices.Concat(s.locating(recorded), s.bounding(c, tenants, recorded), s.deciding(c, tenants, recorded))
+}
+
+// locating returns the filters that find the cluster of a request. All others run inside.
+func (s *Server) locating(recorded bool) []filter {
+	return []filter{
+		// A request that is too large costs nothing more.
+		{"bounds", false, bounds.Within},
+		{"log", false, func(h http.Handler) http.Handler { return logs.Within(h, s.pathOf) }},
+		{"panics in the log", false, logs.WithPanics},
+		{"accepted form", false, edge.WithAccept},
+		{"read limits", false, edge.WithReadLimits},
+		{"bodies of reads", false, flow.WithoutUselessBodies},
+		// Requests of peers belong to no cluster and no user.
+		{"peers", s.peers == nil, s.peers.Within},
+		// Outages of etcd replace refusals of all filters inside.
+		{"outages", !s.store.Several(), edge.WithOutages},
+		{"cluster", false, func(h http.Handler) http.Handler {
+			return s.withViews(h, edge.WithCluster(h, s.resolve, reach.Paths()))
+		}},
+		{"writes to all clusters", false, edge.WithoutWildcardWrites},
+		// The path may lead to a workspace of another server.
+		{"mount", false, s.mountProxy().WithMount},
+		{"audit event", false, genericapifilters.WithAuditInit},
+		{"cluster in the audit event", !recorded, func(h http.Handler) http.Handler {
+			return record.WithCluster(h, func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) })
+		}},
 	}
-	if s.peers != nil {
-		h = s.peers.Within(h)
+}
+
+// bounding returns the filters that bound how a request is served, whoever its user is.
+func (s *Server) bounding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
+	return []filter{
+		// It counts aborted requests. The next one logs their panics with the stack.
+		{"panics", false, func(h http.Handler) http.Handler {
+			return genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
+		}},
+		{"panics of filters in the log", false, logs.WithPanics},
+		{"time", false, genericapifilters.WithRequestReceivedTimestamp},
+		{"request info", false, func(h http.Handler) http.Handler {
+			return genericapifilters.WithRequestInfo(h, view.Watches{RequestInfoResolver: c.RequestInfoResolver})
+		}},
+		{"gets from all clusters", false, edge.WithoutWildcardGets},
+		// Watches are served after all filters inside this one have returned.
+		{"end of watches", false, func(h http.Handler) http.Handler {
+			return genericfilters.WithWatchTerminationDuringShutdown(h, shutdown{s.ctx}, c.WatchRequestWaitGroup)
+		}},
+		{"goroutine", false, func(h http.Handler) http.Handler { return routine.WithRoutine(h, c.LongRunningFunc) }},
+		{"latency", false, genericapifilters.WithLatencyTrackers},
+		{"request log", false, genericfilters.WithHTTPLogging},
+		{"retry after", !c.ShutdownSendRetryAfter, func(h http.Handler) http.Handler {
+			return genericfilters.WithRetryAfter(h, s.ctx.Done())
+		}},
+		{"strict transport security", false, func(h http.Handler) http.Handler { return genericfilters.WithHSTS(h, c.HSTSDirectives) }},
+		{"cache control", false, genericapifilters.WithCacheControl},
+		{"goaway", c.SecureServing.DisableHTTP2 || c.GoawayChance <= 0, func(h http.Handler) http.Handler {
+			return genericfilters.WithProbabilisticGoaway(h, c.GoawayChance)
+		}},
+		{"wait group", false, func(h http.Handler) http.Handler {
+			return genericfilters.WithWaitGroup(h, c.LongRunningFunc, c.NonLongRunningRequestWaitGroup)
+		}},
+		// Audit events have the URL with the cluster, the handlers that of Kubernetes.
+		{"requested URL", !recorded, edge.WithRequestedURL},
+		{"deadline", false, func(h http.Handler) http.Handler {
+			return genericapifilters.WithRequestDeadline(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
+		}},
+		// The timeout filter may return while a goroutine still serves the request.
+		{"end of the work", false, tenants.UntilEnded},
+		{"timeout", false, func(h http.Handler) http.Handler {
+			return genericfilters.WithTimeoutForNonLongRunningRequests(h, c.LongRunningFunc)
+		}},
+		{"panics of the goroutine in the log", false, logs.WithPanics},
+		{"stack", false, edge.WithStack},
+		{"work", false, flow.Ending},
+		// The timeout filter makes the addition of warnings safe.
+		{"warnings", false, genericapifilters.WithWarningRecorder},
+		{"cross-origin requests", false, func(h http.Handler) http.Handler {
+			return genericfilters.WithCORS(h, c.CorsAllowedOriginList, nil, nil, nil, "true")
+		}},
 	}
-	return edge.WithReadLimits(flow.WithoutUselessBodies(h))
+}
+
+// deciding returns the filters that find the user of a request, and decide whether and when it is
+// served.
+func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
+	authz := c.Authorization.Authorizer
+	return []filter{
+		s.authentication(c),
+		// Only authenticated clients influence which requests are sampled. Without a collector, spans
+		// would only cost time.
+		{"tracing", s.config.Tracing.ConfigFile == "", func(h http.Handler) http.Handler {
+			return genericapifilters.WithTracing(record.WithSpan(h), c.TracerProvider)
+		}},
+		tracked(c, "audit", func(h http.Handler) http.Handler {
+			return genericapifilters.WithAudit(h, c.AuditBackend, c.AuditPolicyRuleEvaluator, c.LongRunningFunc)
+		}),
+		{"served URL", !recorded, edge.WithServedURL},
+		// The server of a mounted workspace authorizes its requests.
+		{"mount proxy", false, s.mountProxy().WithProxy},
+		{"readable refusals", false, edge.WithReadableRefusals},
+		// Impersonation and authorization cost processor time, for users who may have no rights.
+		{"limits of the user", false, tenants.Ask},
+		tracked(c, "impersonation", func(h http.Handler) http.Handler {
+			return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
+		}),
+		// The filters inside check for system:masters alone.
+		{"scopes", false, auth.WithScopes},
+		// Requests for views have authorization of their own.
+		{"authorization of views", false, func(h http.Handler) http.Handler {
+			return s.views.WithAuthorization(folded(h, s.authorizing(c)), h)
+		}},
+		// The state of a cluster is shown to users only who may enter it.
+		{"offline clusters", false, func(h http.Handler) http.Handler { return s.withoutOffline(h, c) }},
+		// Refused requests do not use a tenant's share.
+		{"limits of the tenant", false, func(h http.Handler) http.Handler { return tenants.Within(h, c, s.levels) }},
+		{"counts", false, s.counted},
+		{"views", false, s.views.Enter},
+	}
+}
+
+// authorizing returns the filters that authorize requests other than those for views.
+func (s *Server) authorizing(c *genericapiserver.Config) []filter {
+	authz := c.Authorization.Authorizer
+	return []filter{
+		{"deep reviews", false, auth.WithDeepReviews},
+		// Users need no right in root for their home.
+		{"homes", false, func(h http.Handler) http.Handler { return s.config.Homes.With(h, authz, s.home) }},
+		{"broken paths", false, func(h http.Handler) http.Handler { return edge.WithBrokenPaths(h, authz) }},
+		tracked(c, "authorization", func(h http.Handler) http.Handler {
+			return genericapifilters.WithAuthorization(h, record.Decisive(authz), c.Serializer)
+		}),
+	}
+}
+
+// authentication returns the filter that authenticates a request.
+func (s *Server) authentication(c *genericapiserver.Config) filter {
+	failed := filterlatency.TrackCompleted(genericapifilters.WithFailedAuthenticationAudit(
+		genericapifilters.Unauthorized(c.Serializer), c.AuditBackend, c.AuditPolicyRuleEvaluator))
+	return tracked(c, "authentication", func(h http.Handler) http.Handler {
+		return genericapifilters.WithAuthentication(h, quiet(c.Authentication.Authenticator), failed, c.Authentication.APIAudiences, c.Authentication.RequestHeaderConfig)
+	})
+}
+
+// tracked returns a filter whose latency is measured.
+func tracked(c *genericapiserver.Config, name string, wrap func(http.Handler) http.Handler) filter {
+	return filter{name, false, func(next http.Handler) http.Handler {
+		return filterlatency.TrackStarted(wrap(filterlatency.TrackCompleted(next)), c.TracerProvider, name)
+	}}
 }
 
 // limits returns the filters that limit the requests of tenants.

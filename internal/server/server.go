@@ -36,13 +36,11 @@ import (
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/dial"
-	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/evolve"
@@ -51,7 +49,6 @@ import (
 	"github.com/unforked/kcp/internal/flow"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/hooks"
-	"github.com/unforked/kcp/internal/logs"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/native"
@@ -330,7 +327,20 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		return err
 	}
 	s.dialer = s.newDialer()
-	s.pool = serve.NewPool(serve.PoolConfig{
+	s.pool = s.newPool(cfg)
+	s.installEtcdHealth()
+	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
+	s.installOperatorPaths()
+	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
+	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
+	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
+	s.api = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.api))))
+	return nil
+}
+
+// newPool returns the pool that serves custom resources.
+func (s *Server) newPool(cfg *genericapiserver.Config) *serve.Pool {
+	return serve.NewPool(serve.PoolConfig{
 		Resolver: s.resolver, Native: s.isOwn, Fresh: s.store.Feed().Fresh,
 		Storage: s.caches.Customs(customConfig), Metadata: s.caches.CustomMetadata(customConfig), Admission: s.hooks, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
@@ -343,15 +353,6 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 		},
 		Dialer: s.dialer, Lend: s.lend,
 	})
-	s.installEtcdHealth()
-	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(backupPath, forMasters(http.MethodGet, s.serveBackup))
-	s.generic.Handler.NonGoRestfulMux.UnlistedHandleFunc(defragmentPath, forMasters(http.MethodPost, s.serveDefragment))
-	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
-	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
-	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
-	s.api = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.api))))
-	return nil
 }
 
 // isOwn reports whether a resource is built in, or reserved for a built-in one.
@@ -386,7 +387,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		s.api, s.levels = api, flow.NewLevels(c)
 		end := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.api.ServeHTTP(w, req) }) // prepareAPI adds to s.api
-		return bounds.Within(logs.Within(logs.WithPanics(edge.WithAccept(s.chain(end, c))), s.pathOf))
+		return s.chain(end, c)
 	}
 	return cfg
 }

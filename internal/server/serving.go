@@ -13,7 +13,6 @@ import (
 
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/edge"
-	"github.com/unforked/kcp/internal/peers"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
@@ -138,23 +137,3 @@ func (s *Server) followServing(ctx context.Context) {
 		}
 	}
 }
-
-// preparePeers makes the listener serve the other servers on the same etcd.
-func (s *Server) preparePeers(ctx context.Context) error {
-	if !s.store.Several() || len(s.config.Peers) == 0 {
-		return nil
-	}
-	address, err := peers.Address(s.config.PeerAddress, s.config.Listener.Addr())
-	if err != nil {
-		return err
-	}
-	if s.peers, err = peers.New(ctx, s.store, address, s.config.Peers); err != nil {
-		return err
-	}
-	own, err := s.peers.Certificate()
-	s.serving.SNICerts = append(s.serving.SNICerts, own)
-	return err
-}
-
-// Peers returns the other servers on the same etcd, nil if there are none by configuration.
-func (s *Server) Peers() *peers.Peers { return s.peers }
