@@ -24,6 +24,9 @@ func (j *job) apply(ctx context.Context) error {
 	if j.lapsed() {
 		return again() // the agent stops it; the task wakes when the lease is valid again
 	}
+	if j.have != nil && j.have.GetDeletionTimestamp() != nil {
+		return j.ends(ctx)
+	}
 	want, err := desired(j.profile, j.want, j.part, j.from)
 	if err == nil && j.leased() {
 		err = mark(want, workload.FencingAnnotation, workload.LeaseFencing)

@@ -201,6 +201,37 @@ func TestSync(t *testing.T) {
 	until(t, "nothing is watched", func() bool { return len(b.watched()) == 0 })
 }
 
+// The report about a copy that is being deleted, by whomever, does not say that it runs.
+func TestDeletedCopy(t *testing.T) {
+	b := newBench(t)
+	b.wakeTask(web().Task())
+	until(t, "the part is applied", func() bool { return b.get(t, deployments(), "web") != nil })
+	all := b.physical.Resource(deployments().WithVersion("v1")).Namespace(b.at)
+	patch := func(text string, subresources ...string) {
+		t.Helper()
+		if _, err := all.Patch(t.Context(), "web", types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reported := func(observed bool) func() bool {
+		return func() bool {
+			return locked(b.hub, func() bool {
+				return b.report != nil && b.report.Spec.Observed == observed && b.report.Spec.Reported != nil && *b.report.Spec.Replicas == 3
+			})
+		}
+	}
+	patch(`{"status":{"observedGeneration":99,"availableReplicas":3}}`, "status")
+	until(t, "the report", reported(true))
+	patch(`{"metadata":{"finalizers":["example.com/slow"]}}`)
+	if err := all.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the report about the deletion", reported(false))
+	before := b.get(t, deployments(), "web").GetUID()
+	patch(`{"metadata":{"finalizers":null}}`)
+	until(t, "the part is applied anew", func() bool { o := b.get(t, deployments(), "web"); return o != nil && o.GetUID() != before })
+}
+
 // The engine finds the copies that became superfluous while the server was away, also of kinds without
 // any assigned object. It removes them once the server confirms that they are superfluous.
 func TestLeftovers(t *testing.T) {

@@ -46,6 +46,18 @@ func (j *job) say(ctx context.Context, next workload.TargetStatusSpec) error {
 	return j.desired.Report(ctx, j.id, report)
 }
 
+// ends reports that the object in the physical cluster is being deleted: nothing counts on its replicas
+// any more. The watch wakes the key when the object is gone.
+func (j *job) ends(ctx context.Context) error {
+	last := j.last()
+	if last == nil {
+		return nil
+	}
+	next := *last
+	next.Observed = false
+	return j.say(ctx, next)
+}
+
 // raw returns the part of a status that goes up.
 func raw(status map[string]any) (*runtime.RawExtension, error) {
 	if len(status) == 0 {

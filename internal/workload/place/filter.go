@@ -44,6 +44,9 @@ const (
 	Paced Refusal = "RateLimited"
 	// Cleaning means that the target is back, and removes what began elsewhere.
 	Cleaning Refusal = "Fenced"
+	// Leaving means that the target still removes the part that it had. Until it reports that, its last
+	// report says that the part runs.
+	Leaving Refusal = "Removing"
 )
 
 // How long a workload stays at a target that does not answer, by default.
@@ -116,6 +119,9 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 	}
 	if !t.Ready {
 		add(keeps, NotReady)
+	}
+	if p, ok := d.parts[t.Key]; ok && p.Phase == workload.Removing && !p.Gone {
+		add(keeps, Leaving)
 	}
 	return worst, why
 }

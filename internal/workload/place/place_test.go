@@ -50,6 +50,7 @@ func TestDecide(t *testing.T) {
 	stale.Applied = false
 	gone := part("b", 5, workload.Removing)
 	gone.Gone = true
+	leaving := part("a", 5, workload.Removing)
 	for name, c := range map[string]struct {
 		replicas int32
 		policy   Policy
@@ -60,29 +61,30 @@ func TestDecide(t *testing.T) {
 		reason   string
 		again    time.Duration
 	}{
-		"new":                        {replicas: 10, targets: []Target{target("a"), target("b")}, want: []string{"a:5:Active", "b:5:Active"}},
-		"single":                     {replicas: 10, policy: Policy{Strategy: scheduling.Single}, targets: []Target{target("a")}, want: []string{"a:10:Active"}},
-		"duplicated":                 {replicas: 3, policy: Policy{Strategy: scheduling.Duplicated}, targets: []Target{target("a"), target("b")}, want: []string{"a:3:Active", "b:3:Active"}},
-		"no targets":                 {replicas: 10, reason: NoTarget},
-		"scaled to zero":             {replicas: 0, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:0:Active", "b:-1:Removing"}},
-		"cordoned keeps":             {replicas: 12, targets: []Target{target("a"), cordoned}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:7:Active", "b:5:Active"}},
-		"late: nothing moves":        {replicas: 10, targets: []Target{target("a"), late}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}, again: 40 * time.Second},
-		"lost: make before break":    {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
-		"lost: replaced":             {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
-		"lost: nothing fits":         {replicas: 10, targets: []Target{lost}, parts: []Part{part("b", 10, workload.Active)}, want: []string{"b:10:Evicting"}, reason: NoTarget},
-		"lost: its agent alone":      {replicas: 10, targets: []Target{target("a"), agentless}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
-		"lost: not its turn":         {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
-		"lost: it was its turn":      {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
-		"lost: hold, but fenced":     {replicas: 10, hold: true, targets: []Target{target("a"), burned}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
-		"lost: hold, but down":       {replicas: 10, hold: true, targets: []Target{target("a"), down}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
-		"back, but it cleans up":     {replicas: 12, targets: []Target{target("a"), cleaning}, parts: []Part{part("a", 10, workload.Active), part("b", 0, workload.Removing)}, want: []string{"a:12:Active", "b:0:Removing"}},
-		"lost: hold":                 {replicas: 10, hold: true, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
-		"came back before it left":   {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:5:Active", "b:5:Active"}},
-		"came back, was removed":     {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), gone}, want: []string{"a:10:Active"}},
-		"drained, not yet available": {replicas: 10, targets: []Target{target("a"), drained}, parts: []Part{stale, part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:5:Evicting"}},
-		"deleted target":             {replicas: 10, targets: []Target{target("a")}, parts: []Part{part("a", 10, workload.Active), part("x", 5, workload.Active)}, want: []string{"a:10:Active", "x:-1:Removing"}},
-		"not selected any more":      {replicas: 4, targets: []Target{target("a"), {Key: "b", Ready: true}}, parts: []Part{part("b", 4, workload.Active)}, want: []string{"a:4:Active", "b:4:Evicting"}},
-		"at most three each":         {replicas: 10, policy: Policy{Max: 3}, targets: []Target{target("a"), target("b")}, want: []string{"a:3:Active", "b:3:Active"}, reason: NoFit},
+		"new":                           {replicas: 10, targets: []Target{target("a"), target("b")}, want: []string{"a:5:Active", "b:5:Active"}},
+		"single":                        {replicas: 10, policy: Policy{Strategy: scheduling.Single}, targets: []Target{target("a")}, want: []string{"a:10:Active"}},
+		"duplicated":                    {replicas: 3, policy: Policy{Strategy: scheduling.Duplicated}, targets: []Target{target("a"), target("b")}, want: []string{"a:3:Active", "b:3:Active"}},
+		"no targets":                    {replicas: 10, reason: NoTarget},
+		"scaled to zero":                {replicas: 0, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:0:Active", "b:-1:Removing"}},
+		"cordoned keeps":                {replicas: 12, targets: []Target{target("a"), cordoned}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:7:Active", "b:5:Active"}},
+		"late: nothing moves":           {replicas: 10, targets: []Target{target("a"), late}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}, again: 40 * time.Second},
+		"lost: make before break":       {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"lost: replaced":                {replicas: 10, targets: []Target{target("a"), lost}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
+		"lost: nothing fits":            {replicas: 10, targets: []Target{lost}, parts: []Part{part("b", 10, workload.Active)}, want: []string{"b:10:Evicting"}, reason: NoTarget},
+		"lost: its agent alone":         {replicas: 10, targets: []Target{target("a"), agentless}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"lost: not its turn":            {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"lost: it was its turn":         {replicas: 10, targets: []Target{target("a"), paced}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:-1:Removing"}},
+		"lost: hold, but fenced":        {replicas: 10, hold: true, targets: []Target{target("a"), burned}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"lost: hold, but down":          {replicas: 10, hold: true, targets: []Target{target("a"), down}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"back, but it cleans up":        {replicas: 12, targets: []Target{target("a"), cleaning}, parts: []Part{part("a", 10, workload.Active), part("b", 0, workload.Removing)}, want: []string{"a:12:Active", "b:0:Removing"}},
+		"lost: hold":                    {replicas: 10, hold: true, targets: []Target{target("a"), lost}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"came back before it left":      {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:5:Active", "b:5:Active"}},
+		"came back, was removed":        {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), gone}, want: []string{"a:10:Active"}},
+		"drained, not yet available":    {replicas: 10, targets: []Target{target("a"), drained}, parts: []Part{stale, part("b", 5, workload.Evicting)}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"deleted target":                {replicas: 10, targets: []Target{target("a")}, parts: []Part{part("a", 10, workload.Active), part("x", 5, workload.Active)}, want: []string{"a:10:Active", "x:-1:Removing"}},
+		"not selected any more":         {replicas: 4, targets: []Target{target("a"), {Key: "b", Ready: true}}, parts: []Part{part("b", 4, workload.Active)}, want: []string{"a:4:Active", "b:4:Evicting"}},
+		"selected again, still removed": {replicas: 5, policy: Policy{Strategy: scheduling.Single}, targets: []Target{target("a"), {Key: "b", Ready: true}}, parts: []Part{leaving, part("b", 5, workload.Active)}, want: []string{"a:5:Removing", "b:5:Evicting"}, reason: NoTarget},
+		"at most three each":            {replicas: 10, policy: Policy{Max: 3}, targets: []Target{target("a"), target("b")}, want: []string{"a:3:Active", "b:3:Active"}, reason: NoFit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Decide(Snapshot{ID: "x", Replicas: &c.replicas, Policy: c.policy, Targets: c.targets, Parts: c.parts, Hold: c.hold, Now: now})
@@ -154,6 +156,9 @@ func TestDecideHoldsItsPromises(t *testing.T) {
 		enough := true // what is active runs
 		for _, a := range d.Targets {
 			if a.Phase == workload.Active {
+				if p := before[a.Key]; p.Phase == workload.Removing && !p.Gone {
+					fail("I3: a target counts that still removes what it had")
+				}
 				active += int64(*a.Replicas)
 				enough = enough && before[a.Key].Applied && before[a.Key].Phase != workload.Removing && before[a.Key].Available >= *a.Replicas
 			}
