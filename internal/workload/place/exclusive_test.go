@@ -137,16 +137,27 @@ func TestExclusiveIsLiveOnce(t *testing.T) {
 	}
 }
 
-// What is everywhere is at all targets that take it, and leaves a target without waiting for others.
+// What is everywhere is at all targets that take it, and leaves a target without waiting for others. It
+// does not leave one that does not answer, unless that is deleted.
 func TestEverywhere(t *testing.T) {
 	lost, drained := target("b"), target("c")
 	lost.Unreachable = now.Add(-20 * time.Second)
+	long, dead := target("e"), target("f")
+	long.Unreachable = now.Add(-time.Hour)
+	dead.Unreachable, dead.Deleting, dead.EvictAfter = long.Unreachable, true, now
 	drained.Taints = []corev1.Taint{{Key: workload.DrainTaint, Effect: corev1.TaintEffectNoExecute}}
 	at := func(key string) Part {
 		return Part{AssignedTarget: workload.AssignedTarget{Key: key, Phase: workload.Active}, Applied: true}
 	}
-	d := Decide(Snapshot{ID: "x", Policy: Policy{Everywhere: true}, Now: now, Targets: []Target{target("a"), lost, drained, target("d")}, Parts: []Part{at("a"), at("b"), at("c")}})
-	if diff := cmp.Diff([]string{"a:-1:Active", "b:-1:Active", "c:-1:Removing", "d:-1:Active"}, short(d)); diff != "" {
+	d := Decide(Snapshot{ID: "x", Policy: Policy{Everywhere: true}, Now: now, Targets: []Target{target("a"), lost, drained, target("d"), long, dead},
+		Parts: []Part{at("a"), at("b"), at("c"), at("e"), at("f")}})
+	if diff := cmp.Diff([]string{"a:-1:Active", "b:-1:Active", "c:-1:Removing", "d:-1:Active", "e:-1:Evicting", "f:-1:Removing"}, short(d)); diff != "" {
 		t.Error(diff)
+	}
+	back := part("e", 0, workload.Evicting)
+	back.Replicas = nil
+	d = Decide(Snapshot{ID: "x", Policy: Policy{Everywhere: true}, Now: now, Targets: []Target{target("a"), target("e")}, Parts: []Part{at("a"), back}})
+	if diff := cmp.Diff([]string{"a:-1:Active", "e:-1:Active"}, short(d)); diff != "" {
+		t.Errorf("when the target is back: %s", diff)
 	}
 }

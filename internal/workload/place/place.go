@@ -330,6 +330,8 @@ func (d *decider) leave() {
 		case p.Phase == workload.Removing && p.Gone:
 			continue
 		case p.Phase == workload.Removing:
+		case d.Policy.Everywhere && d.out.Refusals[p.Key] == Lost:
+			next.Phase = workload.Evicting // it replaces nothing elsewhere, and goes on when the target answers
 		case d.replaced():
 			next.Phase, next.Replicas = workload.Removing, nil
 			if p.Orphaned {
