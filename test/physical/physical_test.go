@@ -42,6 +42,7 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("workspaces leave", func(t *testing.T) { s.leaves(t) })
 	t.Run("a placement that selects nothing", func(t *testing.T) { s.selectsNothing(t) })
 	t.Run("decisions are the server's", func(t *testing.T) { s.cannotDecide(t) })
+	t.Run("a decision is lost", func(t *testing.T) { s.losesDecisions(t) })
 	t.Run("bad kubeconfigs", func(t *testing.T) { w.badKubeconfigs(t) })
 	t.Run("cordon, drain and uncordon", func(t *testing.T) { s.drains(t) })
 	t.Run("a cluster is lost and returns", func(t *testing.T) { s.losesCluster(t) })
@@ -243,7 +244,7 @@ func (s *tenant) selectsNothing(t *testing.T) {
 	s.remove(t, "nowhere")
 }
 
-// cannotDecide expects that tenants cannot write what engines obey.
+// cannotDecide expects that tenants cannot write or delete what engines obey.
 func (s *tenant) cannotDecide(t *testing.T) {
 	ann, err := s.server.As("root:"+s.name, tenantAdmin())
 	if err != nil {
@@ -266,10 +267,45 @@ func (s *tenant) cannotDecide(t *testing.T) {
 		if _, err := all.Create(t.Context(), made, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("creation of %s: %v", resource, err)
 		}
+		if err := all.Delete(t.Context(), list.Items[0].GetName(), metav1.DeleteOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "delete the workload") {
+			t.Errorf("deletion of %s: %v", resource, err)
+		}
+		if err := all.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("deletion of all %s: %v", resource, err)
+		}
 		if text := fmt.Sprint(list.Items); strings.Contains(text, "east") || strings.Contains(text, "127.0.0.1") {
 			t.Errorf("%s name a physical cluster: %s", resource, text)
 		}
 	}
+}
+
+// losesDecisions deletes the Assignment of a Deployment as an operator, while one of its targets takes no new
+// replicas. It stays where it is.
+func (s *tenant) losesDecisions(t *testing.T) {
+	must(t, "workload", "cordon", "east", "-w", ":root:compute")
+	before := s.clusters["east"].only(t, "drift").UID
+	all := s.dynamic.Resource(schema.GroupVersionResource{Group: "workload.kcp.io", Version: "v1alpha1", Resource: "assignments"}).Namespace("default")
+	list, err := all.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list.Items {
+		if err := all.Delete(t.Context(), a.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the Assignment is made anew", func() error {
+			next, err := all.Get(t.Context(), a.GetName(), metav1.GetOptions{})
+			if err == nil && next.GetUID() == a.GetUID() {
+				err = errors.New("it is the old one")
+			}
+			return err
+		})
+	}
+	s.split(t, "drift", "east 2/2, west 2/2")
+	if after := s.clusters["east"].only(t, "drift").UID; after != before {
+		t.Error("the copy was deleted and created anew")
+	}
+	must(t, "workload", "uncordon", "east", "-w", ":root:compute")
 }
 
 func (w *world) badKubeconfigs(t *testing.T) {

@@ -189,6 +189,13 @@ func TestSync(t *testing.T) {
 	if o := b.get(t, deployments(), "web"); o == nil || o.GetDeletionTimestamp() != nil {
 		t.Fatalf("removed without the word of the server: %v", o)
 	}
+	// The Assignment is lost, not the workload: the scheduler makes it anew.
+	before = b.answer(webDeployment(), nil, nil)
+	b.wakeTask(web().Task())
+	until(t, "the server is asked", func() bool { return b.asked() > before })
+	if o := b.get(t, deployments(), "web"); o == nil || o.GetDeletionTimestamp() != nil {
+		t.Fatalf("removed without an Assignment: %v", o)
+	}
 	b.answer(webDeployment(), assignment("there"), nil)
 	b.wakeTask(web().Task())
 	until(t, "the part is removed", func() bool { return b.get(t, deployments(), "web") == nil })

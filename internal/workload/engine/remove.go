@@ -133,10 +133,12 @@ func (j *job) orphaned(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if w == nil {
+	switch {
+	case w == nil:
 		return true, nil
-	}
-	if a == nil || a.Spec.Workload.UID != string(w.GetUID()) {
+	case a == nil && w.GetDeletionTimestamp() == nil && j.report != nil && j.report.Spec.Workload.UID == string(w.GetUID()):
+		return false, nil // the Assignment is lost: the scheduler makes it anew from the report, which wakes the key
+	case a == nil || a.Spec.Workload.UID != string(w.GetUID()):
 		return true, nil
 	}
 	part := partOf(a, j.Engine.key)

@@ -64,11 +64,7 @@ func (f *fleet) clear(ctx context.Context, k *kind, id engine.ID, a *workload.As
 // others are left: they have a copy of the object.
 func (f *fleet) unheard(ctx context.Context, id engine.ID) (left bool, err error) {
 	targets := f.orphaning()
-	for _, key := range f.reports.By(byTask, id.Task().String()) {
-		r := f.reports.Get(key)
-		if r == nil {
-			continue
-		}
+	for _, r := range f.reportsOf(id) {
 		if _, exists := targets[r.Spec.Key]; exists {
 			left = true
 			continue

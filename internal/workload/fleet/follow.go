@@ -148,8 +148,11 @@ func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.
 	targets := f.orphaning()
 	if a != nil {
 		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool { _, exists := targets[t.Key]; return exists && !targets[t.Key] })
-		if i >= 0 {
+		switch {
+		case i >= 0 && stored(a):
 			return nil
+		case i >= 0:
+			return f.settle(ctx, id, w, a, a.Spec)
 		}
 	}
 	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
@@ -193,7 +196,7 @@ func (f *fleet) volumeAt(id engine.ID, k *kind, w *unstructured.Unstructured, a 
 			continue
 		}
 		has = true
-		if of := f.assignmentOf(ref); of != nil {
+		if of := f.decisionOf(ref); of != nil {
 			for _, t := range of.Spec.Targets {
 				if _, exists := targets[t.Key]; exists && t.Phase != workload.Removing {
 					return t.Key, true

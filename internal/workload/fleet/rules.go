@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
@@ -18,17 +17,19 @@ import (
 	"github.com/unforked/kcp"
 )
 
-var errServersOwn = errors.New("the server alone writes these objects; change the Placement or the workload instead")
+var errServersOwn = errors.New("the server alone writes and deletes these objects; change the Placement, or change or delete the workload, instead")
 
 // rules protect the objects that the engines obey: a user who could write an Assignment could run
-// workloads at targets that no Location offers.
+// workloads at targets that no Location offers. One who could delete it could make the scheduler start a
+// workload elsewhere that still runs. The loops that delete namespaces, APIBindings and workspaces are the
+// server's own.
 func rules() []kcp.Rule {
 	own := []schema.GroupResource{assignments().GroupResource(), targetStatuses().GroupResource()}
 	return []kcp.Rule{{
 		Name: "WorkloadAssignments",
 		Validate: func(_ context.Context, r kcp.Request) error {
-			if !slices.ContainsFunc(own, r.Is) || r.GetOperation() == admission.Delete {
-				return nil // the scheduler decides anew
+			if !slices.ContainsFunc(own, r.Is) {
+				return nil
 			}
 			if u := r.GetUserInfo(); u != nil && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
 				return nil

@@ -84,6 +84,9 @@ func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 		return f.undecide(ctx, a) // of a workload of that name which was deleted
 	}
+	if a == nil {
+		a = f.recalled(k, id, w)
+	}
 	switch {
 	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":
 		return nil
@@ -342,7 +345,7 @@ func explain(d place.Decision) string {
 
 // assign writes the decision.
 func (f *fleet) assign(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, next workload.AssignmentSpec) error {
-	if a != nil && sameSpec(a.Spec, next) && len(a.OwnerReferences) == 0 {
+	if stored(a) && sameSpec(a.Spec, next) && len(a.OwnerReferences) == 0 {
 		return nil
 	}
 	if err := f.finalize(ctx, id, w, true); err != nil {
@@ -353,7 +356,7 @@ func (f *fleet) assign(ctx context.Context, id engine.ID, w *unstructured.Unstru
 		return err
 	}
 	all := in.Namespace(id.Key.Namespace)
-	if a != nil {
+	if stored(a) {
 		made := a.DeepCopy() // of a revision that may be old: then the update conflicts, and the next decision sees the new one
 		made.Spec, made.OwnerReferences = next, nil
 		_, err = all.Update(ctx, made, metav1.UpdateOptions{})
