@@ -94,11 +94,22 @@ func (f *fleet) decideFollower(ctx context.Context, id engine.ID, w *unstructure
 
 // place writes the decision about an object that follows.
 func (f *fleet) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	spans, _ := f.expects(id.Key, f.spanned(id.Key))
-	if a == nil && len(spans) == 0 {
+	next, has := f.following(id, w, a)
+	if !has {
 		return nil
 	}
-	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w)}
+	return f.settle(ctx, id, w, a, next)
+}
+
+// following returns the decision about an object that follows. It reports false if there is none to make.
+func (f *fleet) following(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+	spans, _ := f.expects(id.Key, f.spanned(id.Key))
+	dead := f.dead()
+	spans = slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return dead[s.key] })
+	if a == nil && len(spans) == 0 {
+		return next, false
+	}
+	next = workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w)}
 	if len(spans) == 0 {
 		next.Reason, next.Message = noWorkload, "no workload of the namespace is placed"
 	}
@@ -107,7 +118,7 @@ func (f *fleet) place(ctx context.Context, id engine.ID, w *unstructured.Unstruc
 		next.Targets = append(next.Targets, workload.AssignedTarget{Key: s.key, Location: s.location, Phase: workload.Active})
 	}
 	f.retire(id, a, &next)
-	return f.settle(ctx, id, w, a, next)
+	return next, true
 }
 
 // retire adds the parts of targets that a decision has no part for: they are removed.
@@ -115,9 +126,11 @@ func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.Assi
 	if a == nil {
 		return
 	}
-	orphans := f.orphaning()
+	orphans, dead := f.orphaning(), f.dead()
 	for _, t := range a.Spec.Targets {
 		release, exists := orphans[t.Key]
+		// If a target that was given up comes back, it keeps its data.
+		release = release || id.GroupResource == profile.Volumes().GroupResource() && (dead[t.Key] || t.Reason == workload.Orphaned)
 		// Orphaned workloads of the namespace still need the objects that followed them.
 		release = release || next.Reason == noWorkload && next.Deletion == string(scheduling.Orphan)
 		if partAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
@@ -143,19 +156,44 @@ func (f *fleet) orphaning() map[string]bool {
 	return all
 }
 
-// decideVolume places a volume claim at the target of the first workload that uses it. It stays there.
+// dead returns the targets that are deleted and do not answer: their owner says that they are gone, with the data
+// that they had.
+func (f *fleet) dead() map[string]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]bool{}
+	for _, w := range f.world {
+		all[w.Key] = w.Deleting && !w.Unreachable.IsZero()
+	}
+	return all
+}
+
+// decideVolume places a volume claim at the target of the first workload that uses it. It stays there, unless
+// the target is dead.
 func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	targets := f.orphaning()
+	next, has := f.volume(id, w, a)
+	if !has {
+		return nil
+	}
+	return f.settle(ctx, id, w, a, next)
+}
+
+// volume returns the decision about a volume claim. It reports false if there is none to make.
+func (f *fleet) volume(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+	targets, dead := f.orphaning(), f.dead()
 	if a != nil {
-		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool { _, exists := targets[t.Key]; return exists && !targets[t.Key] })
+		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool {
+			orphans, exists := targets[t.Key]
+			return exists && !orphans && !dead[t.Key] && t.Phase != workload.Removing
+		})
 		switch {
 		case i >= 0 && stored(a):
-			return nil
+			return next, false
 		case i >= 0:
-			return f.settle(ctx, id, w, a, a.Spec)
+			return a.Spec, true
 		}
 	}
-	next := workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
+	next = workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
 	f.policies(id, &next)
 	users := f.usersOf(id)
 	slices.SortFunc(users, func(a, b engine.ID) int { return cmp.Compare(a.Task().Name, b.Task().Name) })
@@ -164,7 +202,7 @@ func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.
 		if of == nil {
 			continue
 		}
-		if i := slices.IndexFunc(of.Spec.Targets, func(t workload.AssignedTarget) bool { return t.Phase == workload.Active }); i >= 0 {
+		if i := slices.IndexFunc(of.Spec.Targets, func(t workload.AssignedTarget) bool { return t.Phase == workload.Active && !dead[t.Key] }); i >= 0 {
 			t := of.Spec.Targets[i]
 			next.Reason, next.Message = "", ""
 			next.Targets = []workload.AssignedTarget{{Key: t.Key, Location: t.Location, Phase: workload.Active}}
@@ -172,10 +210,10 @@ func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.
 		}
 	}
 	if a == nil && len(next.Targets) == 0 {
-		return nil
+		return next, false
 	}
 	f.retire(id, a, &next)
-	return f.settle(ctx, id, w, a, next)
+	return next, true
 }
 
 // volumeAt returns the target that has the data of a workload, and whether it has any.
