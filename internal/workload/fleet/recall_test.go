@@ -55,6 +55,11 @@ func TestRecalled(t *testing.T) {
 	if target, has := f.volumeAt(idOf("deployments", "user"), k, &user, nil); !has || target != "west" {
 		t.Errorf("the data are at %q, %v", target, has)
 	}
+	agent, lost := idOf("daemonsets", "agent"), workload.AssignedTarget{Key: "east", Phase: workload.Evicting, Reason: string(place.Lost)}
+	set, everywhere := object("DaemonSet", "agent", nil), at(agent, lost, workload.AssignedTarget{Key: "west", Phase: workload.Active})
+	if parts := f.parts(f.kinds.get(agent.GroupResource), agent, &set, &everywhere); len(parts) != 1 {
+		t.Errorf("the status of a DaemonSet counts a target that does not answer: %+v", parts)
+	}
 	var none *workload.Assignment
 	if stored(none) {
 		t.Error("there is none")

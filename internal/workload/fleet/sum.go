@@ -21,6 +21,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/aggregate"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
@@ -67,8 +68,8 @@ func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 func (f *fleet) parts(k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (parts []aggregate.Part) {
 	decided := equal(a.Spec.Replicas, k.Wants(w)) // else the parts are those of another number
 	for _, t := range a.Spec.Targets {
-		if t.Phase == workload.Removing {
-			continue // its replacements are available
+		if t.Phase == workload.Removing || k.Class == workload.Everywhere && t.Reason == string(place.Lost) {
+			continue // its replacements are available, or there are none and the last report is old
 		}
 		p := aggregate.Part{Location: t.Location, Leaving: t.Phase == workload.Evicting && k.Class != workload.Singleton}
 		if s := f.reportOf(id, t.Key); s != nil && s.Spec.Workload.UID == string(w.GetUID()) {
