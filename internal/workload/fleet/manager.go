@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -146,15 +147,22 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	}
 	if t == nil {
 		f.disconnect(key.Name)
-		m.dropEmpty(f)
-		return nil
+		return m.dropEmpty(ctx, f)
 	}
 	f.refresh()
+	if t.DeletionTimestamp == nil {
+		f.resume()
+	}
 	id := engine.TargetKey(string(key.Cluster), t.Name, string(t.UID))
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
 	case t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
+		if m.last(f, t) {
+			if done, err := f.dissolved(ctx); err != nil || !done {
+				return cmp.Or(err, kcp.After(soon))
+			}
+		}
 		f.disconnect(key.Name)
 		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
@@ -226,11 +234,14 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 	return f, nil
 }
 
-// dropEmpty ends a fleet without targets.
-func (m *manager) dropEmpty(f *fleet) {
+// dropEmpty ends a fleet without targets, once nothing is left of it in its consumers.
+func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
+	f.refresh()
 	if len(m.targets.List(f.compute)) > 0 {
-		f.refresh()
-		return
+		return nil
+	}
+	if done, err := f.dissolved(ctx); err != nil || !done {
+		return cmp.Or(err, kcp.After(soon))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,6 +249,7 @@ func (m *manager) dropEmpty(f *fleet) {
 		delete(m.fleets, f.compute)
 		f.end()
 	}
+	return nil
 }
 
 // locationsLoop counts the targets of Locations, and makes the schedulers notice changes.

@@ -70,11 +70,14 @@ func (f *fleet) concerned(a *workload.Assignment) []kcp.Key {
 
 func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	id := engine.IDOf(task)
-	k := f.kinds.get(id.GroupResource)
-	if k == nil {
+	k, a := f.kinds.get(id.GroupResource), f.assignmentOf(id)
+	switch {
+	case f.dissolving():
+		return f.release(ctx, k, id, f.workload(id), a)
+	case k == nil:
 		return nil
 	}
-	w, a := k.objects.Get(id.Key), f.assignmentOf(id)
+	w := k.objects.Get(id.Key)
 	switch {
 	case w == nil:
 		return f.clear(ctx, k, id, a)
