@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -279,12 +280,17 @@ func (s *tenant) cannotDecide(t *testing.T) {
 	}
 }
 
-// losesDecisions deletes the Assignment of a Deployment as an operator, while one of its targets takes no new
+// losesDecisions deletes the Assignment of a Deployment as a member of system:masters, while one of its targets takes no new
 // replicas. It stays where it is.
 func (s *tenant) losesDecisions(t *testing.T) {
+	operator, err := s.server.As("root:"+s.name, &user.DefaultInfo{Name: "operator", Groups: []string{user.SystemPrivilegedGroup}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	must(t, "workload", "cordon", "east", "-w", ":root:compute")
+	defer must(t, "workload", "uncordon", "east", "-w", ":root:compute")
 	before := s.clusters["east"].only(t, "drift").UID
-	all := s.dynamic.Resource(schema.GroupVersionResource{Group: "workload.kcp.io", Version: "v1alpha1", Resource: "assignments"}).Namespace("default")
+	all := dynamicFor(t, operator).Resource(schema.GroupVersionResource{Group: "workload.kcp.io", Version: "v1alpha1", Resource: "assignments"}).Namespace("default")
 	list, err := all.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +311,6 @@ func (s *tenant) losesDecisions(t *testing.T) {
 	if after := s.clusters["east"].only(t, "drift").UID; after != before {
 		t.Error("the copy was deleted and created anew")
 	}
-	must(t, "workload", "uncordon", "east", "-w", ":root:compute")
 }
 
 func (w *world) badKubeconfigs(t *testing.T) {

@@ -66,6 +66,12 @@ type TargetStatusSpec struct {
 	// +optional
 	Observed bool `json:"observed,omitempty"`
 
+	// stopsWithinSeconds is set if the agent stops the workload after its lease has run out. It is the
+	// longest grace period of the pods that may run at the target. It is empty if the workload runs on.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	StopsWithinSeconds *int64 `json:"stopsWithinSeconds,omitempty"`
+
 	// missing are objects that the workload refers to and that the target does not have, each with
 	// the reason.
 	// +kubebuilder:validation:MaxItems=128

@@ -484,6 +484,11 @@ func (in *TargetStatusSpec) DeepCopyInto(out *TargetStatusSpec) {
 		*out = new(runtime.RawExtension)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.StopsWithinSeconds != nil {
+		in, out := &in.StopsWithinSeconds, &out.StopsWithinSeconds
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Missing != nil {
 		in, out := &in.Missing, &out.Missing
 		*out = make([]string, len(*in))

@@ -44,6 +44,10 @@ func (j *job) apply(ctx context.Context) error {
 	if j.have == nil && j.ended() {
 		return nil // it would run again
 	}
+	next.StopsWithinSeconds = j.promise()
+	if err := j.weaken(ctx, next.StopsWithinSeconds); err != nil {
+		return err
+	}
 	if j.have == nil || !current(want, j.have, j.last()) {
 		made, err := j.write(ctx, want)
 		if made == nil || err != nil {

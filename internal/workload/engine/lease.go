@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -91,4 +94,38 @@ func (j *job) assured(ctx context.Context) (bool, error) {
 	}
 	j.lease.sure[j.id] = true
 	return true, nil
+}
+
+// promise returns the longest grace period of the pods that the agent stops when its lease has run out. It returns
+// nil if the agent does not stop them. A shorter grace period counts once no pod of an older template is left.
+func (j *job) promise() *int64 {
+	if !j.leased() {
+		return nil
+	}
+	seconds := int64(j.profile.Grace(j.want) / time.Second)
+	if last := j.last(); last != nil && last.StopsWithinSeconds != nil && !j.rolledOut(last) {
+		seconds = max(seconds, *last.StopsWithinSeconds)
+	}
+	return &seconds
+}
+
+// rolledOut reports whether all pods have the present template.
+func (j *job) rolledOut(last *workload.TargetStatusSpec) bool {
+	if j.have == nil || last.Generation != j.want.GetGeneration() || !last.Observed {
+		return false
+	}
+	status, _, err := unstructured.NestedMap(j.have.Object, "status")
+	return err == nil && status["currentRevision"] == status["updateRevision"]
+}
+
+// weaken reports that the agent promises less than before, before it writes the object: what the scheduler knows of a
+// target that is cut off then is true.
+func (j *job) weaken(ctx context.Context, now *int64) error {
+	last := j.last()
+	if last == nil || last.StopsWithinSeconds == nil || now != nil && *now <= *last.StopsWithinSeconds {
+		return nil
+	}
+	next := *last
+	next.StopsWithinSeconds = now
+	return j.say(ctx, next)
 }

@@ -35,6 +35,10 @@ func TestLease(t *testing.T) {
 		n, _, _ := unstructured.NestedInt64(b.get(t, deployments(), "web").Object, "spec", "replicas")
 		return n
 	}
+	promised := func() *int64 { return locked(b.hub, func() *int64 { return b.report.Spec.StopsWithinSeconds }) }
+	if got := promised(); got == nil || *got != 30 {
+		t.Errorf("the promise to stop it is not reported: %v", got)
+	}
 	b.Engine.Lease(false)
 	patch := []byte(`{"spec":{"replicas":0}}`)
 	if _, err := b.physical.Resource(deployments().WithVersion("v1")).Namespace(b.at).Patch(t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
@@ -56,6 +60,47 @@ func TestLease(t *testing.T) {
 	until(t, "drift is repaired", func() bool { return replicas() == 3 })
 	if b.asked() != before {
 		t.Error("the server is asked again though the lease goes on")
+	}
+}
+
+// The promise to stop a workload is that of the longest grace period that its pods may have.
+func TestPromise(t *testing.T) {
+	w := func(seconds, generation int64) *unstructured.Unstructured {
+		o := webDeployment()
+		o.SetGeneration(generation)
+		if err := unstructured.SetNestedField(o.Object, seconds, "spec", "template", "spec", "terminationGracePeriodSeconds"); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	copied := func(current, update string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"currentRevision": current, "updateRevision": update}}}
+	}
+	p := &profile.Profile{GroupVersionResource: deployments().WithVersion("v1"), Template: []string{"spec", "template"}, Quiesce: map[string]any{}}
+	fenced, free := &workload.AssignmentSpec{Fencing: workload.LeaseFencing}, &workload.AssignmentSpec{}
+	for name, c := range map[string]struct {
+		how        *workload.AssignmentSpec
+		want, have *unstructured.Unstructured
+		last       *int64
+		seen       bool
+		promise    *int64
+	}{
+		"no fencing":                   {how: free, want: w(30, 2), have: copied("a", "a"), last: new(int64(30)), seen: true},
+		"first":                        {how: fenced, want: w(30, 2), promise: new(int64(30))},
+		"longer":                       {how: fenced, want: w(300, 2), have: copied("a", "a"), last: new(int64(30)), seen: true, promise: new(int64(300))},
+		"shorter, not yet seen":        {how: fenced, want: w(30, 3), have: copied("a", "a"), last: new(int64(300)), seen: true, promise: new(int64(300))},
+		"shorter, not yet rolled out":  {how: fenced, want: w(30, 2), have: copied("a", "b"), last: new(int64(300)), seen: true, promise: new(int64(300))},
+		"shorter, rolled out":          {how: fenced, want: w(30, 2), have: copied("b", "b"), last: new(int64(300)), seen: true, promise: new(int64(30))},
+		"shorter, but not observed":    {how: fenced, want: w(30, 2), have: copied("b", "b"), last: new(int64(300)), promise: new(int64(300))},
+		"shorter, of a copy that left": {how: fenced, want: w(30, 2), last: new(int64(300)), seen: true, promise: new(int64(300))},
+	} {
+		j := &job{Engine: &Engine{lease: lease{kept: true, valid: true}}, profile: p, how: c.how, want: c.want, have: c.have}
+		if c.last != nil {
+			j.report = &workload.TargetStatus{Spec: workload.TargetStatusSpec{Workload: Reference(deployments(), c.want), Generation: 2, Observed: c.seen, StopsWithinSeconds: c.last}}
+		}
+		if got := j.promise(); (got == nil) != (c.promise == nil) || got != nil && *got != *c.promise {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

@@ -219,9 +219,7 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 	s := place.Snapshot{ID: id.Key.String(), Replicas: k.Wants(w), Policy: policyOf(p), Now: time.Now()}
 	s.Policy.Exclusive, s.Policy.Everywhere = k.Class == workload.Singleton, k.Class == workload.Everywhere
 	s.Policy.Finished = k.Finished(w)
-	if k.Quiesce != nil && p.Spec.Failover.LeaseFencing {
-		s.Policy.StopsWithin = k.Grace(w) + f.options.Stop
-	}
+	s.Policy.StopsWithin = f.stopsWithin(w, a)
 	if at, has := f.volumeAt(id, k, w, a); has && !s.Policy.Everywhere {
 		s.Policy.Only = at
 		s.Policy.Strategy = scheduling.Single
@@ -248,6 +246,26 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 		s.Parts = append(s.Parts, part)
 	}
 	return s, f.checkLeases(ctx, &s)
+}
+
+// stopsWithin returns how long after the end of its lease an agent has stopped a workload, zero if one does not stop
+// it. What counts is what the agents have reported: those that are cut off do not know what changed since.
+func (f *fleet) stopsWithin(w *unstructured.Unstructured, a *workload.Assignment) (longest time.Duration) {
+	if a == nil {
+		return 0
+	}
+	id := engine.IDFor(w, a.Spec.Workload)
+	for _, t := range a.Spec.Targets {
+		r := f.reportOf(id, t.Key)
+		switch {
+		case r == nil || r.Spec.Workload.UID != string(w.GetUID()):
+		case r.Spec.StopsWithinSeconds == nil:
+			return 0
+		default:
+			longest = max(longest, time.Duration(*r.Spec.StopsWithinSeconds)*time.Second+f.options.Stop)
+		}
+	}
+	return longest
 }
 
 // checkLeases reads the Leases of agents that shall have stopped their parts from the server, not from
