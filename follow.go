@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/informer"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -151,6 +152,20 @@ func (s *Server) Egress(tenant ClusterName, ca []byte, certificate func() (*tls.
 	}
 	return s.inner.Dialer().Private(tenant, ca, certificate)
 }
+
+// EgressOwn is [Server.Egress] for requests that no user makes. It returns one transport for work with a
+// server and one for probes of it. They share connections. Requests of users, work and probes have limits of
+// their own: a request that exceeds the limit fails with an error that [IsBusy] recognizes.
+func (s *Server) EgressOwn(tenant ClusterName, ca []byte, certificate func() (*tls.Certificate, error)) (work, probes http.RoundTripper, err error) {
+	if s.inner == nil {
+		return nil, nil, errNotStarted
+	}
+	return s.inner.Dialer().Work(tenant, ca, certificate)
+}
+
+// IsBusy reports whether a request through a transport of [Server.Egress] or [Server.EgressOwn] was not sent,
+// because this server makes too many requests at that time. It tells nothing about the other server.
+func IsBusy(err error) bool { return errors.Is(err, dial.ErrBusy) }
 
 // AgentPrefix begins the names of users with a certificate of [Server.CertifyAgent].
 const AgentPrefix = auth.AgentPrefix

@@ -100,7 +100,9 @@ type Dialer struct {
 	http     *http.Transport
 
 	relayLimits RelayLimits
-	relays      *limiter
+	relays      *limiter // of client requests
+	work        *limiter
+	probes      *limiter
 	relayed     *http.Transport
 
 	closed context.Context // ends all calls
@@ -133,6 +135,8 @@ func New(o Options) *Dialer {
 	}
 	d.relayLimits = o.Relays.withDefaults()
 	d.relays = newLimiter(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests})
+	d.work = newLimiter(Limits{TenantCalls: d.relayLimits.TenantWork, TenantWaiting: 1, Calls: d.relayLimits.Work})
+	d.probes = newLimiter(Limits{TenantCalls: d.relayLimits.TenantProbes, TenantWaiting: 1, Calls: d.relayLimits.Probes})
 	d.relayed = newRelay(d)
 	return d
 }

@@ -23,12 +23,20 @@ type RelayLimits struct {
 	// watches and upgraded connections, 500 by default. Requests is the maximum of all
 	// tenants, 5,000 by default.
 	TenantRequests, Requests int
+	// TenantWork and Work are the same for requests of the server's own work for a tenant, 10,000
+	// and 40,000 by default: 400 servers with 25 watches each. TenantProbes and Probes are the same
+	// for its probes, 1,000 and 10,000 by default.
+	TenantWork, Work, TenantProbes, Probes int
 }
 
 func (l RelayLimits) withDefaults() RelayLimits {
 	set(&l.Header, 30*time.Second)
 	set(&l.TenantRequests, 500)
 	set(&l.Requests, 5000)
+	set(&l.TenantWork, 10_000)
+	set(&l.Work, 40_000)
+	set(&l.TenantProbes, 1000)
+	set(&l.Probes, 10_000)
 	return l
 }
 
@@ -46,7 +54,7 @@ func (r *Redirected) Error() string { return r.err.Error() }
 func newRelay(d *Dialer) *http.Transport {
 	t := d.http.Clone()
 	t.DialContext, t.DialTLSContext = d.http.DialContext, d.connect
-	t.MaxConnsPerHost = 0 // d.relays limits requests
+	t.MaxConnsPerHost = 0 // limiters limit requests
 	t.ResponseHeaderTimeout = d.relayLimits.Header
 	t.DisableCompression = true // bodies are proxied unchanged
 	return t
@@ -64,7 +72,7 @@ func (d *Dialer) Relay(tenant cluster.Name, bundle []byte, certificate func() (*
 	}
 	c, _ := made.(*caller)
 	c.trust = sha256.Sum256(append([]byte("relay\n"), bundle...))
-	return &relay{c, certificate}, nil
+	return &relay{c, certificate, d.relays}, nil
 }
 
 // Private is Relay for requests with credentials of a tenant: they share connections with those of
@@ -79,10 +87,23 @@ func (d *Dialer) Private(tenant cluster.Name, bundle []byte, certificate func() 
 	return r, nil
 }
 
+// Work is Private for requests of the server itself, not of clients: its work with a server of a tenant, and
+// probes of that server. The two transports share connections. Each has limits of its own, so neither requests
+// of clients nor the work keep the server from probing.
+func (d *Dialer) Work(tenant cluster.Name, bundle []byte, certificate func() (*tls.Certificate, error)) (work, probe http.RoundTripper, err error) {
+	made, err := d.Private(tenant, bundle, certificate)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, _ := made.(*relay)
+	return &relay{r.caller, certificate, d.work}, &relay{r.caller, certificate, d.probes}, nil
+}
+
 // A relay proxies requests for one tenant.
 type relay struct {
 	*caller
 	certificate func() (*tls.Certificate, error)
+	limits      *limiter
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -101,7 +122,7 @@ func (r *relay) pass(req *http.Request) (*http.Response, error) {
 	}
 	at.roots, at.certificate = r.roots, r.certificate
 	d := r.dialer
-	leave, ok := d.relays.try(r.tenant)
+	leave, ok := r.limits.try(r.tenant)
 	if !ok {
 		return nil, ErrBusy
 	}

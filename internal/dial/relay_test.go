@@ -95,6 +95,62 @@ func TestRelayPlaces(t *testing.T) {
 	}
 }
 
+// Requests of clients, the work of the server and its probes have limits of their own. Work and probes share
+// connections.
+func TestWorkPlaces(t *testing.T) {
+	var from []string
+	h := newHook(t, func(w http.ResponseWriter, req *http.Request) { from = append(from, req.RemoteAddr); hello(w, req) })
+	d := newRelays(t, RelayLimits{TenantRequests: 1, TenantWork: 2, TenantProbes: 1})
+	work, probes, err := d.Work("a", h.ca, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, err := d.Private("a", h.ca, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := func(r http.RoundTripper) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.at("127.0.0.1"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.RoundTrip(req)
+	}
+	for _, use := range []struct {
+		through http.RoundTripper
+		most    int
+	}{{users, 1}, {work, 2}, {probes, 1}} {
+		for range use.most {
+			resp, err := through(use.through)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+		}
+		if _, err := through(use.through); !errors.Is(err, ErrBusy) {
+			t.Errorf("one more than %d: %v", use.most, err)
+		}
+	}
+	from = nil
+	fresh := newRelays(t, RelayLimits{})
+	if work, probes, err = fresh.Work("a", h.ca, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []http.RoundTripper{work, probes} {
+		resp, err := through(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if from[0] != from[1] {
+		t.Error("work and probes share no connection")
+	}
+}
+
 // An unreadable certificate is an error of the request. Connections with a certificate are not
 // used for other calls.
 func TestRelayCertificate(t *testing.T) {

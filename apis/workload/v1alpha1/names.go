@@ -92,6 +92,9 @@ const (
 	KubeconfigInvalid = "KubeconfigInvalid"
 	// Unreachable means that the physical cluster does not answer.
 	Unreachable = "Unreachable"
+	// ServerBusy means that the server makes too many requests at that time, and cannot tell whether the
+	// physical cluster answers.
+	ServerBusy = "ServerBusy"
 	// Unauthorized means that the physical cluster refuses the credentials, or that they
 	// lack permissions.
 	Unauthorized = "Unauthorized"

@@ -64,11 +64,10 @@ func New(key string, config *rest.Config, desired Desired, bound *Bound) (*Engin
 }
 
 // Sweep finds out what the physical cluster has, and begins to watch that. Everything that the engine
-// does ends with ctx. It reports false if ctx ended before.
-func (e *Engine) Sweep(ctx context.Context) bool {
+// does ends with ctx. If ctx ended before, the error says why it took so long.
+func (e *Engine) Sweep(ctx context.Context) error {
 	e.ctx = ctx
-	e.sweep(ctx)
-	return ctx.Err() == nil
+	return e.sweep(ctx)
 }
 
 // Start begins to sync, until the context of Sweep ends. The engine uses no goroutine while it has
@@ -108,7 +107,7 @@ func (e *Engine) Wait() {
 // Run sweeps and syncs until ctx ends, and returns when all goroutines of the engine have ended.
 func (e *Engine) Run(ctx context.Context) {
 	e.ctx = ctx
-	e.work.Go(func() { e.sweep(ctx) })
+	e.work.Go(func() { _ = e.sweep(ctx) }) // it ends with ctx
 	e.Start()
 	e.Wait()
 }

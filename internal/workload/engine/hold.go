@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
@@ -30,9 +33,13 @@ type holding struct {
 	profile *profile.Profile
 	kind    *kcp.Kind[*object]
 	end     context.CancelFunc
+	ended   <-chan struct{} // closed by end
 	counts  *tally
 	from    map[kcp.ClusterName]int // objects in the cache, about, by where they are from; nil at the end; guarded by counts.mu
 	trouble atomic.Pointer[error]   // of the last list; nil if it succeeded
+	failed  chan struct{}           // closed when a list fails with an error of this kind of objects
+	fail    func()                  // closes it
+	page    int64                   // objects of a page; used by the list that runs
 	written sync.Map                // objects that were written, and that the cache may not have yet
 	users   int                     // jobs; guarded by Engine.mu
 }
@@ -75,8 +82,9 @@ func (e *Engine) hold(p *profile.Profile) *holding {
 			h.counts.drop(h)
 		}
 		ctx, end := context.WithCancel(e.ctx)
-		h = &holding{profile: p, end: end, counts: e.counts, from: map[kcp.ClusterName]int{}}
-		h.kind = kcp.NewKind(p.Resource+" of a target", e.lister(h), slim)
+		h = &holding{profile: p, end: end, ended: ctx.Done(), counts: e.counts, from: map[kcp.ClusterName]int{}, failed: make(chan struct{}), page: pageSize}
+		h.fail = sync.OnceFunc(func() { close(h.failed) })
+		h.kind = kcp.NewKind[*object](p.Resource+" of a target", e.lister(h), nil)
 		if err := h.kind.Index(byNamespace, func(o *object) []string { return []string{o.GetNamespace()} }); err != nil {
 			end() // a bug: the index is new
 			return nil
@@ -164,35 +172,41 @@ func (j *job) await(ctx context.Context) *reason {
 	case <-ctx.Done():
 	case <-t.C:
 	}
-	err := j.trouble.Load()
-	switch {
-	case err == nil:
-		return &reason{"", ""}
-	case apierrors.IsForbidden(*err):
-		return &reason{"Forbidden", fmt.Sprintf("the physical cluster does not allow the agent to list %s", j.profile.GroupResource())}
-	case apierrors.IsNotFound(*err), apierrors.IsMethodNotSupported(*err):
-		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
-	case errors.Is(*err, errTooMany):
-		return &reason{"TooMany", (*err).Error()}
+	if err := j.trouble.Load(); err != nil {
+		if why := known(j.profile, *err); why != nil {
+			return why
+		}
 	}
 	return &reason{"", ""}
+}
+
+// known returns the reason if an error of a list is about objects of one kind. Nil means that it may be about
+// the physical cluster, or the way to it.
+func known(p *profile.Profile, err error) *reason {
+	switch {
+	case apierrors.IsForbidden(err):
+		return &reason{"Forbidden", fmt.Sprintf("the physical cluster does not allow the agent to list %s", p.GroupResource())}
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", p.GroupResource(), p.Version)}
+	case errors.Is(err, errTooMany):
+		return &reason{"TooMany", err.Error()}
+	case errors.Is(err, ErrTooLarge):
+		return &reason{"TooLarge", fmt.Sprintf("%s of the physical cluster cannot be listed: %v", p.GroupResource(), ErrTooLarge)}
+	}
+	return nil
 }
 
 // lister lists and watches the objects of a kind that are the engine's.
 func (e *Engine) lister(h *holding) cache.ListerWatcher {
 	selector, all := workload.OwnerLabel+"="+e.key, e.client.Resource(h.profile.GroupVersionResource)
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
-			if o.ResourceVersion == "0" {
-				o.ResourceVersion, o.Limit = "", pageSize // a list from the cache has no pages
-			}
-			list, err := all.List(ctx, o)
-			if err == nil {
-				err = h.count(list, o.Continue == "")
-			}
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			list, err := h.list(ctx, all, metav1.ListOptions{LabelSelector: selector})
 			if err != nil {
 				h.trouble.Store(&err)
+				if known(h.profile, err) != nil {
+					h.fail()
+				}
 				return nil, err
 			}
 			h.trouble.Store(nil)
@@ -209,19 +223,40 @@ func (e *Engine) lister(h *holding) cache.ListerWatcher {
 	}
 }
 
-// count counts the objects of a page of a list, and stamps them.
-func (h *holding) count(page *unstructured.UnstructuredList, first bool) error {
-	if first {
-		h.counts.forget(h)
-		h.written.Clear()
-	}
-	for i := range page.Items {
-		if err := h.counts.add(h, sourceOf(&page.Items[i]), 1); err != nil {
-			return err
+// list lists all objects of the kind, page by page: what is not kept of a page is garbage before the next one
+// comes. Lists from the cache of the physical cluster would have no pages, so the options name no version.
+// Pages that are too large get fewer objects.
+func (h *holding) list(ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	h.counts.forget(h)
+	h.written.Clear()
+	all := &unstructured.UnstructuredList{}
+	for {
+		o.Limit = h.page
+		page, err := from.List(ctx, o)
+		if errors.Is(err, ErrTooLarge) && h.page > 1 {
+			h.page /= 2
+			continue
 		}
-		stamp(&page.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			if err := h.counts.add(h, sourceOf(&page.Items[i]), 1); err != nil {
+				return nil, err
+			}
+			kept := slim(&page.Items[i])
+			stamp(kept)
+			all.Items = append(all.Items, *kept)
+		}
+		if all.Object == nil {
+			all.Object = page.Object
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			all.SetContinue("")
+			all.SetRemainingItemCount(nil)
+			return all, nil
+		}
 	}
-	return nil
 }
 
 // admit stamps the object of an event, and drops events of too many objects.
@@ -230,7 +265,9 @@ func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 	if !ok || change.Type == watch.Error {
 		return change, true
 	}
+	o = slim(o)
 	stamp(o)
+	change.Object = o
 	h.written.Delete(o.GetUID())
 	switch change.Type {
 	case watch.Deleted:
@@ -242,11 +279,13 @@ func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 }
 
 // sweep finds out of which kinds the physical cluster has objects of the target, and begins to
-// watch those. Others may have been left while the server was away.
-func (e *Engine) sweep(ctx context.Context) {
+// watch those. Others may have been left while the server was away. If ctx ends before, the error is one of
+// those that the lists had.
+func (e *Engine) sweep(ctx context.Context) error {
 	var found sync.WaitGroup
 	turns := make(chan struct{}, sweeps)
 	all := e.desired.Profiles()
+	last := make([]error, len(all)) // of each kind
 	for i := range all {
 		p := &all[i]
 		if !p.Placed() {
@@ -259,7 +298,10 @@ func (e *Engine) sweep(ctx context.Context) {
 				<-turns
 				if err == nil && has {
 					e.desired.Found()
-					e.adopt(p)
+					err = e.adopt(p)
+				}
+				if !errors.Is(err, context.Canceled) {
+					last[i] = err
 				}
 				if err == nil {
 					return
@@ -274,27 +316,47 @@ func (e *Engine) sweep(ctx context.Context) {
 	found.Wait()
 	if ctx.Err() == nil {
 		close(e.swept)
+		return nil
 	}
+	if i := slices.IndexFunc(last, kcp.IsBusy); i >= 0 {
+		return last[i]
+	}
+	return cmp.Or(append(last, ctx.Err())...)
 }
 
-// adopt begins to watch a kind of which the physical cluster has objects.
-func (e *Engine) adopt(p *profile.Profile) {
+// adopt begins to watch a kind of which the physical cluster has objects, and waits until they are known. It
+// does not wait longer if they cannot be listed for a reason of their own: the objects of that kind have
+// trouble then, and those of others have none.
+func (e *Engine) adopt(p *profile.Profile) error {
 	h := e.hold(p)
 	if h == nil {
-		return
+		return nil
 	}
+	e.work.Go(func() { // it is watched until it is known what there is
+		defer e.release(h)
+		select {
+		case <-h.kind.Ready():
+		case <-h.ended:
+		}
+	})
 	select {
 	case <-h.kind.Ready():
-	case <-e.ctx.Done():
+	case <-h.failed:
+	case <-h.ended:
 	}
-	e.release(h)
+	if err := h.trouble.Load(); err != nil && e.ctx.Err() != nil {
+		return *err
+	}
+	return nil
 }
 
 // has reports whether the physical cluster has an object of a kind. Kinds that it does not serve or
-// allow have none.
+// allow have none. A list from the cache of the physical cluster would have no limit.
 func (e *Engine) has(ctx context.Context, p *profile.Profile) (bool, error) {
-	list, err := e.client.Resource(p.GroupVersionResource).List(ctx, metav1.ListOptions{
-		LabelSelector: workload.OwnerLabel + "=" + e.key, Limit: 1, ResourceVersion: "0", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	list, err := e.client.Resource(p.GroupVersionResource).List(ctx, metav1.ListOptions{LabelSelector: workload.OwnerLabel + "=" + e.key, Limit: 1})
+	if errors.Is(err, ErrTooLarge) {
+		return true, nil // the object, or all of them if the physical cluster knows no limit
+	}
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {
 		return false, nil
 	}

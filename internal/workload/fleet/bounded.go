@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"github.com/unforked/kcp/internal/workload/engine"
 )
 
 // mostBytes is the maximum of a response of a physical cluster, except for watches, whose events
-// client-go limits. A page of a list has 500 objects.
+// client-go limits. Lists have smaller pages if one is too large.
 const mostBytes = 32 << 20
 
 // bounded is a transport that limits responses: a tenant decides which server answers.
@@ -31,7 +33,7 @@ type limitedBody struct {
 // Read implements [io.Reader].
 func (l *limitedBody) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("the response of the physical cluster has more than %d MiB", mostBytes>>20)
+		return 0, fmt.Errorf("%w: it has more than %d MiB", engine.ErrTooLarge, mostBytes>>20)
 	}
 	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)

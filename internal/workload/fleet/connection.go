@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,7 @@ type connection struct {
 	renewed time.Time // by the agent, in mode Pull; guarded by fleet.mu
 	seen    time.Time // of the last successful probe, on the clock of the server
 	alive   time.Time // of the last sign that the physical cluster lives
+	asked   time.Time // of the last probe
 	written time.Time // of the last heartbeat
 }
 
@@ -76,7 +78,7 @@ func (f *fleet) connect(t *workload.SyncTarget, id string) error {
 		return errTooMany
 	}
 	ctx, end := context.WithCancel(f.ctx)
-	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, uses: of, ctx: ctx, end: end, seen: time.Now(), alive: time.Now()}
+	c = &connection{fleet: f, name: t.Name, id: id, mode: t.Spec.Mode, uses: of, ctx: ctx, end: end, seen: time.Now(), alive: time.Now(), asked: time.Now()}
 	f.connections[t.Name] = c
 	if c.mode == workload.PullMode {
 		f.followAgents()
@@ -138,13 +140,14 @@ func (f *fleet) probe(ctx context.Context, key kcp.Key) error {
 // round connects, or probes a physical cluster that is connected. Each connection uses the credentials
 // that are stored then. Ctx is that of the connection.
 func (c *connection) round(ctx context.Context) {
+	defer func() { c.asked = time.Now() }()
 	if s := c.session; s != nil {
 		err := s.Probe(ctx, c.fleet.options.Expire/2)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil:
-			c.observe(ctx, s.peer, nil)
+		case err == nil, unsure(err):
+			c.observe(ctx, s.peer, err)
 		case time.Since(c.seen) > c.fleet.options.Expire:
 			c.close()
 			c.observe(ctx, s.peer, err)
@@ -165,8 +168,9 @@ func (c *connection) round(ctx context.Context) {
 // A peer is a physical cluster that was reached.
 type peer struct {
 	*physical.Peer
-	credentials string // a hash
-	lease       *int32 // seconds, see SyncTargetStatus.LeaseSeconds
+	through     http.RoundTripper // of the engine
+	credentials string            // a hash
+	lease       *int32            // seconds, see SyncTargetStatus.LeaseSeconds
 }
 
 // open begins a session.
@@ -176,16 +180,16 @@ func (c *connection) open(ctx context.Context) (*peer, error) {
 		return p, err
 	}
 	s := &session{peer: p, ended: make(chan struct{})}
-	if s.engine, err = engine.New(c.id, p.Config, c.fleet.desired(c.id), &c.uses.objects); err != nil {
+	if s.engine, err = engine.New(c.id, p.work(), c.fleet.desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
 	late := time.AfterFunc(c.fleet.options.Expire, s.end)
-	swept := s.engine.Sweep(s.ctx)
-	if !late.Stop() || !swept {
+	err = s.engine.Sweep(s.ctx)
+	if !late.Stop() || err != nil {
 		s.end()
 		s.engine.Wait()
-		return p, physical.Because(workload.Unreachable, errors.New("the physical cluster does not answer a list of its Deployments in time"))
+		return p, physical.Unanswered("the physical cluster does not answer lists of its objects in time", err)
 	}
 	c.session = s
 	work := &c.fleet.term.work
@@ -263,6 +267,13 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	if t == nil {
 		return
 	}
+	if unsure(err) {
+		// The time in which the server did not ask tells nothing: neither clock runs.
+		c.seen, c.alive = c.seen.Add(now.Sub(c.asked)), c.alive.Add(now.Sub(c.asked))
+		if t.Status.Conditions.Get(conditions.Ready) != nil {
+			return
+		}
+	}
 	if err == nil {
 		c.seen = now
 	} else if now.Sub(c.seen) > c.fleet.options.Expire {
@@ -295,6 +306,12 @@ func logWrite(ctx context.Context, err error) {
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("cannot write the status of a SyncTarget; the next probe tries again", "err", err)
 	}
+}
+
+// unsure reports whether a probe found out nothing, because the server makes too many requests.
+func unsure(err error) bool {
+	p := (*physical.Problem)(nil)
+	return errors.As(err, &p) && p.Reason == workload.ServerBusy
 }
 
 // lives reports whether the outcome of a probe shows that the physical cluster lives, or does not show that

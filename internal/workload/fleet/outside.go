@@ -60,7 +60,7 @@ func told(why error, signs []sign, texts []string) error {
 
 // ask requests the URL of a probe. The server calls only addresses that the compute workspace may call.
 func (f *fleet) ask(ctx context.Context, p workload.SyncTargetProbe) (sign, string) {
-	through, err := f.server.Egress(f.compute, p.CABundle, nil)
+	_, through, err := f.server.EgressOwn(f.compute, p.CABundle, nil)
 	if err != nil {
 		return unknown, fmt.Sprintf("%s: %v", p.URL, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,12 +26,15 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 	if err != nil {
 		return nil, physical.Because(workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be read: %w", err))
 	}
-	reach, err := configOf(c.fleet.server, c.fleet.compute, config)
+	p := &peer{credentials: fingerprint(text)}
+	probes, err := configOf(config, func(ca []byte, certificate certificate) (through http.RoundTripper, err error) {
+		p.through, through, err = c.fleet.server.EgressOwn(c.fleet.compute, ca, certificate)
+		return through, err
+	})
 	if err != nil {
 		return nil, physical.Because(workload.KubeconfigInvalid, fmt.Errorf("the kubeconfig cannot be used: %w", err))
 	}
-	p := &peer{credentials: fingerprint(text)}
-	if p.Peer, err = physical.New(reach); err != nil {
+	if p.Peer, err = physical.New(probes); err != nil {
 		return nil, physical.Because(workload.KubeconfigInvalid, err)
 	}
 	if err := p.Probe(ctx, c.fleet.options.Expire/2); err != nil {
@@ -46,9 +50,20 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 	return p, nil
 }
 
-// configOf returns a client configuration for the current context of a kubeconfig. The server opens
-// no files, runs no programs and uses no proxies that a tenant names.
-func configOf(s *kcp.Server, compute kcp.ClusterName, k *clientcmdapi.Config) (*rest.Config, error) {
+// certificate returns a client certificate. Nil means none.
+type certificate func() (*tls.Certificate, error)
+
+// work returns a client configuration for the engine. Its limit of requests is not that of probes.
+func (p *peer) work() *rest.Config {
+	work := rest.CopyConfig(p.Config)
+	work.Transport = bounded{p.through}
+	return work
+}
+
+// configOf returns a client configuration for the current context of a kubeconfig, with a transport for its
+// authorities and client certificate. The server opens no files, runs no programs and uses no proxies that a
+// tenant names.
+func configOf(k *clientcmdapi.Config, transport func(ca []byte, certificate certificate) (http.RoundTripper, error)) (*rest.Config, error) {
 	at := k.Contexts[k.CurrentContext]
 	if at == nil {
 		return nil, fmt.Errorf("its current-context %q does not exist", k.CurrentContext)
@@ -67,7 +82,7 @@ func configOf(s *kcp.Server, compute kcp.ClusterName, k *clientcmdapi.Config) (*
 	case who.Impersonate != "":
 		return nil, errors.New("impersonation is not supported")
 	}
-	var certificate func() (*tls.Certificate, error)
+	var certificate certificate
 	if len(who.ClientCertificateData) > 0 {
 		pair, err := tls.X509KeyPair(who.ClientCertificateData, who.ClientKeyData)
 		if err != nil {
@@ -75,7 +90,7 @@ func configOf(s *kcp.Server, compute kcp.ClusterName, k *clientcmdapi.Config) (*
 		}
 		certificate = func() (*tls.Certificate, error) { return &pair, nil }
 	}
-	through, err := s.Egress(compute, to.CertificateAuthorityData, certificate)
+	through, err := transport(to.CertificateAuthorityData, certificate)
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,9 @@ func pushLink(s *kcp.Server, compute kcp.ClusterName, text []byte) (*pods.Link, 
 	if err != nil {
 		return nil, err
 	}
-	config, err := configOf(s, compute, k)
+	config, err := configOf(k, func(ca []byte, certificate certificate) (http.RoundTripper, error) {
+		return s.Egress(compute, ca, certificate)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
@@ -61,8 +62,9 @@ func Because(reason string, err error) error { return &Problem{reason, err} }
 func (p *Peer) Probe(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A list of namespaces that may be served from a cache: it needs the credentials, too.
-	_, err := p.core.Namespaces().List(ctx, metav1.ListOptions{Limit: 1, ResourceVersion: "0"})
+	// A list of one namespace, which may be served from a cache: it needs the credentials, too. Lists from a
+	// cache have no limit.
+	_, err := p.core.Namespaces().List(ctx, metav1.ListOptions{FieldSelector: metav1.ObjectNameField + "=" + metav1.NamespaceSystem, ResourceVersion: "0"})
 	switch {
 	case err == nil:
 		return nil
@@ -71,7 +73,15 @@ func (p *Peer) Probe(ctx context.Context, timeout time.Duration) error {
 	case apierrors.IsForbidden(err):
 		return Because(workload.Unauthorized, fmt.Errorf("the credentials in the kubeconfig lack permissions in the physical cluster: %w", err))
 	}
-	return Because(workload.Unreachable, fmt.Errorf("the physical cluster does not answer: %w", plain(err)))
+	return Unanswered("the physical cluster does not answer", plain(err))
+}
+
+// Unanswered returns the problem that a request to the physical cluster failed.
+func Unanswered(what string, err error) error {
+	if kcp.IsBusy(err) {
+		return Because(workload.ServerBusy, fmt.Errorf("the server cannot tell whether the physical cluster answers: %w", err))
+	}
+	return Because(workload.Unreachable, fmt.Errorf("%s: %w", what, err))
 }
 
 // plain removes the request from an error of a client.
@@ -96,7 +106,7 @@ func (p *Peer) Check(ctx context.Context) error {
 	}
 	info, err := disco.ServerVersion()
 	if err != nil {
-		return Because(workload.Unreachable, fmt.Errorf("the physical cluster does not tell its version: %w", plain(err)))
+		return Unanswered("the physical cluster does not tell its version", plain(err))
 	}
 	p.Version = info.GitVersion
 	have, err := version.ParseGeneric(info.GitVersion)
@@ -115,7 +125,7 @@ func (p *Peer) Check(ctx context.Context) error {
 		review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &need}}, metav1.CreateOptions{})
 		if err != nil {
-			return Because(workload.Unreachable, plain(err))
+			return Unanswered("the physical cluster does not tell what the credentials allow", plain(err))
 		}
 		if !review.Status.Allowed {
 			lacks = append(lacks, need.Verb+" "+need.Resource)

@@ -16,7 +16,7 @@ const (
 	// a watch, a followed log, or a connection to a container.
 	mostReads, mostStreams = 8, 64
 	// mostCalls is the maximum of concurrent requests to targets for one workspace, and mostOfCompute
-	// that to the targets of one compute workspace. The connections of its engines must not starve.
+	// that to the targets of one compute workspace. Others of its requests for users must not starve.
 	mostCalls, mostOfCompute = 100, 400
 	// mostAsked is how many parts one request asks at a time, and mostParts how many in all.
 	mostAsked, mostParts = 8, 1000
