@@ -47,9 +47,16 @@ func TestShow(t *testing.T) {
 				{Manager: "bad", FieldsV1: metav1.NewFieldsV1(`{`)},
 			},
 		},
-		Spec: corev1.PodSpec{NodeName: "secret-node"},
+		Spec: corev1.PodSpec{NodeName: "secret-node", Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"secret-node"}}}},
+				{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"secret-planned"}}},
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "wanted", Operator: corev1.NodeSelectorOpExists}}}}},
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: corev1.NodeSelectorTerm{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"secret-node"}}}}}},
+		}}},
 		Status: corev1.PodStatus{
-			HostIP: "192.0.2.1", HostIPs: []corev1.HostIP{{IP: "192.0.2.1"}}, PodIP: "10.0.0.1", NominatedNodeName: "secret-other", Message: "on secret-node",
+			HostIP: "192.0.2.1", HostIPs: []corev1.HostIP{{IP: "192.0.2.1"}}, PodIP: "10.0.0.1", NominatedNodeName: "secret-other", Message: "on secret-node, not on secret-planned",
 			Conditions:        []corev1.PodCondition{{Message: "secret-node is low, see https://10.1.1.1:10250/secret"}},
 			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Message: "dial tcp [fd00::1:2:3]:443 from secret-node via 192.0.2.1: Back-off 10s at 12:30:45"}}}},
 		},
@@ -65,7 +72,7 @@ func TestShow(t *testing.T) {
 			t.Errorf("%q is in %s", hidden, text)
 		}
 	}
-	for _, shown := range []string{`"namespace":"default"`, `"nodeName":"east"`, `"own":"1"`, `"app":"web"`, LocationLabel, "10.0.0.1", "Back-off 10s at 12:30:45"} {
+	for _, shown := range []string{`"namespace":"default"`, `"nodeName":"east"`, `"own":"1"`, `"app":"web"`, `"nodeSelectorTerms":[{"matchExpressions":[{"key":"wanted"`, LocationLabel, "10.0.0.1", "Back-off 10s at 12:30:45"} {
 		if !strings.Contains(string(text), shown) {
 			t.Errorf("%q is not in %s", shown, text)
 		}

@@ -48,7 +48,7 @@ func (p *part) show(pod *corev1.Pod) {
 	if len(validation.IsValidLabelValue(p.location)) == 0 {
 		pod.Labels[LocationLabel] = p.location
 	}
-	hidden := hider(pod)
+	hidden := hider(pod, hideAffinity(pod.Spec.Affinity)...)
 	if pod.Spec.NodeName != "" {
 		pod.Spec.NodeName = p.location
 	}
@@ -66,6 +66,34 @@ func (p *part) show(pod *corev1.Pod) {
 			hideStates(&all[i], hidden)
 		}
 	}
+}
+
+// hideAffinity removes the fields by which the affinity of a pod selects nodes: they are names. The controller of
+// DaemonSets puts them there. It returns the names.
+func hideAffinity(of *corev1.Affinity) (names []string) {
+	if of == nil || of.NodeAffinity == nil {
+		return nil
+	}
+	hide := func(term *corev1.NodeSelectorTerm) {
+		for _, f := range term.MatchFields {
+			names = append(names, f.Values...)
+		}
+		term.MatchFields = nil
+	}
+	a := of.NodeAffinity
+	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
+		for i := range r.NodeSelectorTerms {
+			hide(&r.NodeSelectorTerms[i])
+		}
+		r.NodeSelectorTerms = slices.DeleteFunc(r.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return len(t.MatchExpressions) == 0 })
+		if len(r.NodeSelectorTerms) == 0 {
+			a.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
+		hide(&a.PreferredDuringSchedulingIgnoredDuringExecution[i].Preference)
+	}
+	return names
 }
 
 func hideStates(s *corev1.ContainerStatus, hidden func(string) string) {
@@ -129,9 +157,9 @@ var addresses = regexp.MustCompile(`(?i)https?://[^\s"']+|\[?(?:[0-9a-f]{0,4}:){
 
 const hiddenText = "(hidden)"
 
-// hider returns a function that removes the node of a pod, and addresses, from a text.
-func hider(pod *corev1.Pod) func(string) string {
-	names := []string{pod.Spec.NodeName, pod.Status.NominatedNodeName, pod.Status.HostIP}
+// hider returns a function that removes the node of a pod, further nodes, and addresses, from a text.
+func hider(pod *corev1.Pod, nodes ...string) func(string) string {
+	names := append(nodes, pod.Spec.NodeName, pod.Status.NominatedNodeName, pod.Status.HostIP)
 	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
 	return func(text string) string {
 		for _, n := range names {

@@ -103,19 +103,20 @@ func Shipped() []Profile {
 
 // pods returns the profiles of kinds that run pods.
 func pods() []Profile {
-	replicas, template := []string{"spec", "replicas"}, []string{"spec", "template"}
+	replicas, template, cron := []string{"spec", "replicas"}, []string{"spec", "template"}, []string{"spec", "jobTemplate", "spec", "template"}
+	volumes := stripVolumes(template)
 	apps, batch := appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion
 	return []Profile{
-		{GroupVersionResource: Deployments(), Class: workload.Replicated, Replicas: replicas, Template: template, Observes: true, Conditions: true},
-		{GroupVersionResource: apps.WithResource("replicasets"), Class: workload.Replicated, Replicas: replicas, Template: template, Observes: true, Conditions: true,
+		{GroupVersionResource: Deployments(), Class: workload.Replicated, Replicas: replicas, Template: template, Strip: volumes, Observes: true, Conditions: true},
+		{GroupVersionResource: apps.WithResource("replicasets"), Class: workload.Replicated, Replicas: replicas, Template: template, Strip: volumes, Observes: true, Conditions: true,
 			Counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "terminatingReplicas"}},
-		{GroupVersionResource: apps.WithResource("statefulsets"), Class: workload.Singleton, Replicas: replicas, Template: template,
+		{GroupVersionResource: apps.WithResource("statefulsets"), Class: workload.Singleton, Replicas: replicas, Template: template, Strip: volumes,
 			Claims: []string{"spec", "volumeClaimTemplates"}, Observes: true, Conditions: true, Quiesce: map[string]any{"spec": map[string]any{"replicas": 0}}},
-		{GroupVersionResource: apps.WithResource("daemonsets"), Class: workload.Everywhere, Template: template, Observes: true, Conditions: true,
+		{GroupVersionResource: apps.WithResource("daemonsets"), Class: workload.Everywhere, Template: template, Strip: volumes, Observes: true, Conditions: true,
 			Counters: []string{"currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady", "updatedNumberScheduled", "numberAvailable", "numberUnavailable"}},
 		{GroupVersionResource: batch.WithResource("jobs"), Class: workload.Singleton, Template: template, Conditions: true, Finishes: true, Strip: stripJob,
 			Quiesce: map[string]any{"spec": map[string]any{"suspend": true}}},
-		{GroupVersionResource: batch.WithResource("cronjobs"), Class: workload.Singleton, Template: []string{"spec", "jobTemplate", "spec", "template"}},
+		{GroupVersionResource: batch.WithResource("cronjobs"), Class: workload.Singleton, Template: cron, Strip: stripVolumes(cron)},
 	}
 }
 
@@ -183,9 +184,35 @@ func strip(paths ...[]string) func(*unstructured.Unstructured) {
 	}
 }
 
-// stripJob removes the selector that the workspace has generated for a Job, as physical clusters generate
-// their own, and the time after which the Job is deleted.
+// stripVolumes removes the names of volumes from the templates of volume claims in an object: a workspace cannot
+// ask for volumes of others.
+func stripVolumes(template []string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		for _, claim := range items(o.Object, "spec", "volumeClaimTemplates") {
+			unstructured.RemoveNestedField(claim, "spec", "volumeName")
+		}
+		for _, volume := range items(o.Object, append(slices.Clone(template), "spec", "volumes")...) {
+			unstructured.RemoveNestedField(volume, "ephemeral", "volumeClaimTemplate", "spec", "volumeName")
+		}
+	}
+}
+
+// items returns the objects of a list in an object, which are not copied.
+func items(of map[string]any, path ...string) (all []map[string]any) {
+	list, _, _ := unstructured.NestedFieldNoCopy(of, path...)
+	found, _ := list.([]any)
+	for _, item := range found {
+		if o, ok := item.(map[string]any); ok {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// stripJob is stripVolumes, and removes the selector that the workspace has generated for a Job, as physical
+// clusters generate their own, and the time after which the Job is deleted.
 func stripJob(o *unstructured.Unstructured) {
+	stripVolumes([]string{"spec", "template"})(o)
 	// A copy that went away would begin anew. The server deletes Jobs in time, and so their copies.
 	unstructured.RemoveNestedField(o.Object, "spec", "ttlSecondsAfterFinished")
 	if manual, _, _ := unstructured.NestedBool(o.Object, "spec", "manualSelector"); manual {

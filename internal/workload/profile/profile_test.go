@@ -76,6 +76,20 @@ func TestStrip(t *testing.T) {
 			t.Errorf("%s: %s", resource, got)
 		}
 	}
+	for resource, template := range map[string]string{"deployments": `"template": %s`, "replicasets": `"template": %s`, "daemonsets": `"template": %s`, "jobs": `"template": %s`,
+		"statefulsets": `"volumeClaimTemplates": [{"spec": {"volumeName": "stolen", "storageClassName": "kept"}}, 1], "template": %s`,
+		"cronjobs":     `"jobTemplate": {"spec": {"template": %s}}`} {
+		volumes := `{"spec": {"volumes": [{"name": "kept"}, {"ephemeral": {"volumeClaimTemplate": {"spec": {"volumeName": "stolen", "accessModes": ["kept"]}}}}]}}`
+		o := object(t, fmt.Sprintf(`{"spec": {`+template+`}}`, volumes))
+		find(resource).Strip(o)
+		kept := 2
+		if resource == "statefulsets" {
+			kept = 3
+		}
+		if text := fmt.Sprint(o.Object); strings.Contains(text, "stolen") || strings.Count(text, "kept") != kept {
+			t.Errorf("%s: %s", resource, text)
+		}
+	}
 	headless := object(t, `{"spec": {"clusterIP": "None"}}`)
 	if find("services").Strip(headless); fmt.Sprint(headless.Object) != "map[spec:map[clusterIP:None]]" {
 		t.Error(headless)
