@@ -185,6 +185,11 @@ func internalSecret(of string) bool {
 
 // Unused implements [engine.Desired].
 func (s side) Unused(ctx context.Context, id engine.ID) (bool, error) {
+	for _, a := range s.assignedIn(id.Key) {
+		if partAt(a, s.target) != nil && s.kinds.get(engine.IDFor(a, a.Spec.Workload).GroupResource) == nil {
+			return false, nil // an object of a kind without a profile may refer to it
+		}
+	}
 	var using []engine.ID
 	find := func(k *kind, of []engine.ID) error {
 		all, err := s.listLive(ctx, k, id.Key)

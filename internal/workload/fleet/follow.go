@@ -51,11 +51,11 @@ func (f *fleet) respan(_ context.Context, at kcp.Key) error {
 }
 
 // spansOf returns the targets that have a workload of a namespace, or are about to remove one: what
-// follows leaves last.
+// follows leaves last. An object of a kind without a profile may be a workload.
 func (f *fleet) spansOf(at kcp.Key) (all []span) {
 	for _, a := range f.assignedIn(at) {
 		k := f.kinds.get(engine.IDFor(a, a.Spec.Workload).GroupResource)
-		if k == nil || k.Class == workload.Follows || k.Class == profile.Volume {
+		if k != nil && (k.Class == workload.Follows || k.Class == profile.Volume) {
 			continue
 		}
 		for _, t := range a.Spec.Targets {

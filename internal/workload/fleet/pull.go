@@ -236,7 +236,7 @@ func (f *fleet) complete(ctx context.Context, ended <-chan struct{}) error {
 		return nil // a compute workspace without consumers has no caches of their objects
 	}
 	f.kinds.need()
-	if !await(ctx, f.kinds.settled, f.kinds.own.Ready()) {
+	if !await(ctx, f.kinds.settled) {
 		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
@@ -29,6 +30,9 @@ type kind struct {
 	objects *kcp.Kind[*unstructured.Unstructured]
 	begin   func() // begins to fill the cache, if nothing does
 	end     context.CancelFunc
+	ended   <-chan struct{} // closed by end
+	failed  chan struct{}   // closed when a list fails
+	fail    func()          // closes it
 }
 
 // A kindTable has the kinds of a fleet. Those of Kubernetes are there from the start, others come and
@@ -42,6 +46,8 @@ type kindTable struct {
 	own     *kcp.Kind[*workload.ResourceProfile]
 	// described reads the same from the server.
 	described *client.Client[*workload.ResourceProfile, *workload.ResourceProfileList]
+
+	profiling sync.Mutex // held while a kind is added or removed
 
 	mu    sync.RWMutex
 	kinds []*kind // replaced, not changed; guarded by mu
@@ -105,8 +111,9 @@ func (t *kindTable) describe(ctx context.Context) error {
 
 // newKind returns a kind with an empty cache.
 func (t *kindTable) newKind(p profile.Profile) (*kind, error) {
-	k := &kind{Profile: p}
-	k.objects = kcp.NewKind(p.Resource, t.lister(p), t.transform(p))
+	k := &kind{Profile: p, failed: make(chan struct{})}
+	k.fail = sync.OnceFunc(func() { close(k.failed) })
+	k.objects = kcp.NewKind(p.Resource, t.lister(k), t.transform(p))
 	err := k.objects.Index(byRef, func(o *unstructured.Unstructured) (keys []string) {
 		for _, id := range refsOf(k, o) {
 			keys = append(keys, refKey(id))
@@ -121,6 +128,7 @@ func (t *kindTable) newKind(p profile.Profile) (*kind, error) {
 	}
 	ctx := context.Background()
 	ctx, k.end = context.WithCancel(ctx)
+	k.ended = ctx.Done()
 	k.begin = sync.OnceFunc(func() { t.run(ctx, k) })
 	return k, err
 }
@@ -138,7 +146,8 @@ func (t *kindTable) run(ctx context.Context, k *kind) {
 	f.term.work.Go(func() { k.objects.Run(both); end() })
 }
 
-func (t *kindTable) lister(p profile.Profile) cache.ListerWatcher {
+func (t *kindTable) lister(k *kind) cache.ListerWatcher {
+	p := k.Profile
 	of, selector := t.all.Resource(p.GroupVersionResource), ""
 	if p.Class == profile.Dependency {
 		// Those that are never copied are not kept either.
@@ -151,7 +160,12 @@ func (t *kindTable) lister(p profile.Profile) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			return of.List(ctx, o)
+			all, err := of.List(ctx, o)
+			if err != nil {
+				k.fail()
+				return nil, err
+			}
+			return all, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
@@ -182,7 +196,8 @@ func (t *kindTable) transform(p profile.Profile) func(*unstructured.Unstructured
 }
 
 // start fills the caches once they are needed, except those of dependencies: a compute workspace that
-// has no consumers yet has none of them.
+// has no consumers yet has none of them. Decisions wait until all kinds are known: what a workload of an unknown
+// kind needs would look unused.
 func (t *kindTable) start() {
 	f, ctx := t.fleet, t.fleet.ctx
 	f.placements.Wakes(func(*scheduling.Placement) []kcp.Key { t.need(); return nil }).Subscribe(func(kcp.Key) {})
@@ -193,18 +208,41 @@ func (t *kindTable) start() {
 			return
 		}
 		f.term.work.Go(func() { t.own.Run(ctx) })
-		wait = nil
+		wait = []<-chan struct{}{t.own.Ready()}
 		for _, k := range t.list() {
-			if k.Class != profile.Dependency {
+			if k.Class != profile.Dependency && isShipped(k.GroupResource()) {
 				k.begin()
 				wait = append(wait, k.objects.Ready())
 			}
 		}
-		if await(ctx, wait...) {
+		if await(ctx, wait...) && t.awaitDescribed(ctx) {
 			close(t.settled)
 			f.probeAll() // engines that waited for it start
 		}
 	})
+}
+
+// awaitDescribed adds the kinds that ResourceProfiles describe, and waits until their caches are complete. A kind
+// that cannot be listed is known, and no reason to wait: the owner of the compute workspace may have made a mistake.
+func (t *kindTable) awaitDescribed(ctx context.Context) bool {
+	for _, r := range t.own.List(t.fleet.compute) {
+		if err := t.fleet.profile(ctx, kcp.KeyOf(r)); err != nil {
+			klog.FromContext(ctx).Error(err, "cannot follow the kind of a ResourceProfile", "cluster", t.fleet.compute, "resource", r.Name)
+		}
+	}
+	for _, k := range t.list() {
+		if k.Class == profile.Dependency || isShipped(k.GroupResource()) {
+			continue
+		}
+		select {
+		case <-k.objects.Ready():
+		case <-k.failed:
+		case <-k.ended: // its profile changed
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // await waits until all channels are closed. It reports false if ctx ends before.
@@ -265,9 +303,11 @@ const mostProfiles = 50
 func (f *fleet) profile(_ context.Context, key kcp.Key) error {
 	t := &f.kinds
 	of := schema.ParseGroupResource(key.Name)
-	if slices.ContainsFunc(slices.Concat(profile.Shipped(), profile.Dependencies()), func(p profile.Profile) bool { return p.GroupResource() == of }) {
+	if isShipped(of) {
 		return nil
 	}
+	t.profiling.Lock()
+	defer t.profiling.Unlock()
 	var next *kind
 	if r := t.own.Get(key); r != nil && r.DeletionTimestamp == nil && len(t.list()) < mostProfiles+len(profile.Shipped()) {
 		if have := t.get(of); have != nil && sameProfile(have.Profile, profile.Of(r)) {
@@ -297,6 +337,11 @@ func (f *fleet) profile(_ context.Context, key kcp.Key) error {
 	}
 	f.tell("", engine.ID{GroupResource: resourceProfiles().GroupResource(), Key: key})
 	return nil
+}
+
+// isShipped reports whether a kind is one of Kubernetes.
+func isShipped(of schema.GroupResource) bool {
+	return slices.ContainsFunc(slices.Concat(profile.Shipped(), profile.Dependencies()), func(p profile.Profile) bool { return p.GroupResource() == of })
 }
 
 func sameProfile(a, b profile.Profile) bool {
