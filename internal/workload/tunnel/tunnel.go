@@ -27,6 +27,8 @@ const Protocol = "kcp-tunnel"
 const (
 	ping    = 15 * time.Second // without traffic
 	answers = 10 * time.Second // of a ping, before the connection is closed
+	// lingers is the time that an agent has to end a connection after the server has closed its end.
+	lingers = time.Second
 	// most is the number of tunnels of one target: replicas of its agent, and some that are ending.
 	most = 4
 )
@@ -230,6 +232,18 @@ type half struct{ net.Conn }
 // Close implements [io.Closer].
 func (h half) Close() error { return h.SetReadDeadline(time.Unix(1, 0)) }
 
+// An end is the server's end of a connection.
+type end struct {
+	net.Conn
+	cancel func()
+}
+
+// Close closes the end. The agent gets what was written, and may not hold the stream open afterwards.
+func (e *end) Close() error {
+	time.AfterFunc(lingers, e.cancel)
+	return e.Conn.Close()
+}
+
 // dial opens a stream. Its two ends are joined by a pipe, which has the deadlines that streams lack.
 func (c *Conn) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	near, far := net.Pipe()
@@ -253,5 +267,5 @@ func (c *Conn) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		_ = far.Close()                // the other side, too; the request reads it, and ends before its response can be closed
 		_ = resp.Body.Close()
 	}()
-	return near, nil
+	return &end{near, cancel}, nil
 }

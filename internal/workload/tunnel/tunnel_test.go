@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // A pair is a server with a pool, and an agent.
@@ -192,6 +194,45 @@ func TestEnd(t *testing.T) {
 				t.Errorf("without a tunnel: %v", err)
 			}
 		})
+	}
+}
+
+// An agent that never ends its side of a connection holds nothing after the server has closed the connection.
+func TestAgentsThatNeverEnd(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {})
+	p.agent()
+	p.until(t, false)
+	at, err := url.Parse(p.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := open(t.Context(), at, &tls.Config{InsecureSkipVerify: true}, Protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer func() { _ = socket.Close() }()
+	serving.Go(func() {
+		(&http2.Server{}).ServeConn(socket, &http2.ServeConnOpts{BaseConfig: &http.Server{}, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-req.Context().Done() // not when the server ends its side
+		})})
+	})
+	p.until(t, true)
+	of := p.pool.find("t")
+	conn, err := p.pool.Dial(t.Context(), "t")
+	if err != nil || of.client.State().StreamsActive != 1 {
+		t.Fatalf("%d streams, %v", of.client.State().StreamsActive, err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	for end := time.Now().Add(time.Minute); of.client.State().StreamsActive > 0; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the stream is still open")
+		}
 	}
 }
 
