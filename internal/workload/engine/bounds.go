@@ -13,6 +13,8 @@ const (
 	// status. The server keeps them in memory, and the owner of the physical cluster decides their number.
 	mostObjects = 20_000
 	mostStatus  = 16 << 10
+	// heavy is the number of bytes of a status that count like another object.
+	heavy = 4 << 10
 )
 
 // A Bound limits the objects of several targets together.
@@ -51,10 +53,55 @@ var ErrTooLarge = errors.New("the response of the physical cluster is too large"
 // errTooMany is the error of a list with too many objects.
 var errTooMany = errors.New("too many objects")
 
+// A counted is an object that counts.
+type counted struct {
+	from   kcp.ClusterName
+	weight int
+}
+
+// set counts an object that was packed, instead of what was counted for it before. It returns an error if there are
+// too many, and whether the object was counted before.
+func (t *tally) set(h *holding, o *object) (known bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, known := h.take(o)
+	now := counted{sourceOf(o), weight(o)}
+	if before.from != now.from {
+		_ = t.count(h, before.from, -before.weight) // fewer are never too many
+		before.weight = 0
+	}
+	if h.sizes != nil {
+		h.sizes[nameOf(o)] = now
+	}
+	return known, t.count(h, now.from, now.weight-before.weight)
+}
+
+// remove takes away what was counted for an object.
+func (t *tally) remove(h *holding, o *object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, _ := h.take(o)
+	_ = t.count(h, before.from, -before.weight) // fewer are never too many
+}
+
+// take forgets what is counted for an object, and returns it. The lock of the tally is held.
+func (h *holding) take(o *object) (before counted, known bool) {
+	before, known = h.sizes[nameOf(o)]
+	delete(h.sizes, nameOf(o))
+	return before, known
+}
+
+func nameOf(o *object) string { return o.GetNamespace() + "/" + o.GetName() }
+
 // add counts objects of one kind. It returns an error if there are too many.
 func (t *tally) add(h *holding, from kcp.ClusterName, n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.count(h, from, n)
+}
+
+// count is add with the lock held.
+func (t *tally) count(h *holding, from kcp.ClusterName, n int) error {
 	if h.from == nil {
 		return nil // its watch ends
 	}
@@ -85,6 +132,7 @@ func (t *tally) forget(h *holding) {
 		}
 	}
 	clear(h.from)
+	clear(h.sizes)
 }
 
 // drop is forget for a kind that is not watched any more.
@@ -92,7 +140,7 @@ func (t *tally) drop(h *holding) {
 	t.forget(h)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.from = nil
+	h.from, h.sizes = nil, nil
 }
 
 // takes reports whether the target takes another object of a logical cluster. A tenant has at most as

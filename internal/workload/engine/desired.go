@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -145,18 +147,18 @@ func current(want, have *unstructured.Unstructured, applied *workload.TargetStat
 	return marked(want, have)
 }
 
+// marked reports whether an object that was slimmed has the labels and annotations that it shall have.
 func marked(want, have *unstructured.Unstructured) bool {
-	return within(want.GetLabels(), have.GetLabels()) && within(want.GetAnnotations(), have.GetAnnotations())
+	return have.GetAnnotations()[digestAnnotation] == digest(want.GetLabels(), want.GetAnnotations())
 }
 
-// within reports whether have has all entries of want.
-func within(want, have map[string]string) bool {
-	for k, v := range want {
-		if got, ok := have[k]; !ok || got != v {
-			return false
-		}
+// digest returns a hash of labels and annotations.
+func digest(labels, annotations map[string]string) string {
+	text, err := json.Marshal([]map[string]string{labels, annotations}) // sorts the keys
+	if err != nil {
+		return "" // a bug: strings always encode
 	}
-	return true
+	return hash(20, string(text))
 }
 
 // owned reports whether an object was made by the agent of this target for this workload's namespace.
@@ -165,28 +167,121 @@ func owned(have *unstructured.Unstructured, from Locator) bool {
 	return ok && of == from && have.GetLabels()[workload.OwnerLabel] == from.Target
 }
 
-// slim returns an object of a physical cluster as the agent keeps it: without what it says, and
-// without a status that no controller of Kubernetes writes. An object without a generation gets a
-// hash of what it says instead.
+const (
+	// digestAnnotation is on objects that were slimmed, in place of the labels and annotations of the agent.
+	digestAnnotation = "digest"
+	// mostText is the maximum of bytes of a string that the agent keeps.
+	mostText = 1 << 10
+)
+
+// slim returns an object of a physical cluster as the agent uses it: without what it says, and without a status
+// that no controller of Kubernetes writes. Its size is bounded: of labels and annotations, it has the marks, and a
+// hash of those that the agent has applied. An object without a generation gets a hash of what it says instead.
 func slim(o *unstructured.Unstructured) *unstructured.Unstructured {
-	content := map[string]any{}
-	for _, field := range []string{"apiVersion", "kind", "status"} {
-		if value, ok := o.Object[field]; ok {
-			content[field] = value
-		}
+	content, metadata := map[string]any{}, map[string]any{}
+	keep(content, o.Object, "apiVersion", "kind")
+	if text, err := json.Marshal(o.Object["status"]); err == nil && len(text) <= mostStatus && o.Object["status"] != nil {
+		content["status"] = o.Object["status"]
 	}
-	if text, err := json.Marshal(content["status"]); err != nil || len(text) > mostStatus {
-		delete(content, "status")
+	has, _ := o.Object["metadata"].(map[string]any)
+	keep(metadata, has, "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+	if o.GetGeneration() == 0 {
+		metadata["generation"] = fingerprint(o)
 	}
-	if metadata, ok := o.Object["metadata"].(map[string]any); ok {
-		metadata = maps.Clone(metadata)
-		delete(metadata, "managedFields")
-		if o.GetGeneration() == 0 {
-			metadata["generation"] = fingerprint(o)
-		}
-		content["metadata"] = metadata
-	}
+	labels, annotations := map[string]any{}, map[string]any{}
+	keep(labels, mapOf(has, "labels"), workload.OwnerLabel)
+	keep(annotations, mapOf(has, "annotations"), workload.LocatorAnnotation)
+	annotations[digestAnnotation] = digest(ours(o))
+	metadata["labels"], metadata["annotations"] = labels, annotations
+	content["metadata"] = metadata
 	return &unstructured.Unstructured{Object: content}
+}
+
+// keep copies fields that are short strings or numbers.
+func keep(to, from map[string]any, fields ...string) {
+	for _, field := range fields {
+		switch value := from[field].(type) {
+		case string:
+			if len(value) <= mostText {
+				to[field] = value
+			}
+		case int64:
+			to[field] = value
+		}
+	}
+}
+
+func mapOf(of map[string]any, field string) map[string]any {
+	m, _ := of[field].(map[string]any)
+	return m
+}
+
+// ours returns the labels and annotations of an object that the agent has applied, and that nobody changed.
+func ours(o *unstructured.Unstructured) (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	for _, m := range o.GetManagedFields() {
+		if m.Manager != manager || m.Operation != metav1.ManagedFieldsOperationApply || m.Subresource != "" || m.FieldsV1 == nil {
+			continue
+		}
+		var fields struct {
+			Metadata struct {
+				Labels      map[string]json.RawMessage `json:"f:labels"`
+				Annotations map[string]json.RawMessage `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+			continue
+		}
+		choose(labels, o.GetLabels(), fields.Metadata.Labels)
+		choose(annotations, o.GetAnnotations(), fields.Metadata.Annotations)
+	}
+	return labels, annotations
+}
+
+// choose copies the entries that a set of managed fields names.
+func choose(to, from map[string]string, fields map[string]json.RawMessage) {
+	for field := range fields {
+		if key, ok := strings.CutPrefix(field, "f:"); ok {
+			if value, ok := from[key]; ok {
+				to[key] = value
+			}
+		}
+	}
+}
+
+// pack returns an object of a physical cluster as the agent keeps it: slim, with the text of its status. The maps
+// and lists of a status may take many times the memory of their text.
+func pack(o *object) *object {
+	o = slim(o)
+	if status, ok := o.Object["status"]; ok {
+		text, err := json.Marshal(status)
+		if err != nil {
+			text = nil // a bug: it was encoded before
+		}
+		o.Object["status"] = string(text)
+	}
+	return o
+}
+
+// unpack returns the object that pack was given, slim.
+func unpack(o *object) *object {
+	text, ok := o.Object["status"].(string)
+	if !ok {
+		return o
+	}
+	o = &object{Object: maps.Clone(o.Object)}
+	var status any
+	if utiljson.Unmarshal([]byte(text), &status) != nil {
+		status = nil
+	}
+	o.Object["status"] = status
+	return o
+}
+
+// weight returns how much an object that was packed counts: one, and one more for a status of some size.
+func weight(o *object) int {
+	text, _ := o.Object["status"].(string)
+	return 1 + len(text)/heavy
 }
 
 // fingerprint returns a hash of what an object says.

@@ -36,6 +36,7 @@ type holding struct {
 	ended   <-chan struct{} // closed by end
 	counts  *tally
 	from    map[kcp.ClusterName]int // objects in the cache, about, by where they are from; nil at the end; guarded by counts.mu
+	sizes   map[string]counted      // of the objects in the cache; nil at the end; guarded by counts.mu
 	trouble atomic.Pointer[error]   // of the last list; nil if it succeeded
 	failed  chan struct{}           // closed when a list fails with an error of this kind of objects
 	fail    func()                  // closes it
@@ -82,7 +83,7 @@ func (e *Engine) hold(p *profile.Profile) *holding {
 			h.counts.drop(h)
 		}
 		ctx, end := context.WithCancel(e.ctx)
-		h = &holding{profile: p, end: end, ended: ctx.Done(), counts: e.counts, from: map[kcp.ClusterName]int{}, failed: make(chan struct{}), page: pageSize}
+		h = &holding{profile: p, end: end, ended: ctx.Done(), counts: e.counts, from: map[kcp.ClusterName]int{}, sizes: map[string]counted{}, failed: make(chan struct{}), page: pageSize}
 		h.fail = sync.OnceFunc(func() { close(h.failed) })
 		h.kind = kcp.NewKind[*object](p.Resource+" of a target", e.lister(h), nil)
 		if err := h.kind.Index(byNamespace, func(o *object) []string { return []string{o.GetNamespace()} }); err != nil {
@@ -158,7 +159,11 @@ func (h *holding) inUse() bool {
 
 // get returns an object of the cache, nil if it has none.
 func (h *holding) get(from Locator, name string) *object {
-	return h.kind.Get(kcp.Key{Cluster: physical, Namespace: from.namespace(), Name: name})
+	o := h.kind.Get(kcp.Key{Cluster: physical, Namespace: from.namespace(), Name: name})
+	if o == nil {
+		return nil
+	}
+	return unpack(o)
 }
 
 // await waits a little until it is known what the physical cluster has of the kind. If that is not
@@ -241,10 +246,10 @@ func (h *holding) list(ctx context.Context, from dynamic.ResourceInterface, o me
 			return nil, err
 		}
 		for i := range page.Items {
-			if err := h.counts.add(h, sourceOf(&page.Items[i]), 1); err != nil {
+			kept := pack(&page.Items[i])
+			if _, err := h.counts.set(h, kept); err != nil {
 				return nil, err
 			}
-			kept := slim(&page.Items[i])
 			stamp(kept)
 			all.Items = append(all.Items, *kept)
 		}
@@ -259,22 +264,30 @@ func (h *holding) list(ctx context.Context, from dynamic.ResourceInterface, o me
 	}
 }
 
-// admit stamps the object of an event, and drops events of too many objects.
+// admit packs and stamps the object of an event, and drops events of too many objects.
 func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 	o, ok := change.Object.(*object)
-	if !ok || change.Type == watch.Error {
+	if !ok || change.Type == watch.Error || change.Type == watch.Bookmark {
 		return change, true
 	}
-	o = slim(o)
+	o = pack(o)
 	stamp(o)
 	change.Object = o
 	h.written.Delete(o.GetUID())
-	switch change.Type {
-	case watch.Deleted:
-		_ = h.counts.add(h, sourceOf(o), -1) // fewer are never too many
-	case watch.Added:
-		return change, h.counts.add(h, sourceOf(o), 1) == nil
+	if change.Type == watch.Deleted {
+		h.counts.remove(h, o)
+		return change, true
 	}
+	known, err := h.counts.set(h, o)
+	if err == nil {
+		return change, true
+	}
+	if !known {
+		h.counts.remove(h, o)
+		return change, false
+	}
+	delete(o.Object, "status") // the object stays in the cache, without what is too much
+	_, _ = h.counts.set(h, o)  // that is less than before
 	return change, true
 }
 

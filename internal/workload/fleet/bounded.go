@@ -4,16 +4,24 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 
+	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 
 // mostBytes is the maximum of a response of a physical cluster, except for watches, whose events
 // client-go limits. Lists have smaller pages if one is too large.
-const mostBytes = 32 << 20
+const mostBytes = 8 << 20
+
+// mostReading is the maximum of bytes of responses that are being read for the physical clusters of a tenant.
+const mostReading = 64 << 20
 
 // bounded is a transport that limits responses: a tenant decides which server answers.
-type bounded struct{ through http.RoundTripper }
+type bounded struct {
+	through http.RoundTripper
+	reading *atomic.Int64 // bytes of responses that are being read; nil if they are few
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -21,13 +29,16 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil || req.URL.Query().Get("watch") == "true" {
 		return resp, err
 	}
-	resp.Body = &limitedBody{resp.Body, mostBytes}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, left: mostBytes, reading: b.reading}
 	return resp, nil
 }
 
 type limitedBody struct {
 	io.ReadCloser
-	left int64
+	left    int64
+	reading *atomic.Int64
+	read    int64
+	closed  bool
 }
 
 // Read implements [io.Reader].
@@ -37,5 +48,21 @@ func (l *limitedBody) Read(p []byte) (int, error) {
 	}
 	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)
+	if l.reading == nil {
+		return n, err
+	}
+	l.read += int64(n)
+	if l.reading.Add(int64(n)) > mostReading {
+		return 0, fmt.Errorf("the physical clusters of the owner answer with too much at once: %w", dial.ErrBusy)
+	}
 	return n, err
+}
+
+// Close implements [io.Closer].
+func (l *limitedBody) Close() error {
+	if l.reading != nil && !l.closed {
+		l.closed = true
+		l.reading.Add(-l.read)
+	}
+	return l.ReadCloser.Close()
 }

@@ -180,7 +180,7 @@ func (c *connection) open(ctx context.Context) (*peer, error) {
 		return p, err
 	}
 	s := &session{peer: p, ended: make(chan struct{})}
-	if s.engine, err = engine.New(c.id, p.work(), c.fleet.desired(c.id), &c.uses.objects); err != nil {
+	if s.engine, err = engine.New(c.id, p.work(&c.uses.reading), c.fleet.desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
 	s.ctx, s.end = context.WithCancel(ctx)

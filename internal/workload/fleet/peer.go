@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -54,9 +55,9 @@ func (c *connection) dial(ctx context.Context) (*peer, error) {
 type certificate func() (*tls.Certificate, error)
 
 // work returns a client configuration for the engine. Its limit of requests is not that of probes.
-func (p *peer) work() *rest.Config {
+func (p *peer) work(reading *atomic.Int64) *rest.Config {
 	work := rest.CopyConfig(p.Config)
-	work.Transport = bounded{p.through}
+	work.Transport = bounded{p.through, reading}
 	return work
 }
 
@@ -96,6 +97,6 @@ func configOf(k *clientcmdapi.Config, transport func(ca []byte, certificate cert
 	}
 	return &rest.Config{
 		Host: to.Server, BearerToken: who.Token, Username: who.Username, Password: who.Password,
-		Transport: bounded{through}, QPS: 50, Burst: 100, UserAgent: "kcp-syncer",
+		Transport: bounded{through: through}, QPS: 50, Burst: 100, UserAgent: "kcp-syncer",
 	}, nil
 }
