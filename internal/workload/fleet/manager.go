@@ -39,7 +39,9 @@ type manager struct {
 	mu     sync.Mutex
 	term   *term                      // nil while another server leads; guarded by mu
 	fleets map[kcp.ClusterName]*fleet // by compute workspace; guarded by mu
-	wake   func(kcp.Key)              // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
+	// followed has what agents use that are connected to this server while another one leads; guarded by mu.
+	followed map[kcp.ClusterName][]*term
+	wake     func(kcp.Key) // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
 }
 
 // A term is the time in which this server leads.
@@ -75,7 +77,7 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}, tenants: uses{of: map[kcp.ClusterName]*use{}}}
+	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}, followed: map[kcp.ClusterName][]*term{}, tenants: uses{of: map[kcp.ClusterName]*use{}}}
 	if m.writeTargets, err = client.New[*workload.SyncTarget, *workload.SyncTargetList](cfg, "*", syncTargets()); err != nil {
 		return nil, err
 	}
@@ -231,6 +233,9 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 	}
 	m.fleets[compute] = f
 	f.start(t)
+	for _, own := range m.followed[compute] { // its agents connect again, and use this one
+		own.end()
+	}
 	return f, nil
 }
 

@@ -184,12 +184,9 @@ func beatOf(l *coordinationv1.Lease) (*peer, error) {
 }
 
 // source returns what the agents of a compute workspace work from. The server that leads has it
-// already. Others begin to follow the workspace, until end is called.
+// already. Others begin to follow the workspace, until end is called or the server leads.
 func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.Source, func(), error) {
-	m.mu.Lock()
-	f := m.fleets[compute]
-	m.mu.Unlock()
-	if f != nil {
+	if f := m.leading(compute); f != nil {
 		return f.source(f.ctx.Done()), func() {}, nil
 	}
 	f, err := newFleet(ctx, m, compute)
@@ -198,17 +195,37 @@ func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.
 	}
 	t := &term{}
 	t.ctx, t.end = context.WithCancel(context.Background())
+	m.mu.Lock()
+	if leads := m.fleets[compute]; leads != nil {
+		m.mu.Unlock()
+		t.end()
+		return leads.source(leads.ctx.Done()), func() {}, nil
+	}
 	f.follow(t)
+	m.followed[compute] = append(m.followed[compute], t)
+	m.mu.Unlock()
 	err = m.server.Go(func(ctx context.Context) {
 		defer context.AfterFunc(ctx, t.end)()
 		<-t.ctx.Done()
 		t.work.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.followed[compute] = slices.DeleteFunc(m.followed[compute], func(of *term) bool { return of == t }); len(m.followed[compute]) == 0 {
+			delete(m.followed, compute)
+		}
 	})
 	if err != nil {
 		t.end()
 		return nil, nil, err
 	}
 	return f.source(t.ctx.Done()), t.end, nil
+}
+
+// leading returns the fleet of a compute workspace if this server leads, or nil.
+func (m *manager) leading(compute kcp.ClusterName) *fleet {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fleets[compute]
 }
 
 func (f *fleet) source(ended <-chan struct{}) *syncer.Source {

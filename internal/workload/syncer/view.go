@@ -63,7 +63,8 @@ type View struct {
 	server *kcp.Server
 	ctx    context.Context // of the server
 	open   Open
-	hubs   map[kcp.ClusterName]*held // guarded by mu
+	spawn  func(func(context.Context)) error // [kcp.Server.Go]
+	hubs   map[kcp.ClusterName]*held         // guarded by mu
 	// announced says that the other servers know of this one; guarded by mu.
 	announced bool
 }
@@ -73,10 +74,12 @@ type Open func(ctx context.Context, compute kcp.ClusterName) (*Source, func(), e
 
 // A held is a hub with its users.
 type held struct {
-	*hub
-	users int
-	idle  *time.Timer
-	done  bool
+	*hub                 // nil before ready is closed
+	ready  chan struct{} // closed when the hub is open, or cannot be opened
+	failed error         // why it cannot
+	users  int
+	idle   *time.Timer
+	done   bool
 }
 
 // Start makes the view serve.
@@ -87,7 +90,7 @@ func (v *View) Start(s *kcp.Server, open Open) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.server, v.open, v.ctx, v.hubs, v.announced = s, open, <-running, map[kcp.ClusterName]*held{}, false
+	v.server, v.open, v.spawn, v.ctx, v.hubs, v.announced = s, open, s.Go, <-running, map[kcp.ClusterName]*held{}, false
 	return nil
 }
 
@@ -217,42 +220,61 @@ func conflict(format string, args ...any) error {
 	return err
 }
 
-// hub returns the hub of the compute workspace. The caller calls release when it is done.
+// hub returns the hub of the compute workspace. The caller calls release when it is done. One request begins to open
+// a hub, and all wait for it: after a restart, many agents connect at the same time. The next request after an error
+// tries again.
 func (c *call) hub(ctx context.Context) (*hub, func(), error) {
 	c.mu.Lock()
-	have := c.hubs[c.Compute]
-	if have != nil && !have.ended() {
-		have.users++
-		c.mu.Unlock()
-		return have.hub, func() { c.release(have) }, nil
+	h := c.hubs[c.Compute]
+	if h == nil || h.ended() {
+		h = &held{ready: make(chan struct{})}
+		open := c.open
+		if err := c.spawn(func(ctx context.Context) { c.fill(ctx, h, c.Compute, open) }); err != nil {
+			c.mu.Unlock()
+			return nil, nil, err
+		}
+		c.hubs[c.Compute] = h
 	}
-	open := c.open
+	h.users++
 	c.mu.Unlock()
-	source, end, err := open(ctx, c.Compute)
-	if err != nil {
-		return nil, nil, err
+	select {
+	case <-h.ready:
+	case <-ctx.Done():
+		c.release(h)
+		return nil, nil, ctx.Err()
 	}
-	h, err := newHub(ctx, source, end)
-	if err != nil {
-		end()
-		return nil, nil, err
+	if h.failed != nil {
+		return nil, nil, h.failed
 	}
-	made := &held{hub: h, users: 1}
-	c.mu.Lock()
-	other := c.hubs[c.Compute]
-	if other != nil && !other.ended() { // another agent was quicker
-		other.users++
-		c.mu.Unlock()
-		h.close()
-		return other.hub, func() { c.release(other) }, nil
+	return h.hub, func() { c.release(h) }, nil
+}
+
+// fill opens a hub. It goes on if the request ends that asked for it: others may wait.
+func (v *View) fill(ctx context.Context, h *held, compute kcp.ClusterName, open Open) {
+	var made *hub
+	source, end, err := open(ctx, compute)
+	if err == nil {
+		if made, err = newHub(ctx, source, end); err != nil {
+			end()
+		}
 	}
-	c.hubs[c.Compute] = made
-	c.mu.Unlock()
-	return h, func() { c.release(made) }, nil
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer close(h.ready)
+	h.hub, h.failed = made, err
+	switch {
+	case err != nil && v.hubs[compute] == h:
+		delete(v.hubs, compute)
+	case err == nil && h.users == 0:
+		h.idle = time.AfterFunc(idle, func() { v.drop(h) })
+	}
 }
 
 // ended reports whether the hub cannot be used any more. The lock of the view is held.
 func (h *held) ended() bool {
+	if h.hub == nil {
+		return h.failed != nil
+	}
 	select {
 	case <-h.source.Ended:
 		return true
@@ -266,7 +288,7 @@ func (v *View) release(h *held) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	h.users--
-	if h.users > 0 {
+	if h.users > 0 || h.hub == nil {
 		return
 	}
 	if h.idle != nil {
