@@ -45,6 +45,7 @@ func TestQuestionsOfAgents(t *testing.T) {
 			t.Errorf("%d: %s", code, text)
 		}
 	}
+	delete(answers, http.StatusServiceUnavailable) // of a server that begins to lead meanwhile; agents ask again
 	if answers[http.StatusTooManyRequests] == 0 || answers[http.StatusOK] == 0 || len(answers) != 2 {
 		t.Errorf("answers by code: %v", answers)
 	}
