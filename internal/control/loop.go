@@ -46,8 +46,8 @@ type Loop struct {
 	Do func(context.Context, Key) error
 
 	// Workers is the maximum of keys that are reconciled concurrently; 0 means 4.
-	// One tenant never occupies all of them, except if the maximum is 1. Idle
-	// workers use no goroutine.
+	// One tenant never occupies all of them, except if the maximum is 1; see
+	// [Runner.Tenant]. Idle workers use no goroutine.
 	Workers int
 }
 
@@ -70,6 +70,11 @@ type Runner struct {
 	// times, but not concurrently. It returns after ctx has ended and the last call
 	// of run has returned.
 	Lead func(ctx context.Context, run func(context.Context))
+
+	// Tenant, if not nil, returns the tenant of a cluster, or the cluster itself if it has
+	// none or is not known yet. The loops are fair to tenants. If Tenant is nil, each cluster
+	// is a tenant.
+	Tenant func(cluster.Name) cluster.Name
 }
 
 // Run runs loops until ctx ends, and returns when all of them have stopped.
@@ -93,14 +98,14 @@ func Start(ctx context.Context, loops ...Loop) (wait func()) { return Runner{}.s
 func (r Runner) start(ctx context.Context, loops []Loop) (wait func()) {
 	all := &sync.WaitGroup{}
 	for _, l := range loops {
-		all.Go(func() { l.start(ctx, r.Metrics, all) })
+		all.Go(func() { l.start(ctx, r, all) })
 	}
 	return all.Wait
 }
 
 // start subscribes the loop, and starts it once its sources are ready. It stops when ctx ends.
-func (l Loop) start(ctx context.Context, m *Metrics, running *sync.WaitGroup) {
-	s := newScheduler(ctx, l, m)
+func (l Loop) start(ctx context.Context, r Runner, running *sync.WaitGroup) {
+	s := newScheduler(ctx, l, r)
 	var unsubscribe []func()
 	for _, on := range l.On {
 		if on.Subscribe == nil {
@@ -137,6 +142,7 @@ type scheduler struct {
 	loop    Loop
 	ctx     context.Context // of this run of the loop
 	metrics *Metrics
+	tenant  func(cluster.Name) cluster.Name // nil if each cluster is a tenant
 	workers int
 	ended   sync.WaitGroup // workers, and the timer while it is armed
 
@@ -144,23 +150,25 @@ type scheduler struct {
 	queue    queue
 	started  bool
 	stopped  bool
-	busy     int // workers
-	reported int // queue depth last added to the metric
+	busy     int  // workers
+	placing  bool // a worker looks up tenants, or will
+	reported int  // queue depth last added to the metric
 	timer    *time.Timer
 	armed    bool
 	wakes    time.Time // when the armed timer fires
 }
 
-func newScheduler(ctx context.Context, l Loop, m *Metrics) *scheduler {
+func newScheduler(ctx context.Context, l Loop, r Runner) *scheduler {
 	workers := cmp.Or(max(l.Workers, 0), defaultWorkers)
 	return &scheduler{
 		loop:    l,
 		ctx:     ctx,
-		metrics: m,
+		metrics: r.Metrics,
+		tenant:  r.Tenant,
 		workers: workers,
 		// One worker stays free for other tenants, however long the keys of
 		// one tenant take.
-		queue: queue{share: max(1, workers-1)},
+		queue: queue{share: max(1, workers-1), byTenant: r.Tenant != nil},
 	}
 }
 
@@ -191,7 +199,7 @@ func (s *scheduler) stop() {
 		s.armed = false
 		s.ended.Done()
 	}
-	s.queue = queue{share: s.queue.share} // sources may keep s.add, and through it s
+	s.queue = queue{share: s.queue.share, byTenant: s.queue.byTenant} // sources may keep s.add, and through it s
 	s.report()
 	s.mu.Unlock()
 	s.ended.Wait()
@@ -204,9 +212,10 @@ func (s *scheduler) ending() bool { return s.stopped || s.ctx.Err() != nil }
 func (s *scheduler) dispatch() {
 	for s.started && !s.ending() && s.busy < s.workers {
 		it := s.queue.take()
-		if it == nil {
+		if it == nil && (s.placing || s.queue.fresh.first == nil) {
 			break
 		}
+		s.placing = s.placing || it == nil
 		s.busy++
 		s.ended.Go(func() { s.work(it) })
 	}
@@ -251,11 +260,55 @@ func (s *scheduler) fire() {
 	s.dispatch()
 }
 
-// work is a worker: it reconciles it, and then further keys until none is due.
+// work is a worker: it reconciles it, and then further keys until none is due. If it is nil, the
+// worker begins with place.
 func (s *scheduler) work(it *item) {
+	if it == nil {
+		it = s.begin()
+	}
 	for it != nil {
 		it = s.step(it)
 	}
+}
+
+// begin looks up the tenants of new clusters, and returns the first key to reconcile.
+func (s *scheduler) begin() *item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place()
+	return s.turn()
+}
+
+// place looks up the tenants of new clusters. It unlocks mu meanwhile: sources call add with
+// locks that the look-up may need.
+// The caller holds mu.
+func (s *scheduler) place() {
+	s.placing = true
+	clusters := s.queue.unplaced()
+	s.mu.Unlock()
+	tenants := make([]cluster.Name, len(clusters))
+	for i, c := range clusters {
+		tenants[i] = s.tenant(c)
+	}
+	s.mu.Lock()
+	s.placing = false
+	if !s.stopped {
+		s.queue.place(tenants)
+	}
+}
+
+// turn returns the next key for a worker. Without one the worker ends.
+// The caller holds mu.
+func (s *scheduler) turn() *item {
+	var next *item
+	if !s.ending() {
+		next = s.queue.take()
+	}
+	if next == nil {
+		s.busy--
+	}
+	s.dispatch()
+	return next
 }
 
 // step reconciles one key and returns the next. The bookkeeping is deferred, so that it
@@ -271,13 +324,15 @@ func (s *scheduler) step(it *item) (next *item) {
 			return
 		}
 		s.queue.done(it, until)
-		if returned {
-			next = s.queue.take()
-		}
-		if next == nil {
+		if !returned {
 			s.busy--
+			s.dispatch()
+			return
 		}
-		s.dispatch()
+		if s.queue.fresh.first != nil && !s.placing {
+			s.place()
+		}
+		next = s.turn()
 	}()
 	until = s.do(it)
 	returned = true

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // A bell is a source that wakes loops when a test says so.
@@ -96,6 +98,59 @@ func TestANoisyTenantDelaysNobody(t *testing.T) {
 		}
 		if i := slices.Index(order, key("calm", "b")); i > 105 {
 			t.Errorf("%d keys of others came before the second of a tenant", i-100)
+		}
+	})
+}
+
+// A tenant with many clusters has the share of one. Its tenant is looked up when the sources are
+// ready, and without the locks that sources hold when they wake the loop.
+func TestManyClustersAreOneTenant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, release := newBell(), make(chan struct{})
+		var known atomic.Bool
+		r := Runner{Tenant: func(c cluster.Name) cluster.Name {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if known.Load() && c != "other" {
+				return "owner"
+			}
+			return c
+		}}
+		var stuck atomic.Int32
+		var order []cluster.Name // of the free worker
+		l := Loop{Name: "l", On: []Source{b.source()}, Do: func(_ context.Context, k Key) error {
+			if k.Name == "stuck" {
+				stuck.Add(1)
+				<-release
+				return nil
+			}
+			order = append(order, k.Cluster)
+			return nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { r.Run(ctx, l) })
+		defer ended.Wait()
+		defer cancel()
+		synctest.Wait()
+		for i := range 100 {
+			b.ring(key(strconv.Itoa(i), "stuck"))
+		}
+		known.Store(true)
+		close(b.ready)
+		synctest.Wait()
+		if got := stuck.Load(); got != 3 {
+			t.Errorf("%d workers are at the keys of one owner, want 3", got)
+		}
+		b.ring(key("other", "a"))
+		synctest.Wait()
+		if !slices.Equal(order, []cluster.Name{"other"}) {
+			t.Errorf("the free worker served %v", order)
+		}
+		close(release)
+		synctest.Wait()
+		if got := stuck.Load(); got != 100 {
+			t.Errorf("%d of 100 keys were worked on", got)
 		}
 	})
 }

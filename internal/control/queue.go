@@ -11,16 +11,20 @@ import (
 // A queue decides which key a loop reconciles next. It has no lock, clock or
 // goroutine: the caller serializes calls and passes the time.
 //
-// Keys wait in one lane per cluster, and the queue serves lanes round-robin. The next
-// key of a tenant therefore waits for at most one key of each other tenant. A key is in the
-// queue once: a key that is added while it waits is merged; one that is added while it
-// runs waits again afterwards. Only keys in the queue use memory.
+// Keys wait in one lane per cluster. The queue serves tenants round-robin, and the clusters of
+// one tenant, too. The next key of a tenant therefore waits for at most one key of each other
+// tenant, however many clusters these have. A key is in the queue once: a key that is added
+// while it waits is merged; one that is added while it runs waits again afterwards. Only keys
+// in the queue use memory.
 type queue struct {
-	share   int // maximum of running keys of one cluster
+	share    int  // maximum of running keys of one tenant
+	byTenant bool // or else each cluster is a tenant
+
 	items   shrink.Map[Key, *item]
-	lanes   shrink.Map[cluster.Name, *lane] // of clusters with waiting or running keys
-	next    *lane                           // head of the round-robin list
-	last    *lane                           // tail of the round-robin list
+	lanes   shrink.Map[cluster.Name, *lane]   // of clusters with waiting or running keys
+	tenants shrink.Map[cluster.Name, *tenant] // of these lanes
+	fresh   fifo[lane, *lane]                 // lanes without a tenant yet, see place
+	next    fifo[tenant, *tenant]             // tenants with a key that can run
 	later   delayed
 	added   uint64 // number of items ever delayed; orders items of equal time
 	waiting int
@@ -50,11 +54,52 @@ type item struct {
 
 // A lane holds the waiting keys of one cluster, oldest first.
 type lane struct {
-	cluster     cluster.Name
-	first, last *item
-	running     int
-	listed      bool // in the round-robin list
-	next        *lane
+	cluster cluster.Name
+	tenant  *tenant // nil until place
+	items   fifo[item, *item]
+	running int
+	next    *lane
+}
+
+// A tenant has one or more lanes. A lane keeps its tenant until it is empty.
+type tenant struct {
+	name    cluster.Name
+	waiting fifo[lane, *lane] // lanes with waiting keys
+	lanes   int
+	running int
+	listed  bool // in queue.next
+	next    *tenant
+}
+
+// A fifo is a list. Each element has a link to the next one, so it is in one list at a time.
+type fifo[T any, P linked[T]] struct{ first, last P }
+
+type linked[T any] interface {
+	*T
+	link() **T // to the next element
+}
+
+func (i *item) link() **item     { return &i.next }
+func (l *lane) link() **lane     { return &l.next }
+func (t *tenant) link() **tenant { return &t.next }
+
+func (f *fifo[T, P]) push(p P) {
+	if f.first == nil {
+		f.first = p
+	} else {
+		*f.last.link() = p
+	}
+	f.last = p
+}
+
+// pop removes and returns the first element. There must be one.
+func (f *fifo[T, P]) pop() P {
+	p := f.first
+	f.first, *p.link() = *p.link(), nil
+	if f.first == nil {
+		f.last = nil
+	}
+	return p
 }
 
 // add makes k wait, even if it rests. It returns false if k was merged with an earlier
@@ -81,22 +126,21 @@ func (q *queue) add(k Key) bool {
 
 // take returns the next item to run, or nil. The caller must call done with it.
 func (q *queue) take() *item {
-	l := q.next
-	if l == nil {
+	if q.next.first == nil {
 		return nil
 	}
-	if q.next, l.next = l.next, nil; q.next == nil {
-		q.last = nil
-	}
-	l.listed = false
-	it := l.first
-	if l.first, it.next = it.next, nil; l.first == nil {
-		l.last = nil
+	t := q.next.pop()
+	t.listed = false
+	l := t.waiting.pop()
+	it := l.items.pop()
+	if l.items.first != nil {
+		t.waiting.push(l)
 	}
 	it.state = running
 	l.running++
+	t.running++
 	q.waiting--
-	q.list(l)
+	q.list(t)
 	return it
 }
 
@@ -104,7 +148,9 @@ func (q *queue) take() *item {
 // Otherwise it rests until the given time, or leaves the queue if until is zero.
 func (q *queue) done(it *item, until time.Time) {
 	l := it.lane
+	t := l.tenant
 	l.running--
+	t.running--
 	it.lane = nil
 	switch {
 	case it.again:
@@ -117,11 +163,14 @@ func (q *queue) done(it *item, until time.Time) {
 	default:
 		q.items.Drop(it.key)
 	}
-	if l.running == 0 && l.first == nil {
+	if l.running == 0 && l.items.first == nil {
 		q.lanes.Drop(l.cluster)
-		return
+		if t.lanes--; t.lanes == 0 {
+			q.tenants.Drop(t.name)
+			return
+		}
 	}
-	q.list(l)
+	q.list(t)
 }
 
 // wake makes the resting items wait that are due at now.
@@ -146,28 +195,56 @@ func (q *queue) wait(it *item) {
 		q.lanes.Put(l.cluster, l)
 	}
 	it.state, it.lane = waiting, l
-	if l.last == nil {
-		l.first = it
-	} else {
-		l.last.next = it
-	}
-	l.last = it
+	first := l.items.first == nil
+	l.items.push(it)
 	q.waiting++
-	q.list(l)
+	switch {
+	case l.tenant != nil && first:
+		l.tenant.waiting.push(l)
+		q.list(l.tenant)
+	case ok:
+	case q.byTenant:
+		q.fresh.push(l)
+	default:
+		q.join(l, l.cluster)
+	}
 }
 
-// list appends l to the round-robin list, if a key of it can run.
-func (q *queue) list(l *lane) {
-	if l.listed || l.first == nil || l.running >= q.share {
+// unplaced returns the clusters whose keys wait for place.
+func (q *queue) unplaced() (all []cluster.Name) {
+	for l := q.fresh.first; l != nil; l = l.next {
+		all = append(all, l.cluster)
+	}
+	return all
+}
+
+// place gives the first lanes of unplaced their tenants.
+func (q *queue) place(tenants []cluster.Name) {
+	for _, t := range tenants {
+		q.join(q.fresh.pop(), t)
+	}
+}
+
+// join adds a lane with waiting keys to a tenant.
+func (q *queue) join(l *lane, name cluster.Name) {
+	t, ok := q.tenants.Get(name)
+	if !ok {
+		t = &tenant{name: name}
+		q.tenants.Put(name, t)
+	}
+	l.tenant = t
+	t.lanes++
+	t.waiting.push(l)
+	q.list(t)
+}
+
+// list appends t to the round-robin list, if a key of it can run.
+func (q *queue) list(t *tenant) {
+	if t.listed || t.waiting.first == nil || t.running >= q.share {
 		return
 	}
-	l.listed = true
-	if q.last == nil {
-		q.next = l
-	} else {
-		q.last.next = l
-	}
-	q.last = l
+	t.listed = true
+	q.next.push(t)
 }
 
 // delayed is a heap of resting items, the earliest first.

@@ -17,8 +17,12 @@ func key(c, name string) Key { return Key{Cluster: cluster.Name(c), Name: name} 
 // slowQueue is a reference implementation of queue with plain lists.
 type slowQueue struct {
 	share   int
-	turns   []cluster.Name
-	waiting []Key // of all clusters, oldest first
+	tenant  func(cluster.Name) cluster.Name
+	turns   []cluster.Name // of tenants
+	lanes   []cluster.Name // clusters with waiting keys
+	fresh   []cluster.Name // clusters whose tenant is looked up after the step
+	later   bool           // tenants are looked up so
+	waiting []Key          // of all clusters, oldest first
 	running []Key
 	again   []Key
 	resting []rest
@@ -37,14 +41,19 @@ func without[T comparable](s []T, x T) []T {
 func of(c cluster.Name) func(Key) bool { return func(k Key) bool { return k.Cluster == c } }
 
 func (q *slowQueue) turn(c cluster.Name) {
+	if !slices.Contains(q.lanes, c) && slices.ContainsFunc(q.waiting, of(c)) {
+		q.lanes = append(q.lanes, c)
+	}
+	t := q.tenant(c)
 	busy := 0
 	for _, k := range q.running {
-		if k.Cluster == c {
+		if q.tenant(k.Cluster) == t {
 			busy++
 		}
 	}
-	if !slices.Contains(q.turns, c) && slices.ContainsFunc(q.waiting, of(c)) && busy < q.share {
-		q.turns = append(q.turns, c)
+	mine := func(c cluster.Name) bool { return q.tenant(c) == t }
+	if !slices.Contains(q.turns, t) && slices.ContainsFunc(q.lanes, mine) && busy < q.share {
+		q.turns = append(q.turns, t)
 	}
 }
 
@@ -57,17 +66,36 @@ func (q *slowQueue) add(k Key) bool {
 		return true
 	}
 	q.resting = slices.DeleteFunc(q.resting, func(r rest) bool { return r.key == k })
-	q.waiting = append(q.waiting, k)
-	q.turn(k.Cluster)
+	q.wait(k)
 	return true
+}
+
+func (q *slowQueue) wait(k Key) {
+	known := slices.ContainsFunc(q.waiting, of(k.Cluster)) || slices.ContainsFunc(q.running, of(k.Cluster))
+	q.waiting = append(q.waiting, k)
+	switch {
+	case q.later && !known:
+		q.fresh = append(q.fresh, k.Cluster)
+	case !slices.Contains(q.fresh, k.Cluster):
+		q.turn(k.Cluster)
+	}
+}
+
+func (q *slowQueue) place() {
+	for _, c := range q.fresh {
+		q.turn(c)
+	}
+	q.fresh = nil
 }
 
 func (q *slowQueue) take() (Key, bool) {
 	if len(q.turns) == 0 {
 		return Key{}, false
 	}
-	c := q.turns[0]
+	t := q.turns[0]
 	q.turns = q.turns[1:]
+	c := q.lanes[slices.IndexFunc(q.lanes, func(c cluster.Name) bool { return q.tenant(c) == t })]
+	q.lanes = without(q.lanes, c)
 	k := q.waiting[slices.IndexFunc(q.waiting, of(c))]
 	q.waiting = without(q.waiting, k)
 	q.running = append(q.running, k)
@@ -92,8 +120,7 @@ func (q *slowQueue) wake(now time.Time) {
 	for len(q.resting) > 0 && !q.resting[0].at.After(now) {
 		k := q.resting[0].key
 		q.resting = q.resting[1:]
-		q.waiting = append(q.waiting, k)
-		q.turn(k.Cluster)
+		q.wait(k)
 	}
 }
 
@@ -103,7 +130,16 @@ func compare(t *testing.T, script []byte) {
 		return
 	}
 	share := 1 + int(script[0])%3
-	q, model := &queue{share: share}, &slowQueue{share: share}
+	q, model := &queue{share: share}, &slowQueue{share: share, tenant: func(c cluster.Name) cluster.Name { return c }}
+	if script[0] >= 128 { // c1 and c3 are of one tenant
+		q.byTenant, model.later = true, true
+		model.tenant = func(c cluster.Name) cluster.Name {
+			if c == "c3" {
+				return "c1"
+			}
+			return c
+		}
+	}
 	now := time.Unix(0, 0)
 	var running []*item
 	for step, b := range script[1:] {
@@ -140,11 +176,23 @@ func compare(t *testing.T, script []byte) {
 			q.wake(now)
 			model.wake(now)
 		}
+		placeAll(q, model.tenant)
+		model.place()
 		if q.waiting != len(model.waiting) || len(q.later) != len(model.resting) {
 			t.Fatalf("step %d: %d wait and %d rest, want %d and %d", step, q.waiting, len(q.later), len(model.waiting), len(model.resting))
 		}
 	}
+	q.wake(time.Unix(1<<40, 0))
+	placeAll(q, model.tenant)
 	drain(t, q, running)
+}
+
+func placeAll(q *queue, tenant func(cluster.Name) cluster.Name) {
+	tenants := q.unplaced()
+	for i, c := range tenants {
+		tenants[i] = tenant(c)
+	}
+	q.place(tenants)
 }
 
 // drain ends all work and checks that the queue is empty then.
@@ -161,7 +209,7 @@ func drain(t *testing.T, q *queue, running []*item) {
 		}
 		running = []*item{it}
 	}
-	if q.items.Len()+q.lanes.Len()+len(q.later)+q.waiting > 0 || q.next != nil || q.last != nil {
+	if q.items.Len()+q.lanes.Len()+len(q.later)+q.waiting > 0 || q.tenants.Len() > 0 || q.next.first != nil || q.next.last != nil || q.fresh.first != nil {
 		t.Fatalf("an empty queue holds %d items, %d lanes, %d resting, %d waiting", q.items.Len(), q.lanes.Len(), len(q.later), q.waiting)
 	}
 	if cap(q.later) > shrink.Small {
@@ -183,6 +231,7 @@ func TestQueueDoesWhatASlowOneDoes(t *testing.T) {
 func FuzzQueue(f *testing.F) {
 	f.Add([]byte{0, 0, 3, 0, 5, 3})
 	f.Add([]byte{2, 0, 8, 16, 24, 3, 3, 3, 13, 21, 255, 3})
+	f.Add([]byte{200, 8, 24, 0, 3, 3, 3, 5, 13, 3})
 	f.Add([]byte{1, 0, 3, 13, 7, 0, 255, 3, 0, 5})
 	f.Fuzz(compare)
 }
