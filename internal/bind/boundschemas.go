@@ -84,6 +84,10 @@ func (a *APIs) OnSchemas(f func(cluster.Name)) {
 	}
 }
 
+// OnSchema makes a call f with the cluster of every APIResourceSchema that changes. f must not block.
+// Call it before the change feed starts, and once.
+func (a *APIs) OnSchema(f func(cluster.Name)) { a.schemas.touched = f }
+
 // Revision returns the revision up to which the exports and bindings are known.
 func (a *APIs) Revision() int64 { return a.store.Feed().Revision() }
 
