@@ -62,7 +62,7 @@ func (s Sharing) Rules() []Rule {
 		{Name: "apis.kcp.io/APIConversion", Validate: s.conversion},
 		{Name: "apis.kcp.io/APIExportRollout", Validate: s.rollout},
 		{Name: "apis.kcp.io/APIExport", Mutate: s.path(sharingResource("apiexports")), Validate: s.export},
-		{Name: "apis.kcp.io/APIBinding", Mutate: s.path(sharingResource("apibindings")), Validate: s.binding},
+		{Name: "apis.kcp.io/APIBinding", Mutate: s.keeping(sharingResource("apibindings")), Validate: s.binding},
 		{Name: "apis.kcp.io/APIExportEndpointSlice", Validate: s.slice},
 		{Name: "apis.kcp.io/ClusterCachedResource", Mutate: s.path(cachedResources()), Validate: s.cached},
 		{Name: "cache.kcp.io/ClusterCachedResourceEndpointSlice", Validate: s.cachedSlice},
@@ -88,6 +88,18 @@ func (s Sharing) path(of schema.GroupResource) func(context.Context, Request) er
 		annotations[core.PathAnnotation] = string(s.PathOf(r.Cluster))
 		o.SetAnnotations(annotations)
 		return nil
+	}
+}
+
+// keeping is path for APIBindings, whose finalizer only the system removes: their objects would have
+// no owner without it.
+func (s Sharing) keeping(of schema.GroupResource) func(context.Context, Request) error {
+	set := s.path(of)
+	return func(ctx context.Context, r Request) error {
+		if r.Is(of) && r.GetOperation() == admission.Update && !r.Privileged() {
+			keepFinalizer(r, apisv1alpha2.BindingFinalizer)
+		}
+		return set(ctx, r)
 	}
 }
 

@@ -83,6 +83,7 @@ type Bindings struct {
 	shared   map[[sha256.Size]byte]*sharedBinding
 	exports  map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
 	changed  func(cluster.Name)
+	touched  []func(ExportName)
 	released func(uid string)
 	last     int64 // revision of the last change
 }
@@ -119,23 +120,6 @@ func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conve
 // OnChange makes b call f with the cluster of every binding that changes. Call it before the
 // change feed starts.
 func (b *Bindings) OnChange(f func(cluster.Name)) { b.changed = f }
-
-// OnRelease makes b call f with the UID of every schema that a binding uses no more. f must
-// neither block nor use b. Call it before the change feed starts.
-func (b *Bindings) OnRelease(f func(uid string)) { b.released = f }
-
-// Uses reports whether a binding uses the schema with a UID. It takes time proportional to the
-// number of distinct bindings.
-func (b *Bindings) Uses(uid string) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for _, s := range b.shared {
-		if slices.ContainsFunc(s.Bound, func(r Bound) bool { return r.UID == uid }) {
-			return true
-		}
-	}
-	return false
-}
 
 // Get returns a binding of a cluster, nil if there is none.
 func (b *Bindings) Get(c cluster.Name, name string) *Binding {
@@ -368,6 +352,9 @@ func (b *Bindings) Apply(e feed.Event) {
 		if of != nil {
 			for _, bound := range of.Bound {
 				b.resolver.Changed(e.Key.Cluster, bound.GroupResource)
+			}
+			for _, f := range b.touched {
+				f(of.Export)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -16,6 +17,23 @@ import (
 type BoundSchema struct {
 	Provider  cluster.Name
 	Name, UID string
+}
+
+// OnRelease makes b call f with the UID of every schema that a binding uses no more. f must
+// neither block nor use b. Call it before the change feed starts.
+func (b *Bindings) OnRelease(f func(uid string)) { b.released = f }
+
+// Uses reports whether a binding uses the schema with a UID. It takes time proportional to the
+// number of distinct bindings.
+func (b *Bindings) Uses(uid string) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, s := range b.shared {
+		if slices.ContainsFunc(s.Bound, func(r Bound) bool { return r.UID == uid }) {
+			return true
+		}
+	}
+	return false
 }
 
 // BoundSchemas returns the schemas behind the bindings of a cluster.
@@ -65,6 +83,10 @@ func (a *APIs) OnSchemas(f func(cluster.Name)) {
 		}
 	}
 }
+
+// OnSchema makes a call f with the cluster of every APIResourceSchema that changes. f must not block.
+// Call it before the change feed starts, and once.
+func (a *APIs) OnSchema(f func(cluster.Name)) { a.schemas.touched = f }
 
 // Revision returns the revision up to which the exports and bindings are known.
 func (a *APIs) Revision() int64 { return a.store.Feed().Revision() }

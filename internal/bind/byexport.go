@@ -36,6 +36,10 @@ func (b *Bindings) BoundExports() []ExportName {
 	return slices.DeleteFunc(all, func(e ExportName) bool { return !b.Bound(e) })
 }
 
+// OnExport makes b call f with the export of every binding that changes: the one that it had, and the
+// one that it has. f must not block. Call it before the change feed starts.
+func (b *Bindings) OnExport(f func(ExportName)) { b.touched = append(b.touched, f) }
+
 // index adds or removes a row in use in b.exports. The caller holds mu.
 func (b *Bindings) index(n bindingName, of *Binding, add bool) {
 	b.indexTo(n, of.Export, add)

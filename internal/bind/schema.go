@@ -159,13 +159,18 @@ func (s *settling) relyOn(uid string) {
 
 // conflict returns why the cluster cannot have a resource through the binding, "" if it can.
 func (s *settling) conflict(r keys.Resource, names apiextensionsv1.CustomResourceDefinitionNames) string {
-	gr, has := r.GroupResource(), func(b Bound) bool { return b.Resource() == r }
-	for _, name := range []string{s.binding.Name, s.from} {
-		if b := s.Bindings.Get(s.cluster, name); b != nil && slices.ContainsFunc(b.Bound, has) {
-			return ""
-		}
+	gr, has := r.GroupResource(), func(name string) bool {
+		b := s.Bindings.Get(s.cluster, name)
+		return b != nil && slices.ContainsFunc(b.Bound, func(b Bound) bool { return b.Resource() == r })
 	}
-	if other, _ := s.Bindings.Owner(s.cluster, gr); other != "" {
+	if has(s.binding.Name) {
+		return ""
+	}
+	other, _ := s.Bindings.Owner(s.cluster, gr)
+	if other == s.from && has(s.from) {
+		return "" // nobody else has taken it over
+	}
+	if other != "" {
 		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)
 	}
 	if tenancy.IsGiven(gr) {

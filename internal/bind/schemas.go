@@ -22,7 +22,8 @@ type schemas struct {
 	byUID    map[string]keys.Key
 	building map[keys.Key]schemaRow // during a rebuild, else nil
 	deleted  func(uid string)
-	changed  func(keys.Key) // of a schema that existed before
+	changed  func(keys.Key)     // of a schema that existed before
+	touched  func(cluster.Name) // of every schema that changes, new ones included
 }
 
 type schemaRow struct {
@@ -90,6 +91,9 @@ func (s *schemas) Apply(e feed.Event) {
 	before, ok := s.byKey[e.Key]
 	if ok && s.changed != nil {
 		s.changed(e.Key)
+	}
+	if s.touched != nil {
+		s.touched(e.Key.Cluster)
 	}
 	if ok && before.uid != now.uid {
 		delete(s.byUID, before.uid)

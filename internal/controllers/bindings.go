@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -126,13 +127,15 @@ func (d Deps) endBinding(ctx context.Context, k control.Key) error {
 	if b == nil || !b.Deleting {
 		return nil
 	}
-	ending := d.APIs.Ending(k.Cluster, k.Name)
-	for _, successor := range ending.Successors {
+	for _, successor := range d.APIs.Ending(k.Cluster, k.Name).Successors {
+		if !slices.Contains(d.APIs.Ending(k.Cluster, k.Name).Successors, successor) {
+			continue // another one has the resources now
+		}
 		if err := d.APIs.TakeOver(ctx, k.Cluster, k.Name, successor); err != nil {
 			return err
 		}
 	}
-	ending = d.APIs.Ending(k.Cluster, k.Name)
+	ending := d.APIs.Ending(k.Cluster, k.Name)
 	all := &instances{deps: d, cluster: k.Cluster}
 	for _, r := range ending.Abandoned {
 		left, err := all.empty(ctx, r.Resource())

@@ -23,9 +23,7 @@ func CachedEndpointSlices(d Deps) control.Loop {
 }
 
 func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context, cluster.Name, string) error) control.Loop {
-	f.inbox, f.apis = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d.APIs
-	f.bound, f.named = map[bind.ExportName]struct{}{}, map[string]map[control.Key]struct{}{}
-	d.Store.Feed().Follow(f)
+	f.follow(d)
 	return control.Loop{
 		Name: name,
 		On:   d.on(f.subscribe, d.shardsFor(func() []control.Key { return loopKeys(f.all.Keys()) })),
@@ -43,6 +41,14 @@ type sliceCauses struct {
 	all   *feed.Table[*bind.Slice]            // of the slices
 	bound map[bind.ExportName]struct{}        // exports that somebody binds
 	named map[string]map[control.Key]struct{} // slices by the name of their export
+}
+
+// follow makes f follow the change feed. Call it before the feed starts.
+func (f *sliceCauses) follow(d Deps) {
+	f.inbox, f.apis = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d.APIs
+	f.bound, f.named = map[bind.ExportName]struct{}{}, map[string]map[control.Key]struct{}{}
+	d.APIs.Bindings.OnExport(f.note)
+	d.Store.Feed().Follow(f)
 }
 
 // Reset implements [feed.Follower].
@@ -64,15 +70,9 @@ func (f *sliceCauses) Apply(e feed.Event) {
 	case f.apis.Kinds.Cached:
 		f.in(e.Key.Cluster, func(s *bind.Slice) bool { return s.Cached == e.Key.Name })
 	case bind.ExportResource():
-		f.of(e.Key.Name)
-	case bind.BindingResource():
-		if b := f.apis.Bindings.Get(e.Key.Cluster, e.Key.Name); b != nil && b.Complete {
-			f.note(b.Export)
-		} else {
-			for export := range f.bound { // the binding had one of them
-				f.note(export)
-			}
-		}
+		export := bind.ExportName{Cluster: e.Key.Cluster, Name: e.Key.Name}
+		f.binds(export) // an export that replaces another one may lose its bindings
+		f.of(export)
 	}
 }
 
@@ -87,17 +87,21 @@ func (f *sliceCauses) in(c cluster.Name, some func(*bind.Slice) bool) {
 
 // note wakes the loop if an export has got its first binding or lost its last.
 func (f *sliceCauses) note(export bind.ExportName) {
+	if f.binds(export) {
+		f.of(export)
+	}
+}
+
+// binds records whether an export has bindings, and reports whether that has changed.
+func (f *sliceCauses) binds(export bind.ExportName) (changed bool) {
 	_, was := f.bound[export]
 	is := f.apis.Bindings.Bound(export)
-	switch {
-	case was == is:
-		return
-	case is:
+	if is {
 		f.bound[export] = struct{}{}
-	default:
+	} else {
 		delete(f.bound, export)
 	}
-	f.of(export.Name)
+	return was != is
 }
 
 // name notes that a slice is of an export of a name, which never changes.
@@ -108,17 +112,21 @@ func (f *sliceCauses) name(export string, k control.Key) {
 	f.named[export][k] = struct{}{}
 }
 
-// of wakes the loop for the slices of exports of a name.
-func (f *sliceCauses) of(name string) {
-	for k := range f.named[name] {
-		if _, still := f.all.Get(k.Cluster, "", k.Name); !still {
-			delete(f.named[name], k)
+// of wakes the loop for the slices of an export. Exports of the same name in other clusters have
+// other slices.
+func (f *sliceCauses) of(export bind.ExportName) {
+	for k := range f.named[export.Name] {
+		s, still := f.all.Get(k.Cluster, "", k.Name)
+		if !still {
+			delete(f.named[export.Name], k)
 			continue
 		}
-		f.put(k)
+		if f.apis.MayMean(k.Cluster, s, export) {
+			f.put(k)
+		}
 	}
-	if len(f.named[name]) == 0 {
-		delete(f.named, name)
+	if len(f.named[export.Name]) == 0 {
+		delete(f.named, export.Name)
 	}
 }
 

@@ -138,6 +138,9 @@ func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 // of returns the clusters in a group. The caller holds mu.
 func (m *Members[G]) of(g G) map[cluster.Name]entrance {
 	all := map[cluster.Name]entrance{}
+	if m.counts[g] == 0 {
+		return all // without looking at every cluster
+	}
 	for c, in := range m.in {
 		for _, one := range in {
 			if one.Group == g {

@@ -35,6 +35,18 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// BenchmarkAnEmptyGroup measures a request for a group without members.
+func BenchmarkAnEmptyGroup(b *testing.B) {
+	m := NewMembers[string](func() int64 { return 0 })
+	for i := range 100_000 {
+		m.Put(cluster.Name(fmt.Sprint("c", i)), []In[string]{{Group: "a"}}, 1)
+	}
+	for b.Loop() {
+		_, done := m.Use("b")
+		done()
+	}
+}
+
 // TestASetKnowsWhatCameBefore shows that a set which a watch makes has the changes since the list
 // before it, also after clusters have left other groups.
 func TestASetKnowsWhatCameBefore(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -191,15 +193,88 @@ func TestAWatchOfAClaimEndsWithTheExport(t *testing.T) {
 	consumer.create(apiBindings, answering(p.name, acceptSecrets))
 	pat := p.view("pat")
 	for _, at := range []cluster.Name{cluster.All, consumer.name} {
-		w := must(pat.kube(at).CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{}))(t)
+		all := must(dynamic.NewForConfig(pat.config(string(at))))(t)
+		var watches []watch.Interface
+		for _, w := range []func() (watch.Interface, error){
+			func() (watch.Interface, error) {
+				return pat.kube(at).CoreV1().Secrets("").Watch(t.Context(), metav1.ListOptions{})
+			},
+			func() (watch.Interface, error) {
+				return all.Resource(sharedWidgets).Watch(t.Context(), metav1.ListOptions{})
+			},
+			func() (watch.Interface, error) {
+				return all.Resource(apiBindings).Watch(t.Context(), metav1.ListOptions{})
+			},
+		} {
+			watches = append(watches, must(w())(t))
+		}
 		p.without(apiExports, "widgets")
-		for open := true; open; {
-			_, open = <-w.ResultChan()
+		for _, w := range watches {
+			for open := true; open; {
+				_, open = <-w.ResultChan()
+			}
 		}
 		e := widgetExport("widgets", "v1")
 		_ = unstructured.SetNestedField(e.Object, decoded("%s", claimSecrets).Object["claims"], "spec", "permissionClaims")
 		p.create(apiExports, e)
 		consumer.until(apiBindings, "widgets", "Ready True")
+	}
+}
+
+// TestAWatchOfAnotherExportsResourceEndsWithTheExport shows that a provider gets no objects of a
+// claimed resource with an identity after the end of its own export.
+func TestAWatchOfAnotherExportsResourceEndsWithTheExport(t *testing.T) {
+	t.Parallel()
+	owner, p := exporter(t), newTenant(t)
+	identity := text(must(owner.any.Resource(apiExports).Get(t.Context(), "widgets", metav1.GetOptions{}))(t), "status", "identityHash")
+	p.create(apiExports, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: reads}, spec: {permissionClaims: [{group: example.com, resource: widgets, identityHash: %s, verbs: [list, watch]}]}}`, identity))
+	p.provides("pat")
+	v := p.view("pat")
+	v.url = "/services/apiexport/" + string(p.name) + "/reads/clusters/"
+	w := must(v.widgets("*").Watch(t.Context(), metav1.ListOptions{}))(t)
+	p.without(apiExports, "reads")
+	for open := true; open; {
+		_, open = <-w.ResultChan()
+	}
+}
+
+// TestOneSuccessorTakesOver shows that of two bindings that wait for the resources of a third, one
+// has them after the end of the third.
+func TestOneSuccessorTakesOver(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	consumer.create(apiBindings, bindingTo("old", p.name, "widgets"))
+	uid := consumer.create(sharedWidgets, newWidget("w")).GetUID()
+	for _, name := range []string{"one", "two"} {
+		next := widgetExport(name, "v1")
+		_ = unstructured.SetNestedStringMap(next.Object, map[string]string{"namespace": "kcp-system", "name": "widgets"}, "spec", "identity", "secretRef")
+		p.create(apiExports, next)
+		consumer.create(apiBindings, bindingTo(name, p.name, name))
+	}
+	consumer.without(apiBindings, "old")
+	consumer.await(apiBindings, "", "old", gone)
+	consumer.until(apiBindings, "one", "Ready True")
+	if two := must(consumer.any.Resource(apiBindings).Get(t.Context(), "two", metav1.GetOptions{}))(t); text(two, "status", "phase") == "Bound" {
+		t.Errorf("both bindings have the resource: %v", two.Object["status"])
+	}
+	consumer.without(apiBindings, "two")
+	consumer.await(apiBindings, "", "two", gone)
+	if w := must(consumer.any.Resource(sharedWidgets).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{}))(t); w.GetUID() != uid {
+		t.Errorf("the object is another: %v", w.Object)
+	}
+}
+
+// TestABindingKeepsItsFinalizer shows that no user removes the finalizer with which a binding waits for
+// the deletion of its objects.
+func TestABindingKeepsItsFinalizer(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	consumer.allows("finalize", "User", "carl", []string{"get", "patch"}, "apibindings")
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	carl := must(dynamic.NewForConfig(consumer.server.InProcess(string(consumer.name), as("carl"))))(t).Resource(apiBindings)
+	b := must(carl.Patch(t.Context(), "widgets", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
+	if !slices.Contains(b.GetFinalizers(), apisv1alpha2.BindingFinalizer) {
+		t.Errorf("the finalizers are %v", b.GetFinalizers())
 	}
 }
 

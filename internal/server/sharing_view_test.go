@@ -125,6 +125,23 @@ func TestAWatchOfAllConsumersEndsWithItsSchema(t *testing.T) {
 	}
 }
 
+// TestAWatchOfAllConsumersEndsWithAnotherSchemaOfTheName shows that the watch of a provider also ends
+// when the schema is created again under its name, with other content.
+func TestAWatchOfAllConsumersEndsWithAnotherSchemaOfTheName(t *testing.T) {
+	t.Parallel()
+	p := exporter(t)
+	p.provides("pat")
+	w := must(p.view("pat").widgets("*").Watch(t.Context(), metav1.ListOptions{}))(t)
+	defer w.Stop()
+	if err := p.any.Resource(apiSchemas).Delete(t.Context(), "v1.widgets.example.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	p.create(apiSchemas, widgetSchema("v1", "shape"))
+	for open := true; open; {
+		_, open = <-w.ResultChan()
+	}
+}
+
 // TestAnExportIsDiscovered shows discovery and bindings in the view of an export.
 func TestAnExportIsDiscovered(t *testing.T) {
 	t.Parallel()

@@ -199,13 +199,14 @@ func (t *Tree) PathOf(c cluster.Name) cluster.Path {
 // Resolve returns the cluster at a path. If a Workspace on the path is missing, it returns
 // the name of that Workspace and the cluster in which it is missing.
 func (t *Tree) Resolve(ctx context.Context, p cluster.Path) (n cluster.Name, missing string) {
-	if n, missing = t.resolve(p); missing != "" && t.fresh(ctx) {
-		return t.resolve(p)
+	if n, missing = t.Known(p); missing != "" && t.fresh(ctx) {
+		return t.Known(p)
 	}
 	return n, missing
 }
 
-func (t *Tree) resolve(p cluster.Path) (n cluster.Name, missing string) {
+// Known is [Tree.Resolve] as far as this process knows. It does not block.
+func (t *Tree) Known(p cluster.Path) (n cluster.Name, missing string) {
 	n, words := p.Split()
 	for _, w := range words {
 		child, ok := t.Child(n, w)

@@ -268,7 +268,7 @@ func (t *Types) at(path string) (cluster.Name, bool) {
 	if err != nil {
 		return "", false
 	}
-	c, missing := t.tree.resolve(p)
+	c, missing := t.tree.Known(p)
 	return c, missing == ""
 }
 

@@ -388,6 +388,9 @@ func TestUsedVersions(t *testing.T) {
 	w.bind("c", false)
 	w.write(w.Meter)
 	is("[]")
+	w.bind("c", true) // on the same day
+	asks()
+	is("[{v1 2001-09-10}]")
 }
 
 // Tenants choose parts of the keys.

@@ -68,6 +68,7 @@ func (u *uses) done() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.stored, u.building = u.building, nil
+	clear(u.seen) // some may have been deleted
 }
 
 // learn takes in what some process has written.
@@ -90,6 +91,7 @@ func (u *uses) learn(e feed.Event) {
 	case !e.Deleted():
 		of[one.version] = string(e.Value)
 	default:
+		delete(u.seen, one) // a consumer that binds again is written again
 		if delete(of, one.version); len(of) == 0 {
 			delete(to, one.subject)
 		}

@@ -29,7 +29,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	}
 	p := &Plan{User: of.user, Scope: v.scope(c.ViewList(of.name, of.info.Verb), true)}
 	if c.Identity == "" {
-		p.Context = of.labelled(c, v.whileClaimed(of, gr, c))
+		p.Context = of.labelled(c, v.while(of, func(context.Context) bool { return v.claims(of, gr, c) }))
 		return p, nil
 	}
 	name, owner, err := v.owner(req.Context(), attributes, c)
@@ -44,7 +44,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if !ok {
 		return nil, notFound("no export has the claimed resource " + c.String())
 	}
-	p.Context = of.labelled(c, v.viewed(of, name, gr, served))
+	p.Context = of.labelled(c, v.viewed(of, name, gr, served, func() bool { return v.claims(of, gr, c) }))
 	return p, nil
 }
 
@@ -111,22 +111,12 @@ func (of *viewing) labelled(c bind.Claimed, enter func(context.Context) (context
 
 // claims reports whether an export is the one of a request, and claims a resource.
 func (v *Exports) claims(of *viewing, gr schema.GroupResource, c bind.Claimed) bool {
-	now, ok := v.config.APIs().Exports.Get(of.name.Cluster, "", of.name.Name)
-	if !ok || now.Identity != of.export.Identity {
+	now, ok := v.still(of)
+	if !ok {
 		return false
 	}
 	claimed, asks := now.Asks(gr)
 	return asks && claimed == c
-}
-
-// whileClaimed returns the context of a list or watch that ends with the claim of the export.
-func (v *Exports) whileClaimed(of *viewing, gr schema.GroupResource, c bind.Claimed) func(context.Context) (context.Context, func()) {
-	return func(ctx context.Context) (context.Context, func()) {
-		if of.info.Verb != "watch" {
-			return ctx, func() {}
-		}
-		return v.lasting.until(ctx, of.name.Cluster, func(context.Context) bool { return v.claims(of, gr, c) })
-	}
 }
 
 // owner returns the export that a claimed resource comes from. It refuses a request that the

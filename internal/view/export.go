@@ -68,6 +68,7 @@ func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
 	})
 	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
 	a.Rollouts.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+	a.OnSchema(v.lasting.changed)
 	a.OnConversion(v.lasting.changed)
 }
 
@@ -197,22 +198,43 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 	if gr == apiBindings {
 		var err error
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
-		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, asItIs)
+		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, v.while(of, func(context.Context) bool {
+			_, is := v.still(of)
+			return is
+		}))
 		return p, err
 	}
-	p.Context = v.viewed(of, of.name, gr, f.Served)
+	p.Context = v.viewed(of, of.name, gr, f.Served, func() bool { return true }) // serves compares the identity
 	return p, nil
 }
 
+// still returns the export of a request as it is now, and whether it is still the same.
+func (v *Exports) still(of *viewing) (*bind.Export, bool) {
+	now, ok := v.config.APIs().Exports.Get(of.name.Cluster, "", of.name.Name)
+	return now, ok && now.Identity == of.export.Identity
+}
+
+// while returns the context of a list or watch. A watch ends when is, called after every change in
+// the cluster of the export, is false.
+func (v *Exports) while(of *viewing, is func(context.Context) bool) func(context.Context) (context.Context, func()) {
+	return func(ctx context.Context) (context.Context, func()) {
+		if of.info.Verb != "watch" {
+			return ctx, func() {}
+		}
+		return v.lasting.until(ctx, is, of.name.Cluster)
+	}
+}
+
 // viewed returns the context of a list or watch of a resource that an export has. A watch ends
-// when the export serves the resource in another way; the client then watches again.
-func (v *Exports) viewed(of *viewing, export bind.ExportName, gr schema.GroupResource, as serve.Served) func(context.Context) (context.Context, func()) {
+// when the export serves the resource in another way, or the export of the view may not read it any
+// more; the client then watches again.
+func (v *Exports) viewed(of *viewing, export bind.ExportName, gr schema.GroupResource, as serve.Served, may func() bool) func(context.Context) (context.Context, func()) {
 	return func(ctx context.Context) (context.Context, func()) {
 		ctx = serve.WithViewed(ctx, serve.Found{Served: as})
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}
-		return v.lasting.until(ctx, export.Cluster, func(ctx context.Context) bool { return v.serves(ctx, export, gr, as) })
+		return v.lasting.until(ctx, func(ctx context.Context) bool { return may() && v.serves(ctx, export, gr, as) }, export.Cluster, of.name.Cluster)
 	}
 }
 
@@ -250,7 +272,10 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	member := func(context.Context) bool { return v.config.APIs().Bindings.Binds(r.Cluster, of.via()) }
+	member := func(context.Context) bool {
+		_, is := v.still(of)
+		return is && v.config.APIs().Bindings.Binds(r.Cluster, of.via())
+	}
 	if !member(req.Context()) {
 		return nil, &Refusal{attributes, auth.Denied}
 	}
@@ -282,9 +307,6 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 	return p, nil
 }
 
-// asItIs is the context of a request as it is.
-func asItIs(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
-
 // identified limits a request in a cluster to the resource of an identity. The cluster may have a
 // resource of the same name from elsewhere.
 func identified(enter func(context.Context) (context.Context, func()), identity string) func(context.Context) (context.Context, func()) {
@@ -302,7 +324,7 @@ func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string
 }
 
 // granted plans a request in a cluster with a grant. A watch ends when member, called after every
-// change of the cluster's bindings, is false.
+// change of the cluster's bindings and of the export, is false.
 func (v *Exports) granted(r *Request, of *viewing, grant *auth.Grant, member func(context.Context) bool) *Plan {
 	who := auth.SeenFrom(r.Cluster, of.user)
 	u := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
@@ -311,6 +333,6 @@ func (v *Exports) granted(r *Request, of *viewing, grant *auth.Grant, member fun
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}
-		return v.lasting.until(ctx, r.Cluster, member)
+		return v.lasting.until(ctx, member, r.Cluster, of.name.Cluster)
 	}}
 }

@@ -19,12 +19,12 @@ func newLasting() lasting {
 	return lasting{of: map[cluster.Name]map[chan struct{}]struct{}{}}
 }
 
-// until returns a context for a watch in cluster c. It ends when is, called after every
-// change of the cluster, returns false. The caller must call the returned function when the
+// until returns a context for a watch that depends on clusters. It ends when is, called after every
+// change of the clusters, returns false. The caller must call the returned function when the
 // watch has ended.
-func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Context) bool) (context.Context, func()) {
+func (l *lasting) until(ctx context.Context, is func(context.Context) bool, clusters ...cluster.Name) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	look, stop := l.subscribe(c)
+	look, stop := l.subscribe(clusters...)
 	look <- struct{}{} // it may have changed before this registration
 	var looking sync.WaitGroup
 	looking.Go(func() {
@@ -47,20 +47,24 @@ func (l *lasting) until(ctx context.Context, c cluster.Name, is func(context.Con
 	}
 }
 
-// subscribe returns a channel that gets a value after changes of cluster c, until stop is called.
-func (l *lasting) subscribe(c cluster.Name) (look chan struct{}, stop func()) {
+// subscribe returns a channel that gets a value after changes of clusters, until stop is called.
+func (l *lasting) subscribe(clusters ...cluster.Name) (look chan struct{}, stop func()) {
 	look = make(chan struct{}, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of[c] == nil {
-		l.of[c] = map[chan struct{}]struct{}{}
+	for _, c := range clusters {
+		if l.of[c] == nil {
+			l.of[c] = map[chan struct{}]struct{}{}
+		}
+		l.of[c][look] = struct{}{}
 	}
-	l.of[c][look] = struct{}{}
 	return look, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if delete(l.of[c], look); len(l.of[c]) == 0 {
-			delete(l.of, c)
+		for _, c := range clusters {
+			if delete(l.of[c], look); len(l.of[c]) == 0 {
+				delete(l.of, c)
+			}
 		}
 	}
 }

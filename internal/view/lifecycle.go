@@ -293,7 +293,7 @@ func (l *lifecycle) inContent(info *request.RequestInfo, r *Request, value func(
 		return with(value)
 	}
 	return func(ctx context.Context) (context.Context, func()) {
-		return l.lasting.until(value(ctx), r.Cluster, func(ctx context.Context) bool { return l.has(ctx, r) })
+		return l.lasting.until(value(ctx), func(ctx context.Context) bool { return l.has(ctx, r) }, r.Cluster)
 	}
 }
 

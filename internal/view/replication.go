@@ -112,7 +112,7 @@ func (v *Replication) read(req *http.Request, r *Request, of *cachedReading) err
 		return err
 	}
 	of.plan.Context = func(ctx context.Context) (context.Context, func()) {
-		ctx, left := v.exports.lasting.until(ctx, r.Cluster, of.member)
+		ctx, left := v.exports.lasting.until(ctx, of.member, r.Cluster)
 		ctx, ended := of.origin.Until(ctx)
 		ctx, done := of.origin.Enter(ctx, of.info.Verb)
 		return serve.WithViewed(ctx, serve.Found{Served: of.origin.Found.Served}), func() { done(); ended(); left() }
