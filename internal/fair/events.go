@@ -7,8 +7,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Events that the watches of a tenant may deliver. Each is converted and encoded outside of the seats
-// for computing, as nobody knows when the next one comes.
+// Limits of the events that the watches of a tenant deliver. A watch holds no seat for computing,
+// because it waits most of the time. So the seats do not limit how much it converts and encodes.
 const (
 	eventRate  = 10_000 // a second
 	eventBurst = 20_000

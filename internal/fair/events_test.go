@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// All watches of a tenant deliver events at a limited rate. Those of others do not wait for them.
+// The watches of a tenant deliver events at a limited rate, and do not delay the watches of other
+// tenants.
 func TestEventsOfATenantAreLimited(t *testing.T) {
 	limit := limits()
 	limit.Watches = 10

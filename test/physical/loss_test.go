@@ -308,3 +308,84 @@ func (s *tenant) losesAgentAlone(t *testing.T) {
 	s.rolledOut(t, "probed")
 	s.remove(t, "probed")
 }
+
+// signal sends a signal to the API server of a physical cluster, which then hangs or goes on.
+func (c *cluster) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(c.API.PID(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *tenant) losesCluster(t *testing.T) {
+	s.place(t, `{"spec":{"tolerations":[{"key":"workload.kcp.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":2}]}}`)
+	s.create(t, "precious", 6)
+	s.rolledOut(t, "precious")
+	s.split(t, "precious", "east 3/3, west 3/3")
+	east := s.clusters["east"]
+	east.signal(t, syscall.SIGSTOP)
+	stopped := true
+	t.Cleanup(func() {
+		if stopped {
+			east.signal(t, syscall.SIGCONT)
+		}
+	})
+	s.split(t, "precious", "east 3/-, west 6/6")
+	s.rolledOut(t, "precious")
+	if out := must(t, "workload", "describe", "east", "-w", ":root:compute"); !strings.Contains(out, "False (Unreachable)") {
+		t.Error(out)
+	}
+	east.signal(t, syscall.SIGCONT)
+	stopped = false
+	s.split(t, "precious", "west 6/6")
+	eventually(t, "removal", func() error {
+		all, err := east.copies(t.Context(), "precious")
+		if err == nil && len(all) > 0 {
+			err = fmt.Errorf("it has %d replicas", *all[0].Spec.Replicas)
+		}
+		return err
+	})
+	s.rolledOut(t, "precious")
+}
+
+// losesAll expects that nothing moves or is removed while the server reaches no physical cluster.
+func (s *tenant) losesAll(t *testing.T) {
+	s.place(t, toleration(5)) // more than between the losses of two clusters that stop at once
+	s.create(t, "steady", 6)
+	s.rolledOut(t, "steady")
+	before := must(t, "workload", "get", "deployment/steady", "-w", ":root:"+s.name)
+	for _, c := range s.clusters {
+		c.signal(t, syscall.SIGSTOP)
+	}
+	eventually(t, "all are unreachable", func() error {
+		out := must(t, "workload", "list", "-w", ":root:compute")
+		if strings.Count(out, "Unreachable") != 2 {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	eventually(t, "the toleration has passed, and nothing leaves", func() error {
+		out := must(t, "workload", "explain", "deployment/steady", "-w", ":root:"+s.name)
+		if strings.Count(out, "most others do not either") != 2 {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	if after := must(t, "workload", "get", "deployment/steady", "-w", ":root:"+s.name); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	for _, c := range s.clusters {
+		c.signal(t, syscall.SIGCONT)
+	}
+	eventually(t, "all are back", func() error {
+		out := must(t, "workload", "list", "-w", ":root:compute")
+		if strings.Contains(out, "Unreachable") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	s.rolledOut(t, "steady")
+	if after := must(t, "workload", "get", "deployment/steady", "-w", ":root:"+s.name); after != before {
+		t.Errorf("before:\n%s\nat the end:\n%s", before, after)
+	}
+}

@@ -141,8 +141,8 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// What is kept of an object has a bounded size, whatever the physical cluster sends. It still tells whether the
-// labels and annotations are those that were applied.
+// A packed object has a bounded size, whatever the physical cluster sends. The engine still sees in it whether
+// labels and annotations are as it applied them.
 func TestPack(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	want := &object{Object: map[string]any{"metadata": map[string]any{"labels": map[string]any{workload.OwnerLabel: "here", "app": "web"},

@@ -9,7 +9,8 @@ import (
 	"github.com/unforked/kcp/kcptest"
 )
 
-// What agents use that are connected to a server which does not lead ends when it leads: then it has the same twice.
+// A server that does not lead opens a fleet for its agents. That fleet ends when the server leads, because the
+// leader has a fleet with the same caches.
 func TestOneFleet(t *testing.T) {
 	u := &kcptest.Universe{Server: &kcp.Server{Listen: "127.0.0.1:0", NoSync: true, Extensions: []kcp.Extension{Extension(Options{})}}}
 	t.Cleanup(func() {

@@ -249,7 +249,7 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 }
 
 // stopsWithin returns how long after the end of its lease an agent has stopped a workload, zero if one does not stop
-// it. What counts is what the agents have reported: those that are cut off do not know what changed since.
+// it. Only the reports of the agents count, because an agent that is cut off does not know of later changes.
 func (f *fleet) stopsWithin(w *unstructured.Unstructured, a *workload.Assignment) (longest time.Duration) {
 	if a == nil {
 		return 0

@@ -71,8 +71,8 @@ func starting(t *testing.T, profiles <-chan struct{}) *fleet {
 	return f
 }
 
-// After a start, nothing is decided before the kinds are known that ResourceProfiles describe. What their workloads
-// need would look unused. A kind that cannot be listed holds nothing up.
+// After a start, the scheduler waits until it knows the kinds of all ResourceProfiles. Without them, the dependencies
+// of their workloads would look unused. A kind that cannot be listed does not delay the scheduler.
 func TestKindsAreKnownFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		profiles := make(chan struct{})

@@ -137,8 +137,8 @@ func TestExclusiveIsLiveOnce(t *testing.T) {
 	}
 }
 
-// What is everywhere is at all targets that take it, and leaves a target without waiting for others. It
-// does not leave one that does not answer, unless that is deleted.
+// A DaemonSet is at all targets that take it, and leaves a target without waiting for the others. It stays at a
+// target that does not answer, unless the target is being deleted.
 func TestEverywhere(t *testing.T) {
 	lost, drained := target("b"), target("c")
 	lost.Unreachable = now.Add(-20 * time.Second)

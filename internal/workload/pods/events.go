@@ -51,7 +51,7 @@ func (p *Pods) WithEvents(of schema.GroupVersionResource, s rest.Storage) rest.S
 }
 
 // consumer reports whether a request is in a workspace that has pods, and may read all their events.
-// Those in physical clusters have no labels that a permission claim could select.
+// The selector of a permission claim cannot apply to events of physical clusters, which have no labels.
 func (e *events) consumer(ctx context.Context) bool {
 	from, c := e.pods.started.Load(), kcp.ClusterFrom(ctx)
 	return from != nil && kcp.SelectorFrom(ctx) == "" && c != "" && c != "*" && from.computeOf(c) != ""
