@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -86,8 +88,9 @@ func extraKey(header string) (string, bool) {
 
 // WithImpersonation is the impersonation filter of Kubernetes, for logical clusters. The
 // filter caches for some seconds which user may impersonate which other, without the
-// cluster. The owner of one workspace could then act as the owner of any other. So the
-// filter gets requestors that differ per cluster. An impersonated user is in scope in the
+// cluster. The owner of one workspace could then act as the owner of any other, and a
+// revoked right would hold for seconds. So the filter gets requestors that differ per
+// cluster and request. An impersonated user is in scope in the
 // cluster of the request alone, unless the requestor is in system:masters.
 func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.NegotiatedSerializer) http.Handler {
 	unmarked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -100,6 +103,7 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 		handler.ServeHTTP(w, r)
 	})
 	filter := impersonation.WithConstrainedImpersonation(inner, unmarked, s)
+	var requests atomic.Uint64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !impersonates(r.Header) {
 			handler.ServeHTTP(w, r)
@@ -107,7 +111,7 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 		}
 		if u, ok := request.UserFrom(r.Context()); ok {
 			c, _ := cluster.From(r.Context())
-			r = r.WithContext(request.WithUser(context.WithValue(r.Context(), requestorKey{}, u), markedUser{u, c}))
+			r = r.WithContext(request.WithUser(context.WithValue(r.Context(), requestorKey{}, u), markedUser{u, c, requests.Add(1)}))
 		}
 		filter.ServeHTTP(w, r)
 	})
@@ -153,12 +157,13 @@ func impersonates(h http.Header) bool {
 // markPrefix begins the key of a mark.
 const markPrefix = "request.kcp.io/"
 
-// A markedUser is a user whose extra holds the cluster of the request. The cluster is in
-// the key, not the value: the filter's cache of service accounts on nodes uses the keys
+// A markedUser is a user whose extra holds the cluster and the number of the request. They are
+// in the key, not the value: the filter's cache of service accounts on nodes uses the keys
 // alone.
 type markedUser struct {
 	user.Info
 	cluster cluster.Name
+	request uint64
 }
 
 func (u markedUser) GetExtra() map[string][]string {
@@ -166,7 +171,7 @@ func (u markedUser) GetExtra() map[string][]string {
 	if extra == nil {
 		extra = map[string][]string{}
 	}
-	extra[markPrefix+string(u.cluster)] = nil
+	extra[markPrefix+string(u.cluster)+"/"+strconv.FormatUint(u.request, 10)] = nil
 	return extra
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -131,6 +132,33 @@ func TestImpersonationIsPerCluster(t *testing.T) {
 	alice := person("alice")
 	if code := send("bb", alice, ""); code != http.StatusOK || arrived != alice {
 		t.Errorf("without impersonation: answered %d, arrived as %#v", code, arrived)
+	}
+}
+
+// A right to impersonate ends when it is revoked, also directly after a use.
+func TestImpersonationEndsWithTheRight(t *testing.T) {
+	m := tenants()
+	m.at("aa").clusterRole("constrained",
+		rbacv1.PolicyRule{Verbs: []string{"impersonate:user-info"}, APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"users"}, ResourceNames: []string{"alice"}},
+		rbacv1.PolicyRule{Verbs: []string{"impersonate-on:user-info:get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+	before := m.at("aa").clusterRoleBindings
+	m.at("aa").bind("constrained", "constrained", userSubject("carol"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	chain := WithImpersonation(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), z, legacyscheme.Codecs)
+	send := func() int {
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", nil)
+		r.Header.Set("Impersonate-User", "alice")
+		info := &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "configmaps", Namespace: "default", Name: "x"}
+		w := httptest.NewRecorder()
+		chain.ServeHTTP(w, r.WithContext(request.WithRequestInfo(request.WithUser(in("aa"), person("carol")), info)))
+		return w.Code
+	}
+	if code := send(); code != http.StatusOK {
+		t.Fatalf("with the right: %d", code)
+	}
+	m.at("aa").clusterRoleBindings = before
+	if code := send(); code != http.StatusForbidden {
+		t.Errorf("without the right: %d", code)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestWebhookKnowsTheCluster(t *testing.T) {
 			WebhookClusterKey: {"aa"}, "Authorization.Kubernetes.io/Cluster-Name": {"aa"}, "team": {"x"},
 			WebhookKcpClusterKey: {"aa"}, "Authorization.Kcp.io/Cluster-Name": {"aa"},
 		}}
-		marked := markedUser{claims, "aa"}
+		marked := markedUser{claims, "aa", 1}
 		for range 3 { // from the second time on it is remembered
 			for _, u := range []user.Info{person("eve"), claims, marked} {
 				if d, _, err := z.Authorize(in("aa"), resource(u, "get", "secrets", "ns")); d != authorizer.DecisionAllow || err != nil {

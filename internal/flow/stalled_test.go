@@ -39,20 +39,27 @@ func endless(ended chan<- struct{}) http.HandlerFunc {
 	}
 }
 
+// watched returns the response of a server, of which nothing was read.
+func watched(t *testing.T, http2 bool, h http.HandlerFunc) *http.Response {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.EnableHTTP2 = http2
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	resp, err := s.Client().Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
 // A watch whose client does not read ends.
 func TestStalledWatchesEnd(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("http2 ", http2), func(t *testing.T) {
 			ended := make(chan struct{})
-			s := httptest.NewUnstartedServer(endless(ended))
-			s.EnableHTTP2 = http2
-			s.StartTLS()
-			defer s.Close()
-			resp, err := s.Client().Get(s.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = resp.Body.Close() }()
+			resp := watched(t, http2, endless(ended))
 			if resp.ProtoMajor == 2 != http2 {
 				t.Fatal(resp.Proto)
 			}
@@ -78,7 +85,7 @@ func TestStalledWatchesEnd(t *testing.T) {
 // A client that reads slowly, but reads, keeps its watch.
 func TestReadersKeepTheirWatch(t *testing.T) {
 	ended := make(chan struct{})
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	resp := watched(t, true, func(w http.ResponseWriter, _ *http.Request) {
 		defer close(ended)
 		watch := &watchWriter{ResponseWriter: w, after: time.Minute}
 		for i := range 100 {
@@ -87,15 +94,7 @@ func TestReadersKeepTheirWatch(t *testing.T) {
 			}
 			watch.Flush()
 		}
-	}))
-	s.EnableHTTP2 = true
-	s.StartTLS()
-	defer s.Close()
-	resp, err := s.Client().Get(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
+	})
 	lines := 0
 	for in := bufio.NewScanner(resp.Body); in.Scan(); lines++ {
 	}

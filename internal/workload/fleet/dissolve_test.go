@@ -16,24 +16,7 @@ import (
 // TestLastTarget expects that nothing of a fleet is left in its consumers when its last SyncTarget is gone: their
 // objects can be deleted. With the next SyncTarget, they are placed again.
 func TestLastTarget(t *testing.T) {
-	u := &kcptest.Universe{Server: server(300 * time.Millisecond)}
-	t.Cleanup(func() {
-		if err := u.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	c := compute(t, u)
-	c.register(t, "east", "")
-	c.wait(t, "east", func(of *workload.SyncTarget) bool { return len(of.Finalizers) > 0 })
-	shop := u.New(t)
-	shop.Apply(`
-apiVersion: apis.kcp.io/v1alpha2
-kind: APIBinding
-metadata: {name: kubernetes}
-spec: {reference: {export: {path: "` + c.Name + `", name: kubernetes}}}
-`)
-	shop.Apply(placement("all", ""))
-	shop.Apply(deployment)
+	c, shop := placing(t)
 	placed := func(want bool) {
 		t.Helper()
 		eventually(t, func() error {
@@ -86,6 +69,18 @@ spec: {reference: {export: {path: "` + c.Name + `", name: kubernetes}}}
 
 // TestComputeWorkspaceEnds expects that consumers do not hold up the deletion of their compute workspace.
 func TestComputeWorkspaceEnds(t *testing.T) {
+	c, shop := placing(t)
+	says(t, shop, deployments(), "default", "web", "NoTarget")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := c.Server.Remove(ctx, c.Name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// placing returns a compute workspace with one SyncTarget, and a consumer with a Deployment.
+func placing(t *testing.T) (computing, *kcptest.Cluster) {
+	t.Helper()
 	u := &kcptest.Universe{Server: server(300 * time.Millisecond)}
 	t.Cleanup(func() {
 		if err := u.Close(); err != nil {
@@ -95,6 +90,15 @@ func TestComputeWorkspaceEnds(t *testing.T) {
 	c := compute(t, u)
 	c.register(t, "east", "")
 	c.wait(t, "east", func(of *workload.SyncTarget) bool { return len(of.Finalizers) > 0 })
+	shop := consumer(t, u, c)
+	shop.Apply(placement("all", ""))
+	shop.Apply(deployment)
+	return c, shop
+}
+
+// consumer returns a workspace that binds the kinds of a compute workspace.
+func consumer(t *testing.T, u *kcptest.Universe, c computing) *kcptest.Cluster {
+	t.Helper()
 	shop := u.New(t)
 	shop.Apply(`
 apiVersion: apis.kcp.io/v1alpha2
@@ -102,12 +106,5 @@ kind: APIBinding
 metadata: {name: kubernetes}
 spec: {reference: {export: {path: "` + c.Name + `", name: kubernetes}}}
 `)
-	shop.Apply(placement("all", ""))
-	shop.Apply(deployment)
-	says(t, shop, deployments(), "default", "web", "NoTarget")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := c.Server.Remove(ctx, c.Name); err != nil {
-		t.Fatal(err)
-	}
+	return shop
 }

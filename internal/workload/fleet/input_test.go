@@ -38,13 +38,7 @@ func TestBadInput(t *testing.T) {
 	c.Apply(`{apiVersion: scheduling.kcp.io/v1alpha1, kind: Location, metadata: {name: default}, spec: {description: all}}`)
 	c.register(t, "east", kubeconfigOf(t, far))
 	c.wait(t, "east", func(of *workload.SyncTarget) bool { return of.Status.LastSyncerHeartbeatTime != nil })
-	shop := near.New(t)
-	shop.Apply(`
-apiVersion: apis.kcp.io/v1alpha2
-kind: APIBinding
-metadata: {name: kubernetes}
-spec: {reference: {export: {path: "` + c.Name + `", name: kubernetes}}}
-`)
+	shop := consumer(t, near, c)
 	shop.Apply(placement("all", ""))
 	shop.Apply(placement("late", "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}"))
 	t.Run("a Placement that never applies", func(t *testing.T) {
