@@ -87,6 +87,9 @@ type Options struct {
 	Resolver *net.Resolver
 	Limits   Limits
 	Relays   RelayLimits
+	// Owner returns the owner of a tenant. The tenants of one owner use at most a quarter of the
+	// calls, and of the bytes of responses, of all tenants. If it is nil, each tenant is its own owner.
+	Owner func(tenant cluster.Name) cluster.Name
 }
 
 // A Dialer makes calls on behalf of tenants. A server has one. A tenant without calls
@@ -117,7 +120,7 @@ func New(o Options) *Dialer {
 		// hexadecimal numbers as addresses.
 		d.resolver = &net.Resolver{PreferGo: true}
 	}
-	d.calls = newLimiter(d.limits)
+	d.calls = newLimiter(d.limits, o.Owner)
 	d.closed, d.close = context.WithCancel(context.Background())
 	d.http = &http.Transport{
 		// No Proxy: the environment's proxy is for the server's own calls.
@@ -134,9 +137,9 @@ func New(o Options) *Dialer {
 		ExpectContinueTimeout:  time.Second,
 	}
 	d.relayLimits = o.Relays.withDefaults()
-	d.relays = newLimiter(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests})
-	d.work = newLimiter(Limits{TenantCalls: d.relayLimits.TenantWork, TenantWaiting: 1, Calls: d.relayLimits.Work})
-	d.probes = newLimiter(Limits{TenantCalls: d.relayLimits.TenantProbes, TenantWaiting: 1, Calls: d.relayLimits.Probes})
+	d.relays = newLimiter(Limits{TenantCalls: d.relayLimits.TenantRequests, TenantWaiting: 1, Calls: d.relayLimits.Requests}, o.Owner)
+	d.work = newLimiter(Limits{TenantCalls: d.relayLimits.TenantWork, TenantWaiting: 1, Calls: d.relayLimits.Work}, o.Owner)
+	d.probes = newLimiter(Limits{TenantCalls: d.relayLimits.TenantProbes, TenantWaiting: 1, Calls: d.relayLimits.Probes}, o.Owner)
 	d.relayed = newRelay(d)
 	return d
 }

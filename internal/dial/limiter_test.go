@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // stuck is a hook that answers when the test releases it, or when its caller has disconnected.
@@ -94,4 +96,45 @@ func TestAllTenants(t *testing.T) {
 	wantError(t, err, "the server has reached its limit of 1 concurrent calls for logical clusters")
 	cancel()
 	calls.Wait()
+}
+
+// The clusters of one owner use a part of all calls and bytes, however many there are.
+func TestOwnersShareTheirLimits(t *testing.T) {
+	l := newLimiter(Limits{TenantCalls: 2, TenantWaiting: 1, Calls: 16, TenantHeld: 10, Held: 80}, func(c cluster.Name) cluster.Name { return c[:1] })
+	var leave []func()
+	for _, c := range []cluster.Name{"a1", "a2", "a3", "a1", "a2", "a3"} {
+		if one, ok := l.try(c); ok {
+			leave = append(leave, one)
+		}
+	}
+	if len(leave) != 4 {
+		t.Errorf("%d of 16 calls are of one owner, want 4", len(leave))
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err := l.enter(ended, "a3")
+	wantError(t, err, "those of the same tenant have reached their limit of 4 concurrent calls")
+	other, err := l.enter(ended, "b1")
+	if err != nil {
+		t.Errorf("another owner: %v", err)
+	}
+	if err := errors.Join(l.hold("a1", 10), l.hold("a2", 10), l.hold("b1", 10)); err != nil {
+		t.Error(err)
+	}
+	one, ok := l.try("c1")
+	if !ok {
+		t.Fatal("a third owner has no calls")
+	}
+	wantError(t, l.hold("a2", 1), "exceed 10 bytes")
+	_, _ = l.hold("a2", -11), l.hold("a1", 0)
+	if err := l.hold("c1", 10); err != nil {
+		t.Error(err)
+	}
+	_, _, _ = l.hold("a1", -10), l.hold("b1", -10), l.hold("c1", -10)
+	for _, f := range append(leave, other, one) {
+		f()
+	}
+	if len(l.by) != 0 || len(l.owners) != 0 || l.held != 0 {
+		t.Errorf("left are %v, %v and %d bytes", l.by, l.owners, l.held)
+	}
 }

@@ -177,18 +177,19 @@ func (l *limiter) try(tenant cluster.Name) (leave func(), ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	select {
-	case at.slots <- struct{}{}:
-	default:
+	var taken []chan struct{}
+	for _, slots := range []chan struct{}{at.slots, at.owner.slots, l.all} {
+		select {
+		case slots <- struct{}{}:
+			taken = append(taken, slots)
+			continue
+		default:
+		}
+		for _, slots := range taken {
+			<-slots
+		}
 		l.part(tenant, at)
 		return nil, false
 	}
-	select {
-	case l.all <- struct{}{}:
-	default:
-		<-at.slots
-		l.part(tenant, at)
-		return nil, false
-	}
-	return func() { <-l.all; <-at.slots; l.part(tenant, at) }, true
+	return l.leave(tenant, at), true
 }
