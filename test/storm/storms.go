@@ -36,6 +36,8 @@ type storm struct {
 	of         []string // its attacks; if empty, the attack of its name
 	prepare    []func(context.Context, *world) error
 	slowEtcd   bool // the server has an external etcd, which becomes slow
+	// least is how long it lasts at least, also in the short form.
+	least time.Duration
 }
 
 // storms returns all storms. The one that fills the store is the last, because storms of the
@@ -51,7 +53,8 @@ func storms() []storm {
 		{name: "openapi", what: "OpenAPI v2 of 40 shapes, 80 in flight", prepare: prepares(defineShapes)},
 		{name: "yaml", what: "lists of config maps in YAML over 12 workspaces, 48 in flight", prepare: prepares(fill)},
 		{name: "webhooks", what: "config maps for 5 webhooks that never answer, 100 in flight", prepare: prepares(hookUp)},
-		{name: "policies", what: "config maps of 1,000 keys for 20 policies that compare all pairs, 64 in flight", prepare: prepares(regulate)},
+		{name: "policies", what: "config maps of 1,000 keys for 20 policies that compare all pairs, 64 in flight", prepare: prepares(regulate),
+			least: 7 * time.Second}, // requests wait for up to five seconds before they get 429
 		{name: "quotas", what: "ResourceQuotas of 200 limits made and deleted beside leases, 100 in flight"},
 		{name: "counted", what: "50,000 config maps under a quota (2,000 in the short form): another quota of them comes and goes, and config maps at the limit, 64 in flight", prepare: prepares(count)},
 		{name: "strangers", what: "mixture: reset, selector, keys", of: []string{"reset", "selector", "keys"}},

@@ -164,14 +164,14 @@ func (w *world) endure(ctx context.Context, s storm) (r result, err error) {
 			return r, err
 		}
 	}
-	calm := w.lasts / 2
+	calm, lasts := w.lasts/2, max(w.lasts, s.least)
 	if r.alone, err = w.measure(ctx, calm); err != nil {
 		return r, err
 	}
 	if r.before, err = w.look(ctx); err != nil {
 		return r, err
 	}
-	stormy, end := context.WithTimeout(ctx, w.lasts)
+	stormy, end := context.WithTimeout(ctx, lasts)
 	defer end()
 	watched := w.watch(stormy, end, r.before)
 	names := s.of
@@ -182,7 +182,7 @@ func (w *world) endure(ctx context.Context, s storm) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	if r.during, err = w.measure(stormy, w.lasts); err != nil {
+	if r.during, err = w.measure(stormy, lasts); err != nil {
 		return r, err
 	}
 	end()
