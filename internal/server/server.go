@@ -317,6 +317,9 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	if err := s.config.apply(ctx, cfg); err != nil {
 		return err
 	}
+	// The limit is a variable of the process, which SetGlobals has set. Another server of the process
+	// may be applying a patch.
+	cfg.JSONPatchMaxCopyBytes = 0
 	if s.generic, err = cfg.Complete(nil).New("kcp", genericapiserver.NewEmptyDelegateWithCustomHandler(notFound())); err != nil {
 		return err
 	}
@@ -365,7 +368,6 @@ func customConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.Co
 func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *genericapiserver.Config {
 	cfg := genericapiserver.NewConfig(legacyscheme.Codecs)
 	cfg.EffectiveVersion = effective
-	cfg.JSONPatchMaxCopyBytes = upstream.MaxCopied
 	cfg.ExternalAddress = s.externalAddress()
 	s.loopback = &rest.Config{Host: "http://kcp", QPS: -1, Transport: http.DefaultTransport}
 	cfg.LoopbackClientConfig = s.loopback

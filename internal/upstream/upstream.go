@@ -26,11 +26,6 @@ import (
 // maxCopied limits the bytes that a JSON patch may copy: upstream's default.
 const maxCopied = 3 << 20
 
-// MaxCopied is the limit of copies in a JSON patch to configure a server with. It is one more than
-// the limit that is in force, so that upstream keeps that: it would set the variable again, while
-// another server of the process may be applying a patch.
-const MaxCopied = maxCopied + 1
-
 // SetGlobals sets the process-wide variables of the libraries. All servers of a process share
 // them. Calls after the first have no effect. It never fails: a gate that a new version of the
 // libraries removes or locks keeps the value of the libraries.
