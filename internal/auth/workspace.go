@@ -24,6 +24,8 @@ import (
 const (
 	// maxWorkspaceIssuers limits the connected identity providers of workspaces.
 	maxWorkspaceIssuers = 256
+	// maxOwnerIssuers limits those of the clusters of one owner: a quarter.
+	maxOwnerIssuers = maxWorkspaceIssuers / 4
 	// maxIssuerWaiting limits the requests that wait for the keys of one identity provider.
 	// They wait at most issuerKeysTimeout. A failed provider is retried after
 	// issuerRetry.
@@ -40,6 +42,9 @@ const (
 type WorkspaceAuthentication struct {
 	// Of returns the identity providers of a cluster, from memory.
 	Of func(ctx context.Context, c cluster.Name) []WorkspaceIssuer
+	// Owner returns the owner of a cluster with configurations. All clusters of an owner share
+	// limits. If it is nil, each cluster is its own owner.
+	Owner func(cluster.Name) cluster.Name
 	// Calls returns the transport of calls for a tenant, to servers verified by a CA
 	// bundle.
 	Calls func(tenant cluster.Name, bundle []byte) (http.RoundTripper, error)
@@ -64,9 +69,10 @@ type workspaceIssuers struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex
-	all   map[issuerKey]*workspaceIssuer
-	count map[cluster.Name]int
+	mu     sync.Mutex
+	all    map[issuerKey]*workspaceIssuer
+	count  map[cluster.Name]int
+	owners map[cluster.Name]int // the same by owner
 }
 
 type issuerKey struct {
@@ -77,6 +83,7 @@ type issuerKey struct {
 // A workspaceIssuer is a connected identity provider.
 type workspaceIssuer struct {
 	url    string
+	owner  cluster.Name
 	ready  chan struct{} // closed once its keys are fetched, or failed to be
 	cancel context.CancelFunc
 	tokens authenticator.Token
@@ -89,7 +96,10 @@ type workspaceIssuer struct {
 }
 
 func newWorkspaceIssuers(w WorkspaceAuthentication, own []string) *workspaceIssuers {
-	i := &workspaceIssuers{WorkspaceAuthentication: w, own: own, all: map[issuerKey]*workspaceIssuer{}, count: map[cluster.Name]int{}}
+	i := &workspaceIssuers{
+		WorkspaceAuthentication: w, own: own,
+		all: map[issuerKey]*workspaceIssuer{}, count: map[cluster.Name]int{}, owners: map[cluster.Name]int{},
+	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	upstream.SetGlobals()
 	return i
@@ -159,7 +169,10 @@ func (i *workspaceIssuers) by(ctx context.Context, w WorkspaceIssuer, token stri
 // enter returns a connected identity provider, and connects it first if need be. The caller
 // must call leave.
 func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
-	now, key := time.Now(), issuerKey{w.Tenant, w.Hash}
+	now, key, owner := time.Now(), issuerKey{w.Tenant, w.Hash}, w.Tenant
+	if i.Owner != nil {
+		owner = i.Owner(w.Tenant) // without the lock: it has locks of its own
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	e := i.all[key]
@@ -171,14 +184,15 @@ func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 		if i.ctx.Err() != nil {
 			return nil, errors.New("the server is stopping")
 		}
-		if err := i.roomLocked(w.Tenant); err != nil {
+		if err := i.roomLocked(w.Tenant, owner); err != nil {
 			return nil, err
 		}
-		e = &workspaceIssuer{url: w.URL, ready: make(chan struct{})}
+		e = &workspaceIssuer{url: w.URL, owner: owner, ready: make(chan struct{})}
 		var ctx context.Context
 		ctx, e.cancel = context.WithCancel(i.ctx)
 		i.all[key] = e
 		i.count[w.Tenant]++
+		i.owners[owner]++
 		i.running.Go(func() { i.begin(ctx, w, e) })
 	}
 	if e.users >= maxIssuerWaiting {
@@ -199,32 +213,47 @@ func (i *workspaceIssuers) leave(e *workspaceIssuer) {
 	e.users--
 }
 
-// roomLocked makes room for one more identity provider of a tenant. It drops the unused
-// provider with the oldest use; only one of the tenant if the tenant is at its limit.
-func (i *workspaceIssuers) roomLocked(tenant cluster.Name) error {
-	mine := i.count[tenant] >= MaxIssuers
-	if !mine && len(i.all) < maxWorkspaceIssuers {
+// roomLocked makes room for one more identity provider of a cluster. It drops the unused
+// provider with the oldest use: one of the cluster or of its owner if that is at its limit, else
+// one of the owner that would have most. So an owner of many clusters drops its own.
+func (i *workspaceIssuers) roomLocked(tenant, owner cluster.Name) error {
+	own, owned := i.count[tenant] >= MaxIssuers, i.owners[owner] >= maxOwnerIssuers
+	if !own && !owned && len(i.all) < maxWorkspaceIssuers {
 		return nil
 	}
-	var oldest *issuerKey
+	var found *issuerKey
+	var most int
 	for key, e := range i.all {
-		if e.users == 0 && (!mine || key.tenant == tenant) && (oldest == nil || e.last.Before(i.all[*oldest].last)) {
-			oldest = &key
+		if e.users > 0 || own && key.tenant != tenant || owned && e.owner != owner {
+			continue
+		}
+		n := i.owners[e.owner]
+		if e.owner == owner {
+			n++ // with the one that needs room
+		}
+		if found == nil || n > most || n == most && e.last.Before(i.all[*found].last) {
+			found, most = &key, n
 		}
 	}
-	if oldest == nil {
+	if found == nil {
 		return errors.New("too many identity providers of workspaces are in use")
 	}
-	i.dropLocked(*oldest)
+	i.dropLocked(*found)
 	return nil
 }
 
 func (i *workspaceIssuers) dropLocked(key issuerKey) {
-	i.all[key].cancel()
-	oidc.DeleteJWKSFetchMetrics(i.all[key].url, "") // tenants choose the URL: keep no series of it
+	e := i.all[key]
+	e.cancel()
+	oidc.DeleteJWKSFetchMetrics(e.url, "") // tenants choose the URL: keep no series of it
 	delete(i.all, key)
-	if i.count[key.tenant]--; i.count[key.tenant] == 0 {
-		delete(i.count, key.tenant)
+	lessOne(i.count, key.tenant)
+	lessOne(i.owners, e.owner)
+}
+
+func lessOne(counts map[cluster.Name]int, c cluster.Name) {
+	if counts[c]--; counts[c] == 0 {
+		delete(counts, c)
 	}
 }
 

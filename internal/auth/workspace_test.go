@@ -216,6 +216,52 @@ func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 	})
 }
 
+// connect uses a token of a provider that only the given cluster has.
+func (p *issuerPool) connect(c cluster.Name) {
+	p.t.Helper()
+	p.of[c] = []WorkspaceIssuer{issuedBy(c, string(c), "app", "")}
+	p.known(c, p.h.token(p.t, string(c), "app"), "carol")
+	after(time.Second) // so that the last uses have an order
+}
+
+// The clusters of one owner keep a part of the providers. When all places are taken, the owner with
+// most providers loses one.
+func TestOwnersShareProvidersOfWorkspaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newIssuerPool(t)
+		p.Owner = func(c cluster.Name) cluster.Name {
+			owner, _, _ := strings.Cut(string(c), "-")
+			return cluster.Name(owner)
+		}
+		p.connect("quiet-0")
+		for i := range maxWorkspaceIssuers + 40 {
+			p.connect(cluster.Name(fmt.Sprintf("one-%d", i)))
+		}
+		p.connect("quiet-0")
+		if n := p.kept(); n != maxOwnerIssuers+1 {
+			t.Errorf("%d providers are kept of two owners", n)
+		}
+		if n := p.h.asked["quiet-0"]; n != 1 {
+			t.Errorf("the keys of another owner were fetched %d times", n)
+		}
+		for i := 0; p.kept() < maxWorkspaceIssuers; i++ { // no other owner has more than two
+			p.connect(cluster.Name(fmt.Sprintf("small%d-0", i/2)))
+			p.connect(cluster.Name(fmt.Sprintf("small%d-1", i/2)))
+		}
+		most := p.owners["one"]
+		p.connect("late-0")
+		p.connect("quiet-0")
+		p.connect("small0-0")
+		if n := [...]int{p.h.asked["quiet-0"], p.h.asked["small0-0"], p.owners["one"]}; n != [...]int{1, 1, most - 1} {
+			t.Errorf("keys fetched %d times for an owner of one provider, %d times for an owner of two; the owner of most keeps %d", n[0], n[1], n[2])
+		}
+		after(issuerIdle + 2*issuerSweep)
+		if len(p.owners) != 0 {
+			t.Errorf("owners without providers are kept: %v", p.owners)
+		}
+	})
+}
+
 // A hanging provider delays only requests with its tokens, and only until the timeout. Hanging
 // providers of a tenant count for the limit of that tenant.
 func TestProvidersOfWorkspacesThatHang(t *testing.T) {

@@ -9,9 +9,11 @@
 package bind
 
 import (
+	"context"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -48,6 +50,8 @@ type APIs struct {
 	// Remote returns a handler that proxies requests to a server that a tenant has chosen.
 	// Set it before the first request.
 	Remote func(tenant cluster.Name, what, url string, ca []byte) http.Handler
+	// MayBind reports whether a user may bind an export. Set it before the first request.
+	MayBind func(context.Context, user.Info, ExportName) (bool, error)
 
 	schemas     *schemas
 	defaults    readyExports

@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/store"
@@ -30,11 +33,40 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 	if err != nil {
 		return err
 	}
+	if err := a.confirm(ctx, c, b); err != nil {
+		return err
+	}
 	stored, rev, err := a.write(ctx, c, b, 0, "")
 	if err != nil {
 		return err
 	}
 	return a.finish(ctx, c, stored, obj, rev)
+}
+
+// confirm checks the right of a user to bind the export to which the path of a new binding leads
+// now: since admission checked it, the path may lead to another cluster. The status records the
+// cluster, so the binding never gets an export of another one.
+func (a *APIs) confirm(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBinding) error {
+	u, ok := request.UserFrom(ctx)
+	if !ok {
+		return apierrors.NewInternalError(errors.New("an APIBinding is created without a user"))
+	}
+	ref := b.Spec.Reference.Export
+	if ref.Path == "" || auth.IsPrivileged(u) {
+		return nil // admission does not check the system either
+	}
+	name, ok := a.Locate(ctx, c, ref.Path, ref.Name)
+	if ok {
+		var err error
+		if ok, err = a.MayBind(ctx, u, name); err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
+		}
+	}
+	if !ok {
+		return apierrors.NewForbidden(BindingResource().GroupResource(), b.Name, fmt.Errorf("unable to create APIBinding: no permission to bind to export %s:%s", ref.Path, ref.Name))
+	}
+	b.Status.APIExportClusterName = string(name.Cluster)
+	return nil
 }
 
 // Reconcile brings the status of a binding up to date with its export, with the schemas of

@@ -17,6 +17,9 @@ import (
 type BoundSchema struct {
 	Provider  cluster.Name
 	Name, UID string
+	// Revision is that of the last change of the schema that this process knows, 0 if the schema
+	// does not exist any more.
+	Revision int64
 }
 
 // OnRelease makes b call f with the UID of every schema that a binding uses no more. f must
@@ -36,8 +39,21 @@ func (b *Bindings) Uses(uid string) bool {
 	return false
 }
 
-// BoundSchemas returns the schemas behind the bindings of a cluster.
-func (b *Bindings) BoundSchemas(c cluster.Name) []BoundSchema {
+// BoundSchemas returns the schemas behind the bindings of a cluster. It reads nothing from etcd.
+func (a *APIs) BoundSchemas(c cluster.Name) []BoundSchema {
+	all := a.Bindings.schemas(c)
+	a.schemas.mu.RLock()
+	defer a.schemas.mu.RUnlock()
+	for i, s := range all {
+		if row := a.schemas.byKey[SchemaResource().Key(s.Provider, "", s.Name)]; row.uid == s.UID {
+			all[i].Revision = row.revision
+		}
+	}
+	return all
+}
+
+// schemas returns the schemas behind the bindings of a cluster, without their revisions.
+func (b *Bindings) schemas(c cluster.Name) []BoundSchema {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var all []BoundSchema
@@ -46,7 +62,7 @@ func (b *Bindings) BoundSchemas(c cluster.Name) []BoundSchema {
 			if serve.IsNativeSchema(bound.UID) {
 				continue
 			}
-			all = append(all, BoundSchema{r.Export.Cluster, bound.Schema, bound.UID})
+			all = append(all, BoundSchema{Provider: r.Export.Cluster, Name: bound.Schema, UID: bound.UID})
 		}
 	}
 	return all
@@ -74,7 +90,7 @@ func (a *APIs) Export(ctx context.Context, name ExportName) (*apisv1alpha2.APIEx
 	return e, nil
 }
 
-// OnSchemas makes a call f with every cluster whose [Bindings.BoundSchemas] may have changed. f
+// OnSchemas makes a call f with every cluster whose [APIs.BoundSchemas] may have changed. f
 // must not block. Call it before the change feed starts, and once.
 func (a *APIs) OnSchemas(f func(cluster.Name)) {
 	a.schemas.changed = func(k keys.Key) {

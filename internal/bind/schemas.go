@@ -15,7 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 )
 
-// schemas has the UID and the served versions of each APIResourceSchema. It is a follower of the change feed.
+// schemas has the UID, the revision and the served versions of each APIResourceSchema. It is a follower of the change feed.
 type schemas struct {
 	mu       sync.RWMutex
 	byKey    map[keys.Key]schemaRow
@@ -28,6 +28,7 @@ type schemas struct {
 
 type schemaRow struct {
 	uid      string
+	revision int64
 	versions string // separated by commas; equal ones are shared
 }
 
@@ -130,7 +131,7 @@ func schemaOf(e feed.Event) (schemaRow, error) {
 			served = append(served, v.Name)
 		}
 	}
-	return schemaRow{in.Metadata.UID, unique.Make(strings.Join(served, ",")).Value()}, nil
+	return schemaRow{in.Metadata.UID, e.Revision, unique.Make(strings.Join(served, ",")).Value()}, nil
 }
 
 // Versions returns the served versions of a resource of an export in cluster c.

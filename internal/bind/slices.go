@@ -36,20 +36,6 @@ func (s *Slice) like(other *Slice) bool {
 	return now == *other
 }
 
-// MayMean reports whether the path of a slice in cluster c leads to the cluster of an export, or to
-// no cluster now. It does not block.
-func (a *APIs) MayMean(c cluster.Name, s *Slice, e ExportName) bool {
-	if s.Path == "" {
-		return e == ExportName{c, s.Name}
-	}
-	p, err := cluster.ParsePath(s.Path)
-	if err != nil {
-		return false // it never leads to a cluster
-	}
-	at, missing := a.workspaces.Tree.Known(p)
-	return s.Name == e.Name && (missing != "" || at == e.Cluster)
-}
-
 func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (*Slice, error) {
 	return &Slice{Path: s.Spec.APIExport.Path, Name: s.Spec.APIExport.Name, Partition: s.Spec.Partition, Own: s.Name}, nil
 }

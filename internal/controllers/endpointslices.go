@@ -37,16 +37,17 @@ func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context
 type sliceCauses struct {
 	*inbox
 	apis  *bind.APIs
-	own   keys.Resource                       // of the slices
-	all   *feed.Table[*bind.Slice]            // of the slices
-	bound map[bind.ExportName]struct{}        // exports that somebody binds
-	named map[string]map[control.Key]struct{} // slices by the name of their export
+	own   keys.Resource                // of the slices
+	all   *feed.Table[*bind.Slice]     // of the slices
+	bound map[bind.ExportName]struct{} // exports that somebody binds
+	known map[control.Key]*bind.Slice  // those in paths
+	paths bind.PathIndex[control.Key]  // slices by their export
 }
 
 // follow makes f follow the change feed. Call it before the feed starts.
 func (f *sliceCauses) follow(d Deps) {
 	f.inbox, f.apis = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d.APIs
-	f.bound, f.named = map[bind.ExportName]struct{}{}, map[string]map[control.Key]struct{}{}
+	f.bound, f.known = map[bind.ExportName]struct{}{}, map[control.Key]*bind.Slice{}
 	d.APIs.Bindings.OnExport(f.note)
 	d.Store.Feed().Follow(f)
 }
@@ -54,16 +55,15 @@ func (f *sliceCauses) follow(d Deps) {
 // Reset implements [feed.Follower].
 func (f *sliceCauses) Reset() {
 	clear(f.bound)
-	clear(f.named)
+	clear(f.known)
+	f.paths.Clear()
 }
 
 // Apply implements [feed.Follower].
 func (f *sliceCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case f.own:
-		if s, ok := f.all.Get(e.Key.Cluster, "", e.Key.Name); ok {
-			f.name(s.Name, keyOf(e.Key))
-		}
+		f.know(keyOf(e.Key))
 		f.put(keyOf(e.Key))
 	case f.apis.Kinds.Partitions:
 		f.in(e.Key.Cluster, func(s *bind.Slice) bool { return s.Partition == e.Key.Name })
@@ -104,29 +104,24 @@ func (f *sliceCauses) binds(export bind.ExportName) (changed bool) {
 	return was != is
 }
 
-// name notes that a slice is of an export of a name, which never changes.
-func (f *sliceCauses) name(export string, k control.Key) {
-	if f.named[export] == nil {
-		f.named[export] = map[control.Key]struct{}{}
+// know notes the export of a slice.
+func (f *sliceCauses) know(k control.Key) {
+	if before, ok := f.known[k]; ok {
+		f.paths.Drop(k.Cluster, before.Path, before.Name, k)
+		delete(f.known, k)
 	}
-	f.named[export][k] = struct{}{}
+	if now, ok := f.all.Get(k.Cluster, "", k.Name); ok {
+		f.paths.Put(k.Cluster, now.Path, now.Name, k)
+		f.known[k] = now
+	}
 }
 
-// of wakes the loop for the slices of an export. Exports of the same name in other clusters have
-// other slices.
+// of wakes the loop for the slices of an export. A slice whose path led nowhere is among them as soon
+// as an export appears at its path. Slices of other exports are not looked at: their number does not
+// delay the change feed.
 func (f *sliceCauses) of(export bind.ExportName) {
-	for k := range f.named[export.Name] {
-		s, still := f.all.Get(k.Cluster, "", k.Name)
-		if !still {
-			delete(f.named[export.Name], k)
-			continue
-		}
-		if f.apis.MayMean(k.Cluster, s, export) {
-			f.put(k)
-		}
-	}
-	if len(f.named[export.Name]) == 0 {
-		delete(f.named, export.Name)
+	for _, k := range f.paths.Find(f.apis.AncestryOf(export.Cluster), export.Name) {
+		f.put(k)
 	}
 }
 
@@ -136,9 +131,7 @@ func (f *sliceCauses) Done() {
 		f.bound[export] = struct{}{}
 	}
 	for _, k := range f.inbox.all() {
-		if s, ok := f.all.Get(k.Cluster, "", k.Name); ok {
-			f.name(s.Name, k)
-		}
+		f.know(k)
 		f.put(k)
 	}
 }

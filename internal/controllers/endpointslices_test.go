@@ -82,7 +82,8 @@ func (w *sliceWorld) put(r keys.Resource, c cluster.Name, name, spec string) str
 }
 
 // TestASliceFollowsItsOwnExport shows that events of an export, and its first and last binding, wake
-// the loop for the slices of that export alone, and for slices whose path leads nowhere.
+// the loop for the slices of that export alone. Slices whose path leads nowhere follow the export that
+// appears there, and no other.
 func TestASliceFollowsItsOwnExport(t *testing.T) {
 	w := newSliceWorld(t)
 	const identified = `{status: {identityHash: f00d}}`
@@ -102,16 +103,31 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	w.put(bind.SliceResource(), "other", "widgets", `{spec: {export: {name: widgets, path: other}}}`)
 	w.put(bind.SliceResource(), "third", "a", `{spec: {export: {name: widgets, path: one}}}`)
 	w.put(bind.SliceResource(), "third", "lost", `{spec: {export: {name: widgets, path: "root:gone"}}}`)
-	expect(w.put(bind.ExportResource(), "one", "widgets", identified), "[one/widgets third/a third/lost]", "after the creation of an export")
-	expect(w.put(bind.ExportResource(), "other", "widgets", identified), "[other/widgets third/lost]", "after that of another")
+	expect(w.put(bind.ExportResource(), "one", "widgets", identified), "[one/widgets third/a]", "after the creation of an export")
+	expect(w.put(bind.ExportResource(), "other", "widgets", identified), "[other/widgets]", "after that of another")
 
 	bound := func(to cluster.Name) string {
 		return fmt.Sprintf(`{spec: {reference: {export: {name: widgets, path: %s}}}, status: {apiExportClusterName: %s, phase: Bound}}`, to, to)
 	}
-	expect(w.put(bind.BindingResource(), "consumer", "b", bound("one")), "[one/widgets third/a third/lost]", "after the first binding")
+	expect(w.put(bind.BindingResource(), "consumer", "b", bound("one")), "[one/widgets third/a]", "after the first binding")
 	expect(w.put(bind.BindingResource(), "consumer", "c", bound("one")), "[]", "after the second binding")
 	expect(w.put(bind.BindingResource(), "consumer", "b", ""), "[]", "after the deletion of one of two")
-	expect(w.put(bind.BindingResource(), "consumer", "c", bound("other")), "[one/widgets other/widgets third/a third/lost]", "after the last binding went elsewhere")
-	expect(w.put(bind.BindingResource(), "consumer", "c", ""), "[other/widgets third/lost]", "after the deletion of the last binding")
-	expect(w.put(bind.ExportResource(), "one", "widgets", ""), "[one/widgets third/a third/lost]", "after the deletion of an export")
+	expect(w.put(bind.BindingResource(), "consumer", "c", bound("other")), "[one/widgets other/widgets third/a]", "after the last binding went elsewhere")
+	expect(w.put(bind.BindingResource(), "consumer", "c", ""), "[other/widgets]", "after the deletion of the last binding")
+	expect(w.put(bind.ExportResource(), "one", "widgets", ""), "[one/widgets third/a]", "after the deletion of an export")
+
+	// A workspace appears where a path led nowhere, and another one inside it.
+	for c, owner := range map[cluster.Name]string{"gone": `{cluster: root, name: gone}`, "inner": `{cluster: gone, name: inner}`} {
+		if _, err := w.store.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
+			t.Fatal(err)
+		}
+		w.put(tenancy.LogicalClusters(), c, "cluster", fmt.Sprintf(`{spec: {owner: %s}}`, owner))
+	}
+	w.put(bind.SliceResource(), "third", "deep", `{spec: {export: {name: widgets, path: "root:gone:inner"}}}`)
+	w.put(bind.SliceResource(), "third", "shallow", `{spec: {export: {name: widgets, path: "gone:inner"}}}`)
+	w.put(bind.SliceResource(), "third", "else", `{spec: {export: {name: widgets, path: "root:inner"}}}`)
+	expect(w.put(bind.ExportResource(), "gone", "widgets", identified), "[third/lost]", "after the creation of an export at a path that led nowhere")
+	expect(w.put(bind.ExportResource(), "inner", "widgets", identified), "[third/deep third/shallow]", "after the creation of one below")
+	w.put(bind.SliceResource(), "third", "deep", "")
+	expect(w.put(bind.ExportResource(), "inner", "widgets", ""), "[third/shallow]", "after the deletion of a slice")
 }

@@ -13,10 +13,15 @@ import (
 	"github.com/unforked/kcp/internal/bounds"
 )
 
-// maxCompiled is the maximum weight of the compiled policies that are kept: bytes of policies and
-// instructions of their regular expressions. Compiled, each takes some 50 bytes of memory. A tenant
-// may store many more policies. Honest ones have some thousand bytes, so thousands are kept.
-const maxCompiled = 16 << 20
+const (
+	// maxCompiled is the maximum weight of what is kept of the compiled policies and the plugins with
+	// compiled match conditions: bytes of their sources and instructions of their regular expressions.
+	// Compiled, each takes some 50 bytes of memory. A tenant may store many more policies. Honest ones
+	// have some thousand bytes, so thousands are kept.
+	maxCompiled = 16 << 20
+	// pluginWeight is the weight of a plugin without match conditions, which takes about 20 KB.
+	pluginWeight = 400
+)
 
 // A cell has what was compiled last from an object, nil if it is not kept any more.
 type cell struct {
@@ -40,20 +45,28 @@ type compilation struct {
 
 // compiledBy returns what compile makes of the object of a row.
 func compiledBy[T runtime.Object, C any](all *compilations, r *row[T], compile func(T) C) C {
-	c := &r.cell
+	out, _ := keep(all, &r.cell, func() int { return r.size + instructions(r.object) }, func() (C, error) { return compile(r.object), nil })
+	return out
+}
+
+// keep returns what a cell has, or else what compile returns, and keeps that.
+func keep[C any](all *compilations, c *cell, weigh func() int, compile func() (C, error)) (C, error) {
 	kept := c.compiled.Load()
 	if kept == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if kept = c.compiled.Load(); kept == nil {
-			kept = new(any(compile(r.object)))
-			c.compiled.Store(kept)
-			all.add(c, r.size+instructions(r.object))
-			return (*kept).(C)
+			out, err := compile()
+			if err != nil {
+				return out, err
+			}
+			c.compiled.Store(new(any(out)))
+			all.add(c, weigh())
+			return out, nil
 		}
 	}
 	all.use(c)
-	return (*kept).(C)
+	return (*kept).(C), nil
 }
 
 // add remembers what was compiled, and forgets what was not used for the longest time if there is
@@ -93,14 +106,32 @@ func (all *compilations) use(c *cell) {
 }
 
 // instructions returns the size of the compiled regular expressions of an object.
-func instructions(o runtime.Object) int {
+func instructions(o runtime.Object) int { return compiledSize(expressions(o)) }
+
+func expressions(o runtime.Object) []string {
 	internal, err := legacyscheme.Scheme.ConvertToVersion(o, runtime.InternalGroupVersioner)
 	if err != nil {
-		return 0
+		return nil
 	}
+	return admit.Expressions(internal)
+}
+
+func compiledSize(expressions []string) int {
 	var count bounds.Patterns
-	for _, text := range admit.Expressions(internal) {
+	for _, text := range expressions {
 		_ = count.AddCEL(text) // an object that was stored without the limit counts, too
 	}
 	return count.Instructions()
+}
+
+// conditions returns the weight of the match conditions of a configuration.
+func conditions(r configuration) int {
+	r.weighing.Do(func() {
+		all := expressions(r.object)
+		r.weight = compiledSize(all)
+		for _, text := range all {
+			r.weight += len(text)
+		}
+	})
+	return r.weight
 }

@@ -1,12 +1,17 @@
 package hooks
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apiserver/pkg/admission"
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install" // for conversions
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 func policyRow(expression string, size int) *row[*admissionregistrationv1.ValidatingAdmissionPolicy] {
@@ -48,6 +53,50 @@ func TestCompiledPoliciesAreBounded(t *testing.T) {
 		t.Errorf("weight %d, %d in order, %d known", all.weight, all.order.Len(), len(all.at))
 	}
 	runtime.KeepAlive(used)
+}
+
+// Plugins of webhooks, which keep compiled match conditions, are kept within the same limit. A
+// provider has a plugin for each of its consumers.
+func TestCompiledMatchConditionsAreBounded(t *testing.T) {
+	built := map[cluster.Name]int{}
+	w := &webhooks{hooks: &Hooks{}, slots: map[cluster.Name]map[cluster.Name]*slot{}, build: func(_ *Hooks, at place, _ []configuration) (plugin, error) {
+		built[at.in]++
+		return func(context.Context, admission.Attributes, admission.ObjectInterfaces) error { return nil }, nil
+	}}
+	condition := admissionregistrationv1.MatchCondition{Name: "long", Expression: "'" + strings.Repeat("a", maxCompiled/8) + "' != ''"}
+	webhook := admissionregistrationv1.ValidatingWebhook{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}
+	all := []configuration{{object: &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{webhook}}}}
+	of := func(in cluster.Name) {
+		if run, err := w.plugin(place{"provider", in}, all); err != nil || run == nil {
+			t.Fatalf("the plugin for %s: %v", in, err)
+		}
+	}
+	for i := range 20 {
+		of("used")
+		of(cluster.Name(fmt.Sprint("consumer-", i)))
+	}
+	kept := 0
+	for _, s := range w.slots["provider"] {
+		if s.cell.compiled.Load() != nil {
+			kept++
+		}
+	}
+	if kept > 8 || kept < 2 || w.hooks.compiled.weight > maxCompiled {
+		t.Errorf("%d plugins are kept, with a weight of %d", kept, w.hooks.compiled.weight)
+	}
+	if of("consumer-0"); built["used"] != 1 || built["consumer-0"] != 2 {
+		t.Errorf("built %d times for a cluster that uses it, %d times for another", built["used"], built["consumer-0"])
+	}
+	// Configurations without match conditions take little.
+	plain := []configuration{{object: &admissionregistrationv1.ValidatingWebhookConfiguration{}, size: maxCompiled}}
+	for i := range 20 {
+		in := place{"plain", cluster.Name(fmt.Sprint("consumer-", i))}
+		_, _ = w.plugin(in, plain)
+		_, _ = w.plugin(in, plain)
+	}
+	if s := w.slots["plain"]["consumer-0"]; s.cell.compiled.Load() == nil {
+		t.Error("a plugin without match conditions is not kept")
+	}
 }
 
 // Regular expressions count as what they take once they are compiled.

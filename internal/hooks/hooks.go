@@ -39,6 +39,8 @@ type Config struct {
 	Provider func(cluster.Name, schema.GroupResource) (cluster.Name, bool)
 	// Above returns a cluster and all clusters above it, and false if one is not known.
 	Above func(cluster.Name) ([]cluster.Name, bool)
+	// Tenant returns the tenant of a cluster, with which it shares limits.
+	Tenant func(cluster.Name) cluster.Name
 	// PathOf returns the path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
 	// Kind returns a kind that a cluster serves.
@@ -74,7 +76,7 @@ func New(c Config) *Hooks {
 	h.mutating = newWebhooks(h, mutatingTable(c.Store), newMutating)
 	h.validating = newWebhooks(h, validatingTable(c.Store), newValidating)
 	h.mutators, h.validators = newMutators(h), newValidators(h)
-	h.types, h.slow = newTypes(c.Models, c.Client), newSlow()
+	h.types, h.slow = newTypes(c.Models, c.Client), newSlow(c.Tenant)
 	return h
 }
 

@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,16 +21,23 @@ const (
 	// loopPause is how long deletions by loops in a cluster are refused after its hooks took
 	// longer.
 	loopPause = time.Minute
+	// maxSlow is the number of such clusters of one tenant after which deletions in its other
+	// clusters are refused, too. One broken webhook must not stop them. A tenant with slow hooks in
+	// many clusters must not take more of the loops' time than a tenant with few.
+	maxSlow = 3
 )
 
 // slow are the clusters whose hooks took too long for a deletion by a loop.
 type slow struct {
+	tenant func(cluster.Name) cluster.Name
+
 	mu    sync.Mutex
-	until map[cluster.Name]time.Time
-	now   func() time.Time
+	until map[cluster.Name]map[cluster.Name]time.Time // of clusters by tenant
 }
 
-func newSlow() *slow { return &slow{until: map[cluster.Name]time.Time{}, now: time.Now} }
+func newSlow(tenant func(cluster.Name) cluster.Name) *slow {
+	return &slow{tenant: tenant, until: map[cluster.Name]map[cluster.Name]time.Time{}}
+}
 
 // tooSlow is the error of a deletion whose hooks took too long. It has no time to retry after, for
 // which clients would wait.
@@ -37,17 +45,12 @@ func tooSlow() error {
 	return apierrors.NewServiceUnavailable("the webhooks or policies that apply to this deletion did not answer within " + loopTime.String() + "; the server asks them again within a minute")
 }
 
-// limited runs the hooks of a deletion by a loop, unless those of the cluster were slow.
+// limited runs the hooks of a deletion by a loop, unless those of the cluster, or of several
+// others of its tenant, were slow.
 func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Context) error) error {
-	s.mu.Lock()
-	until, known := s.until[c]
-	if known && !s.now().Before(until) {
-		delete(s.until, c)
-		known = false
-	}
-	s.mu.Unlock()
-	if known {
-		return tooSlow()
+	tenant := s.tenant(c)
+	if err := s.paused(tenant, c); err != nil {
+		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, loopTime)
 	defer cancel()
@@ -55,16 +58,44 @@ func (s *slow) limited(ctx context.Context, c cluster.Name, run func(context.Con
 	if err == nil || !errors.Is(limited.Err(), context.DeadlineExceeded) {
 		return err
 	}
+	s.pause(tenant, c)
+	return tooSlow()
+}
+
+// paused returns an error if deletions in a cluster of a tenant are refused now.
+func (s *slow) paused(tenant, c cluster.Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
-	for other, until := range s.until { // there are few
-		if !now.Before(until) {
-			delete(s.until, other)
-		}
+	s.expire(tenant, time.Now())
+	if _, known := s.until[tenant][c]; known {
+		return tooSlow()
 	}
-	s.until[c] = now.Add(loopPause)
-	return tooSlow()
+	if len(s.until[tenant]) >= maxSlow {
+		return apierrors.NewServiceUnavailable("the webhooks or policies of several workspaces of this tenant did not answer within " + loopTime.String() + "; the server asks those of this workspace within a minute")
+	}
+	return nil
+}
+
+func (s *slow) pause(tenant, c cluster.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for other := range s.until { // there are few
+		s.expire(other, now)
+	}
+	if s.until[tenant] == nil {
+		s.until[tenant] = map[cluster.Name]time.Time{}
+	}
+	s.until[tenant][c] = now.Add(loopPause)
+}
+
+// expire forgets the clusters of a tenant whose pause has ended. The caller holds mu.
+func (s *slow) expire(tenant cluster.Name, now time.Time) {
+	of := s.until[tenant]
+	maps.DeleteFunc(of, func(_ cluster.Name, until time.Time) bool { return !now.Before(until) })
+	if len(of) == 0 {
+		delete(s.until, tenant)
+	}
 }
 
 // byLoop runs the hooks for a write of one of the server's own loops. These act on objects of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +36,9 @@ type row[T any] struct {
 
 	size int // of the stored value in bytes
 	cell cell
+	// weight is that of the match conditions of webhooks. It is set once.
+	weight   int
+	weighing sync.Once
 }
 
 // readable returns an error if an object of rows cannot be read.

@@ -39,26 +39,29 @@ func validatingTable(s *store.Store) *feed.Table[configuration] {
 type webhooks struct {
 	hooks *Hooks
 	table *feed.Table[configuration]
-	build func(*Hooks, place, []configuration) (*plugin, error)
+	build func(*Hooks, place, []configuration) (plugin, error)
 
-	mu      sync.Mutex
-	plugins map[cluster.Name]map[cluster.Name]*plugin // by place
-	n       int
+	mu    sync.Mutex
+	slots map[cluster.Name]map[cluster.Name]*slot // by place
+	n     int
 }
 
 // A place is where a plugin works: the webhooks of a cluster, for the requests in a cluster. It
 // is another one if the resource is bound, and the namespaces are those of that one.
 type place struct{ from, in cluster.Name }
 
-// A plugin is an admission plugin of Kubernetes. It has the configurations with which it was
-// built.
-type plugin struct {
+// A plugin is an admission plugin of Kubernetes for the configurations of a place.
+type plugin func(context.Context, admission.Attributes, admission.ObjectInterfaces) error
+
+// A slot has the plugin for some configurations. The plugin keeps the match conditions that it has
+// compiled, so the slot loses it like a compiled policy.
+type slot struct {
 	configurations []configuration
-	run            func(context.Context, admission.Attributes, admission.ObjectInterfaces) error
+	cell           cell
 }
 
-func newWebhooks(h *Hooks, t *feed.Table[configuration], build func(*Hooks, place, []configuration) (*plugin, error)) *webhooks {
-	w := &webhooks{hooks: h, table: t, build: build, plugins: map[cluster.Name]map[cluster.Name]*plugin{}}
+func newWebhooks(h *Hooks, t *feed.Table[configuration], build func(*Hooks, place, []configuration) (plugin, error)) *webhooks {
+	w := &webhooks{hooks: h, table: t, build: build, slots: map[cluster.Name]map[cluster.Name]*slot{}}
 	t.Subscribe(func(k keys.Key) { w.drop(k.Cluster) })
 	return w
 }
@@ -68,8 +71,8 @@ func newWebhooks(h *Hooks, t *feed.Table[configuration], build func(*Hooks, plac
 func (w *webhooks) drop(from cluster.Name) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.n -= len(w.plugins[from])
-	delete(w.plugins, from)
+	w.n -= len(w.slots[from])
+	delete(w.slots, from)
 }
 
 // dispatch calls the webhooks of a cluster that match a request.
@@ -84,68 +87,75 @@ func (w *webhooks) dispatch(ctx context.Context, from source, r admit.Request, o
 	if err := readable(now); err != nil {
 		return true, err
 	}
-	p, err := w.plugin(place{from.cluster, r.Cluster}, now)
+	run, err := w.plugin(place{from.cluster, r.Cluster}, now)
 	if err != nil {
 		return true, apierrors.NewInternalError(err)
 	}
-	return true, p.run(ctx, r.Attributes, o)
+	return true, run(ctx, r.Attributes, o)
 }
 
 // plugin returns the plugin for the present configurations.
-func (w *webhooks) plugin(at place, now []configuration) (*plugin, error) {
-	w.mu.Lock()
-	p := w.plugins[at.from][at.in]
-	w.mu.Unlock()
-	if p != nil && slices.Equal(p.configurations, now) {
-		return p, nil
+func (w *webhooks) plugin(at place, now []configuration) (plugin, error) {
+	weigh := func() int {
+		weight := pluginWeight
+		for _, r := range now {
+			weight += conditions(r)
+		}
+		return weight
 	}
-	p, err := w.build(w.hooks, at, now)
-	if err != nil {
-		return nil, err
-	}
+	return keep(&w.hooks.compiled, &w.slot(at, now).cell, weigh, func() (plugin, error) { return w.build(w.hooks, at, now) })
+}
+
+// slot returns the slot for the present configurations.
+func (w *webhooks) slot(at place, now []configuration) *slot {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	s := w.slots[at.from][at.in]
+	if s != nil && slices.Equal(s.configurations, now) {
+		return s
+	}
 	if w.n >= maxPlugins {
 		w.evict()
 	}
-	if w.plugins[at.from] == nil {
-		w.plugins[at.from] = map[cluster.Name]*plugin{}
+	if w.slots[at.from] == nil {
+		w.slots[at.from] = map[cluster.Name]*slot{}
 	}
-	if w.plugins[at.from][at.in] == nil {
+	if w.slots[at.from][at.in] == nil {
 		w.n++
 	}
-	w.plugins[at.from][at.in] = p
-	return p, nil
+	s = &slot{configurations: now}
+	w.slots[at.from][at.in] = s
+	return s
 }
 
-// evict forgets a plugin at random, as the order of a map is. The caller holds mu.
+// evict forgets a slot at random, as the order of a map is. The caller holds mu.
 func (w *webhooks) evict() {
-	for from, all := range w.plugins {
+	for from, all := range w.slots {
 		for in := range all {
 			delete(all, in)
 			w.n--
 			if len(all) == 0 {
-				delete(w.plugins, from)
+				delete(w.slots, from)
 			}
 			return
 		}
 	}
 }
 
-func newMutating(h *Hooks, at place, all []configuration) (*plugin, error) {
+func newMutating(h *Hooks, at place, all []configuration) (plugin, error) {
 	p, err := mutating.NewMutatingWebhook(nil)
 	if err != nil {
 		return nil, err
 	}
-	return &plugin{all, p.Admit}, h.prepare(p.Webhook, at, all)
+	return p.Admit, h.prepare(p.Webhook, at, all)
 }
 
-func newValidating(h *Hooks, at place, all []configuration) (*plugin, error) {
+func newValidating(h *Hooks, at place, all []configuration) (plugin, error) {
 	p, err := validating.NewValidatingAdmissionWebhook(nil)
 	if err != nil {
 		return nil, err
 	}
-	return &plugin{all, p.Validate}, h.prepare(p.Webhook, at, all)
+	return p.Validate, h.prepare(p.Webhook, at, all)
 }
 
 // prepare gives a plugin its view of the cluster.

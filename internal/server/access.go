@@ -121,7 +121,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = auth.NewAuthenticators(auth.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
-		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 			return s.computeFor(ctx, c, fair.Light, f)
 		}},
 	})

@@ -141,6 +141,11 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 	if !ok {
 		return false, nil
 	}
+	return s.mayBindExport(ctx, u, export)
+}
+
+// mayBindExport is mayBind for an export of a known cluster.
+func (s *Server) mayBindExport(ctx context.Context, u user.Info, export bind.ExportName) (bool, error) {
 	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, export.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "bind", APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
 		Resource: "apiexports", Name: export.Name, ResourceRequest: true,

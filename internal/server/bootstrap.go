@@ -47,7 +47,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
 	}
 	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces, identities)
-	s.apis.Remote = s.mountProxy().To
+	s.apis.Remote, s.apis.MayBind = s.mountProxy().To, s.mayBindExport
 	s.checker = &evolve.Checker{APIs: s.apis, Store: s.store, Inspect: s.pool.Inspect, PathOf: s.tree.PathOf, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 		return s.computeFor(ctx, c, fair.Heavy, f)
 	}}

@@ -25,6 +25,7 @@ func (s *Server) prepareHooks(context.Context) error {
 			return e.Cluster, ok
 		},
 		Above:  func(c cluster.Name) ([]cluster.Name, bool) { return s.tree.Above(c) },
+		Tenant: s.Tenant,
 		PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
 		Kind:   s.kind, Client: s.ownLoops,
 		Models: func() []map[string]*spec.Schema {

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +70,43 @@ spec:
 		if _, err := pat.things(at).List(t.Context(), metav1.ListOptions{}); !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("in %s, without an identity: %v", at, err)
 		}
+	}
+}
+
+// TestARightToBindIsForOneWorkspace shows that the right to bind an export is that for the workspace
+// that is bound, even if another workspace takes its place under its path after admission.
+func TestARightToBindIsForOneWorkspace(t *testing.T) {
+	t.Parallel()
+	home, consumer := newTenant(t), newTenant(t)
+	consumer.allow("connie")
+	provide := func() *tenant {
+		p := home.workspace("tools")
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		p.create(apiExports, widgetExport("widgets", "v1"))
+		return p
+	}
+	provide().allow("connie")
+	connie := at(t, consumer.server, consumer.name, as("connie"))
+	b := bindingTo("widgets", home.name+":tools", "widgets")
+	held, done := consumer.hold("widgets"), make(chan error, 1)
+	go func() {
+		_, err := connie.any.Resource(apiBindings).Create(t.Context(), b, metav1.CreateOptions{})
+		done <- err
+	}()
+	<-held.reached
+	home.deleteWorkspace("tools")
+	home.await(workspaces, "", "tools", gone)
+	second := provide()
+	close(held.release)
+	if err := <-done; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no permission to bind to export "+string(home.name)+":tools:widgets") {
+		t.Errorf("with a right in the workspace before: %v", err)
+	}
+	if _, err := consumer.any.Resource(apiBindings).Get(t.Context(), "widgets", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the refused binding: %v", err)
+	}
+	second.allow("connie")
+	if got := connie.create(apiBindings, b); text(got, "status", "apiExportClusterName") != string(second.name) || text(got, "status", "phase") != "Bound" {
+		t.Errorf("with the right: %v", got.Object["status"])
 	}
 }
 

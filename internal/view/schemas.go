@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -19,6 +20,7 @@ import (
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 )
 
@@ -165,7 +167,7 @@ func (v *Schemas) Plan(req *http.Request, r *Request) (*Plan, error) {
 }
 
 func (v *Schemas) get(w http.ResponseWriter, req *http.Request, q *schemaQuery) error {
-	for _, s := range v.config.APIs().Bindings.BoundSchemas(q.cluster) {
+	for _, s := range v.config.APIs().BoundSchemas(q.cluster) {
 		if s.Name != q.name {
 			continue
 		}
@@ -184,12 +186,18 @@ func (v *Schemas) list(w http.ResponseWriter, req *http.Request, q *schemaQuery)
 	rev := v.config.APIs().Revision()
 	v.listed(q.cluster, rev)
 	items := []any{}
-	err := v.each(req.Context(), q, func(_ string, o map[string]any) error {
-		items = append(items, o)
-		return nil
-	})
-	if err != nil {
-		return err
+	for _, s := range v.config.APIs().BoundSchemas(q.cluster) {
+		o, err := v.read(req.Context(), s)
+		if err != nil {
+			return err
+		}
+		if o == nil || !q.selects(o) {
+			continue
+		}
+		if err := grow(req.Context(), o); err != nil {
+			return err
+		}
+		items = append(items, o.Object)
 	}
 	return writeJSON(w, map[string]any{
 		"apiVersion": apisv1alpha1.GroupVersion.String(), "kind": "APIResourceSchemaList",
@@ -207,22 +215,26 @@ func writeJSON(w http.ResponseWriter, o any) error {
 	return nil
 }
 
-// each calls f with the key and the content of each schema that a query selects.
-func (v *Schemas) each(ctx context.Context, q *schemaQuery, f func(key string, o map[string]any) error) error {
-	for _, s := range v.config.APIs().Bindings.BoundSchemas(q.cluster) {
-		o, err := v.config.APIs().Schema(ctx, s)
-		if err != nil {
-			return apierrors.NewInternalError(err)
-		}
-		if o == nil || !q.selects(o) {
-			continue
-		}
-		if err := q.grow(ctx, o); err != nil {
-			return err
-		}
-		if err := f(s.UID, o.Object); err != nil {
-			return err
+// read returns a schema, nil if it does not exist any more. Many schemas, or large ones, make the
+// request a heavy one.
+func (v *Schemas) read(ctx context.Context, s bind.BoundSchema) (*unstructured.Unstructured, error) {
+	if fair.Computed(ctx) {
+		if err := fair.Continue(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	o, err := v.config.APIs().Schema(ctx, s)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return o, nil
+}
+
+// grow counts the memory of an object in a list, which is kept until it is written.
+func grow(ctx context.Context, o *unstructured.Unstructured) error {
+	text, err := json.Marshal(o.Object)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return fair.Grow(ctx, 8*int64(len(text))) // decoded, and in JSON
 }

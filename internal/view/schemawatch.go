@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 )
@@ -23,7 +25,7 @@ import (
 const (
 	// watchTime is the time after which a watch without a timeout ends.
 	watchTime = 10 * time.Minute
-	// watchPause is the time between two reads of a watch, which read all schemas.
+	// watchPause is the time between two looks of a watch at all schemas.
 	watchPause = 200 * time.Millisecond
 )
 
@@ -35,12 +37,11 @@ type schemaQuery struct {
 	fields  fields.Selector
 	since   string // resource version
 	timeout time.Duration
-	once    bool // the response is kept in memory until it is written
 }
 
 func newSchemaQuery(req *http.Request, c cluster.Name, info *request.RequestInfo) (*schemaQuery, error) {
 	query := req.URL.Query()
-	q := &schemaQuery{cluster: c, name: info.Name, since: query.Get("resourceVersion"), timeout: watchTime, once: info.Verb == "list"}
+	q := &schemaQuery{cluster: c, name: info.Name, since: query.Get("resourceVersion"), timeout: watchTime}
 	var err error
 	if q.labels, err = labels.Parse(query.Get("labelSelector")); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -66,72 +67,34 @@ func (q *schemaQuery) selects(o *unstructured.Unstructured) bool {
 	return q.labels.Matches(labels.Set(o.GetLabels())) && q.fields.Matches(fields.Set{"metadata.name": o.GetName()})
 }
 
-// grow counts the memory of an object in a list.
-func (q *schemaQuery) grow(ctx context.Context, o *unstructured.Unstructured) error {
-	if !q.once {
-		return nil
-	}
-	text, err := json.Marshal(o.Object)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	return fair.Grow(ctx, 8*int64(len(text))) // decoded, and in JSON
-}
-
 // watch answers a watch.
 func (v *Schemas) watch(w http.ResponseWriter, req *http.Request, q *schemaQuery) error {
 	ctx, cancel := context.WithTimeout(req.Context(), q.timeout)
 	defer cancel()
-	look, stop := v.lasting.subscribe(q.cluster)
+	changed, stop := v.lasting.subscribe(q.cluster)
 	defer stop()
-	of := &schemaWatch{Schemas: v, q: q, seen: map[string]*unstructured.Unstructured{}, out: w, stream: json.NewEncoder(w)}
-	if err := of.begin(ctx); err != nil {
+	of := &schemaWatch{
+		q: q, seen: map[string]seenSchema{}, out: w,
+		bound: func() []bind.BoundSchema { return v.config.APIs().BoundSchemas(q.cluster) }, read: v.read,
+	}
+	if err := v.begin(ctx, of); err != nil {
 		return err
 	}
-	flush := http.NewResponseController(w)
-	for {
-		pause := time.After(watchPause)
-		if of.look(ctx) != nil || flush.Flush() != nil {
-			return nil // the client has disconnected, or watches again
-		}
-		select {
-		case <-pause:
-		case <-ctx.Done():
-			return nil
-		}
-		select {
-		case <-look:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	of.follow(ctx, changed)
+	return nil
 }
 
-// A schemaWatch sends the schemas that are new, other or gone after each change of the cluster.
-// It remembers only their metadata.
-type schemaWatch struct {
-	*Schemas
-	q      *schemaQuery
-	seen   map[string]*unstructured.Unstructured // by UID
-	out    http.ResponseWriter
-	stream *json.Encoder
-}
-
-// begin sends the header. If the client has a list, it reads what is in that.
-func (w *schemaWatch) begin(ctx context.Context) error {
+// begin sends the header. If the client has a list, the watch begins with the schemas of that.
+func (v *Schemas) begin(ctx context.Context, w *schemaWatch) error {
 	if w.q.since != "" && w.q.since != "0" {
-		rev, err := w.config.APIs().Since(w.q.since)
+		rev, err := v.config.APIs().Since(w.q.since)
 		if err != nil {
 			return err
 		}
-		err = w.each(ctx, w.q, func(uid string, o map[string]any) error {
-			w.seen[uid] = stub(&unstructured.Unstructured{Object: o})
-			return nil
-		})
-		if err != nil {
+		if err := w.look(ctx, func(watch.EventType, map[string]any) error { return nil }); err != nil {
 			return err
 		}
-		if !w.unchanged(w.q.cluster, rev) {
+		if !v.unchanged(w.q.cluster, rev) {
 			return apierrors.NewResourceExpired("the schemas have changed since this resource version; list them again")
 		}
 	}
@@ -140,35 +103,117 @@ func (w *schemaWatch) begin(ctx context.Context) error {
 	return nil
 }
 
-func (w *schemaWatch) send(kind watch.EventType, o map[string]any) error {
-	return w.stream.Encode(map[string]any{"type": string(kind), "object": o})
+// A schemaWatch sends the schemas that are new, other or gone after each change of the cluster.
+// It remembers only their revisions and metadata, and reads only those with another revision.
+type schemaWatch struct {
+	q    *schemaQuery
+	seen map[string]seenSchema // by UID
+	out  http.ResponseWriter
+	// bound returns the schemas of the cluster, and read the content of one.
+	bound func() []bind.BoundSchema
+	read  func(context.Context, bind.BoundSchema) (*unstructured.Unstructured, error)
 }
 
-// look sends what has changed.
-func (w *schemaWatch) look(ctx context.Context) error {
-	left := maps.Clone(w.seen)
-	err := w.each(ctx, w.q, func(uid string, o map[string]any) error {
-		now, before, kind := &unstructured.Unstructured{Object: o}, left[uid], watch.Added
-		delete(left, uid)
-		if before != nil && before.GetResourceVersion() == now.GetResourceVersion() {
-			return nil
+// A seenSchema is what a watch knows of a schema.
+type seenSchema struct {
+	revision int64
+	stub     *unstructured.Unstructured // nil if the query does not select the schema
+}
+
+// follow sends what has changed, after each value of changed, until ctx ends, the client
+// disconnects, or a schema cannot be read. It takes a processor seat of the tenant each time.
+func (w *schemaWatch) follow(ctx context.Context, changed <-chan struct{}) {
+	work, flush := fair.From(ctx), http.NewResponseController(w.out).Flush
+	for first := true; ; first = false { // the request has a seat when it begins
+		pause := time.After(watchPause)
+		busy := !first && work.Compute(ctx, fair.Light) != nil
+		if !busy {
+			err := w.look(ctx, func(kind watch.EventType, o map[string]any) error { return w.send(ctx, kind, o) })
+			work.Rest()
+			if err != nil || flush() != nil {
+				return // the client watches again
+			}
 		}
-		if before != nil {
-			kind = watch.Modified
+		if first {
+			flowcontrol.WatchInitialized(ctx)
 		}
-		w.seen[uid] = stub(now)
-		return w.send(kind, o)
-	})
+		select {
+		case <-pause:
+		case <-ctx.Done():
+			return
+		}
+		if busy {
+			continue // the changes are still to be sent
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// send writes an event. The request has no seat while it waits for the client.
+func (w *schemaWatch) send(ctx context.Context, kind watch.EventType, o map[string]any) error {
+	text, err := json.Marshal(map[string]any{"type": string(kind), "object": o})
 	if err != nil {
 		return err
 	}
-	for uid, o := range left {
+	fair.Wait(ctx, func() { _, err = w.out.Write(append(text, '\n')) })
+	return err
+}
+
+// look calls send with what has changed since the last look.
+func (w *schemaWatch) look(ctx context.Context, send func(watch.EventType, map[string]any) error) error {
+	left := maps.Clone(w.seen)
+	for _, s := range w.bound() {
+		if s.Revision == 0 {
+			continue // it does not exist any more
+		}
+		if before := w.seen[s.UID]; s.Revision > before.revision {
+			o, err := w.read(ctx, s)
+			if err != nil {
+				return err
+			}
+			if o == nil {
+				continue
+			}
+			if err := w.note(s, before, o, send); err != nil {
+				return err
+			}
+		}
+		delete(left, s.UID)
+	}
+	for uid, before := range left {
 		delete(w.seen, uid)
-		if err := w.send(watch.Deleted, o.Object); err != nil {
+		if before.stub == nil {
+			continue
+		}
+		if err := send(watch.Deleted, before.stub.Object); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// note remembers a schema that was read, and sends the change since before.
+func (w *schemaWatch) note(s bind.BoundSchema, before seenSchema, o *unstructured.Unstructured, send func(watch.EventType, map[string]any) error) error {
+	now := seenSchema{revision: s.Revision}
+	if w.q.selects(o) {
+		now.stub = stub(o)
+	}
+	w.seen[s.UID] = now
+	switch {
+	case now.stub == nil && before.stub == nil:
+		return nil
+	case now.stub == nil:
+		return send(watch.Deleted, before.stub.Object)
+	case before.stub == nil:
+		return send(watch.Added, o.Object)
+	case before.stub.GetResourceVersion() == o.GetResourceVersion():
+		return nil // an earlier look has read it before this process knew of it
+	}
+	return send(watch.Modified, o.Object)
 }
 
 // stub returns an object without its content, for the event of its deletion.
