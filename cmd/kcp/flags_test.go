@@ -133,7 +133,7 @@ func TestAccessIsCheckedFirst(t *testing.T) {
 		"--authorization-always-allow-paths":          {"--authorization-always-allow-paths=/a*b"},
 	} {
 		dir := filepath.Join(t.TempDir(), "root")
-		cmd := command()
+		cmd := rootCommand()
 		cmd.SilenceErrors = true
 		cmd.SetArgs(append([]string{"start", "--secure-port=0", "--root-directory=" + dir}, args...))
 		err := cmd.ExecuteContext(t.Context())

@@ -14,7 +14,7 @@ func main() {
 	if args, ok := forKubectl(os.Args[1:]); ok {
 		os.Exit(kubectl.Main(args, kcp.KubernetesVersion))
 	}
-	if err := command().Execute(); err != nil {
+	if err := rootCommand().Execute(); err != nil {
 		os.Exit(1)
 	}
 }

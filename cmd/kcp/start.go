@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/build"
 	"github.com/unforked/kcp/internal/cli"
+	"github.com/unforked/kcp/internal/cli/command"
 	"github.com/unforked/kcp/internal/cli/kubectl"
 	"github.com/unforked/kcp/internal/workload"
 )
@@ -37,8 +38,8 @@ const (
 	signalled        = 128 // plus the number of a signal is the exit code of a process that it ends
 )
 
-// command returns kcp with all its subcommands.
-func command() *cobra.Command {
+// rootCommand returns kcp with all its subcommands.
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kcp",
 		Short: "Serve thousands of isolated logical clusters through the Kubernetes API",
@@ -57,7 +58,7 @@ ordinary Kubernetes API, from one process.`,
 	start := start()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	root.AddCommand(optionsCommand(start), backupCommand(), restoreCommand(), defragmentCommand(), doctorCommand(), agentCommand(), builtinKubectl(), cli.Version(streams, "kcp"), cli.Man("KCP"))
-	cli.WithUsage(root)
+	command.WithUsage(root)
 	root.AddCommand(start) // it explains its arguments itself
 	root.SetFlagErrorFunc(misplaced(start))
 	return root

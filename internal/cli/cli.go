@@ -5,20 +5,21 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/klog/v2"
+
+	"github.com/unforked/kcp/internal/cli/command"
+	"github.com/unforked/kcp/internal/cli/output"
+	"github.com/unforked/kcp/internal/cli/quickstart"
+	"github.com/unforked/kcp/internal/cli/sharing"
+	"github.com/unforked/kcp/internal/cli/workload"
+	"github.com/unforked/kcp/internal/cli/workspaces"
 )
 
 // completer is the prefix of the programs that kubectl runs to complete the arguments of
@@ -49,39 +50,16 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.CompletionOptions.DisableDefaultCmd = true // a workspace may be named "completion"
-	return finish(ctx, newPrinter(streams), cmd.ExecuteContext(ctx))
-}
-
-// Exit codes. An interrupted command exits as a shell reports one that SIGINT ended.
-const (
-	failed      = 1
-	interrupted = 130
-)
-
-// errInterrupted is the error of a command that Ctrl-C ended while it read keys from a
-// terminal: the terminal sends no signal then.
-var errInterrupted = errors.New("interrupted")
-
-// finish prints err, if there is one, and returns the exit code.
-func finish(ctx context.Context, p *printer, err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case ctx.Err() != nil, errors.Is(err, errInterrupted):
-		p.note("interrupted")
-		return interrupted
-	}
-	p.note("error: %v", err)
-	return failed
+	return command.Finish(ctx, output.New(streams), cmd.ExecuteContext(ctx))
 }
 
 func commandFor(name string, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd, display := KCP(streams), "kubectl kcp"
 	switch strings.ReplaceAll(name, "_", "-") {
 	case "kubectl-ws", "kubectl-workspace", "kubectl-workspaces":
-		cmd, display = Workspaces(streams), strings.Replace(name, "-", " ", 1)
+		cmd, display = workspaces.Workspaces(streams), strings.Replace(name, "-", " ", 1)
 	case "kubectl-create-workspace", "kubectl-create-ws":
-		cmd, display = CreateWorkspace(streams), "kubectl create workspace"
+		cmd, display = workspaces.CreateWorkspace(streams), "kubectl create workspace"
 	}
 	cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: display}
 	return cmd
@@ -89,7 +67,7 @@ func commandFor(name string, streams genericiooptions.IOStreams) *cobra.Command 
 
 // KCP returns the command "kubectl kcp", which contains all others.
 func KCP(streams genericiooptions.IOStreams) *cobra.Command {
-	a := newApp(streams)
+	a := command.New(streams)
 	cmd := &cobra.Command{
 		Use:   "kcp",
 		Short: "Work with the workspaces and APIs of kcp",
@@ -108,67 +86,6 @@ func KCP(streams genericiooptions.IOStreams) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.workspaces(), a.bindCommand(), a.workloadCommand(), a.exportsCommand(), a.usageCommand(), a.explainAPICommand(), a.definitionsCommand(), a.schemaCommand(), a.claimsCommand(), a.quickstartCommand(), Version(streams, "kubectl kcp"), manCommand())
-	return a.program(cmd)
-}
-
-// readyWithin is the timeout for a new workspace to become ready.
-const readyWithin = time.Minute
-
-// An app is the state that all commands of one program share.
-type app struct {
-	flags   *genericclioptions.ConfigFlags
-	from    string // --workspace; empty for the current workspace
-	streams genericiooptions.IOStreams
-	print   *printer
-	ready   time.Duration
-}
-
-func newApp(streams genericiooptions.IOStreams) *app {
-	return &app{
-		flags:   genericclioptions.NewConfigFlags(true).WithWarningPrinter(streams),
-		streams: streams,
-		print:   newPrinter(streams),
-		ready:   readyWithin,
-	}
-}
-
-// program completes cmd as the root of a program or as a subcommand of kubectl. It adds
-// the flags that all subcommands share, and how errors are reported.
-func (a *app) program(cmd *cobra.Command) *cobra.Command {
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	flags := cmd.PersistentFlags()
-	a.flags.AddFlags(flags)
-	flags.StringVarP(&a.from, "workspace", "w", "", "Use this workspace instead of the current one: a relative path, .. or an absolute path such as :root:org")
-	var logs flag.FlagSet
-	klog.InitFlags(&logs)
-	flags.AddGoFlag(logs.Lookup("v"))
-	flags.AddGoFlag(logs.Lookup("vmodule"))
-	completeFlag(cmd, "workspace", a.completePath)
-	completeFlag(cmd, "context", a.completeContext)
-	withAdvice(cmd)
-	WithUsage(cmd)
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w\nSee '%s --help' for usage", err, cmd.CommandPath())
-	})
-	return cmd
-}
-
-// open starts a session in the workspace of --workspace, or in the current one.
-func (a *app) open(ctx context.Context) (*session, *server, error) {
-	s, err := openSession(a.flags)
-	if err != nil {
-		return nil, nil, err
-	}
-	srv, err := s.server()
-	if err != nil || a.from == "" {
-		return s, srv, err
-	}
-	path, err := a.locate(ctx, srv, a.from)
-	if err != nil {
-		return nil, nil, err
-	}
-	s.here = s.here.at(path)
-	srv.base = s.here
-	return s, srv, nil
+	cmd.AddCommand(workspaces.Command(a), sharing.BindCommand(a, workload.BindCommand(a)), workload.Command(a), sharing.ExportsCommand(a), sharing.UsageCommand(a), sharing.ExplainAPICommand(a), sharing.DefinitionsCommand(a), sharing.SchemaCommand(a), sharing.ClaimsCommand(a), quickstart.Command(a), Version(streams, "kubectl kcp"), manCommand())
+	return a.Program(cmd)
 }

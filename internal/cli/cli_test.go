@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/unforked/kcp/internal/cli/workspaces"
 )
 
 func TestCalledAs(t *testing.T) {
@@ -67,7 +69,7 @@ func TestEveryCommandIsExplained(t *testing.T) {
 	}
 	streams := genericiooptions.NewTestIOStreamsDiscard()
 	check(KCP(streams))
-	check(CreateWorkspace(streams))
+	check(workspaces.CreateWorkspace(streams))
 }
 
 // TestDependencies checks that the plugin links no server code, which would make it large and slow

@@ -10,6 +10,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/cli/command"
+	"github.com/unforked/kcp/internal/cli/kubeconfig"
+	"github.com/unforked/kcp/internal/cli/paths"
+	"github.com/unforked/kcp/internal/cli/remote"
+	"github.com/unforked/kcp/internal/cli/workspaces"
 )
 
 func TestCreate(t *testing.T) {
@@ -34,8 +39,8 @@ func TestCreate(t *testing.T) {
 		"other type":     {"kubectl-ws create old --ignore-existing --type root:universal", nil, result{code: 1, err: "error: cannot create workspace \"old\" in \"root\": it already exists with type root:organization, not root:universal; delete it first or omit --type\n"}},
 		"relative type":  {"kubectl-ws create old --ignore-existing --type universal", nil, result{code: 1, err: "error: --ignore-existing needs a --type with a path, as in root:universal, or no --type: a name alone depends on the current workspace\n"}},
 		"used context":   {"kubectl-ws create team --create-context base", nil, result{code: 1, err: "error: the kubeconfig has a context \"base\" for something else; choose another name for --create-context\n"}},
-		"name of a path": {"kubectl-ws create a:b", nil, result{code: 1, err: "error: " + badName("a:b").Error() + "\n"}},
-		"name of dots":   {"kubectl-ws create ..", nil, result{code: 1, err: "error: " + badName("..").Error() + "\n"}},
+		"name of a path": {"kubectl-ws create a:b", nil, result{code: 1, err: "error: " + paths.InvalidName("a:b").Error() + "\n"}},
+		"name of dots":   {"kubectl-ws create ..", nil, result{code: 1, err: "error: " + paths.InvalidName("..").Error() + "\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +55,7 @@ func TestCreate(t *testing.T) {
 				t.Errorf("%s: got %+v, want %+v", c.line, got, c.want)
 			}
 			after := load(t, file)
-			if entered := after.CurrentContext == currentContext; entered != strings.Contains(c.line, "--enter") {
+			if entered := after.CurrentContext == kubeconfig.CurrentContext; entered != strings.Contains(c.line, "--enter") {
 				t.Errorf("%s: the current context is %s", c.line, after.CurrentContext)
 			}
 			if strings.HasSuffix(c.line, "--create-context c") {
@@ -123,20 +128,20 @@ func TestCreateWatchesAgain(t *testing.T) {
 	w.fickle, w.birth = true, []string{"Scheduling", "Initializing"}
 	w.phases["root:old"] = "Initializing"
 	file := w.kubeconfig()
-	s, err := openSession(&genericclioptions.ConfigFlags{KubeConfig: &file})
+	s, err := kubeconfig.Open(&genericclioptions.ConfigFlags{KubeConfig: &file})
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := s.server()
+	srv, err := remote.New(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, err := srv.get(t.Context(), "root", "old")
+	old, err := srv.Get(t.Context(), "root", "old")
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := 0
-	err = srv.follow(t.Context(), "root", old, func(*tenancy.Workspace) (bool, error) { seen++; return seen == 4, nil })
+	err = srv.Follow(t.Context(), "root", old, func(*tenancy.Workspace) (bool, error) { seen++; return seen == 4, nil })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil || len(w.seen) != 4 { // get, watch, get, watch
@@ -149,10 +154,12 @@ func TestCreateGivesUp(t *testing.T) {
 	w := newWorld(t)
 	w.birth = []string{"Initializing", "Initializing"}
 	var out, errOut strings.Builder
-	a := newApp(genericiooptions.IOStreams{Out: &out, ErrOut: &errOut})
+	a := command.New(genericiooptions.IOStreams{Out: &out, ErrOut: &errOut})
 	file := w.kubeconfig()
-	a.flags.KubeConfig, a.ready = &file, 50*time.Millisecond
-	err := a.create(t.Context(), "slow", creation{enter: true})
+	a.Ready = 50 * time.Millisecond
+	cmd := workspaces.Command(a)
+	cmd.SetArgs([]string{"create", "slow", "--enter", "--kubeconfig", file})
+	err := a.Program(cmd).ExecuteContext(t.Context())
 	want := "timed out after 50ms (Initializing, WorkspaceInitialized: InitializerExists: root:slow is not done); to watch it, run: kubectl get workspace slow --watch"
 	if err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)

@@ -9,45 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/unforked/kcp/internal/cli/kubeconfig"
 )
-
-func TestParsePlace(t *testing.T) {
-	for server, want := range map[string]place{
-		"https://h:6443/clusters/root":          {"https://h:6443", "root"},
-		"https://h/clusters/root:org:team/":     {"https://h", "root:org:team"},
-		"https://h/some/proxy/clusters/2okdr":   {"https://h/some/proxy", "2okdr"},
-		"http://[::1]:80/clusters/system:admin": {"http://[::1]:80", "system:admin"},
-	} {
-		if got, ok := parsePlace(server); !ok || got != want || got.URL() != strings.TrimSuffix(server, "/") {
-			t.Errorf("%s: %+v, %v; want %+v", server, got, ok, want)
-		}
-	}
-	for _, server := range []string{
-		"", "https://h", "https://h/", "https://h/clusters", "https://h/clusters/", "https://h/clusters/*", "h:6443/clusters/root",
-		"https://h/clusters/root/api", "https://h/clusters/a1/clusters/b1", "https://h/clusters/root?x=y", "https://h/clusters/root#x",
-		"https:///clusters/root", "ftp://h/clusters/root", "https://h/clusters/Root", "https://h/clusters/root//",
-		"https://h/services/apiexport/root/widgets/clusters/root",
-	} {
-		if got, ok := parsePlace(server); ok {
-			t.Errorf("%s is taken as %+v", server, got)
-		}
-	}
-}
-
-func FuzzParsePlace(f *testing.F) {
-	for _, s := range []string{"https://h:1/clusters/root", "https://h/x/clusters/a1:b/", "https://h/clusters/", "https://h/%2f/clusters/root", "https://u:p@h/clusters/root", "https://h//clusters/root"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, server string) {
-		at, ok := parsePlace(server)
-		if !ok {
-			return
-		}
-		if again, ok := parsePlace(at.URL()); !ok || again != at {
-			t.Fatalf("%q is %+v, whose URL is %+v, %v", server, at, again, ok)
-		}
-	})
-}
 
 // TestKubeconfigKeepsOthers checks that entering a workspace changes only the necessary entries of
 // the kubeconfig.
@@ -68,17 +32,17 @@ func TestKubeconfigKeepsOthers(t *testing.T) {
 			t.Fatalf("ws %s: %+v", step.to, got)
 		}
 		after := load(t, file)
-		for name, want := range map[string]string{currentContext: step.current, previousContext: step.previous} {
+		for name, want := range map[string]string{kubeconfig.CurrentContext: step.current, kubeconfig.PreviousContext: step.previous} {
 			entry := after.Contexts[name]
 			if entry == nil || entry.AuthInfo != "kcp-admin" || after.Clusters[entry.Cluster] == nil || after.Clusters[entry.Cluster].Server != w.URL+"/clusters/"+want {
 				t.Fatalf("after ws %s: context %s is %+v, want %s", step.to, name, entry, want)
 			}
 		}
-		if after.CurrentContext != currentContext {
+		if after.CurrentContext != kubeconfig.CurrentContext {
 			t.Fatalf("after ws %s: the current context is %s", step.to, after.CurrentContext)
 		}
 		after.CurrentContext = before.CurrentContext
-		for _, ours := range []string{currentContext, previousContext} {
+		for _, ours := range []string{kubeconfig.CurrentContext, kubeconfig.PreviousContext} {
 			delete(after.Contexts, ours)
 			delete(after.Clusters, ours)
 		}
@@ -105,11 +69,11 @@ func TestFromAnyContext(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	after := load(t, file)
-	entry, cl := after.Contexts[currentContext], after.Clusters[currentContext]
+	entry, cl := after.Contexts[kubeconfig.CurrentContext], after.Clusters[kubeconfig.CurrentContext]
 	if entry.AuthInfo != "me" || entry.Namespace != "dev" || cl.TLSServerName != "mine" || cl.Server != w.URL+"/clusters/root:other:x" {
 		t.Errorf("the current context is %+v of %+v, want one like mine", entry, cl)
 	}
-	if got := after.Contexts[previousContext]; got.Cluster != "mine" || got.AuthInfo != "me" {
+	if got := after.Contexts[kubeconfig.PreviousContext]; got.Cluster != "mine" || got.AuthInfo != "me" {
 		t.Errorf("the previous context is %+v, want mine", got)
 	}
 	if got := call(t, file, "kubectl-ws", "-"); got.code != 0 || !strings.Contains(got.out, "'root:other'") {
@@ -165,14 +129,14 @@ func TestSeveralFiles(t *testing.T) {
 		}
 	}
 	added := load(t, first)
-	if got := added.Clusters[added.Contexts[currentContext].Cluster].Server; got != w.URL+"/clusters/root:org" || added.Contexts[previousContext] == nil {
+	if got := added.Clusters[added.Contexts[kubeconfig.CurrentContext].Cluster].Server; got != w.URL+"/clusters/root:org" || added.Contexts[kubeconfig.PreviousContext] == nil {
 		t.Errorf("the first file has %+v", added)
 	}
 	if len(added.AuthInfos) != 0 || added.Contexts["root"] != nil {
 		t.Errorf("the first file got entries of the second: %+v", added)
 	}
 	changed := load(t, second)
-	if changed.Contexts[currentContext] != nil || changed.AuthInfos["kcp-admin"].TokenFile != "token" {
+	if changed.Contexts[kubeconfig.CurrentContext] != nil || changed.AuthInfos["kcp-admin"].TokenFile != "token" {
 		t.Errorf("the second file was changed: %+v", changed)
 	}
 }
@@ -189,7 +153,11 @@ func TestCertificateOfAnotherFile(t *testing.T) {
 	if err := clientcmd.WriteToFile(*config, with); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "a", "ca.crt"), []byte(certificate), 0o600); err != nil {
+	authority, err := os.ReadFile("testdata/ca.crt") // no server uses it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a", "ca.crt"), authority, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first := filepath.Join(dir, "first")
@@ -200,7 +168,7 @@ func TestCertificateOfAnotherFile(t *testing.T) {
 	if got := call(t, "", "kubectl-ws", "org"); got.code != 0 {
 		t.Fatalf("got %+v", got)
 	}
-	if got := load(t, first).Clusters[currentContext].CertificateAuthority; filepath.Join(dir, got) != filepath.Join(dir, "a", "ca.crt") {
+	if got := load(t, first).Clusters[kubeconfig.CurrentContext].CertificateAuthority; filepath.Join(dir, got) != filepath.Join(dir, "a", "ca.crt") {
 		t.Errorf("the certificate is now at %q", got)
 	}
 	if got := load(t, with).Clusters["root"].CertificateAuthority; got != "ca.crt" {
@@ -228,15 +196,3 @@ func TestCreateContext(t *testing.T) {
 		t.Errorf("got %+v", config)
 	}
 }
-
-// certificate is a valid certificate of an authority, which no server uses.
-const certificate = `-----BEGIN CERTIFICATE-----
-MIIBdTCCARugAwIBAgIUdTP9wpDBlXJNmdtZok+K0VBk2xswCgYIKoZIzj0EAwIw
-DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMjEwMDI0MDFaGA8yMTI2MTAyODAwMjQw
-MVowDzENMAsGA1UEAwwEdGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABCPu
-18OEb30sBjCBq8uKCl22gE5QPCsDzCO4EZREzhh6nrYZCPYJHmlhBdREJ8ZIq4aZ
-E6SN5VinGiKA1tuLW/6jUzBRMB0GA1UdDgQWBBSJwt+t3hhuT61L1iXU/h1BtcDO
-ZTAfBgNVHSMEGDAWgBSJwt+t3hhuT61L1iXU/h1BtcDOZTAPBgNVHRMBAf8EBTAD
-AQH/MAoGCCqGSM49BAMCA0gAMEUCIAQmc2Zx16gcA3NvylDRoRCa0XHu+3JnuDKm
-nk5nAEEdAiEA01m9zjwGR50V2LSe2xU+0O44IMan6pL7WCK/4CirADY=
------END CERTIFICATE-----`

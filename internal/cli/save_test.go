@@ -1,20 +1,18 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/unforked/kcp/internal/cli/kubeconfig"
 )
 
 // TestConcurrentEdits checks that concurrent writes of a kubeconfig lose nothing.
@@ -43,31 +41,6 @@ func TestConcurrentEdits(t *testing.T) {
 	}
 }
 
-// TestEditsOfOthers checks that changes by other programs since the read are kept.
-func TestEditsOfOthers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "root:org")
-	file := w.kubeconfig()
-	flags := genericclioptions.NewConfigFlags(false)
-	flags.KubeConfig = &file
-	s, err := openSession(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := load(t, file)
-	config.Contexts["theirs"] = &api.Context{Cluster: "root", AuthInfo: "kcp-admin"}
-	config.AuthInfos["kcp-admin"].Token = "renewed"
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.enter(t.Context(), s.here.at("root:org")); err != nil {
-		t.Fatal(err)
-	}
-	if config = load(t, file); config.Contexts["theirs"] == nil || config.AuthInfos["kcp-admin"].Token != "renewed" || config.CurrentContext != currentContext {
-		t.Errorf("got %+v", config)
-	}
-}
-
 // TestGoingOnAsSomebodyElse checks that "ws -" returns to the previous context and user.
 func TestGoingOnAsSomebodyElse(t *testing.T) {
 	t.Parallel()
@@ -84,43 +57,8 @@ func TestGoingOnAsSomebodyElse(t *testing.T) {
 		}
 	}
 	config = load(t, file)
-	if now, before := config.Contexts[currentContext], config.Contexts[previousContext]; now.AuthInfo != "kcp-admin" || before.AuthInfo != "alice" {
+	if now, before := config.Contexts[kubeconfig.CurrentContext], config.Contexts[kubeconfig.PreviousContext]; now.AuthInfo != "kcp-admin" || before.AuthInfo != "alice" {
 		t.Errorf("the current context is %+v, the previous one %+v", now, before)
-	}
-}
-
-// TestLocked checks the behaviour while another program has the lock.
-func TestLocked(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	file := w.kubeconfig()
-	flags := genericclioptions.NewConfigFlags(false)
-	flags.KubeConfig = &file
-	s, err := openSession(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := file + ".lock"
-	if err := os.WriteFile(held, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.lockWithin = time.Millisecond
-	_, err = s.createContext(t.Context(), "c", s.here, use)
-	if want := "the kubeconfig is locked: " + held + " has existed for 1ms; if no other program is changing the kubeconfig, remove that file"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.lockWithin = time.Hour
-	if _, err := s.createContext(ctx, "c", s.here, use); !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted: %v", err)
-	}
-	if _, err := os.Stat(held); err != nil {
-		t.Errorf("the lock of another program is gone: %v", err)
-	}
-	time.AfterFunc(10*time.Millisecond, func() { _ = os.Remove(held) })
-	if _, err := s.createContext(t.Context(), "c", s.here, use); err != nil {
-		t.Errorf("after the other program was done: %v", err)
 	}
 }
 
@@ -143,11 +81,11 @@ func TestKeepsWhatItDoesNotKnow(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	after := load(t, file)
-	entry := after.Contexts[currentContext]
-	if entry.AuthInfo != "plugin" || entry.Namespace != "" || after.Clusters[currentContext].ProxyURL != "" || !after.Clusters[currentContext].DisableCompression {
-		t.Errorf("the current context is %+v of %+v", entry, after.Clusters[currentContext])
+	entry := after.Contexts[kubeconfig.CurrentContext]
+	if entry.AuthInfo != "plugin" || entry.Namespace != "" || after.Clusters[kubeconfig.CurrentContext].ProxyURL != "" || !after.Clusters[kubeconfig.CurrentContext].DisableCompression {
+		t.Errorf("the current context is %+v of %+v", entry, after.Clusters[kubeconfig.CurrentContext])
 	}
-	for _, name := range []string{currentContext, previousContext} {
+	for _, name := range []string{kubeconfig.CurrentContext, kubeconfig.PreviousContext} {
 		delete(after.Contexts, name)
 		delete(after.Clusters, name)
 	}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/unforked/kcp/internal/cli/paths"
+	"github.com/unforked/kcp/internal/cli/remote"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -63,7 +65,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	after, ok := strings.CutPrefix(r.URL.Path, "/clusters/")
 	path, rest, _ := strings.Cut(after, "/")
 	switch {
-	case r.URL.Path == reachableService:
+	case r.URL.Path == remote.ReachableService:
 		w.serveReachable(rw, r)
 	case !ok:
 		answer(rw, 403, failure("Forbidden", "no cluster", "", ""))
@@ -90,22 +92,22 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // serveReachable lists the workspaces that are not denied, in pages of one.
 func (w *world) serveReachable(rw http.ResponseWriter, r *http.Request) {
-	var paths []string
+	var found []string
 	for path := range w.phases {
 		if !w.denied[path] && path > r.URL.Query().Get("continue") {
-			paths = append(paths, path)
+			found = append(found, path)
 		}
 	}
-	slices.Sort(paths)
+	slices.Sort(found)
 	items, next := []any{}, ""
-	if len(paths) > 0 {
-		up, name, _ := parent(cluster.Path(paths[0]))
-		o := w.workspace(string(up), name, w.phases[paths[0]])
-		o["metadata"].(map[string]any)["annotations"] = map[string]any{"kcp.io/path": paths[0]}
+	if len(found) > 0 {
+		up, name, _ := paths.Parent(cluster.Path(found[0]))
+		o := w.workspace(string(up), name, w.phases[found[0]])
+		o["metadata"].(map[string]any)["annotations"] = map[string]any{"kcp.io/path": found[0]}
 		items = append(items, o)
 	}
-	if len(paths) > 1 {
-		next = paths[0]
+	if len(found) > 1 {
+		next = found[0]
 	}
 	answer(rw, 200, map[string]any{"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "WorkspaceList", "metadata": map[string]any{"continue": next}, "items": items})
 }

@@ -7,11 +7,12 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/unforked/kcp/internal/build"
+	"github.com/unforked/kcp/internal/cli/output"
 )
 
 // Version returns the command "version" of the program that users call by name.
 func Version(streams genericiooptions.IOStreams, name string) *cobra.Command {
-	var f format
+	var f output.Format
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program and of its libraries",
@@ -24,13 +25,13 @@ func Version(streams genericiooptions.IOStreams, name string) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	outputFlag(cmd, &f, []format{asJSON, asYAML})
+	output.Flag(cmd, &f, []output.Format{output.JSON, output.YAML})
 	cmd.RunE = func(*cobra.Command, []string) error {
-		p, info := newPrinter(streams), build.Read()
+		p, info := output.New(streams), build.Read()
 		if f != "" {
-			return p.result(f, info)
+			return p.Result(f, info)
 		}
-		p.table(versionRows(info))
+		p.Table(versionRows(info))
 		return nil
 	}
 	return cmd

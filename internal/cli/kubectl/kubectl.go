@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/util"
 
 	"github.com/unforked/kcp/internal/cli"
+	"github.com/unforked/kcp/internal/cli/workspaces"
 )
 
 // Client-side limits for discovery, as in the main function of kubectl.
@@ -103,10 +104,10 @@ func command(args []string, streams genericiooptions.IOStreams, release string) 
 		IOStreams:   streams,
 	})
 	kubectl.SetArgs(args)
-	kubectl.AddCommand(cli.Workspaces(streams), cli.KCP(streams))
+	kubectl.AddCommand(workspaces.Workspaces(streams), cli.KCP(streams))
 	for _, c := range kubectl.Commands() {
 		if cmd.IsSubcommandPluginAllowed(c.Name()) { // create
-			c.AddCommand(cli.CreateWorkspace(streams))
+			c.AddCommand(workspaces.CreateWorkspace(streams))
 		}
 		if c.Name() == "version" {
 			kubectl.RemoveCommand(c)

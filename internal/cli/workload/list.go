@@ -1,0 +1,357 @@
+package workload
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
+
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/cli/command"
+	"github.com/unforked/kcp/internal/cli/output"
+	"github.com/unforked/kcp/internal/cli/remote"
+	"github.com/unforked/kcp/internal/cli/sharing"
+	"github.com/unforked/kcp/internal/cluster"
+)
+
+func targetsCommand(a *command.App) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the physical clusters of the current workspace",
+		Long:  "List the physical clusters of the current workspace, whether they are ready, and what they run.",
+		Example: `  # List the physical clusters
+  kubectl kcp workload list`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return listTargets(cmd.Context(), a) },
+	}
+}
+
+func listTargets(ctx context.Context, a *command.App) error {
+	_, srv, err := a.Open(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := targetsIn(ctx, srv, srv.Base.Path)
+	if err != nil {
+		return noTargets(srv.Base.Path, err)
+	}
+	if len(all) == 0 {
+		a.Print.Note("Workspace '%s' has no physical clusters. To register one, run: kubectl kcp workload sync NAME --kubeconfig FILE", srv.Base.Path)
+		return nil
+	}
+	loads, err := loadsOf(ctx, srv, all[0])
+	if err != nil {
+		a.Print.Note("What runs there is not shown: %v", err)
+	}
+	table := [][]string{{"NAME", "READY", "SCHEDULING", "VERSION", "WORKLOADS", "REPLICAS", "AGE", "LABELS"}}
+	for _, t := range all {
+		workloads, replicas := "-", "-"
+		if loads != nil {
+			l := loads[t.Status.Key]
+			workloads, replicas = strconv.Itoa(l.workloads), strconv.Itoa(l.replicas)
+		}
+		table = append(table, []string{t.Name, readiness(t), admits(t), output.OrDash(t.Status.Version), workloads, replicas,
+			duration.HumanDuration(time.Since(t.CreationTimestamp.Time)), output.OrDash(labels.FormatLabels(t.Labels))})
+	}
+	a.Print.Table(table)
+	if slices.ContainsFunc(all, func(t *workload.SyncTarget) bool { return t.Status.Conditions.IsTrue(workload.EvictionsHeld) }) {
+		a.Print.Note("Most physical clusters do not answer at once, so the server itself is the likely cause: nothing leaves them. If one is gone, run: kubectl kcp workload fence NAME")
+	}
+	return nil
+}
+
+// readiness returns True, or the reason why a target is not ready.
+func readiness(t *workload.SyncTarget) string {
+	c := t.Status.Conditions.Get(conditions.Ready)
+	switch {
+	case c == nil:
+		return "Unknown"
+	case c.Status == metav1.ConditionTrue:
+		return "True"
+	}
+	return string(c.Status) + " (" + c.Reason + ")"
+}
+
+// admits says whether a target takes workloads.
+func admits(t *workload.SyncTarget) string {
+	switch {
+	case t.DeletionTimestamp != nil:
+		return "leaving"
+	case t.Status.Conditions.IsTrue(workload.Fenced):
+		return "fenced"
+	case slices.ContainsFunc(t.Spec.Taints, drained):
+		return "drained"
+	case t.Spec.Unschedulable:
+		return "cordoned"
+	}
+	return "yes"
+}
+
+func drained(t corev1.Taint) bool {
+	return t.Key == workload.DrainTaint && t.Effect == corev1.TaintEffectNoExecute
+}
+
+func targetsIn(ctx context.Context, s *remote.Server, path cluster.Path) ([]*workload.SyncTarget, error) {
+	objects, err := s.Objects(path, workload.GroupVersion, "synctargets")
+	if err != nil {
+		return nil, err
+	}
+	list, err := objects.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var all []*workload.SyncTarget
+	for i := range list.Items {
+		t, err := targetOf(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// A burden is what a physical cluster runs.
+type burden struct{ workloads, replicas int }
+
+// loadsOf returns what the physical clusters of the workspace of t run, by their keys. It reads the
+// Assignments of all consumers, through the view of the export.
+func loadsOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) (map[string]burden, error) {
+	name := t.Annotations[core.ClusterAnnotation]
+	requests, err := s.Clusterless()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := requests.Get().AbsPath("services", "apiexport", url.PathEscape(name), workload.KubernetesExport, "clusters", "*",
+		"apis", workload.GroupVersion.Group, workload.GroupVersion.Version, "assignments").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var list workload.AssignmentList
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, err
+	}
+	all := map[string]burden{}
+	for _, of := range list.Items {
+		for _, part := range of.Spec.Targets {
+			l := all[part.Key]
+			l.workloads++
+			if part.Replicas != nil {
+				l.replicas += int(*part.Replicas)
+			}
+			all[part.Key] = l
+		}
+	}
+	return all, nil
+}
+
+func splitCommand(a *command.App) *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "get KIND/NAME",
+		Short: "Print which locations run a workload",
+		Long:  "Print which locations run a workload of the current workspace, and how many of its replicas are ready there. The names of the physical clusters are shown to those who may list them in the compute workspace.",
+		Example: `  # Print where the Deployment web runs
+  kubectl kcp workload get deployment/web`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		kind, name, ok := strings.Cut(args[0], "/")
+		if !ok || name == "" {
+			return fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", args[0])
+		}
+		namespace = metav1.NamespaceDefault
+		if of, _, err := a.Flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
+			namespace = of
+		}
+		return printSplit(cmd.Context(), a, kind, namespace, name)
+	}
+	return cmd
+}
+
+func printSplit(ctx context.Context, a *command.App, kind, namespace, name string) error {
+	_, srv, err := a.Open(ctx)
+	if err != nil {
+		return err
+	}
+	here := srv.Base.Path
+	w, err := getWorkload(ctx, srv, kind, namespace, name)
+	if err != nil {
+		return err
+	}
+	assignment, err := assignmentOf(ctx, srv, namespace, w)
+	if err != nil {
+		return remote.About(here, "cannot read where %s %q runs: %w", w.GetKind(), name, err)
+	}
+	if assignment == nil {
+		return fmt.Errorf("the %s %q is not placed: either no Placement of workspace %q selects its namespace, or objects of its kind follow workloads and there is none; to see the Placements, run: kubectl get placements", w.GetKind(), name, here)
+	}
+	reports, err := reportsOf(ctx, srv, namespace, w)
+	if err != nil {
+		return err
+	}
+	names := targetNames(ctx, srv)
+	table := [][]string{{"LOCATION", "CLUSTER", "REPLICAS", "READY", "PHASE", "REASON"}}
+	var parts []string
+	slices.SortStableFunc(assignment.Spec.Targets, func(a, b workload.AssignedTarget) int {
+		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(names[a.Key], names[b.Key]))
+	})
+	for _, t := range assignment.Spec.Targets {
+		row, part := rowOf(t, reports[t.Key], names[t.Key])
+		table, parts = append(table, row), append(parts, part)
+	}
+	a.Print.Table(table)
+	a.Print.Note("%s: %s", name, strings.Join(parts, ", "))
+	if assignment.Spec.Reason != "" {
+		a.Print.Note("Not fully placed: %s: %s", assignment.Spec.Reason, assignment.Spec.Message)
+	}
+	return nil
+}
+
+// rowOf returns the row of a target, and its short form.
+func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, cluster string) (row []string, part string) {
+	replicas, ready, reason := "-", "0", t.Reason
+	if t.Replicas != nil {
+		replicas = strconv.Itoa(int(*t.Replicas))
+	}
+	if r != nil {
+		ready = strconv.Itoa(int(readyOf(r)))
+		if len(r.Spec.Missing) > 0 {
+			reason = "MissingDependency: " + strings.Join(r.Spec.Missing, "; ")
+		}
+		if r.Spec.Reason != "" {
+			reason = r.Spec.Reason + ": " + r.Spec.Message
+		}
+	}
+	return []string{output.OrDash(t.Location), output.OrDash(cluster), replicas, ready, string(t.Phase), output.OrDash(reason)},
+		fmt.Sprintf("%s %s/%s", cmp.Or(cluster, t.Location), ready, replicas)
+}
+
+// readyOf returns the number of pods that a target reports as ready.
+func readyOf(r *workload.TargetStatus) int32 {
+	var s struct {
+		ReadyReplicas int32 `json:"readyReplicas"`
+		NumberReady   int32 `json:"numberReady"` // of a DaemonSet
+		Ready         int32 `json:"ready"`       // of a Job
+	}
+	if r.Spec.Reported == nil || json.Unmarshal(r.Spec.Reported.Raw, &s) != nil {
+		return 0
+	}
+	return cmp.Or(s.ReadyReplicas, s.NumberReady, s.Ready)
+}
+
+// getWorkload reads a workload of the current workspace. The kind may be written as kubectl accepts it.
+func getWorkload(ctx context.Context, s *remote.Server, kind, namespace, name string) (*unstructured.Unstructured, error) {
+	here := s.Base.Path
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.In(here), s.Client)
+	if err != nil {
+		return nil, err
+	}
+	known := memory.NewMemCacheClient(client)
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil)
+	of, err := mapper.ResourceFor(schema.ParseGroupResource(strings.ToLower(kind)).WithVersion(""))
+	if err != nil {
+		return nil, fmt.Errorf("workspace %q has no resource type %q; to use the physical clusters of another workspace, run: kubectl kcp bind compute PATH", here, kind)
+	}
+	all, err := s.Resource(here, of)
+	if err != nil {
+		return nil, err
+	}
+	w, err := all.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, remote.About(here, "cannot read %s %q in namespace %q: %w", of.Resource, name, namespace, err)
+	}
+	return w, nil
+}
+
+// assignmentOf returns the Assignment of a workload, nil if it has none.
+func assignmentOf(ctx context.Context, s *remote.Server, namespace string, w *unstructured.Unstructured) (*workload.Assignment, error) {
+	all, err := s.Resource(s.Base.Path, workload.GroupVersion.WithResource("assignments"))
+	if err != nil {
+		return nil, err
+	}
+	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		found := &workload.Assignment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, found); err != nil {
+			return nil, err
+		}
+		if found.Spec.Workload.UID == string(w.GetUID()) {
+			return found, nil
+		}
+	}
+	return nil, nil
+}
+
+// reportsOf returns the reports about a workload by the keys of their targets.
+func reportsOf(ctx context.Context, s *remote.Server, namespace string, w *unstructured.Unstructured) (map[string]*workload.TargetStatus, error) {
+	all, err := s.Resource(s.Base.Path, workload.GroupVersion.WithResource("targetstatuses"))
+	if err != nil {
+		return nil, err
+	}
+	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*workload.TargetStatus{}
+	for i := range list.Items {
+		r := &workload.TargetStatus{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, r); err != nil {
+			return nil, err
+		}
+		if r.Spec.Workload.UID == string(w.GetUID()) {
+			found[r.Spec.Key] = r
+		}
+	}
+	return found, nil
+}
+
+// targetNames returns the names of physical clusters by their keys, as far as the user may list
+// them in the compute workspace that the current workspace binds.
+func targetNames(ctx context.Context, s *remote.Server) map[string]string {
+	names := map[string]string{}
+	bindings, err := s.Objects(s.Base.Path, apis.GroupVersion, "apibindings")
+	if err != nil {
+		return names
+	}
+	o, err := bindings.Get(ctx, workload.KubernetesExport, metav1.GetOptions{})
+	if err != nil {
+		return names
+	}
+	b, err := sharing.BindingOf(o)
+	if err != nil || b.Spec.Reference.Export == nil {
+		return names
+	}
+	all, err := targetsIn(ctx, s, cluster.Path(b.Spec.Reference.Export.Path))
+	if err != nil {
+		return names
+	}
+	for _, t := range all {
+		names[t.Status.Key] = t.Name
+	}
+	return names
+}
