@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -173,6 +174,13 @@ func (p *issuerPool) kept() int {
 	return len(p.all)
 }
 
+// byOwner returns how many providers the owners keep that have any.
+func (p *issuerPool) byOwner() map[cluster.Name]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.owners)
+}
+
 // after waits for the given time.
 func after(d time.Duration) { <-time.After(d) }
 
@@ -248,16 +256,16 @@ func TestOwnersShareProvidersOfWorkspaces(t *testing.T) {
 			p.connect(cluster.Name(fmt.Sprintf("small%d-0", i/2)))
 			p.connect(cluster.Name(fmt.Sprintf("small%d-1", i/2)))
 		}
-		most := p.owners["one"]
+		most := p.byOwner()["one"]
 		p.connect("late-0")
 		p.connect("quiet-0")
 		p.connect("small0-0")
-		if n := [...]int{p.h.asked["quiet-0"], p.h.asked["small0-0"], p.owners["one"]}; n != [...]int{1, 1, most - 1} {
+		if n := [...]int{p.h.asked["quiet-0"], p.h.asked["small0-0"], p.byOwner()["one"]}; n != [...]int{1, 1, most - 1} {
 			t.Errorf("keys fetched %d times for an owner of one provider, %d times for an owner of two; the owner of most keeps %d", n[0], n[1], n[2])
 		}
 		after(issuerIdle + 2*issuerSweep)
-		if len(p.owners) != 0 {
-			t.Errorf("owners without providers are kept: %v", p.owners)
+		if owners := p.byOwner(); len(owners) != 0 {
+			t.Errorf("owners without providers are kept: %v", owners)
 		}
 	})
 }
