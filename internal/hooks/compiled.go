@@ -11,6 +11,7 @@ import (
 
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/bounds"
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 const (
@@ -29,79 +30,112 @@ type cell struct {
 	compiled atomic.Pointer[any]
 }
 
-// compilations keeps those compiled objects of all clusters that were used last.
+// compilations keeps those compiled objects that were used last. If there is too much, the tenant
+// with most loses one: who stores many policies has only its own compiled again.
 type compilations struct {
+	tenant func(cluster.Name) cluster.Name
+
 	mu     sync.Mutex
-	order  list.List // of compilation, the one that was used last at the front; guarded by mu
+	of     map[cluster.Name]*compilationsOf // by tenant
 	at     map[weak.Pointer[cell]]*list.Element
-	weight int // of all in order; guarded by mu
+	weight int // of all
+}
+
+// compilationsOf are those of one tenant.
+type compilationsOf struct {
+	tenant cluster.Name
+	order  list.List // of compilation, the one that was used last at the front
+	weight int
 }
 
 // A compilation does not keep the object, which may be deleted.
 type compilation struct {
 	cell   weak.Pointer[cell]
 	weight int
+	of     *compilationsOf
 }
 
-// compiledBy returns what compile makes of the object of a row.
-func compiledBy[T runtime.Object, C any](all *compilations, r *row[T], compile func(T) C) C {
-	out, _ := keep(all, &r.cell, func() int { return r.size + instructions(r.object) }, func() (C, error) { return compile(r.object), nil })
+func newCompilations(tenant func(cluster.Name) cluster.Name) *compilations {
+	return &compilations{tenant: tenant, of: map[cluster.Name]*compilationsOf{}, at: map[weak.Pointer[cell]]*list.Element{}}
+}
+
+// compiledBy returns what compile makes of the object of a row in cluster c.
+func compiledBy[T runtime.Object, C any](all *compilations, c cluster.Name, r *row[T], compile func(T) C) C {
+	out, _ := keep(all, c, &r.cell, func() (C, int, error) { return compile(r.object), r.size + instructions(r.object), nil })
 	return out
 }
 
-// keep returns what a cell has, or else what compile returns, and keeps that.
-func keep[C any](all *compilations, c *cell, weigh func() int, compile func() (C, error)) (C, error) {
-	kept := c.compiled.Load()
+// keep returns what a cell has, or else what compile returns with its weight, and keeps that for the
+// tenant of cluster c.
+func keep[C any](all *compilations, c cluster.Name, in *cell, compile func() (C, int, error)) (C, error) {
+	kept := in.compiled.Load()
 	if kept == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if kept = c.compiled.Load(); kept == nil {
-			out, err := compile()
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if kept = in.compiled.Load(); kept == nil {
+			out, weight, err := compile()
 			if err != nil {
 				return out, err
 			}
-			c.compiled.Store(new(any(out)))
-			all.add(c, weigh())
+			in.compiled.Store(new(any(out)))
+			all.add(all.tenant(c), in, weight)
 			return out, nil
 		}
 	}
-	all.use(c)
+	all.use(in)
 	return (*kept).(C), nil
 }
 
-// add remembers what was compiled, and forgets what was not used for the longest time if there is
-// too much.
-func (all *compilations) add(c *cell, weight int) {
+// add remembers what was compiled for a tenant, and makes room for it.
+func (all *compilations) add(tenant cluster.Name, c *cell, weight int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if all.at == nil {
-		all.at = map[weak.Pointer[cell]]*list.Element{}
-	}
 	p := weak.Make(c)
 	if old := all.at[p]; old != nil {
 		all.forget(old)
 	}
-	all.at[p] = all.order.PushFront(compilation{p, weight})
-	for all.weight += weight; all.weight > maxCompiled && all.order.Len() > 1; {
-		all.forget(all.order.Back())
+	of := all.of[tenant]
+	if of == nil {
+		of = &compilationsOf{tenant: tenant}
+		all.of[tenant] = of
 	}
+	all.at[p] = of.order.PushFront(compilation{p, weight, of})
+	of.weight += weight
+	for all.weight += weight; all.weight > maxCompiled; {
+		all.forget(all.most().order.Back())
+	}
+}
+
+// most returns the compilations of the tenant with most. The caller holds mu.
+func (all *compilations) most() (most *compilationsOf) {
+	for _, of := range all.of {
+		if most == nil || of.weight > most.weight {
+			most = of
+		}
+	}
+	return most
 }
 
 // forget removes a compilation. The caller holds mu.
 func (all *compilations) forget(e *list.Element) {
-	old := all.order.Remove(e).(compilation)
+	old := e.Value.(compilation)
 	delete(all.at, old.cell)
 	all.weight -= old.weight
+	old.of.weight -= old.weight
+	if old.of.order.Remove(e); old.of.order.Len() == 0 {
+		delete(all.of, old.of.tenant)
+	}
 	if c := old.cell.Value(); c != nil {
 		c.compiled.Store(nil)
 	}
 }
 
+// use notes a use of what a cell has.
 func (all *compilations) use(c *cell) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if e := all.at[weak.Make(c)]; e != nil {
-		all.order.MoveToFront(e)
+		e.Value.(compilation).of.order.MoveToFront(e)
 	}
 }
 

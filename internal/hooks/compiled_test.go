@@ -22,10 +22,10 @@ func policyRow(expression string, size int) *row[*admissionregistrationv1.Valida
 
 // Compiled policies are kept while they are used, within a limit of all clusters together.
 func TestCompiledPoliciesAreBounded(t *testing.T) {
-	var all compilations
+	all := newCompilations(func(c cluster.Name) cluster.Name { return c })
 	compiled := map[string]int{}
 	of := func(r *row[*admissionregistrationv1.ValidatingAdmissionPolicy]) {
-		compiledBy(&all, r, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) int {
+		compiledBy(all, "mine", r, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) int {
 			compiled[p.Spec.Validations[0].Expression]++
 			return len(compiled)
 		})
@@ -49,17 +49,47 @@ func TestCompiledPoliciesAreBounded(t *testing.T) {
 	if of(unused); compiled["unused"] != 2 {
 		t.Errorf("compiled %d times, want once more", compiled["unused"])
 	}
-	if all.weight > maxCompiled || all.order.Len() != len(all.at) {
-		t.Errorf("weight %d, %d in order, %d known", all.weight, all.order.Len(), len(all.at))
+	if all.weight > maxCompiled || all.of["mine"].order.Len() != len(all.at) {
+		t.Errorf("weight %d, %d in order, %d known", all.weight, all.of["mine"].order.Len(), len(all.at))
 	}
 	runtime.KeepAlive(used)
+}
+
+// A tenant with many policies has only its own compiled again, in however many clusters they are.
+func TestTenantsKeepTheirCompiledPolicies(t *testing.T) {
+	all := newCompilations(func(c cluster.Name) cluster.Name {
+		tenant, _, _ := strings.Cut(string(c), "-")
+		return cluster.Name(tenant)
+	})
+	compiled := map[cluster.Name]int{}
+	of := func(c cluster.Name, r *row[*admissionregistrationv1.ValidatingAdmissionPolicy]) {
+		compiledBy(all, c, r, func(*admissionregistrationv1.ValidatingAdmissionPolicy) int {
+			compiled[c]++
+			return 0
+		})
+	}
+	quiet := policyRow("quiet", maxCompiled/8)
+	of("quiet-0", quiet)
+	for i := range 40 {
+		of(cluster.Name(fmt.Sprint("greedy-", i)), policyRow("greedy", maxCompiled/8))
+	}
+	if of("quiet-0", quiet); compiled["quiet-0"] != 1 {
+		t.Errorf("the policy of another tenant was compiled %d times", compiled["quiet-0"])
+	}
+	for i := range 40 {
+		of(cluster.Name(fmt.Sprintf("tenant%d-0", i)), policyRow("one", maxCompiled/20))
+	}
+	if all.weight > maxCompiled || len(all.of) > 21 {
+		t.Errorf("weight %d of %d tenants", all.weight, len(all.of))
+	}
+	runtime.KeepAlive(quiet)
 }
 
 // Plugins of webhooks, which keep compiled match conditions, are kept within the same limit. A
 // provider has a plugin for each of its consumers.
 func TestCompiledMatchConditionsAreBounded(t *testing.T) {
 	built := map[cluster.Name]int{}
-	w := &webhooks{hooks: &Hooks{}, slots: map[cluster.Name]map[cluster.Name]*slot{}, build: func(_ *Hooks, at place, _ []configuration) (plugin, error) {
+	w := &webhooks{hooks: &Hooks{compiled: newCompilations(func(c cluster.Name) cluster.Name { return c })}, slots: map[cluster.Name]map[cluster.Name]*slot{}, build: func(_ *Hooks, at place, _ []configuration) (plugin, error) {
 		built[at.in]++
 		return func(context.Context, admission.Attributes, admission.ObjectInterfaces) error { return nil }, nil
 	}}

@@ -62,7 +62,7 @@ type Hooks struct {
 	validators *policies[*validating.Policy, *validating.PolicyBinding, validating.Validator]
 	types      *types
 	slow       *slow
-	compiled   compilations
+	compiled   *compilations
 }
 
 var (
@@ -72,7 +72,7 @@ var (
 
 // New returns the hooks that are stored. The change feed of the store must not have started.
 func New(c Config) *Hooks {
-	h := &Hooks{config: c}
+	h := &Hooks{config: c, compiled: newCompilations(c.Tenant)}
 	h.mutating = newWebhooks(h, mutatingTable(c.Store), newMutating)
 	h.validating = newWebhooks(h, validatingTable(c.Store), newValidating)
 	h.mutators, h.validators = newMutators(h), newValidators(h)

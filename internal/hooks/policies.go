@@ -139,7 +139,7 @@ func (p *policies[P, B, E]) active(v view, bound []*row[B]) ([]generic.PolicyHoo
 		if err := readable([]*row[P]{policy}); err != nil {
 			return nil, err
 		}
-		hook := generic.PolicyHook[P, B, E]{Policy: policy.object, Bindings: []B{b.object}, Evaluator: compiledBy(&p.hooks.compiled, policy, p.compile)}
+		hook := generic.PolicyHook[P, B, E]{Policy: policy.object, Bindings: []B{b.object}, Evaluator: compiledBy(p.hooks.compiled, v.from, policy, p.compile)}
 		if kind := p.policy(policy.object).GetParamKind(); kind != nil {
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = v.params(kind)
 		}

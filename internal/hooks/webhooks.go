@@ -96,14 +96,14 @@ func (w *webhooks) dispatch(ctx context.Context, from source, r admit.Request, o
 
 // plugin returns the plugin for the present configurations.
 func (w *webhooks) plugin(at place, now []configuration) (plugin, error) {
-	weigh := func() int {
+	return keep(w.hooks.compiled, at.from, &w.slot(at, now).cell, func() (plugin, int, error) {
 		weight := pluginWeight
 		for _, r := range now {
 			weight += conditions(r)
 		}
-		return weight
-	}
-	return keep(&w.hooks.compiled, &w.slot(at, now).cell, weigh, func() (plugin, error) { return w.build(w.hooks, at, now) })
+		run, err := w.build(w.hooks, at, now)
+		return run, weight, err
+	})
 }
 
 // slot returns the slot for the present configurations.
