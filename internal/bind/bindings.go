@@ -82,6 +82,7 @@ type Bindings struct {
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
 	exports  map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
+	waiting  PathIndex[bindingName]                               // of the rows in use that have found no export
 	changed  func(cluster.Name)
 	touched  []func(ExportName)
 	released func(uid string)
@@ -312,6 +313,7 @@ func (b *Bindings) Done() {
 	}
 	members := map[cluster.Name][]feed.In[ViewList]{}
 	clear(b.exports)
+	b.waiting.Clear()
 	for c, rows := range b.clusters {
 		members[c] = b.viewListsOf(rows)
 		for _, r := range rows {

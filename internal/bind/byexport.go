@@ -10,13 +10,25 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 )
 
-// To returns the keys of the bindings to an export. An export without a cluster stands for
-// exports that are not found at their path, or are not the ones that were bound.
+// To returns the keys of the bindings to an export.
 func (b *Bindings) To(e ExportName) []keys.Key {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	var all []keys.Key
 	for n := range b.exports[e.Cluster][e.Name] {
+		all = append(all, BindingResource().Key(n.cluster, "", n.name))
+	}
+	return all
+}
+
+// Waiting returns the keys of the bindings whose path leads to the cluster of an export, and that have
+// found no export there, or another than the one that was bound.
+func (a *APIs) Waiting(e ExportName) []keys.Key {
+	in := a.AncestryOf(e.Cluster) // without the lock: the tree has locks of its own
+	a.Bindings.mu.RLock()
+	defer a.Bindings.mu.RUnlock()
+	var all []keys.Key
+	for _, n := range a.Bindings.waiting.Find(in, e.Name) {
 		all = append(all, BindingResource().Key(n.cluster, "", n.name))
 	}
 	return all
@@ -40,15 +52,16 @@ func (b *Bindings) BoundExports() []ExportName {
 // one that it has. f must not block. Call it before the change feed starts.
 func (b *Bindings) OnExport(f func(ExportName)) { b.touched = append(b.touched, f) }
 
-// index adds or removes a row in use in b.exports. The caller holds mu.
-func (b *Bindings) index(n bindingName, of *Binding, add bool) {
-	b.indexTo(n, of.Export, add)
-	if of.Lost && of.Export.Cluster != "" {
-		b.indexTo(n, ExportName{Name: of.Export.Name}, add)
+// index adds or removes a row in use in b.exports and b.waiting. The caller holds mu.
+func (b *Bindings) index(n bindingName, row *Binding, add bool) {
+	e := row.Export
+	if row.Lost || e.Cluster == "" {
+		change := b.waiting.Drop
+		if add {
+			change = b.waiting.Put
+		}
+		change(n.cluster, row.Path, row.Name, n)
 	}
-}
-
-func (b *Bindings) indexTo(n bindingName, e ExportName, add bool) {
 	of := b.exports[e.Cluster]
 	if add {
 		if of == nil {

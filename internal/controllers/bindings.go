@@ -51,8 +51,11 @@ func (f *bindingCauses) Apply(e feed.Event) {
 			f.unsettled(e.Key)
 		}
 	case bind.ExportResource():
-		f.to(bind.ExportName{Cluster: c, Name: name})
-		f.to(bind.ExportName{Name: name})
+		export := bind.ExportName{Cluster: c, Name: name}
+		f.to(export)
+		for _, k := range loopKeys(f.apis.Waiting(export)) {
+			f.put(k)
+		}
 	case bind.RolloutResource():
 		for _, export := range f.apis.Exports.List(c, "") {
 			f.to(bind.ExportName{Cluster: c, Name: export.Name})

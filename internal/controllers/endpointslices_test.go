@@ -20,11 +20,12 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// A sliceWorld is a store with exports, bindings and slices, and the causes of the loop.
+// A sliceWorld is a store with exports, bindings and slices, and the inboxes of their loops.
 type sliceWorld struct {
 	*testing.T
-	store  *store.Store
-	causes *sliceCauses
+	store            *store.Store
+	slices, bindings *inbox
+	looks            *inbox // the one whose keys put returns
 }
 
 func newSliceWorld(t *testing.T) *sliceWorld {
@@ -38,15 +39,36 @@ func newSliceWorld(t *testing.T) *sliceWorld {
 	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
 	tree := tenancy.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
 	apis := bind.New(s, serve.NewDefinitions(s, r), r, &tenancy.Workspaces{Store: s, Tree: tree}, map[string]string{})
-	w := &sliceWorld{t, s, &sliceCauses{own: bind.SliceResource(), all: apis.Slices}}
-	w.causes.follow(Deps{Store: s, APIs: apis})
+	causes := &sliceCauses{own: bind.SliceResource(), all: apis.Slices}
+	causes.follow(Deps{Store: s, APIs: apis})
+	bindings := newInbox(func() []control.Key { return nil })
+	s.Feed().Follow(&bindingCauses{bindings, apis})
+	w := &sliceWorld{t, s, causes.inbox, bindings, causes.inbox}
 	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// put stores an object, or deletes it if spec is empty. It returns the slices that the loop looks at
+// active makes clusters active.
+func (w *sliceWorld) active(clusters ...cluster.Name) {
+	w.Helper()
+	for _, c := range clusters {
+		if _, err := w.store.Commit(w.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// below gives a new cluster a place in the tree.
+func (w *sliceWorld) below(parent cluster.Name, name string) {
+	w.Helper()
+	c := cluster.Name(name)
+	w.active(c)
+	w.put(tenancy.LogicalClusters(), c, "cluster", fmt.Sprintf(`{spec: {owner: {cluster: %s, name: %s}}}`, parent, name))
+}
+
+// put stores an object, or deletes it if spec is empty. It returns the keys that the loop looks at
 // because of it.
 func (w *sliceWorld) put(r keys.Resource, c cluster.Name, name, spec string) string {
 	w.Helper()
@@ -70,13 +92,13 @@ func (w *sliceWorld) put(r keys.Resource, c cluster.Name, name, spec string) str
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.causes.mu.Lock()
-	defer w.causes.mu.Unlock()
+	w.looks.mu.Lock()
+	defer w.looks.mu.Unlock()
 	var woken []string
-	for k := range w.causes.waiting {
+	for k := range w.looks.waiting {
 		woken = append(woken, string(k.Cluster)+"/"+k.Name)
 	}
-	w.causes.waiting = map[control.Key]struct{}{}
+	w.looks.waiting = map[control.Key]struct{}{}
 	slices.Sort(woken)
 	return fmt.Sprint(woken)
 }
@@ -93,12 +115,7 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 			t.Errorf("%s, the loop looks at %s, want %s", when, got, want)
 		}
 	}
-	clusters := []cluster.Name{"one", "other", "third", "consumer"}
-	for _, c := range clusters {
-		if _, err := w.store.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.active("one", "other", "third", "consumer")
 	w.put(bind.SliceResource(), "one", "widgets", `{spec: {export: {name: widgets}}}`)
 	w.put(bind.SliceResource(), "other", "widgets", `{spec: {export: {name: widgets, path: other}}}`)
 	w.put(bind.SliceResource(), "third", "a", `{spec: {export: {name: widgets, path: one}}}`)
@@ -117,12 +134,8 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	expect(w.put(bind.ExportResource(), "one", "widgets", ""), "[one/widgets third/a]", "after the deletion of an export")
 
 	// A workspace appears where a path led nowhere, and another one inside it.
-	for c, owner := range map[cluster.Name]string{"gone": `{cluster: root, name: gone}`, "inner": `{cluster: gone, name: inner}`} {
-		if _, err := w.store.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
-			t.Fatal(err)
-		}
-		w.put(tenancy.LogicalClusters(), c, "cluster", fmt.Sprintf(`{spec: {owner: %s}}`, owner))
-	}
+	w.below("root", "gone")
+	w.below("gone", "inner")
 	w.put(bind.SliceResource(), "third", "deep", `{spec: {export: {name: widgets, path: "root:gone:inner"}}}`)
 	w.put(bind.SliceResource(), "third", "shallow", `{spec: {export: {name: widgets, path: "gone:inner"}}}`)
 	w.put(bind.SliceResource(), "third", "else", `{spec: {export: {name: widgets, path: "root:inner"}}}`)
@@ -130,4 +143,39 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	expect(w.put(bind.ExportResource(), "inner", "widgets", identified), "[third/deep third/shallow]", "after the creation of one below")
 	w.put(bind.SliceResource(), "third", "deep", "")
 	expect(w.put(bind.ExportResource(), "inner", "widgets", ""), "[third/shallow]", "after the deletion of a slice")
+}
+
+// TestABindingWaitsForItsOwnExport shows that a binding that has found no export, or another one than
+// before, follows the exports that appear at its path. Other exports of the name do not concern it.
+func TestABindingWaitsForItsOwnExport(t *testing.T) {
+	w := newSliceWorld(t)
+	w.looks = w.bindings
+	w.active("one", "consumer")
+	binding := func(name, path, status string) {
+		w.put(bind.BindingResource(), "consumer", name, fmt.Sprintf(`{spec: {reference: {export: {name: widgets, path: "%s"}}}, status: %s}`, path, status))
+	}
+	const lacks = `conditions: [{type: APIExportValid, status: "False", reason: %s}]`
+	binding("bound", "one", `{apiExportClusterName: one, phase: Bound}`)
+	binding("new", "root:gone", `{}`)
+	binding("lost", "root:gone", fmt.Sprintf(`{apiExportClusterName: former, `+lacks+`}`, "APIExportNotFound"))
+	binding("replaced", "gone", fmt.Sprintf(`{apiExportClusterName: former, phase: Bound, `+lacks+`}`, "APIExportInvalidReference"))
+	binding("own", "", fmt.Sprintf(`{`+lacks+`}`, "APIExportNotFound"))
+	w.below("root", "gone")
+	for _, of := range []struct {
+		c          cluster.Name
+		name, want string
+	}{
+		{"one", "widgets", "[consumer/bound]"},
+		{"gone", "widgets", "[consumer/lost consumer/new consumer/replaced]"},
+		{"gone", "gadgets", "[]"},
+		{"consumer", "widgets", "[consumer/own]"},
+	} {
+		if got := w.put(bind.ExportResource(), of.c, of.name, `{status: {identityHash: f00d}}`); got != of.want {
+			t.Errorf("after the creation of %s in %s, the loop looks at %s, want %s", of.name, of.c, got, of.want)
+		}
+	}
+	binding("lost", "root:gone", `{apiExportClusterName: one, phase: Bound}`)
+	if got := w.put(bind.ExportResource(), "gone", "widgets", `{status: {identityHash: f00e}}`); got != "[consumer/new consumer/replaced]" {
+		t.Errorf("after one binding has found another export, the loop looks at %s", got)
+	}
 }
