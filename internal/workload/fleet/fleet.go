@@ -60,7 +60,8 @@ type fleet struct {
 	ears        []*ear // replaced, not changed; guarded by mu
 	world       []fact // guarded by mu
 	holds       bool   // nothing leaves targets that do not answer; guarded by mu
-	ending      bool   // the last SyncTarget goes; guarded by mu
+	ending      bool   // the last SyncTarget or the export goes; guarded by mu
+	lost        bool   // the export goes; guarded by mu
 	schedule    func(kcp.Key)
 	summing     func(kcp.Key)
 	spans       map[string][]span        // by namespace; guarded by mu

@@ -31,6 +31,7 @@ type manager struct {
 	options   Options
 	targets   *kcp.Kind[*workload.SyncTarget]
 	locations *kcp.Kind[*scheduling.Location]
+	exports   *exportKind // of the compute workspaces
 	// writeTargets and writeLocations write in all compute workspaces.
 	writeTargets   *targetClient
 	writeLocations *locationClient
@@ -42,6 +43,7 @@ type manager struct {
 	// followed has what agents use that are connected to this server while another one leads; guarded by mu.
 	followed map[kcp.ClusterName][]*term
 	wake     func(kcp.Key) // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
+	lead     func(kcp.Key) // wakes the loop that leads; nil while another server leads; guarded by mu
 }
 
 // A term is the time in which this server leads.
@@ -84,25 +86,30 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if m.writeLocations, err = client.New[*scheduling.Location, *scheduling.LocationList](cfg, "*", locations()); err != nil {
 		return nil, err
 	}
+	if m.exports, err = exportsOf(s); err != nil {
+		return nil, err
+	}
 	m.targets = kindOf("synctargets", m.writeTargets)
 	m.locations = kindOf("locations", m.writeLocations)
 	return m, nil
 }
 
 // leadLoop begins a term when this server leads, and ends it when another one does. Before there is a
-// SyncTarget, that is all.
+// SyncTarget or an Assignment, that is all.
 func (m *manager) leadLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload", Workers: 1, Do: m.begin, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
+	return kcp.Loop{Name: "workload", Workers: 4, Do: m.work, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
 		t := &term{}
 		t.ctx, t.end = context.WithCancel(context.Background())
 		m.mu.Lock()
-		m.term = t
+		m.term, m.lead = t, wake
 		m.mu.Unlock()
-		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(kcp.Key{Cluster: root, Name: "all"}) })
+		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(beginKey) })
+		forgetToo := m.server.Await(assignments().GroupResource(), func() { wake(sweepKey) })
 		return func() {
 			forget()
+			forgetToo()
 			m.mu.Lock()
-			m.term, m.wake, m.fleets = nil, nil, map[kcp.ClusterName]*fleet{}
+			m.term, m.wake, m.lead, m.fleets = nil, nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
@@ -111,8 +118,22 @@ func (m *manager) leadLoop() kcp.Loop {
 	}}}}
 }
 
-// begin begins to follow SyncTargets and Locations.
-func (m *manager) begin(context.Context, kcp.Key) error {
+// beginKey is the key of the work that begins with the first SyncTarget.
+var beginKey = kcp.Key{Cluster: root, Name: "begin"}
+
+// work does what a key of the loop stands for.
+func (m *manager) work(ctx context.Context, key kcp.Key) error {
+	switch key {
+	case beginKey:
+		return m.begin()
+	case sweepKey:
+		return m.sweep(ctx)
+	}
+	return m.free(ctx, key.Cluster)
+}
+
+// begin begins to follow SyncTargets, Locations and exports.
+func (m *manager) begin() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.term
@@ -122,6 +143,7 @@ func (m *manager) begin(context.Context, kcp.Key) error {
 	t.begun = true
 	t.work.Go(func() { m.targets.Run(t.ctx) })
 	t.work.Go(func() { m.locations.Run(t.ctx) })
+	t.work.Go(func() { m.exports.Run(t.ctx) })
 	t.run(t.ctx, m.targetsLoop(), m.locationsLoop())
 	return nil
 }
@@ -138,35 +160,46 @@ func (m *manager) waking() kcp.Source {
 
 // targetsLoop connects to the physical clusters.
 func (m *manager) targetsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
+	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.exportChanged(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
 }
 
 func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	t := m.targets.Get(key)
-	f, err := m.fleet(ctx, key.Cluster, t != nil)
+	exported, err := m.exported(ctx, key.Cluster)
+	if err != nil {
+		return err
+	}
+	ends := t != nil && t.DeletionTimestamp != nil && !exported // nothing of it is left to wait for
+	f, err := m.fleet(ctx, key.Cluster, t != nil && !ends)
+	if f == nil && ends && err == nil {
+		return m.finalize(ctx, t, withoutDisconnect(t))
+	}
 	if f == nil || err != nil {
 		return err
+	}
+	if !exported {
+		f.lose()
 	}
 	if t == nil {
 		f.disconnect(key.Name)
 		return m.dropEmpty(ctx, f)
 	}
 	f.refresh()
-	if t.DeletionTimestamp == nil {
+	if t.DeletionTimestamp == nil && exported {
 		f.resume()
 	}
 	id := engine.TargetKey(string(key.Cluster), t.Name, string(t.UID))
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
-		if m.last(f, t) {
+	case ends, t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
+		if !ends && m.last(f, t) {
 			if done, err := f.dissolved(ctx); err != nil || !done {
 				return cmp.Or(err, kcp.After(soon))
 			}
 		}
 		f.disconnect(key.Name)
-		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
+		return m.finalize(ctx, t, withoutDisconnect(t))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
 			return err
@@ -198,6 +231,10 @@ func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	for _, t := range m.targets.List(compute) {
 		wake(kcp.KeyOf(t))
 	}
+}
+
+func withoutDisconnect(t *workload.SyncTarget) []string {
+	return slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer })
 }
 
 // finalize sets the finalizers of a SyncTarget.

@@ -71,8 +71,10 @@ func (f *fleet) concerned(a *workload.Assignment) []kcp.Key {
 func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	id := engine.IDOf(task)
 	k, a := f.kinds.get(id.GroupResource), f.assignmentOf(id)
-	switch {
-	case f.dissolving():
+	switch ending, lost := f.dissolving(); {
+	case lost:
+		return nil
+	case ending:
 		return f.release(ctx, k, id, f.workload(id), a)
 	case k == nil:
 		return nil
