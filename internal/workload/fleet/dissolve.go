@@ -64,6 +64,7 @@ func (f *fleet) resume() {
 	f.mu.Unlock()
 	if was && wake != nil {
 		f.kinds.each("*", wake)
+		f.reviewProfiles()
 	}
 }
 

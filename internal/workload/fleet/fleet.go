@@ -36,6 +36,7 @@ type fleet struct {
 	*manager
 	compute kcp.ClusterName
 	end     context.CancelFunc
+	leads   bool // this server decides; set before the loops start
 
 	placementsIn  *placementClient
 	assignmentsIn *assignmentClient
@@ -63,6 +64,7 @@ type fleet struct {
 	ending      bool   // the last SyncTarget or the export goes; guarded by mu
 	lost        bool   // the export goes; guarded by mu
 	schedule    func(kcp.Key)
+	profiles    func(kcp.Key) // wakes the loop of ResourceProfiles; guarded by mu
 	summing     func(kcp.Key)
 	spans       map[string][]span        // by namespace; guarded by mu
 	expected    map[string][]expectation // by namespace; guarded by mu
@@ -169,6 +171,7 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 
 // start runs the caches and loops of the fleet until end is called or the term ends.
 func (f *fleet) start(t *term) {
+	f.leads = true
 	f.follow(t)
 	f.refresh()
 	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.autoscaleLoop(), f.probeLoop())

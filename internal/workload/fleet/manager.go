@@ -172,7 +172,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	ends := t != nil && t.DeletionTimestamp != nil && !exported // nothing of it is left to wait for
 	f, err := m.fleet(ctx, key.Cluster, t != nil && !ends)
 	if f == nil && ends && err == nil {
-		return m.finalize(ctx, t, withoutDisconnect(t))
+		return m.leave(ctx, t)
 	}
 	if f == nil || err != nil {
 		return err
@@ -193,12 +193,16 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
 	case ends, t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
-		if !ends && m.last(f, t) {
+		last := m.last(f, t)
+		if last && !ends {
 			if done, err := f.dissolved(ctx); err != nil || !done {
 				return cmp.Or(err, kcp.After(soon))
 			}
 		}
 		f.disconnect(key.Name)
+		if last {
+			return m.leave(ctx, t)
+		}
 		return m.finalize(ctx, t, withoutDisconnect(t))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
@@ -231,6 +235,14 @@ func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	for _, t := range m.targets.List(compute) {
 		wake(kcp.KeyOf(t))
 	}
+}
+
+// leave removes the finalizer of a SyncTarget, and those that no fleet would remove after it.
+func (m *manager) leave(ctx context.Context, t *workload.SyncTarget) error {
+	if err := m.freeProfiles(ctx, kcp.KeyOf(t).Cluster); err != nil {
+		return err
+	}
+	return m.finalize(ctx, t, withoutDisconnect(t))
 }
 
 func withoutDisconnect(t *workload.SyncTarget) []string {
@@ -284,6 +296,9 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 	}
 	if done, err := f.dissolved(ctx); err != nil || !done {
 		return cmp.Or(err, kcp.After(soon))
+	}
+	if err := m.freeProfiles(ctx, f.compute); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

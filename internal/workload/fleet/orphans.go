@@ -247,6 +247,10 @@ func unfinalize(ctx context.Context, in metadata.ResourceInterface, o *metav1.Pa
 // lose makes a fleet without its export decide nothing. It reaches no consumer.
 func (f *fleet) lose() {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	was := f.lost
 	f.ending, f.lost = true, true
+	f.mu.Unlock()
+	if !was {
+		f.reviewProfiles()
+	}
 }

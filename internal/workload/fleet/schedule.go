@@ -92,6 +92,9 @@ func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	if a == nil {
 		a = f.recalled(k, id, w)
 	}
+	if a == nil && k.leaving.Load() {
+		return nil
+	}
 	switch {
 	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":
 		return nil
