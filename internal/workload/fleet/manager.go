@@ -43,6 +43,7 @@ type manager struct {
 	// followed has what agents use that are connected to this server while another one leads; guarded by mu.
 	followed map[kcp.ClusterName][]*term
 	wake     func(kcp.Key) // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
+	count    func(kcp.Key) // wakes the loop of Locations; nil while another server leads; guarded by mu
 	lead     func(kcp.Key) // wakes the loop that leads; nil while another server leads; guarded by mu
 }
 
@@ -109,7 +110,7 @@ func (m *manager) leadLoop() kcp.Loop {
 			forget()
 			forgetToo()
 			m.mu.Lock()
-			m.term, m.wake, m.lead, m.fleets = nil, nil, nil, map[kcp.ClusterName]*fleet{}
+			m.term, m.wake, m.count, m.lead, m.fleets = nil, nil, nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
@@ -180,11 +181,11 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	if !exported {
 		f.lose()
 	}
+	f.learnTarget(key.Name)
 	if t == nil {
 		f.disconnect(key.Name)
 		return m.dropEmpty(ctx, f)
 	}
-	f.refresh()
 	if t.DeletionTimestamp == nil && exported {
 		f.resume()
 	}
@@ -275,22 +276,30 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if have := m.fleets[compute]; have != nil || m.term != t {
+	if have, published := m.publish(f, t); !published {
 		return have, nil
 	}
-	m.fleets[compute] = f
+	f.countAll()
+	return f, nil
+}
+
+// publish starts a fleet, unless there is another one, or this server does not lead any more.
+func (m *manager) publish(f *fleet, t *term) (have *fleet, published bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if have := m.fleets[f.compute]; have != nil || m.term != t {
+		return have, false
+	}
+	m.fleets[f.compute] = f
 	f.start(t)
-	for _, own := range m.followed[compute] { // its agents connect again, and use this one
+	for _, own := range m.followed[f.compute] { // its agents connect again, and use this one
 		own.end()
 	}
-	return f, nil
+	return f, true
 }
 
 // dropEmpty ends a fleet without targets, once nothing is left of it in its consumers.
 func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
-	f.refresh()
 	if len(m.targets.List(f.compute)) > 0 {
 		return nil
 	}
@@ -312,19 +321,18 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 // locationsLoop counts the targets of Locations, and makes the schedulers notice changes.
 func (m *manager) locationsLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-locations", Do: m.location, On: []kcp.Source{
-		m.locations.Changed(),
-		m.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
-			for _, l := range m.locations.List(kcp.KeyOf(t).Cluster) {
-				keys = append(keys, kcp.KeyOf(l))
-			}
-			return keys
-		}),
+		m.locations.Changed(), m.targets.Read(), {Subscribe: func(wake func(kcp.Key)) func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.count = wake
+			return nil
+		}},
 	}}
 }
 
 func (m *manager) location(ctx context.Context, key kcp.Key) error {
 	if f, err := m.fleet(ctx, key.Cluster, false); f != nil && err == nil {
-		f.refresh()
+		f.learnLocation(key.Name)
 	}
 	l := m.locations.Get(key)
 	if l == nil || l.DeletionTimestamp != nil {
