@@ -19,6 +19,10 @@ const (
 	// target any more.
 	DisconnectFinalizer = "workload.kcp.io/disconnect"
 
+	// InUseFinalizer is on every ResourceProfile that is in effect. It is removed when no object of
+	// its resource is placed any more.
+	InUseFinalizer = "workload.kcp.io/in-use"
+
 	// OrphanAnnotation is on a SyncTarget whose objects stay in the physical cluster when it is
 	// deleted: with the value "true" they are left there, and no longer belong to any workspace.
 	OrphanAnnotation = "workload.kcp.io/orphan"
@@ -67,6 +71,13 @@ const CertificateSubresource = "certificate"
 func SyncerPath(cluster, target, uid string) string {
 	return "/services/syncer/" + cluster + "/" + target + "/" + uid
 }
+
+// InUse is a condition of ResourceProfiles. It is True while a profile that is being deleted is in effect,
+// because objects of its resource are placed.
+const InUse conditions.Type = "InUse"
+
+// StillPlaced is the reason of [InUse].
+const StillPlaced = "StillPlaced"
 
 // Conditions of SyncTargets.
 const (

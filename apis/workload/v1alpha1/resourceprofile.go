@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 )
 
 // ResourceProfile says how a custom resource is treated on physical clusters. It is in the compute
@@ -10,6 +12,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=kcp
 // +kubebuilder:printcolumn:name="Class",type=string,JSONPath=`.spec.class`,description="How many targets have an object"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -23,6 +26,10 @@ type ResourceProfile struct {
 	// spec says how the resource is treated.
 	// +required
 	Spec ResourceProfileSpec `json:"spec"`
+
+	// status says what the server observed.
+	// +optional
+	Status ResourceProfileStatus `json:"status,omitempty"`
 }
 
 // ResourceProfileSpec says how a resource is treated.
@@ -79,6 +86,14 @@ type ResourceProfileSpec struct {
 	// object is not placed. The default is false.
 	// +optional
 	Conditions bool `json:"conditions,omitempty"`
+}
+
+// ResourceProfileStatus is what the server observed about a profile.
+type ResourceProfileStatus struct {
+	// conditions are the observations. InUse is True while the profile is being deleted and objects of
+	// its resource are placed: it stays in effect for them.
+	// +optional
+	Conditions conditions.Conditions `json:"conditions,omitempty"`
 }
 
 // ResourceClass says how many targets have an object of a resource.

@@ -4,14 +4,10 @@ import (
 	"context"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/unforked/kcp"
-	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 
@@ -39,20 +35,9 @@ func (f *fleet) dissolved(ctx context.Context) (bool, error) {
 	if f.dissolve() {
 		return true, nil
 	}
-	home, err := f.server.Own(string(f.compute))
-	if err != nil {
-		return false, err
-	}
-	exports, err := client.New[*apis.APIExport, *apis.APIExportList](home, string(f.compute), apis.GroupVersion.WithResource("apiexports"))
-	if err != nil {
-		return false, err
-	}
-	// Without the export, as in a workspace that is being deleted, the server reaches no consumer.
-	e, err := exports.Get(ctx, workload.KubernetesExport, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return err == nil && e.DeletionTimestamp != nil, err
+	// Without the export, the server reaches no consumer through the view. See free.
+	exported, err := f.exported(ctx, f.compute)
+	return !exported && err == nil, err
 }
 
 // dissolve makes the scheduler remove all Assignments and finalizers, and place nothing any more. It reports whether
@@ -75,17 +60,19 @@ func (f *fleet) dissolve() bool {
 func (f *fleet) resume() {
 	f.mu.Lock()
 	was, wake := f.ending, f.schedule
-	f.ending = false
+	f.ending, f.lost = false, false
 	f.mu.Unlock()
 	if was && wake != nil {
 		f.kinds.each("*", wake)
+		f.reviewProfiles()
 	}
 }
 
-func (f *fleet) dissolving() bool {
+// dissolving reports whether nothing is placed any more. A fleet that is lost cannot remove anything either.
+func (f *fleet) dissolving() (ending, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.ending
+	return f.ending, f.lost
 }
 
 // placed returns the tasks of objects that have an Assignment or the finalizer. It is not sure before the caches are

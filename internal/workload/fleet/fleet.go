@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -19,7 +17,6 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
-	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -36,6 +33,7 @@ type fleet struct {
 	*manager
 	compute kcp.ClusterName
 	end     context.CancelFunc
+	leads   bool // this server decides; set before the loops start
 
 	placementsIn  *placementClient
 	assignmentsIn *assignmentClient
@@ -50,6 +48,9 @@ type fleet struct {
 	pace pace
 	belt belt
 
+	learning sync.Mutex                      // held while facts are made and stored, so that the newest ones stay
+	places   map[string]*scheduling.Location // as the facts have them; guarded by learning
+
 	mu          sync.Mutex
 	ctx         context.Context        // of the fleet; ended by end
 	term        *term                  // guarded by mu
@@ -57,28 +58,17 @@ type fleet struct {
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
-	ears        []*ear // replaced, not changed; guarded by mu
-	world       []fact // guarded by mu
-	holds       bool   // nothing leaves targets that do not answer; guarded by mu
-	ending      bool   // the last SyncTarget goes; guarded by mu
+	ears        []*ear            // replaced, not changed; guarded by mu
+	world       []fact            // by key; guarded by mu
+	keys        map[string]string // the keys of facts by the names of SyncTargets; guarded by mu
+	holds       bool              // nothing leaves targets that do not answer; guarded by mu
+	ending      bool              // the last SyncTarget or the export goes; guarded by mu
+	lost        bool              // the export goes; guarded by mu
 	schedule    func(kcp.Key)
+	profiles    func(kcp.Key) // wakes the loop of ResourceProfiles; guarded by mu
 	summing     func(kcp.Key)
 	spans       map[string][]span        // by namespace; guarded by mu
 	expected    map[string][]expectation // by namespace; guarded by mu
-}
-
-// A fact is a target as the scheduler sees it.
-type fact struct {
-	place.Target
-	labels    map[string]string
-	locations []location // that have the target
-	orphans   bool       // what it has stays in the physical cluster
-	leased    bool       // its agent stops workloads when its lease has run out
-}
-
-type location struct {
-	name   string
-	labels map[string]string
 }
 
 // Indexes of Assignments.
@@ -168,8 +158,9 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 
 // start runs the caches and loops of the fleet until end is called or the term ends.
 func (f *fleet) start(t *term) {
+	f.leads = true
 	f.follow(t)
-	f.refresh()
+	f.learn()
 	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.autoscaleLoop(), f.probeLoop())
 }
 
@@ -299,55 +290,6 @@ func (f *fleet) anyPart(target string, is func(*workload.AssignedTarget) bool) b
 	return false
 }
 
-// refresh makes the scheduler decide anew if the targets have changed for it.
-func (f *fleet) refresh() {
-	var world []fact
-	offered := f.manager.locations.List(f.compute)
-	slices.SortFunc(offered, func(a, b *scheduling.Location) int { return compareNames(a.Name, b.Name) })
-	for _, t := range f.targets.List(f.compute) {
-		w := fact{Target: place.Target{
-			Key: engine.TargetKey(string(f.compute), t.Name, string(t.UID)), Unschedulable: t.Spec.Unschedulable, Taints: t.Spec.Taints,
-			Ready: t.Status.LastSyncerHeartbeatTime != nil,
-		}, labels: t.Labels}
-		f.options.health(t, &w.Target)
-		w.leased = t.Status.LeaseSeconds != nil
-		if t.Spec.EvictAfter != nil {
-			w.EvictAfter = t.Spec.EvictAfter.Time
-		}
-		if t.DeletionTimestamp != nil {
-			w.EvictAfter, w.Deleting = t.DeletionTimestamp.Time, true
-			w.orphans = t.Annotations[workload.OrphanAnnotation] == "true"
-		}
-		for _, l := range offered {
-			if offers(l, t) {
-				w.locations = append(w.locations, location{l.Name, l.Labels})
-			}
-		}
-		world = append(world, w)
-	}
-	slices.SortFunc(world, func(a, b fact) int { return compareNames(a.Key, b.Key) })
-	f.mu.Lock()
-	same, wake := reflect.DeepEqual(f.world, world), f.schedule
-	f.world = world
-	held := place.Hold(targetsOf(world))
-	turned := held != f.holds
-	f.holds = held
-	f.mu.Unlock()
-	if turned {
-		f.wakeTargets(f.compute)
-	}
-	if same || wake == nil {
-		return
-	}
-	f.kinds.each("*", wake)
-	targets := f.orphaning()
-	for _, r := range f.reports.List("*") { // workloads that do not exist any more have no key of a kind
-		if _, exists := targets[r.Spec.Key]; !exists {
-			wake(engine.IDFor(r, r.Spec.Workload).Task())
-		}
-	}
-}
-
 func compareNames(a, b string) int {
 	switch {
 	case a < b:
@@ -356,30 +298,6 @@ func compareNames(a, b string) int {
 		return 1
 	}
 	return 0
-}
-
-// targetsFor returns the targets as a Placement sees them.
-func (f *fleet) targetsFor(p *scheduling.Placement) (all []place.Target, hold bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, w := range f.world {
-		t := w.Target
-		for _, l := range w.locations {
-			if len(p.Spec.LocationSelectors) == 0 || slices.ContainsFunc(p.Spec.LocationSelectors, func(s metav1.LabelSelector) bool { return selects(&s, l.labels) }) {
-				t.Location = l.name
-				break
-			}
-		}
-		all = append(all, t)
-	}
-	return all, place.Hold(all)
-}
-
-func targetsOf(world []fact) (all []place.Target) {
-	for _, w := range world {
-		all = append(all, w.Target)
-	}
-	return all
 }
 
 // missing reports whether the server says that the object does not exist. A view that is gone, or

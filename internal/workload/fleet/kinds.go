@@ -41,7 +41,19 @@ func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L
 
 // offers reports whether a Location has a target.
 func offers(l *scheduling.Location, t *workload.SyncTarget) bool {
-	return l.Spec.InstanceSelector == nil || selects(l.Spec.InstanceSelector, t.Labels)
+	return selectorOf(l).Matches(labels.Set(t.Labels))
+}
+
+// selectorOf returns the selector of the targets of a Location. One that is invalid selects nothing.
+func selectorOf(l *scheduling.Location) labels.Selector {
+	if l.Spec.InstanceSelector == nil {
+		return labels.Everything()
+	}
+	selector, err := metav1.LabelSelectorAsSelector(l.Spec.InstanceSelector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
 }
 
 // selects reports whether a selector selects an object with these labels. One that is invalid

@@ -31,6 +31,7 @@ type manager struct {
 	options   Options
 	targets   *kcp.Kind[*workload.SyncTarget]
 	locations *kcp.Kind[*scheduling.Location]
+	exports   *exportKind // of the compute workspaces
 	// writeTargets and writeLocations write in all compute workspaces.
 	writeTargets   *targetClient
 	writeLocations *locationClient
@@ -42,6 +43,8 @@ type manager struct {
 	// followed has what agents use that are connected to this server while another one leads; guarded by mu.
 	followed map[kcp.ClusterName][]*term
 	wake     func(kcp.Key) // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
+	count    func(kcp.Key) // wakes the loop of Locations; nil while another server leads; guarded by mu
+	lead     func(kcp.Key) // wakes the loop that leads; nil while another server leads; guarded by mu
 }
 
 // A term is the time in which this server leads.
@@ -84,25 +87,30 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if m.writeLocations, err = client.New[*scheduling.Location, *scheduling.LocationList](cfg, "*", locations()); err != nil {
 		return nil, err
 	}
+	if m.exports, err = exportsOf(s); err != nil {
+		return nil, err
+	}
 	m.targets = kindOf("synctargets", m.writeTargets)
 	m.locations = kindOf("locations", m.writeLocations)
 	return m, nil
 }
 
 // leadLoop begins a term when this server leads, and ends it when another one does. Before there is a
-// SyncTarget, that is all.
+// SyncTarget or an Assignment, that is all.
 func (m *manager) leadLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload", Workers: 1, Do: m.begin, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
+	return kcp.Loop{Name: "workload", Workers: 4, Do: m.work, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
 		t := &term{}
 		t.ctx, t.end = context.WithCancel(context.Background())
 		m.mu.Lock()
-		m.term = t
+		m.term, m.lead = t, wake
 		m.mu.Unlock()
-		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(kcp.Key{Cluster: root, Name: "all"}) })
+		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(beginKey) })
+		forgetToo := m.server.Await(assignments().GroupResource(), func() { wake(sweepKey) })
 		return func() {
 			forget()
+			forgetToo()
 			m.mu.Lock()
-			m.term, m.wake, m.fleets = nil, nil, map[kcp.ClusterName]*fleet{}
+			m.term, m.wake, m.count, m.lead, m.fleets = nil, nil, nil, nil, map[kcp.ClusterName]*fleet{}
 			m.mu.Unlock()
 			t.end()
 			t.work.Wait()
@@ -111,8 +119,22 @@ func (m *manager) leadLoop() kcp.Loop {
 	}}}}
 }
 
-// begin begins to follow SyncTargets and Locations.
-func (m *manager) begin(context.Context, kcp.Key) error {
+// beginKey is the key of the work that begins with the first SyncTarget.
+var beginKey = kcp.Key{Cluster: root, Name: "begin"}
+
+// work does what a key of the loop stands for.
+func (m *manager) work(ctx context.Context, key kcp.Key) error {
+	switch key {
+	case beginKey:
+		return m.begin()
+	case sweepKey:
+		return m.sweep(ctx)
+	}
+	return m.free(ctx, key.Cluster)
+}
+
+// begin begins to follow SyncTargets, Locations and exports.
+func (m *manager) begin() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.term
@@ -122,6 +144,7 @@ func (m *manager) begin(context.Context, kcp.Key) error {
 	t.begun = true
 	t.work.Go(func() { m.targets.Run(t.ctx) })
 	t.work.Go(func() { m.locations.Run(t.ctx) })
+	t.work.Go(func() { m.exports.Run(t.ctx) })
 	t.run(t.ctx, m.targetsLoop(), m.locationsLoop())
 	return nil
 }
@@ -138,35 +161,50 @@ func (m *manager) waking() kcp.Source {
 
 // targetsLoop connects to the physical clusters.
 func (m *manager) targetsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
+	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.exportChanged(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
 }
 
 func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	t := m.targets.Get(key)
-	f, err := m.fleet(ctx, key.Cluster, t != nil)
+	exported, err := m.exported(ctx, key.Cluster)
+	if err != nil {
+		return err
+	}
+	ends := t != nil && t.DeletionTimestamp != nil && !exported // nothing of it is left to wait for
+	f, err := m.fleet(ctx, key.Cluster, t != nil && !ends)
+	if f == nil && ends && err == nil {
+		return m.leave(ctx, t)
+	}
 	if f == nil || err != nil {
 		return err
 	}
+	if !exported {
+		f.lose()
+	}
+	f.learnTarget(key.Name)
 	if t == nil {
 		f.disconnect(key.Name)
 		return m.dropEmpty(ctx, f)
 	}
-	f.refresh()
-	if t.DeletionTimestamp == nil {
+	if t.DeletionTimestamp == nil && exported {
 		f.resume()
 	}
 	id := engine.TargetKey(string(key.Cluster), t.Name, string(t.UID))
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
-		if m.last(f, t) {
+	case ends, t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
+		last := m.last(f, t)
+		if last && !ends {
 			if done, err := f.dissolved(ctx); err != nil || !done {
 				return cmp.Or(err, kcp.After(soon))
 			}
 		}
 		f.disconnect(key.Name)
-		return m.finalize(ctx, t, slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer }))
+		if last {
+			return m.leave(ctx, t)
+		}
+		return m.finalize(ctx, t, withoutDisconnect(t))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
 			return err
@@ -200,6 +238,18 @@ func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	}
 }
 
+// leave removes the finalizer of a SyncTarget, and those that no fleet would remove after it.
+func (m *manager) leave(ctx context.Context, t *workload.SyncTarget) error {
+	if err := m.freeProfiles(ctx, kcp.KeyOf(t).Cluster); err != nil {
+		return err
+	}
+	return m.finalize(ctx, t, withoutDisconnect(t))
+}
+
+func withoutDisconnect(t *workload.SyncTarget) []string {
+	return slices.DeleteFunc(slices.Clone(t.Finalizers), func(of string) bool { return of == workload.DisconnectFinalizer })
+}
+
 // finalize sets the finalizers of a SyncTarget.
 func (m *manager) finalize(ctx context.Context, t *workload.SyncTarget, finalizers []string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": t.ResourceVersion, "finalizers": finalizers}})
@@ -226,27 +276,38 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if have := m.fleets[compute]; have != nil || m.term != t {
+	if have, published := m.publish(f, t); !published {
 		return have, nil
 	}
-	m.fleets[compute] = f
+	f.countAll()
+	return f, nil
+}
+
+// publish starts a fleet, unless there is another one, or this server does not lead any more.
+func (m *manager) publish(f *fleet, t *term) (have *fleet, published bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if have := m.fleets[f.compute]; have != nil || m.term != t {
+		return have, false
+	}
+	m.fleets[f.compute] = f
 	f.start(t)
-	for _, own := range m.followed[compute] { // its agents connect again, and use this one
+	for _, own := range m.followed[f.compute] { // its agents connect again, and use this one
 		own.end()
 	}
-	return f, nil
+	return f, true
 }
 
 // dropEmpty ends a fleet without targets, once nothing is left of it in its consumers.
 func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
-	f.refresh()
 	if len(m.targets.List(f.compute)) > 0 {
 		return nil
 	}
 	if done, err := f.dissolved(ctx); err != nil || !done {
 		return cmp.Or(err, kcp.After(soon))
+	}
+	if err := m.freeProfiles(ctx, f.compute); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -260,19 +321,18 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 // locationsLoop counts the targets of Locations, and makes the schedulers notice changes.
 func (m *manager) locationsLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-locations", Do: m.location, On: []kcp.Source{
-		m.locations.Changed(),
-		m.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
-			for _, l := range m.locations.List(kcp.KeyOf(t).Cluster) {
-				keys = append(keys, kcp.KeyOf(l))
-			}
-			return keys
-		}),
+		m.locations.Changed(), m.targets.Read(), {Subscribe: func(wake func(kcp.Key)) func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.count = wake
+			return nil
+		}},
 	}}
 }
 
 func (m *manager) location(ctx context.Context, key kcp.Key) error {
 	if f, err := m.fleet(ctx, key.Cluster, false); f != nil && err == nil {
-		f.refresh()
+		f.learnLocation(key.Name)
 	}
 	l := m.locations.Get(key)
 	if l == nil || l.DeletionTimestamp != nil {

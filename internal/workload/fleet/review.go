@@ -229,7 +229,7 @@ func (m *manager) openReview(ctx context.Context, compute, consumer kcp.ClusterN
 		end()
 		return nil, nil, apierrors.NewTimeoutError("the review takes too long; name fewer workloads", 1)
 	}
-	f.refresh()
+	f.learn()
 	return f, end, nil
 }
 

@@ -71,8 +71,10 @@ func (f *fleet) concerned(a *workload.Assignment) []kcp.Key {
 func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	id := engine.IDOf(task)
 	k, a := f.kinds.get(id.GroupResource), f.assignmentOf(id)
-	switch {
-	case f.dissolving():
+	switch ending, lost := f.dissolving(); {
+	case lost:
+		return nil
+	case ending:
 		return f.release(ctx, k, id, f.workload(id), a)
 	case k == nil:
 		return nil
@@ -89,6 +91,9 @@ func (f *fleet) decide(ctx context.Context, task kcp.Key) error {
 	}
 	if a == nil {
 		a = f.recalled(k, id, w)
+	}
+	if a == nil && k.leaving.Load() {
+		return nil
 	}
 	switch {
 	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,7 @@ type kind struct {
 	end     context.CancelFunc
 	ended   <-chan struct{} // closed by end
 	failed  chan struct{}   // closed when a list fails
+	leaving atomic.Bool     // its ResourceProfile is being deleted: no further object is placed
 	fail    func()          // closes it
 }
 
@@ -45,7 +47,7 @@ type kindTable struct {
 	settled chan struct{}     // closed when all caches that decisions need are complete
 	own     *kcp.Kind[*workload.ResourceProfile]
 	// described reads the same from the server.
-	described *client.Client[*workload.ResourceProfile, *workload.ResourceProfileList]
+	described *profileClient
 
 	profiling sync.Mutex // held while a kind is added or removed
 
@@ -77,12 +79,7 @@ func (t *kindTable) init(f *fleet, consumers string) (err error) {
 		}
 		t.kinds = append(t.kinds, k)
 	}
-	home, err := f.server.Own(string(f.compute))
-	if err != nil {
-		return err
-	}
-	t.described, err = client.New[*workload.ResourceProfile, *workload.ResourceProfileList](home, string(f.compute), resourceProfiles())
-	if err != nil {
+	if t.described, err = f.profilesOf(f.compute); err != nil {
 		return err
 	}
 	t.own = kindOf("resourceprofiles", t.described)
@@ -226,7 +223,7 @@ func (t *kindTable) start() {
 // that cannot be listed is known, and no reason to wait: the owner of the compute workspace may have made a mistake.
 func (t *kindTable) awaitDescribed(ctx context.Context) bool {
 	for _, r := range t.own.List(t.fleet.compute) {
-		if err := t.fleet.profile(ctx, kcp.KeyOf(r)); err != nil {
+		if err := t.fleet.describe(kcp.KeyOf(r)); err != nil {
 			klog.FromContext(ctx).Error(err, "cannot follow the kind of a ResourceProfile", "cluster", t.fleet.compute, "resource", r.Name)
 		}
 	}
@@ -290,53 +287,6 @@ func (t *kindTable) each(cluster kcp.ClusterName, wake func(kcp.Key)) {
 			wake(engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(o)}.Task())
 		}
 	}
-}
-
-// profileLoop adds and removes the kinds that ResourceProfiles of the compute workspace describe.
-func (f *fleet) profileLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-profiles", Workers: 1, Do: f.profile, On: []kcp.Source{f.kinds.own.Changed()}}
-}
-
-// mostProfiles is the maximum of ResourceProfiles of a compute workspace. Each has a watch.
-const mostProfiles = 50
-
-func (f *fleet) profile(_ context.Context, key kcp.Key) error {
-	t := &f.kinds
-	of := schema.ParseGroupResource(key.Name)
-	if isShipped(of) {
-		return nil
-	}
-	t.profiling.Lock()
-	defer t.profiling.Unlock()
-	var next *kind
-	if r := t.own.Get(key); r != nil && r.DeletionTimestamp == nil && len(t.list()) < mostProfiles+len(profile.Shipped()) {
-		if have := t.get(of); have != nil && sameProfile(have.Profile, profile.Of(r)) {
-			return nil
-		}
-		var err error
-		if next, err = t.newKind(profile.Of(r)); err != nil {
-			return err
-		}
-	}
-	t.mu.Lock()
-	kinds := slices.Clone(t.kinds)
-	kinds = slices.DeleteFunc(kinds, func(k *kind) bool {
-		if k.GroupResource() != of {
-			return false
-		}
-		k.end()
-		return true
-	})
-	if next != nil {
-		kinds = append(kinds, next)
-	}
-	t.kinds = kinds
-	t.mu.Unlock()
-	if next != nil {
-		next.begin()
-	}
-	f.tell("", engine.ID{GroupResource: resourceProfiles().GroupResource(), Key: key})
-	return nil
 }
 
 // isShipped reports whether a kind is one of Kubernetes.
