@@ -16,13 +16,7 @@ import (
 // TestEditsOfOthers checks that changes by other programs since the read are kept.
 func TestEditsOfOthers(t *testing.T) {
 	t.Parallel()
-	file := written(t)
-	flags := genericclioptions.NewConfigFlags(false)
-	flags.KubeConfig = &file
-	s, err := Open(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, file := opened(t)
 	config, err := clientcmd.LoadFromFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -43,19 +37,13 @@ func TestEditsOfOthers(t *testing.T) {
 // TestLocked checks the behaviour while another program has the lock.
 func TestLocked(t *testing.T) {
 	t.Parallel()
-	file := written(t)
-	flags := genericclioptions.NewConfigFlags(false)
-	flags.KubeConfig = &file
-	s, err := Open(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, file := opened(t)
 	held := file + ".lock"
 	if err := os.WriteFile(held, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.lockWithin = time.Millisecond
-	_, err = s.CreateContext(t.Context(), "c", s.Here, Use)
+	_, err := s.CreateContext(t.Context(), "c", s.Here, Use)
 	if want := "the kubeconfig is locked: " + held + " has existed for 1ms; if no other program is changing the kubeconfig, remove that file"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -74,17 +62,23 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// written returns the name of a new kubeconfig whose current context is of the root.
-func written(t *testing.T) string {
+// opened returns a session of a new kubeconfig whose current context is of the root, and its file.
+func opened(t *testing.T) (s *Session, file string) {
 	t.Helper()
 	config := api.NewConfig()
 	config.Clusters["root"] = &api.Cluster{Server: "https://kcp.example.com/clusters/root"}
 	config.Contexts["root"] = &api.Context{Cluster: "root", AuthInfo: "kcp-admin"}
 	config.AuthInfos["kcp-admin"] = &api.AuthInfo{Token: "secret"}
 	config.CurrentContext = "root"
-	file := filepath.Join(t.TempDir(), "admin.kubeconfig")
+	file = filepath.Join(t.TempDir(), "admin.kubeconfig")
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
 		t.Fatal(err)
 	}
-	return file
+	flags := genericclioptions.NewConfigFlags(false)
+	flags.KubeConfig = &file
+	s, err := Open(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, file
 }

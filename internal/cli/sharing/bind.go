@@ -140,7 +140,7 @@ func bindExport(ctx context.Context, a *command.App, ref string, b NewBinding) e
 	}
 	here, ok := srv.Base.Path, false
 	if b.Path, b.Export, ok = paths.ParseReference(here, ref); !ok {
-		return fmt.Errorf("invalid export %q: it must be [path:]name, as in root:provider:widgets", ref)
+		return invalidExport(ref)
 	}
 	if b.Name == "" {
 		b.Name = b.Export

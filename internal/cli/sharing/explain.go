@@ -16,7 +16,6 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cli/command"
 	"github.com/unforked/kcp/internal/cli/output"
-	"github.com/unforked/kcp/internal/cli/paths"
 	"github.com/unforked/kcp/internal/cli/remote"
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -122,16 +121,9 @@ func problemsOf(a *command.App, all []string) {
 }
 
 func explainExport(ctx context.Context, a *command.App, ref string) error {
-	_, srv, err := a.Open(ctx)
+	srv, path, name, err := openExport(ctx, a, ref)
 	if err != nil {
 		return err
-	}
-	path, name, ok := paths.ParseReference(srv.Base.Path, ref)
-	if !ok {
-		return fmt.Errorf("invalid export %q: it must be [path:]name, as in root:provider:widgets", ref)
-	}
-	if path == "" {
-		path = srv.Base.Path
 	}
 	offered, err := bindableExports(ctx, srv)
 	if err != nil {

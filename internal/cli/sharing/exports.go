@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -14,7 +15,9 @@ import (
 	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cli/command"
 	"github.com/unforked/kcp/internal/cli/output"
+	"github.com/unforked/kcp/internal/cli/paths"
 	"github.com/unforked/kcp/internal/cli/remote"
+	"github.com/unforked/kcp/internal/cluster"
 )
 
 // ExportsCommand returns the command "kubectl kcp exports".
@@ -160,4 +163,21 @@ func shortened(text string) string {
 		line = strings.TrimSpace(string(runes[:59])) + "…"
 	}
 	return output.OrDash(line)
+}
+
+// openExport starts a session, and returns the path of the workspace and the name of the export that
+// ref names. Without a path, that is the current workspace.
+func openExport(ctx context.Context, a *command.App, ref string) (srv *remote.Server, path cluster.Path, name string, err error) {
+	if _, srv, err = a.Open(ctx); err != nil {
+		return nil, "", "", err
+	}
+	path, name, ok := paths.ParseReference(srv.Base.Path, ref)
+	if !ok {
+		return nil, "", "", invalidExport(ref)
+	}
+	return srv, cmp.Or(path, srv.Base.Path), name, nil
+}
+
+func invalidExport(ref string) error {
+	return fmt.Errorf("invalid export %q: it must be [path:]name, as in root:provider:widgets", ref)
 }

@@ -22,7 +22,6 @@ import (
 	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/cli/command"
 	"github.com/unforked/kcp/internal/cli/output"
-	"github.com/unforked/kcp/internal/cli/paths"
 	"github.com/unforked/kcp/internal/cli/remote"
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -147,15 +146,10 @@ func readCandidate(a *command.App, text []byte, to *apis.APIExportCheckSpec) err
 }
 
 func schemaCheck(ctx context.Context, a *command.App, ref string, check *apis.APIExportCheck, f output.Format) error {
-	_, srv, err := a.Open(ctx)
+	srv, path, name, err := openExport(ctx, a, ref)
 	if err != nil {
 		return err
 	}
-	path, name, ok := paths.ParseReference(srv.Base.Path, ref)
-	if !ok {
-		return fmt.Errorf("invalid export %q: it must be [path:]name, as in root:provider:widgets", ref)
-	}
-	path = cmp.Or(path, srv.Base.Path)
 	export, err := getExport(ctx, srv, path, name)
 	if err != nil {
 		return remote.About(path, "cannot check export %q: %w", ref, err)

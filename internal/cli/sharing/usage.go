@@ -1,10 +1,8 @@
 package sharing
 
 import (
-	"cmp"
 	"context"
 	"encoding/csv"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cli/command"
 	"github.com/unforked/kcp/internal/cli/output"
-	"github.com/unforked/kcp/internal/cli/paths"
 	"github.com/unforked/kcp/internal/cli/remote"
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -57,15 +54,10 @@ This needs the verb get on apiexports/usage.`,
 }
 
 func reportUsage(ctx context.Context, a *command.App, ref, consumer string, f output.Format) error {
-	_, srv, err := a.Open(ctx)
+	srv, path, name, err := openExport(ctx, a, ref)
 	if err != nil {
 		return err
 	}
-	path, name, ok := paths.ParseReference(srv.Base.Path, ref)
-	if !ok {
-		return fmt.Errorf("invalid export %q: it must be [path:]name, as in root:provider:widgets", ref)
-	}
-	path = cmp.Or(path, srv.Base.Path)
 	report, err := getUsage(ctx, srv, path, name, strings.TrimPrefix(consumer, ":"))
 	if err != nil {
 		return remote.About(path, "cannot read the usage of export %q in workspace %q: %w", name, path, err)

@@ -50,9 +50,9 @@ func explainPlacementCommand(a *command.App) *cobra.Command {
 
 // workloadArgument parses KIND/NAME.
 func workloadArgument(text string) (schema.GroupResource, string, error) {
-	kind, name, ok := strings.Cut(text, "/")
-	if !ok || name == "" || kind == "" {
-		return schema.GroupResource{}, "", fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", text)
+	kind, name, err := splitArgument(text)
+	if err != nil {
+		return schema.GroupResource{}, "", err
 	}
 	kind = strings.ToLower(kind)
 	for group, all := range map[string][][]string{
@@ -70,6 +70,15 @@ func workloadArgument(text string) (schema.GroupResource, string, error) {
 		return gr, name, nil
 	}
 	return schema.GroupResource{}, "", fmt.Errorf("unknown kind %q: write its resource and group, as in widgets.example.com/NAME", kind)
+}
+
+// splitArgument returns the kind and the name in KIND/NAME.
+func splitArgument(text string) (kind, name string, err error) {
+	kind, name, _ = strings.Cut(text, "/")
+	if kind == "" || name == "" {
+		return "", "", fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", text)
+	}
+	return kind, name, nil
 }
 
 func explainPlacement(ctx context.Context, a *command.App, of scheduling.ReviewedReference) error {

@@ -177,9 +177,9 @@ func splitCommand(a *command.App) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		kind, name, ok := strings.Cut(args[0], "/")
-		if !ok || name == "" {
-			return fmt.Errorf("invalid workload %q: write it as KIND/NAME, as in deployment/web", args[0])
+		kind, name, err := splitArgument(args[0])
+		if err != nil {
+			return err
 		}
 		namespace = metav1.NamespaceDefault
 		if of, _, err := a.Flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
