@@ -20,6 +20,7 @@ func stuck(t *testing.T) (h *hook, reached chan struct{}) {
 		_, _ = io.Copy(io.Discard, req.Body) // until then it is not known that the caller has gone
 		reached <- struct{}{}
 		<-req.Context().Done()
+		panic(http.ErrAbortHandler) // an answer could reach the caller while it closes the connection
 	}), reached
 }
 
