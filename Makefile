@@ -9,7 +9,7 @@ STOCK = go -C test/tools build $(AS_STOCK)
 # Tools that the tests of make check need besides ./cmd of test/tools.
 TOOLS = gotest.tools/gotestsum helm.sh/helm/v4/cmd/helm
 # Packages whose tests also run each benchmark once.
-BENCHED = ./internal/auth ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
+BENCHED = ./internal/authn ./internal/authz ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
 SCRIPTED = ./cmd/kcp ./test/conformance ./test/faults ./test/module ./test/physical
 .PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test

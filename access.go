@@ -6,7 +6,8 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -16,13 +17,13 @@ type (
 	// method adds them to a flag set.
 	AuthenticationOptions = kubeoptions.BuiltInAuthenticationOptions
 	// Authorization configures the authorizers and their order.
-	Authorization = auth.AuthorizationOptions
+	Authorization = authz.AuthorizationOptions
 )
 
 // NewAuthentication returns the default authentication options of a [Server]. They
 // authenticate administrators and service accounts. Requests without credentials are
 // anonymous.
-func NewAuthentication() *AuthenticationOptions { return auth.DefaultOptions() }
+func NewAuthentication() *AuthenticationOptions { return authn.DefaultOptions() }
 
 // access returns the access options of the server, after it has checked them.
 func (s *Server) access() (server.Access, error) {

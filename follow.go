@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/dial"
@@ -168,7 +168,7 @@ func (s *Server) EgressOwn(tenant ClusterName, ca []byte, certificate func() (*t
 func IsBusy(err error) bool { return errors.Is(err, dial.ErrBusy) }
 
 // AgentPrefix begins the names of users with a certificate of [Server.CertifyAgent].
-const AgentPrefix = auth.AgentPrefix
+const AgentPrefix = authn.AgentPrefix
 
 // CertifyAgent returns a client certificate, in PEM, for an agent of an extension. Its user is
 // name after [AgentPrefix]. The request, in PEM, gives the public key only. The certificate is valid

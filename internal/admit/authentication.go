@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 )
 
 var authentications = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
@@ -27,15 +27,15 @@ func WorkspaceAuthentications() Rule {
 		if err != nil {
 			return r.Forbid(err)
 		}
-		if len(all) > auth.MaxIssuers {
-			return r.Forbid(fmt.Errorf("spec.jwt has %d identity providers, and the limit is %d; use several configurations", len(all), auth.MaxIssuers))
+		if len(all) > authn.MaxIssuers {
+			return r.Forbid(fmt.Errorf("spec.jwt has %d identity providers, and the limit is %d; use several configurations", len(all), authn.MaxIssuers))
 		}
 		for n, one := range all {
 			text, err := json.Marshal(one)
 			if err != nil {
 				return r.Forbid(err)
 			}
-			if err := auth.NewWorkspaceIssuer(r.Cluster, text).Validate(nil); err != nil {
+			if err := authn.NewWorkspaceIssuer(r.Cluster, text).Validate(nil); err != nil {
 				return r.Forbid(fmt.Errorf("spec.jwt[%d]: %w", n, err))
 			}
 		}

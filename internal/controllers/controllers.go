@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
@@ -25,8 +26,8 @@ import (
 type Deps struct {
 	Store      *store.Store
 	Workspaces *tenancy.Workspaces
-	Tokens     *auth.ServiceAccounts
-	Policy     *auth.Bootstrap
+	Tokens     *authn.ServiceAccounts
+	Policy     *authz.Bootstrap
 	// Namespaces has the deletion timestamp of each namespace, nil if it has none.
 	Namespaces *feed.Table[store.Namespace]
 	// Quotas are the ResourceQuotas of all clusters.

@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -37,7 +37,7 @@ func SharedSigningKey(ctx context.Context, s *store.Store, file string) (crypto.
 		if own != nil {
 			return own, nil
 		}
-		made, err := auth.ServiceAccountKey("")
+		made, err := authn.ServiceAccountKey("")
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func SharedSigningKey(ctx context.Context, s *store.Store, file string) (crypto.
 // AgreeOnSigner returns an error if the other servers on this etcd sign service account
 // tokens with another key. It accepts their key if this server can verify with it, so
 // that a key can be rotated.
-func AgreeOnSigner(ctx context.Context, s *store.Store, o auth.ServiceAccountOptions) error {
+func AgreeOnSigner(ctx context.Context, s *store.Store, o authn.ServiceAccountOptions) error {
 	if !s.Several() {
 		return nil
 	}
@@ -99,17 +99,17 @@ func fingerprint(key crypto.PublicKey) ([]byte, error) {
 
 // SharedAdmins returns the administrators' tokens of all servers on this etcd. It returns
 // nil if the etcd is embedded in this process.
-func SharedAdmins(ctx context.Context, s *store.Store) (*auth.AdminTokens, error) {
+func SharedAdmins(ctx context.Context, s *store.Store) (*authn.AdminTokens, error) {
 	if !s.Several() {
 		return nil, nil
 	}
 	data, err := s.Common(ctx, "admin-tokens", func() ([]byte, error) {
-		return json.Marshal(auth.AdminTokens{Kcp: rand.Text(), Shard: rand.Text()})
+		return json.Marshal(authn.AdminTokens{Kcp: rand.Text(), Shard: rand.Text()})
 	})
 	if err != nil {
 		return nil, err
 	}
-	tokens := &auth.AdminTokens{}
+	tokens := &authn.AdminTokens{}
 	if err := json.Unmarshal(data, tokens); err != nil || tokens.Kcp == "" || tokens.Shard == "" {
 		return nil, errors.Join(errors.New("the tokens of the administrators of the servers on this etcd are damaged"), err)
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/view"
 )
@@ -167,7 +167,7 @@ func withTokensCluster(req *http.Request, clusterless []string) *http.Request {
 	if !strings.EqualFold(scheme, "Bearer") {
 		return req
 	}
-	c, ok := auth.ClusterOfToken(strings.TrimSpace(token))
+	c, ok := authn.ClusterOfToken(strings.TrimSpace(token))
 	if !ok {
 		return req
 	}

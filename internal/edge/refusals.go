@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 )
 
 // howToEnter is appended to refusals of discovery, the first request of kubectl. The text
@@ -63,7 +63,7 @@ func (r *refusal) finish() {
 	body := r.body.Bytes()
 	var status metav1.Status
 	if err := json.Unmarshal(body, &status); err == nil && status.Kind == "Status" {
-		if strings.HasSuffix(status.Message, auth.Denied) {
+		if strings.HasSuffix(status.Message, authz.Denied) {
 			status.Message += howToEnter
 		}
 		body = []byte(status.Message)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -18,7 +18,7 @@ import (
 // Issuers holds the identity providers of the WorkspaceAuthenticationConfigurations of all
 // clusters. They have no tenant, which is the cluster of their row.
 type Issuers struct {
-	table *feed.Table[[]auth.WorkspaceIssuer]
+	table *feed.Table[[]authn.WorkspaceIssuer]
 }
 
 // issuersForm has the fields that are read of a stored WorkspaceAuthenticationConfiguration.
@@ -32,10 +32,10 @@ type issuersForm struct {
 // the API of workspaces.
 func NewIssuers(s *store.Store, identity string) *Issuers {
 	gr := schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
-	return &Issuers{feed.NewCustomTable(s.Feed(), keys.CustomResource(gr, identity), func(f *issuersForm) ([]auth.WorkspaceIssuer, error) {
-		all := make([]auth.WorkspaceIssuer, len(f.Spec.JWT))
+	return &Issuers{feed.NewCustomTable(s.Feed(), keys.CustomResource(gr, identity), func(f *issuersForm) ([]authn.WorkspaceIssuer, error) {
+		all := make([]authn.WorkspaceIssuer, len(f.Spec.JWT))
 		for i, jwt := range f.Spec.JWT {
-			all[i] = auth.NewWorkspaceIssuer("", jwt)
+			all[i] = authn.NewWorkspaceIssuer("", jwt)
 		}
 		return all, nil
 	})}
@@ -43,12 +43,12 @@ func NewIssuers(s *store.Store, identity string) *Issuers {
 
 // Of returns the identity providers that the type of workspace c references. Their
 // configurations are in the cluster of the type.
-func (i *Issuers) Of(ctx context.Context, types *tenancy.Types, c cluster.Name) []auth.WorkspaceIssuer {
+func (i *Issuers) Of(ctx context.Context, types *tenancy.Types, c cluster.Name) []authn.WorkspaceIssuer {
 	t, err := types.Of(ctx, c)
 	if err != nil || t == nil {
 		return nil
 	}
-	var all []auth.WorkspaceIssuer
+	var all []authn.WorkspaceIssuer
 	for _, ref := range t.Spec.AuthenticationConfigurations {
 		named, _ := i.table.Get(t.Cluster, "", ref.Name)
 		for _, w := range named {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -43,7 +43,7 @@ type RBAC struct {
 	clusterRoleBindings *feed.Table[*rbacv1.ClusterRoleBinding]
 }
 
-var _ auth.RBAC = (*RBAC)(nil)
+var _ authz.RBAC = (*RBAC)(nil)
 
 // NewRBAC returns the tables, which follow the change feed of the store.
 func NewRBAC(s *store.Store) *RBAC {

@@ -51,7 +51,8 @@ import (
 	rolebindingpolicy "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/policybased"
 	rolebindingstore "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/storage"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/serve"
@@ -97,9 +98,9 @@ type Groups struct {
 	Version     basecompatibility.EffectiveVersion
 	// RootCA has the certificates that verify the server. Every namespace has a copy.
 	RootCA        *tenancy.RootCA
-	Accounts      *auth.ServiceAccounts
-	Authenticator *auth.Authenticators
-	Authorizer    *auth.Authorizer
+	Accounts      *authn.ServiceAccounts
+	Authenticator *authn.Authenticators
+	Authorizer    *authz.Authorizer
 	// Loopback configures clients of this server.
 	Loopback *clientrest.Config
 	// MaxTokenLife is the maximum lifetime of requested service account tokens.
@@ -190,7 +191,7 @@ func kubernetesDefaults() *serverstorage.ResourceConfig {
 func (s Groups) authenticationGroup(generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(authentication.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{
-		"tokenreviews":       auth.NewTokenReviews(s.Authenticator),
+		"tokenreviews":       authn.NewTokenReviews(s.Authenticator),
 		"selfsubjectreviews": selfsubjectreview.NewREST(),
 	}
 	return info, nil

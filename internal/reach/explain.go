@@ -17,7 +17,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/keys"
@@ -134,7 +134,7 @@ func (q *Questions) explainAccess(ctx context.Context, c cluster.Name, u user.In
 		User: u.GetName(), Groups: u.GetGroups(), Request: strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "),
 	}
 	var reason string
-	var steps []auth.Step
+	var steps []authz.Step
 	e.Allowed, reason, steps = q.Authorizer.Explain(ctx, c, a)
 	for _, step := range steps {
 		e.Steps = append(e.Steps, tenancyapi.AccessStep{Name: step.Name, Decision: record.Word(step.Decision), Reason: step.Reason})
@@ -146,15 +146,15 @@ func (q *Questions) explainAccess(ctx context.Context, c cluster.Name, u user.In
 }
 
 // remedy returns advice for a request that the last of the steps refused.
-func remedy(steps []auth.Step) string {
+func remedy(steps []authz.Step) string {
 	var last string
 	if len(steps) > 0 {
 		last = steps[len(steps)-1].Name
 	}
 	switch last {
-	case auth.StepRequiredGroups:
+	case authz.StepRequiredGroups:
 		return "ask the operators of the server, or the administrators of your groups"
-	case auth.StepContent:
+	case authz.StepContent:
 		return "ask an administrator of the workspace to share it, as with kubectl ws share"
 	default:
 		return "ask an administrator of the workspace for a role that allows it"

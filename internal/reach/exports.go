@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
@@ -102,7 +102,7 @@ func (q *Questions) exports(req *http.Request, u user.Info) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := auth.Deep(q.Authorizer.Settle(req.Context())) // the user need not enter the cluster
+	ctx := authz.Deep(q.Authorizer.Settle(req.Context())) // the user need not enter the cluster
 	offers := q.offers(ctx, u)
 	if at.Export != "" {
 		i, found := slices.BinarySearchFunc(offers, offer{place{at.Name, at.Path}, at.Export}, offer.compare)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
@@ -35,7 +35,7 @@ func Paths() []string { return []string{reachablePath, explainPath, inheritedPat
 
 // Questions answers the questions. All fields are set.
 type Questions struct {
-	Authorizer *auth.Authorizer
+	Authorizer *authz.Authorizer
 	RBAC       *lookup.RBAC
 	Workspaces *tenancy.Workspaces
 	APIs       *bind.APIs

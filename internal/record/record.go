@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/view"
@@ -67,13 +67,13 @@ func DecisiveAs(prefix string, a authorizer.Authorizer) authorizer.Authorizer {
 
 // Steps annotates the audit event of a request with the decision and the reason of
 // each authorization step.
-func Steps(ctx context.Context, steps []auth.Step) {
+func Steps(ctx context.Context, steps []authz.Step) {
 	prefix, recorded := ctx.Value(decisiveKey{}).(string)
 	if !recorded {
 		return
 	}
 	said := map[string]bool{}
-	say := func(step auth.Step) {
+	say := func(step authz.Step) {
 		said[step.Name] = true
 		name := auditStep + prefix + step.Name
 		audit.AddAuditAnnotations(ctx, name+"-decision", Word(step.Decision), name+"-reason", step.Reason)
@@ -81,13 +81,13 @@ func Steps(ctx context.Context, steps []auth.Step) {
 	for _, step := range steps {
 		say(step)
 	}
-	if !said[auth.StepContent] && !said[auth.StepRequiredGroups] {
+	if !said[authz.StepContent] && !said[authz.StepRequiredGroups] {
 		return
 	}
 	// Tools that read audit events of kcp expect all of these.
-	for _, name := range []string{auth.StepRequiredGroups, auth.StepContent, "03-systemcrd", auth.StepMaximal, auth.StepBootstrap} {
+	for _, name := range []string{authz.StepRequiredGroups, authz.StepContent, "03-systemcrd", authz.StepMaximal, authz.StepBootstrap} {
 		if !said[name] {
-			say(auth.Step{Name: name, Decision: authorizer.DecisionNoOpinion, Reason: "nothing says otherwise"})
+			say(authz.Step{Name: name, Decision: authorizer.DecisionNoOpinion, Reason: "nothing says otherwise"})
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/unforked/kcp/internal/recent"
 	"github.com/unforked/kcp/internal/upstream"
 )
 
@@ -70,7 +71,7 @@ func (p *Pool) Inspect(c *Content, bare bool) (in *Inspector, err error) {
 		if rules.err != nil {
 			return nil, rules.err
 		}
-		rules.cache = newRecent[convertedKey, []byte](1, convertedIdle) // the cache of the pool is for objects that are read again
+		rules.cache = recent.New[convertedKey, []byte](1, convertedIdle) // the cache of the pool is for objects that are read again
 		InProcess(crd)
 		calls = converts(converting{rules: rules})
 	}

@@ -9,11 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -52,13 +50,7 @@ type Offer struct {
 type Offers struct {
 	names    []string // in the form of [DefinitionName], sorted
 	contents map[schema.GroupResource]func() *Content
-	built    func() (*registries, error)
-}
-
-// registries serve the offers.
-type registries struct {
-	*genericapiserver.GenericAPIServer
-	groups map[schema.GroupVersion]resources // in discovery
+	built    func() (*genericapiserver.GenericAPIServer, error)
 }
 
 // NewOffers returns offers, whose registries build installs.
@@ -69,14 +61,7 @@ func NewOffers(all []Offer, build func() (*genericapiserver.GenericAPIServer, er
 		o.contents[of.GroupResource] = sync.OnceValue(func() *Content { return o.content(of) })
 	}
 	slices.Sort(o.names)
-	o.built = sync.OnceValues(func() (*registries, error) {
-		s, err := build()
-		if err != nil {
-			return nil, err
-		}
-		r := &registries{GenericAPIServer: s, groups: map[schema.GroupVersion]resources{}}
-		return r, r.discover()
-	})
+	o.built = sync.OnceValues(build)
 	return o
 }
 
@@ -90,6 +75,9 @@ func (o *Offers) Find(gr schema.GroupResource) (*Content, bool) {
 	}
 	return nil, false
 }
+
+// Registries returns the server that has the registries. The first call builds it.
+func (o *Offers) Registries() (*genericapiserver.GenericAPIServer, error) { return o.built() }
 
 // Refuse says why a resource cannot be exported, nil if it can.
 func (o *Offers) Refuse(gr schema.GroupResource) error {
@@ -140,6 +128,9 @@ func (c *Content) offeredBy(o *Offers) *Content {
 	c.WatchHash = sha256.Sum256(append(slices.Clone(c.WatchHash[:]), nativeSchema...))
 	return c
 }
+
+// Offers returns the offers whose registry serves the content, nil for a custom resource.
+func (c *Content) Offers() *Offers { return c.offers }
 
 // Native reports whether a registry of Kubernetes serves the content.
 func (c *Content) Native() bool { return c.offers != nil }
@@ -207,63 +198,4 @@ func (a offering) Validate(ctx context.Context, at admission.Attributes, o admis
 		return next.Validate(ctx, at, o)
 	}
 	return nil
-}
-
-// discover reads the discovery of the registries.
-func (r *registries) discover() error {
-	for root, manager := range map[string]http.Handler{"api": r.AggregatedLegacyDiscoveryGroupManager, "apis": r.AggregatedDiscoveryGroupManager} {
-		var all apidiscoveryv2.APIGroupDiscoveryList
-		if err := fetch(manager, "/"+root, aggregatedJSON, &all); err != nil {
-			return err
-		}
-		for _, g := range all.Items {
-			for _, v := range g.Versions {
-				gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
-				var list metav1.APIResourceList
-				if err := fetch(r.Handler.Director, "/"+at(gv), "application/json", &list); err != nil {
-					return err
-				}
-				r.groups[gv] = resources{list.APIResources, v.Resources}
-			}
-		}
-	}
-	return nil
-}
-
-// describe describes an offered content as it is served in a group and version.
-func (o *Offers) describe(gv schema.GroupVersion, c *Content) (resources, error) {
-	r, err := o.built()
-	if err != nil {
-		return resources{}, err
-	}
-	var out resources
-	own := c.GroupResource().Resource
-	for _, one := range r.groups[gv].listed {
-		if name, _, _ := strings.Cut(one.Name, "/"); name == own {
-			out.listed = append(out.listed, one)
-		}
-	}
-	for _, one := range r.groups[gv].aggregated {
-		if one.Resource == own {
-			one.Subresources = slices.Clone(one.Subresources)
-			out.aggregated = append(out.aggregated, one)
-		}
-	}
-	if ending := verbs(c.Definition); !slices.Contains(ending, "create") {
-		out = Verbs{c.GroupResource(): ending}.restrict(gv.Group, out)
-	}
-	return out, nil
-}
-
-// offered splits contents into those of custom resources, and those of each offers.
-func offered(contents []*Content) (custom []*Content, native map[*Offers][]*Content) {
-	native = map[*Offers][]*Content{}
-	for _, c := range contents {
-		if c.offers == nil {
-			custom = append(custom, c)
-		} else {
-			native[c.offers] = append(native[c.offers], c)
-		}
-	}
-	return custom, native
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/recent"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -83,12 +84,12 @@ type Pool struct {
 	config    PoolConfig
 	models    func() map[string]*spec.Schema
 	handlers  *handlers
-	converted *recent[convertedKey, []byte]
+	converted *recent.Cache[convertedKey, []byte]
 }
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers(), converted: newRecent[convertedKey, []byte](maxConverted, convertedIdle)}
+	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers(), converted: recent.New[convertedKey, []byte](maxConverted, convertedIdle)}
 }
 
 // Wrap returns a handler that serves the custom resources of a request's cluster, and

@@ -17,6 +17,7 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/conversion"
+	"github.com/unforked/kcp/internal/recent"
 )
 
 const (
@@ -83,7 +84,7 @@ type ruled struct {
 	err        error // why the rules cannot be used
 	served     []schema.GroupVersion
 	timeout    time.Duration // of one call, which converts an object or a list
-	cache      *recent[convertedKey, []byte]
+	cache      *recent.Cache[convertedKey, []byte]
 	hash       Hash // of the rules and the schema
 }
 
@@ -127,7 +128,7 @@ func (r *ruled) once(text []byte, to string, convert func() ([]byte, error)) ([]
 		return convert()
 	}
 	key := convertedKey{r.hash, sha256.Sum256(slices.Concat([]byte(to+"\n"), text))}
-	return r.cache.get(context.Background(), key, convert)
+	return r.cache.Get(context.Background(), key, convert)
 }
 
 // check refuses objects that cannot be converted to a served version. Otherwise lists and

@@ -1,6 +1,5 @@
-// Package serve serves custom resources, their discovery and OpenAPI in all clusters.
-// It hides how clusters share them: equal definitions share one handler of upstream, and
-// equal sets of definitions share discovery and OpenAPI.
+// Package serve serves custom resources in all clusters. It hides how clusters share them: equal
+// definitions share one handler of upstream, and equal sets of definitions share one [Shape].
 package serve
 
 import (

@@ -2,10 +2,7 @@ package serve
 
 import (
 	"net/http"
-	"slices"
 
-	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
@@ -52,25 +49,6 @@ func (all Subresources) LongRunning(check request.LongRunningRequestCheck) reque
 		s := all.find(info)
 		return s != nil && s.LongRunning || check(req, info)
 	}
-}
-
-// describe adds the subresources to the resources of a group and version.
-func (all Subresources) describe(gv schema.GroupVersion, to resources) resources {
-	for _, s := range all {
-		if s.Kind.GroupVersion() != gv || s.Resource.Group != gv.Group {
-			continue
-		}
-		kind, verbs := metav1.GroupVersionKind(s.Kind), metav1.Verbs{"get"}
-		if i := slices.IndexFunc(to.listed, func(r metav1.APIResource) bool { return r.Name == s.Resource.Resource }); i >= 0 {
-			to.listed = slices.Insert(to.listed, i+1, metav1.APIResource{
-				Name: s.Resource.Resource + "/" + s.Name, Namespaced: to.listed[i].Namespaced, Kind: kind.Kind, Verbs: verbs,
-			})
-		}
-		if i := slices.IndexFunc(to.aggregated, func(r apidiscoveryv2.APIResourceDiscovery) bool { return r.Resource == s.Resource.Resource }); i >= 0 {
-			to.aggregated[i].Subresources = append(to.aggregated[i].Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: s.Name, ResponseKind: &kind, Verbs: verbs})
-		}
-	}
-	return to
 }
 
 func (all Subresources) find(info *request.RequestInfo) *Subresource {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
@@ -49,14 +47,6 @@ func (c *Content) In(s Storage) *Content {
 
 // Storage returns where the objects of the content are.
 func (c *Content) Storage() Storage { return c.storage }
-
-// verbs returns what clients can do with the objects, nil for everything.
-func (c *Content) verbs() Verbs {
-	if c.storage != Cached {
-		return nil
-	}
-	return Verbs{c.GroupResource(): {"get", "list", "watch"}}
-}
 
 // An Origin has the objects of a resource that are not stored in the cluster of a request.
 type Origin struct {
@@ -148,33 +138,4 @@ func unchangeable(gr schema.GroupResource, info *request.RequestInfo) error {
 		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: why,
 		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource},
 	}}
-}
-
-// operations reports which methods the OpenAPI path of a resource in a group has.
-func (v Verbs) operations(group, path string) (get, post, put, patch, del bool) {
-	before, after, named := strings.Cut(path, "/{name}")
-	resource := before[strings.LastIndexByte(before, '/')+1:] + after
-	can := func(verbs ...string) bool { return len(v.of(group, resource, verbs)) > 0 }
-	get, del = can("list"), can("deletecollection")
-	if named {
-		get, del = can("get"), can("delete")
-	}
-	return get, !named && can("create"), can("update"), can("patch"), del
-}
-
-// trimV2 is [Verbs.trim] for OpenAPI version 2.
-func (v Verbs) trimV2(group string, paths map[string]spec.PathItem) {
-	for path, item := range paths {
-		get, post, put, patch, del := v.operations(group, path)
-		keep(get, &item.Get)
-		keep(post, &item.Post)
-		keep(put, &item.Put)
-		keep(patch, &item.Patch)
-		keep(del, &item.Delete)
-		if item.Get == nil && item.Post == nil && item.Put == nil && item.Patch == nil && item.Delete == nil {
-			delete(paths, path)
-			continue
-		}
-		paths[path] = item
-	}
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/unforked/kcp/internal/inprocess"
 )
 
 // patchAttempts is the maximum of retries of a strategic merge patch after conflicts.
@@ -111,18 +113,18 @@ func (k wellKnown) patch(w http.ResponseWriter, req *http.Request) error {
 	}
 	now := k.current(req)
 	for left := patchAttempts; ; left-- {
-		if now.code != http.StatusOK {
+		if now.Code != http.StatusOK {
 			relay(w, now)
 			return nil
 		}
-		next, pinned, err := k.merge(now.body.Bytes(), patch)
+		next, pinned, err := k.merge(now.Body.Bytes(), patch)
 		if err != nil {
 			return err
 		}
 		write := withBody(req, runtime.ContentTypeJSON, next)
 		write.Method = http.MethodPut
 		done := k.as("update", write)
-		if done.code != http.StatusConflict || pinned || left == 0 {
+		if done.Code != http.StatusConflict || pinned || left == 0 {
 			relay(w, done)
 			return nil
 		}
@@ -136,7 +138,7 @@ func (k wellKnown) patch(w http.ResponseWriter, req *http.Request) error {
 
 // current reads the object of a request. It needs no authorization for get, because the
 // response to a patch contains the object too.
-func (k wellKnown) current(req *http.Request) *answer {
+func (k wellKnown) current(req *http.Request) *inprocess.Answer {
 	read := withBody(req, runtime.ContentTypeJSON, nil)
 	read.Method, read.URL.RawQuery = http.MethodGet, ""
 	read.Header = http.Header{"Accept": {runtime.ContentTypeJSON}}
@@ -144,13 +146,11 @@ func (k wellKnown) current(req *http.Request) *answer {
 }
 
 // as serves a request with another verb in its RequestInfo, and returns the response.
-func (k wellKnown) as(verb string, req *http.Request) *answer {
+func (k wellKnown) as(verb string, req *http.Request) *inprocess.Answer {
 	info, _ := request.RequestInfoFrom(req.Context())
 	other := *info
 	other.Verb = verb
-	a := &answer{header: http.Header{}}
-	k.Handler.ServeHTTP(a, req.WithContext(request.WithRequestInfo(req.Context(), &other)))
-	return a
+	return inprocess.Ask(k.Handler, req.WithContext(request.WithRequestInfo(req.Context(), &other)))
 }
 
 // merge applies a strategic merge patch to an object. pinned reports whether the patch
@@ -171,15 +171,15 @@ func (k wellKnown) merge(now, patch []byte) (next []byte, pinned bool, err error
 }
 
 // revision returns the resource version of the object in an answer.
-func revision(a *answer) string {
+func revision(a *inprocess.Answer) string {
 	var o metav1.PartialObjectMetadata
-	_ = json.Unmarshal(a.body.Bytes(), &o) // a response without an object has none
+	_ = json.Unmarshal(a.Body.Bytes(), &o) // a response without an object has none
 	return o.ResourceVersion
 }
 
 // relay writes a recorded response to w.
-func relay(w http.ResponseWriter, a *answer) {
-	maps.Copy(w.Header(), a.header)
-	w.WriteHeader(a.code)
-	_, _ = w.Write(a.body.Bytes()) // an error means that the client has disconnected
+func relay(w http.ResponseWriter, a *inprocess.Answer) {
+	maps.Copy(w.Header(), a.Header())
+	w.WriteHeader(a.Code)
+	_, _ = w.Write(a.Body.Bytes()) // an error means that the client has disconnected
 }

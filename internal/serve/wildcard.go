@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"mime"
 	"net/http"
 	"strings"
@@ -63,4 +64,22 @@ func anyContent(gr schema.GroupResource, version string) (*Content, error) {
 	}}
 	crd.Name = DefinitionName(gr)
 	return NewContent(crd)
+}
+
+type viewedKey struct{}
+
+// WithViewed returns a context for a request through a view, in which the view decides how a
+// resource is served: f holds for requests to all clusters, which have no definitions of their
+// own.
+func WithViewed(ctx context.Context, f Found) context.Context {
+	return context.WithValue(ctx, viewedKey{}, f)
+}
+
+// viewedFrom returns the resource gr as a view serves it to all clusters.
+func viewedFrom(ctx context.Context, gr schema.GroupResource) (Found, bool) {
+	f, ok := ctx.Value(viewedKey{}).(Found)
+	if c, _ := cluster.From(ctx); !ok || c != cluster.All || f.Content.GroupResource() != gr {
+		return Found{}, false
+	}
+	return f, true
 }

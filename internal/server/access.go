@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/fair"
@@ -49,20 +50,20 @@ type Access struct {
 	// path is below the server's directory. The default is .admin-token-store.
 	AdminTokenFile string
 	// Authorization configures the authorizers and their order.
-	Authorization auth.AuthorizationOptions
+	Authorization authz.AuthorizationOptions
 }
 
 // Validate checks the options and reads all files that they name.
 func (a Access) Validate() error {
-	if _, err := (auth.ServiceAccountOptions{}).WithFlags(a.Authentication); err != nil {
+	if _, err := (authn.ServiceAccountOptions{}).WithFlags(a.Authentication); err != nil {
 		return err
 	}
 	if a.SigningKeyFile != "" {
-		if _, err := auth.SigningKey(a.SigningKeyFile); err != nil {
+		if _, err := authn.SigningKey(a.SigningKeyFile); err != nil {
 			return err
 		}
 	}
-	if err := (auth.Authentication{Options: a.Authentication}).Validate(); err != nil {
+	if err := (authn.Authentication{Options: a.Authentication}).Validate(); err != nil {
 		return err
 	}
 	return a.Authorization.Validate()
@@ -92,7 +93,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.signing, err = auth.ServiceAccountOptions{
+	s.signing, err = authn.ServiceAccountOptions{
 		Key: key, ServiceAccount: s.serviceAccount, Secret: s.secret, PatchSecret: s.patchSecret, Fresh: fresh, Current: current,
 	}.WithFlags(access.Authentication)
 	if err != nil {
@@ -101,27 +102,27 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err := credentials.AgreeOnSigner(ctx, s.store, s.signing); err != nil {
 		return err
 	}
-	if s.accounts, err = auth.NewServiceAccounts(s.signing); err != nil {
+	if s.accounts, err = authn.NewServiceAccounts(s.signing); err != nil {
 		return err
 	}
 	tokens, err := credentials.SharedAdmins(ctx, s.store)
 	if err != nil {
 		return err
 	}
-	s.admins, err = auth.NewAdmins(auth.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile(), Tokens: tokens})
+	s.admins, err = authn.NewAdmins(authn.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile(), Tokens: tokens})
 	if err != nil {
 		return err
 	}
-	s.clients = auth.NewClientCertificates(func(c cluster.Name) (time.Time, bool) {
+	s.clients = authn.NewClientCertificates(func(c cluster.Name) (time.Time, bool) {
 		root, ok := s.tree.Cluster(c)
 		return root.Begun, ok
 	})
 	if err := s.refreshClients(ctx); err != nil {
 		return err
 	}
-	s.authn, err = auth.NewAuthenticators(auth.Authentication{
+	s.authn, err = authn.NewAuthenticators(authn.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
-		Workspaces: &auth.WorkspaceAuthentication{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+		Workspaces: &authn.WorkspaceAuthentication{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 			return s.computeFor(ctx, c, fair.Light, f)
 		}},
 	})
@@ -129,18 +130,18 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 		return err
 	}
 	s.authn.Request = authnunion.New(authenticator.RequestFunc(inprocess.Authenticate), s.authn.Request)
-	authorization := auth.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Limited: s.limited, Fresh: fresh, Current: current, OfUsers: reach.Paths(), AuthorizationOptions: access.Authorization}
+	authorization := authz.Authorization{RBAC: s.rbac, Exists: s.exists, Cluster: s.known, Limited: s.limited, Fresh: fresh, Current: current, OfUsers: reach.Paths(), AuthorizationOptions: access.Authorization}
 	if s.config.Audit.PolicyFile != "" {
 		authorization.Record = record.Steps
 	}
-	s.authz, err = auth.NewAuthorizer(authorization)
+	s.authz, err = authz.NewAuthorizer(authorization)
 	return err
 }
 
 // known returns the phase, required groups and parent of cluster c for the authorizer.
-func (s *Server) known(c cluster.Name) (auth.Cluster, bool) {
+func (s *Server) known(c cluster.Name) (authz.Cluster, bool) {
 	root, ok := s.tree.Cluster(c)
-	return auth.Cluster{Phase: root.Phase, RequiredGroups: root.RequiredGroups, Parent: root.Parent}, ok
+	return authz.Cluster{Phase: root.Phase, RequiredGroups: root.RequiredGroups, Parent: root.Parent}, ok
 }
 
 // limited returns the cluster of the export that limits what its consumers may do with a
@@ -156,12 +157,12 @@ func (s *Server) limited(c cluster.Name, gr schema.GroupResource) (cluster.Name,
 
 func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
 	if file := s.config.Access.SigningKeyFile; file != "" {
-		return auth.SigningKey(file)
+		return authn.SigningKey(file)
 	}
 	if s.store.Several() {
 		return credentials.SharedSigningKey(ctx, s.store, filepath.Join(s.config.Dir, signingKeyFile))
 	}
-	return auth.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))
+	return authn.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))
 }
 
 func (s *Server) adminTokenFile() string {
@@ -226,7 +227,7 @@ func (s *Server) patchSecret(ctx context.Context, namespace, name string, patch 
 
 // issuersOf returns the identity providers of workspace c. s.issuers and s.types are set after
 // the authenticators are built.
-func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []auth.WorkspaceIssuer {
+func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []authn.WorkspaceIssuer {
 	return s.issuers.Of(ctx, s.types, c)
 }
 

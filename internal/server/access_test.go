@@ -35,6 +35,8 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -137,10 +139,10 @@ func (c *tenant) tokenFor(account, audience string, seconds int64) authenticatio
 func TestIdentityProviderOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	provider := startWith(t, func(url string) server.Access {
-		o := auth.DefaultOptions()
+		o := authn.DefaultOptions()
 		o.ServiceAccounts.Issuers = []string{url}
 		o.ServiceAccounts.MaxExpiration = 2 * time.Hour
-		return server.Access{Authentication: o, Authorization: auth.AuthorizationOptions{
+		return server.Access{Authentication: o, Authorization: authz.AuthorizationOptions{
 			AlwaysAllowPaths: []string{"/readyz", "/.well-known/openid-configuration", "/openid/v1/jwks"},
 		}}
 	})
@@ -148,7 +150,7 @@ func TestIdentityProviderOverTheNetwork(t *testing.T) {
 	home.account("robot")
 	path := file(t, "authentication.yaml", providers(provider, "guest:", "shop"))
 	r := startWith(t, func(string) server.Access {
-		o := auth.DefaultOptions()
+		o := authn.DefaultOptions()
 		o.AuthenticationConfigFile = path
 		return server.Access{Authentication: o}
 	})
@@ -261,7 +263,7 @@ func TestFrontProxyOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	proxies, clients := newCertAuthority(t), newCertAuthority(t)
 	r := startWith(t, func(string) server.Access {
-		o := auth.DefaultOptions()
+		o := authn.DefaultOptions()
 		o.ClientCert.ClientCA, o.RequestHeader.ClientCAFile = clients.file(t), proxies.file(t)
 		o.RequestHeader.AllowedNames, o.RequestHeader.UsernameHeaders = []string{"front-proxy"}, []string{"X-Remote-User"}
 		o.RequestHeader.GroupHeaders, o.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"}
@@ -332,7 +334,7 @@ func newHook(t *testing.T, cluster func() string) *hook {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		told := strings.Join(r.Spec.Extra[auth.WebhookClusterKey], ",")
+		told := strings.Join(r.Spec.Extra[authz.WebhookClusterKey], ",")
 		h.mu.Lock()
 		h.asked = append(h.asked, r.Spec.User+" in "+told)
 		h.mu.Unlock()
@@ -367,9 +369,9 @@ func TestWebhooksOverTheNetwork(t *testing.T) {
 	var open string
 	h := newHook(t, func() string { mu.Lock(); defer mu.Unlock(); return open })
 	r := startWith(t, func(string) server.Access {
-		o := auth.DefaultOptions()
+		o := authn.DefaultOptions()
 		o.WebHook.ConfigFile, o.WebHook.Version = h.kubeconfig(t, "/tokens"), "v1"
-		return server.Access{Authentication: o, Authorization: auth.AuthorizationOptions{
+		return server.Access{Authentication: o, Authorization: authz.AuthorizationOptions{
 			WebhookConfigFile: h.kubeconfig(t, "/requests"), WebhookAuthorizedTTL: time.Hour, WebhookUnauthorizedTTL: time.Hour,
 		}}
 	})
@@ -401,7 +403,7 @@ func TestWebhooksOverTheNetwork(t *testing.T) {
 	for c, want := range map[*tenant]bool{a: true, b: false} {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: "somebody", ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "secrets"},
-			Extra: map[string]authorizationv1.ExtraValue{auth.WebhookClusterKey: {string(a.name)}},
+			Extra: map[string]authorizationv1.ExtraValue{authz.WebhookClusterKey: {string(a.name)}},
 		}}
 		got := must(c.kube.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{}))(t)
 		if got.Status.Allowed != want {
@@ -451,8 +453,8 @@ func TestServiceAccountKeysAreRotated(t *testing.T) {
 
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	signing := file(t, "new.key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: must(x509.MarshalECPrivateKey(key))(t)}))
-	o := auth.DefaultOptions()
-	o.ServiceAccounts.Issuers = []string{"https://new.example", auth.DefaultIssuer}
+	o := authn.DefaultOptions()
+	o.ServiceAccounts.Issuers = []string{"https://new.example", authn.DefaultIssuer}
 	o.ServiceAccounts.KeyFiles = []string{filepath.Join(dir, "sa.key")}
 	second := begin(server.Access{Authentication: o, SigningKeyFile: signing, AdminTokenFile: "admin-token"})
 	defer second.Close()

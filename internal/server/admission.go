@@ -15,7 +15,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
@@ -79,7 +79,7 @@ func (s *Server) admission() admit.Rules {
 			return s.usage(keys.NativeResource(gr))(c)
 		}}.Rule(),
 		descendants.Rule(),
-		admit.RequiredGroups(auth.CheckRequiredGroups),
+		admit.RequiredGroups(authz.CheckRequiredGroups),
 	}, slices.Concat(s.sharing(types.PathOf).Rules(), admit.Certificates(authorizer.AuthorizerFunc(s.authorize)), admit.Rules{
 		admit.Quotas(func() *store.Quotas { return s.quotas }), // the last, as in Kubernetes
 	})...)
@@ -127,7 +127,7 @@ func (s *Server) prepareRules(context.Context) error {
 // mayUse reports whether a user may create workspaces of a type. The cluster of the type
 // decides; the user needs no access to that cluster.
 func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool, error) {
-	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, t.Cluster)), authorizer.AttributesRecord{
+	decision, _, err := s.authorizers().Authorize(authz.Deep(cluster.With(ctx, t.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "use", APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
 		Resource: "workspacetypes", Name: t.Name, ResourceRequest: true,
 	})
@@ -146,7 +146,7 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 
 // mayBindExport is mayBind for an export of a known cluster.
 func (s *Server) mayBindExport(ctx context.Context, u user.Info, export bind.ExportName) (bool, error) {
-	decision, _, err := s.authorizers().Authorize(auth.Deep(cluster.With(ctx, export.Cluster)), authorizer.AttributesRecord{
+	decision, _, err := s.authorizers().Authorize(authz.Deep(cluster.With(ctx, export.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "bind", APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
 		Resource: "apiexports", Name: export.Name, ResourceRequest: true,
 	})

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/backup"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/credentials"
@@ -133,7 +133,7 @@ func TestClientAuthoritiesChangeWithoutRestart(t *testing.T) {
 	old, next, proxies := newCertAuthority(t), newCertAuthority(t), newCertAuthority(t)
 	clientCA, proxyCA := old.file(t), old.file(t)
 	r := startWith(t, func(string) server.Access {
-		o := auth.DefaultOptions()
+		o := authn.DefaultOptions()
 		o.ClientCert.ClientCA, o.RequestHeader.ClientCAFile = clientCA, proxyCA
 		o.RequestHeader.AllowedNames, o.RequestHeader.UsernameHeaders = []string{"proxy"}, []string{"X-Remote-User"}
 		return server.Access{Authentication: o}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
@@ -148,7 +148,7 @@ func (s *Server) bounding(c *genericapiserver.Config, tenants *flow.Filters, rec
 // deciding returns the filters that find the user of a request, and decide whether and when it is
 // served.
 func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
-	authz := c.Authorization.Authorizer
+	rights := c.Authorization.Authorizer
 	return []filter{
 		s.authentication(c),
 		// Only authenticated clients influence which requests are sampled. Without a collector, spans
@@ -166,10 +166,10 @@ func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, rec
 		// Impersonation and authorization cost processor time, for users who may have no rights.
 		{"limits of the user", false, tenants.Ask},
 		tracked(c, "impersonation", func(h http.Handler) http.Handler {
-			return s.views.WithoutImpersonation(auth.WithImpersonationLimits(auth.WithImpersonation(h, authz, c.Serializer), c.Serializer))
+			return s.views.WithoutImpersonation(authz.WithImpersonationLimits(authz.WithImpersonation(h, rights, c.Serializer), c.Serializer))
 		}),
 		// The filters inside check for system:masters alone.
-		{"scopes", false, auth.WithScopes},
+		{"scopes", false, authz.WithScopes},
 		// Requests for views have authorization of their own.
 		{"authorization of views", false, func(h http.Handler) http.Handler {
 			return s.views.WithAuthorization(folded(h, s.authorizing(c)), h)
@@ -185,14 +185,14 @@ func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, rec
 
 // authorizing returns the filters that authorize requests other than those for views.
 func (s *Server) authorizing(c *genericapiserver.Config) []filter {
-	authz := c.Authorization.Authorizer
+	rights := c.Authorization.Authorizer
 	return []filter{
-		{"deep reviews", false, auth.WithDeepReviews},
+		{"deep reviews", false, authz.WithDeepReviews},
 		// Users need no right in root for their home.
-		{"homes", false, func(h http.Handler) http.Handler { return s.config.Homes.With(h, authz, s.home) }},
-		{"broken paths", false, func(h http.Handler) http.Handler { return edge.WithBrokenPaths(h, authz) }},
+		{"homes", false, func(h http.Handler) http.Handler { return s.config.Homes.With(h, rights, s.home) }},
+		{"broken paths", false, func(h http.Handler) http.Handler { return edge.WithBrokenPaths(h, rights) }},
 		tracked(c, "authorization", func(h http.Handler) http.Handler {
-			return genericapifilters.WithAuthorization(h, record.Decisive(authz), c.Serializer)
+			return genericapifilters.WithAuthorization(h, record.Decisive(rights), c.Serializer)
 		}),
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 )
 
 // require sets the required groups of the tenant's cluster, as this person.
@@ -56,7 +57,7 @@ func TestRequiredGroupsOnTheServer(t *testing.T) {
 	if got := c.visitor("robot", robot).send("GET", c.path("/api/v1/namespaces/default/secrets"), ""); got.code != 200 {
 		t.Errorf("a service account: %d %s", got.code, got.body)
 	}
-	if e, code, body := bob.explained(string(c.name), "user", alice.info.Name); code != 200 || e.Access.Allowed || lastStep(e).Name != auth.StepRequiredGroups || !strings.Contains(e.Access.Message, "groups") {
+	if e, code, body := bob.explained(string(c.name), "user", alice.info.Name); code != 200 || e.Access.Allowed || lastStep(e).Name != authz.StepRequiredGroups || !strings.Contains(e.Access.Message, "groups") {
 		t.Errorf("it is explained as %d %s", code, body)
 	}
 	if diff := alice.reaches(c); diff != nil {
@@ -157,7 +158,7 @@ func TestNobodyIsBroughtFromElsewhere(t *testing.T) {
 		"a scope":            as("Impersonate-Extra-Authentication.kcp.io%2Fscopes", "cluster:"+string(side.name)),
 		"a warrant":          as("Impersonate-Extra-Authorization.kcp.io%2Fwarrant", `{"user":"x","groups":["`+auth.AdminGroup+`"]}`),
 		"an account":         {"Impersonate-User", "system:serviceaccount:default:default", "Impersonate-Extra-Authentication.kcp.io%2Fcluster-name", string(side.name)},
-		"a deep review":      as(auth.DeepReviewHeader, "true"),
+		"a deep review":      as(authz.DeepReviewHeader, "true"),
 		"headers of proxies": {"X-Remote-User", boss.info.Name, "X-Remote-Group", "system:masters", "X-Remote-Extra-Authentication.kcp.io%2Fscopes", "x"},
 	} {
 		for _, c := range []*tenant{org, deep, side} {
@@ -200,7 +201,7 @@ func TestDeepReviewsOnTheServer(t *testing.T) {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(req *http.Request) (*http.Response, error) {
 				if deep {
-					req.Header.Set(auth.DeepReviewHeader, "true")
+					req.Header.Set(authz.DeepReviewHeader, "true")
 				}
 				return next.RoundTrip(req)
 			})
@@ -264,7 +265,7 @@ func TestRoleBindingsLetNobodyIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	bob.onlyAllowed(t.Context(), []*tenant{c})
-	c.bind("bob", auth.WorkspaceAccessRole, bob.subject())
+	c.bind("bob", authz.WorkspaceAccessRole, bob.subject())
 	bob.onlyAllowed(t.Context(), []*tenant{c}, c)
 }
 
@@ -290,7 +291,7 @@ func TestPhasesOnTheServer(t *testing.T) {
 		t.Errorf("while it is unavailable: %d %s", code, body)
 	}
 	e, code, body := c.masters().explained(string(c.name), "user", owner.info.Name)
-	if code != 200 || e.Access.Allowed || lastStep(e).Name != auth.StepContent || e.Phase != coreapi.PhaseUnavailable {
+	if code != 200 || e.Access.Allowed || lastStep(e).Name != authz.StepContent || e.Phase != coreapi.PhaseUnavailable {
 		t.Errorf("the system is told %d %s", code, body)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 )
 
 // newOrganization returns a workspace, two workspaces in it, and one in the first of these.
@@ -64,7 +64,7 @@ func TestDescendants(t *testing.T) {
 	all = append(all, late)
 	bob.onlyAllowed(ctx, all, deep, late)
 	// A binding without the label applies in its own workspace.
-	team.bind("enter", auth.WorkspaceAccessRole, bob.subject())
+	team.bind("enter", authz.WorkspaceAccessRole, bob.subject())
 	bob.onlyAllowed(ctx, all, team, deep, late)
 	// Reviews include inherited rights.
 	review, err := bob.kube(late).AuthorizationV1().SelfSubjectRulesReviews().Create(ctx,
@@ -191,7 +191,7 @@ func TestDescendantsFromBelow(t *testing.T) {
 		t.Errorf("the owner is told: %d %s", code, body)
 	}
 	guest := org.person("guest")
-	team.bind("guest", auth.WorkspaceAccessRole, guest.subject())
+	team.bind("guest", authz.WorkspaceAccessRole, guest.subject())
 	if code, body := guest.get("/services/inheritedbindings?workspace="+string(team.name), nil); code != http.StatusForbidden {
 		t.Errorf("a guest is told: %d %s", code, body)
 	}

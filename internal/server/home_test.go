@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/server"
@@ -139,7 +139,7 @@ func startHomes(t *testing.T, h home.Options, tokens string) *running {
 	t.Helper()
 	return startConfigured(t, func(c *server.Config) {
 		c.Homes = h
-		c.Access.Authentication = auth.DefaultOptions()
+		c.Access.Authentication = authn.DefaultOptions()
 		c.Access.Authentication.TokenFile.TokenFile = tokens
 	})
 }

@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
@@ -57,7 +57,7 @@ var shared = sync.OnceValues(func() (*running, error) {
 		"liars-token,liar,liar,\"system:kcp:initializer:root:web,system:kcp:terminator:root:web,honest\"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	authentication := auth.DefaultOptions()
+	authentication := authn.DefaultOptions()
 	authentication.TokenFile.TokenFile = tokens
 	r.Server, err = server.New(context.Background(), server.Config{
 		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -28,7 +28,7 @@ import (
 func farServer(t *testing.T, dir, address string, proxies *certAuthority) *running {
 	t.Helper()
 	listener := must(net.Listen("tcp", address))(t)
-	o := auth.DefaultOptions()
+	o := authn.DefaultOptions()
 	o.RequestHeader.ClientCAFile = proxies.file(t)
 	o.RequestHeader.UsernameHeaders, o.RequestHeader.UIDHeaders = []string{"X-Remote-User"}, []string{"X-Remote-Uid"}
 	o.RequestHeader.GroupHeaders, o.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"}
@@ -52,7 +52,7 @@ func TestMountOfAnotherServer(t *testing.T) {
 	near := startConfigured(t, func(c *server.Config) {
 		c.EgressAllow = loopback()
 		c.Mounts = mounts.Certificate{CertFile: file(t, "tls.crt", shown.CertData), KeyFile: file(t, "tls.key", shown.KeyData)}
-		c.Access.Authentication = auth.DefaultOptions()
+		c.Access.Authentication = authn.DefaultOptions()
 		c.Access.Authentication.TokenFile.TokenFile = file(t, "tokens.csv", []byte("nobodys-token,nobody,nobody\nalices-token,alice,7,\"staff,system:masters\"\n"))
 	})
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -42,7 +42,7 @@ func newMountServer(t *testing.T) *running {
 	return startConfigured(t, func(c *server.Config) {
 		c.EgressAllow = loopback()
 		c.Mounts = mounts.Certificate{CertFile: file(t, "tls.crt", cert), KeyFile: file(t, "tls.key", key)}
-		c.Access.Authentication = auth.DefaultOptions()
+		c.Access.Authentication = authn.DefaultOptions()
 		c.Access.Authentication.TokenFile.TokenFile = file(t, "tokens.csv", []byte("nobodys-token,nobody,nobody\nalices-token,alice,7,\"staff,system:masters\"\n"))
 	})
 }

@@ -20,6 +20,8 @@ import (
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 )
 
 // A person is a user with in-process requests.
@@ -147,7 +149,7 @@ func TestReachableWorkspaces(t *testing.T) {
 		}
 	}
 	expect(bob)
-	deep.bind("bob-enters", auth.WorkspaceAccessRole, bob.subject())
+	deep.bind("bob-enters", authz.WorkspaceAccessRole, bob.subject())
 	expect(bob, deep)
 	team.bind("bob-views", "view", bob.subject()) // does not grant the right to enter
 	expect(bob, deep)
@@ -155,7 +157,7 @@ func TestReachableWorkspaces(t *testing.T) {
 	expect(carol, side)
 	org.bindBelow("dave", "view", dave.subject())
 	expect(dave, team, deep, side)
-	expect(person{t, org.server, &user.DefaultInfo{Name: auth.KcpAdmin, Groups: []string{auth.AdminGroup, user.AllAuthenticated}}}, all...)
+	expect(person{t, org.server, &user.DefaultInfo{Name: authn.KcpAdmin, Groups: []string{auth.AdminGroup, user.AllAuthenticated}}}, all...)
 	expect(person{t, org.server, &user.DefaultInfo{Name: "x", Groups: []string{user.SystemPrivilegedGroup}}}, all...)
 	deep.unbind("bob-enters")
 	org.unbind("dave")
@@ -163,7 +165,7 @@ func TestReachableWorkspaces(t *testing.T) {
 	expect(dave)
 
 	// A service account can enter its own workspace, and others by its global name.
-	deep.bind("robot", auth.WorkspaceAccessRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kcp:serviceaccount:" + string(side.name) + ":default:robot"})
+	deep.bind("robot", authz.WorkspaceAccessRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:kcp:serviceaccount:" + string(side.name) + ":default:robot"})
 	var list tenancyapi.WorkspaceList
 	got := side.visitor("robot", robot).send("GET", "/services/reachableworkspaces", "")
 	if err := json.Unmarshal([]byte(got.body), &list); got.code != 200 || err != nil {
@@ -189,7 +191,7 @@ func TestSharedBesideTheTree(t *testing.T) {
 	org := newTenant(t)
 	team := org.workspace("team")
 	bob := org.person("bob")
-	team.bind("bob-enters", auth.WorkspaceAccessRole, bob.subject())
+	team.bind("bob-enters", authz.WorkspaceAccessRole, bob.subject())
 	team.bind("bob-edits", "edit", bob.subject())
 	var list tenancyapi.WorkspaceList
 	if code, body := bob.get("/services/reachableworkspaces", &list); code != 200 || list.Kind != "WorkspaceList" || list.APIVersion != "tenancy.kcp.io/v1alpha1" {
@@ -278,9 +280,9 @@ func TestExplainWorkspace(t *testing.T) {
 	path := string(org.name) + ":team"
 	boss, reader, guest, stranger := org.person("boss"), org.person("reader"), org.person("guest"), org.person("stranger")
 	team.bind("boss", "cluster-admin", boss.subject())
-	org.bind("enters", auth.WorkspaceAccessRole, reader.subject())
-	org.bind("reads", auth.TenancyReaderRole, reader.subject())
-	team.bind("guest", auth.WorkspaceAccessRole, guest.subject())
+	org.bind("enters", authz.WorkspaceAccessRole, reader.subject())
+	org.bind("reads", authz.TenancyReaderRole, reader.subject())
+	team.bind("guest", authz.WorkspaceAccessRole, guest.subject())
 
 	e, code, body := boss.explained(path)
 	if code != 200 || e.Cluster != string(team.name) || e.Path != path || e.Phase != coreapi.PhaseReady || !e.Access.Allowed || e.Access.Request != "access /" {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -93,7 +93,7 @@ func TestWatchesOfAStoppedServer(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte("masters-token,master,master,system:masters\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	authentication := auth.DefaultOptions()
+	authentication := authn.DefaultOptions()
 	authentication.TokenFile.TokenFile = tokens
 	var address atomic.Pointer[string] // nil while no server runs
 	begin := func() (*server.Server, string) {

@@ -34,13 +34,15 @@ import (
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/evolve"
@@ -142,12 +144,12 @@ type Server struct {
 	store    *store.Store
 	caches   *watchcache.Caches
 	generic  *genericapiserver.GenericAPIServer
-	authn    *auth.Authenticators
-	clients  *auth.ClientCertificates
-	authz    *auth.Authorizer
-	accounts *auth.ServiceAccounts
-	signing  auth.ServiceAccountOptions // of accounts; changed by followKeys
-	admins   *auth.Admins
+	authn    *authn.Authenticators
+	clients  *authn.ClientCertificates
+	authz    *authz.Authorizer
+	accounts *authn.ServiceAccounts
+	signing  authn.ServiceAccountOptions // of accounts; changed by followKeys
+	admins   *authn.Admins
 	rules    admit.Rules
 	hooks    *hooks.Hooks
 	kinds    func() *serve.Kinds // of all groups
@@ -184,7 +186,7 @@ type Server struct {
 	tallies    *usage.Requests
 	checker    *evolve.Checker
 	views      *view.Views
-	discovery  *serve.Discovery
+	discovery  *discovery.Discovery
 	shares     *fair.Shares
 	levels     flow.Levels
 	types      *tenancy.Types
@@ -335,7 +337,7 @@ func (s *Server) prepareAPI(ctx context.Context) error {
 	s.levels.Install(s.generic.Handler.NonGoRestfulMux)
 	s.installOperatorPaths()
 	s.generic.Handler.NonGoRestfulMux.HandlePrefix("/apis/", http.NotFoundHandler()) // instead of a list of paths
-	s.discovery = serve.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
+	s.discovery = discovery.NewDiscovery(s.generic, cfg, s.resolver.ShapeOf)
 	s.discovery.Subresources = append(serve.Subresources{s.usageOfExports(), s.usageOfClusters()}, s.config.Subresources...)
 	s.api = s.discovery.Subresources.Within(s.config.Unstored.Within(s.discovery.Wrap(s.pool.Wrap(s.api))))
 	return nil

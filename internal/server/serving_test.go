@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/server"
 )
 
@@ -35,7 +35,7 @@ func operate(t *testing.T, dir string, o server.Operation) *operated {
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
 	tokens := filepath.Join(dir, "tokens.csv")
 	write(t, tokens, []byte("alices-token,alice,alice\n"))
-	access := server.Access{Authentication: auth.DefaultOptions()}
+	access := server.Access{Authentication: authn.DefaultOptions()}
 	access.Authentication.TokenFile.TokenFile, access.KeysEvery = tokens, 20*time.Millisecond
 	s.Server = must(server.New(t.Context(), server.Config{
 		Dir: dir, NoSync: true, Listener: listener, ExternalURL: "https://" + s.at, Kubeconfig: kubeconfig, Access: access, Operation: o,
@@ -64,7 +64,7 @@ func (s *operated) client(t *testing.T, at, token string) *kubernetes.Clientset 
 func shardAdmin(t *testing.T, s *operated) string {
 	t.Helper()
 	all := must(clientcmd.LoadFromFile(filepath.Join(s.dir, "admin.kubeconfig")))(t)
-	return all.AuthInfos[auth.ShardAdmin].Token
+	return all.AuthInfos[authn.ShardAdmin].Token
 }
 
 // do sends a request with the administrator's token.

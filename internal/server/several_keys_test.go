@@ -20,7 +20,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
@@ -159,7 +159,7 @@ type keyed struct {
 // others.
 func (e *equals) with(signs string, knows ...string) keyed {
 	e.t.Helper()
-	o := auth.DefaultOptions()
+	o := authn.DefaultOptions()
 	o.ServiceAccounts.KeyFiles = knows
 	s, err := server.New(context.Background(), server.Config{
 		Dir: e.t.TempDir(), Etcd: etcd.Config{Servers: e.etcd.Servers()}, ExternalURL: "https://kcp.example.com",

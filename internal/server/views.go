@@ -17,6 +17,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/keys"
@@ -92,7 +93,7 @@ func (s *Server) viewedClusters() http.Handler {
 	status := schema.GroupResource{Group: clusters.Group, Resource: clusters.Resource + "/status"}
 	page := sync.OnceValues(func() (http.Handler, error) {
 		served, _ := s.given.Of(cluster.Root).Find(clusters)
-		return s.discovery.Viewed(context.Background(), serve.NewShape(served), serve.Verbs{
+		return s.discovery.Viewed(context.Background(), serve.NewShape(served), discovery.Verbs{
 			clusters: {"get", "list", "watch"},
 			status:   {"get", "patch", "update"},
 		})

@@ -18,7 +18,7 @@ import (
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 )
 
 // A workspace is Initializing while it has initializers. It becomes Ready without delay when
@@ -111,7 +111,7 @@ func TestWorkspaceIsUnavailableWhileAConditionFails(t *testing.T) {
 	c := newTenant(t)
 	w := c.workspace("w")
 	owner, below, guest := w.owner(), w.workspace("below"), w.person("guest")
-	w.bind("guest", auth.WorkspaceAccessRole, guest.subject())
+	w.bind("guest", authz.WorkspaceAccessRole, guest.subject())
 	below.grant("owner", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "system:kcp:serviceaccount:" + string(w.name) + ":default:owner"})
 	answers := func(phase string) {
 		t.Helper()

@@ -12,6 +12,7 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -168,7 +169,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 
 // add adds the verbs of a claimed resource and its subresources.
 func add(claimed map[schema.GroupResource][]string, gr schema.GroupResource, verbs []string) {
-	for _, of := range serve.WithSubresources(gr) {
+	for _, of := range discovery.WithSubresources(gr) {
 		claimed[of] = verbs
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
@@ -277,7 +278,7 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 		return is && v.config.APIs().Bindings.Binds(r.Cluster, of.via())
 	}
 	if !member(req.Context()) {
-		return nil, &Refusal{attributes, auth.Denied}
+		return nil, &Refusal{attributes, authz.Denied}
 	}
 	verbs := []string{rbacv1.VerbAll}
 	var query url.Values
@@ -316,8 +317,8 @@ func identified(enter func(context.Context) (context.Context, func()), identity 
 }
 
 // grant returns the rights that a request has in a cluster.
-func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string) *auth.Grant {
-	return &auth.Grant{Cluster: c, Unlimited: true, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
+func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string) *authz.Grant {
+	return &authz.Grant{Cluster: c, Unlimited: true, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
 		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
 		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
 	}}
@@ -325,11 +326,11 @@ func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string
 
 // granted plans a request in a cluster with a grant. A watch ends when member, called after every
 // change of the cluster's bindings and of the export, is false.
-func (v *Exports) granted(r *Request, of *viewing, grant *auth.Grant, member func(context.Context) bool) *Plan {
+func (v *Exports) granted(r *Request, of *viewing, grant *authz.Grant, member func(context.Context) bool) *Plan {
 	who := auth.SeenFrom(r.Cluster, of.user)
 	u := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
 	return &Plan{User: u, Context: func(ctx context.Context) (context.Context, func()) {
-		ctx = auth.WithGrant(ctx, grant)
+		ctx = authz.WithGrant(ctx, grant)
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}

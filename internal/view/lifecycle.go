@@ -25,6 +25,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
@@ -251,7 +252,7 @@ func (l *lifecycle) content(req *http.Request, r *Request, info *request.Request
 	case err != nil:
 		return nil, err
 	case member == nil:
-		return nil, &Refusal{attributes, auth.Denied}
+		return nil, &Refusal{attributes, authz.Denied}
 	case !info.IsResourceRequest && !describes(info.Path):
 		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
 	}
@@ -262,10 +263,10 @@ func (l *lifecycle) content(req *http.Request, r *Request, info *request.Request
 	}
 	p := &Plan{}
 	if len(rules) > 0 {
-		grant := &auth.Grant{Cluster: r.Cluster, Group: l.group + r.ID, Rules: rules}
+		grant := &authz.Grant{Cluster: r.Cluster, Group: l.group + r.ID, Rules: rules}
 		who := auth.SeenFrom(r.Cluster, u)
 		p.User = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
-		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return auth.WithGrant(ctx, grant) })
+		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return authz.WithGrant(ctx, grant) })
 		if info.IsResourceRequest && !grant.Allows(attributes) {
 			return nil, &Refusal{attributes, fmt.Sprintf("not among the permissions that workspace type %s has for %s", kind, l.list)}
 		}
@@ -306,7 +307,7 @@ func (l *lifecycle) asCreator(ctx context.Context, r *Request, member *core.Logi
 		return nil, &Refusal{a, fmt.Sprintf("the creator of this workspace is unknown, and workspace type %s has no permissions for %s: add permissions to the type", kind, l.list)}
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
-	as := auth.As(a, auth.Within(r.Cluster, creator))
+	as := authz.As(a, auth.Within(r.Cluster, creator))
 	if decision, reason, err := l.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&Refusal{as, reason}, err)
 	}

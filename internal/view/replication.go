@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/serve"
@@ -61,7 +61,7 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	}
 	export := bind.ExportName{Cluster: r.Home, Name: apis.ExportOfSlice(r.Home, r.ID)}
 	if export.Name != guard.Name {
-		return nil, &Refusal{guard, auth.Denied} // the slice is another one by now
+		return nil, &Refusal{guard, authz.Denied} // the slice is another one by now
 	}
 	origin, err := apis.CachedThrough(r.Home, r.ID)
 	if err != nil {
@@ -73,7 +73,7 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	}
 	if !member(ctx) {
 		attributes, err := filters.GetAuthorizerAttributes(ctx)
-		return nil, errors.Join(&Refusal{attributes, auth.Denied}, err)
+		return nil, errors.Join(&Refusal{attributes, authz.Denied}, err)
 	}
 	p := &Plan{User: u, Reason: "the user may " + info.Verb + " the content of APIExport " + export.Name}
 	switch {

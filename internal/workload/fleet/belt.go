@@ -14,6 +14,7 @@ import (
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -53,12 +54,9 @@ func fenced(t *workload.SyncTarget) bool {
 // the target still removes what began elsewhere.
 func (f *fleet) setBelt(ctx context.Context, t *workload.SyncTarget, id string) (cleans bool, err error) {
 	next := t.Status.DeepCopy()
-	f.mu.Lock()
-	held := f.holds
-	f.mu.Unlock()
 	cleans = next.Conditions.IsTrue(workload.Fenced) && !fenced(t) && (unanswered(t) || f.removes(id))
 	changed := setFenced(&next.Conditions, fenced(t), cleans)
-	changed = setHeld(&next.Conditions, held && t.Status.UnreachableSince != nil && !fenced(t)) || changed
+	changed = setHeld(&next.Conditions, f.inventory.Holds() && t.Status.UnreachableSince != nil && !fenced(t)) || changed
 	if !changed {
 		return cleans, nil
 	}
@@ -187,7 +185,7 @@ func (f *fleet) needed(k *kind, w *unstructured.Unstructured, available int32) b
 		if o := budgets.objects.Get(key); o == nil || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &b) != nil {
 			continue
 		}
-		if b.Spec.Selector != nil && selects(b.Spec.Selector, of) && b.Status.DisruptionsAllowed < available {
+		if b.Spec.Selector != nil && inventory.Selects(b.Spec.Selector, of) && b.Status.DisruptionsAllowed < available {
 			return true
 		}
 	}

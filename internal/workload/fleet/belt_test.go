@@ -70,23 +70,6 @@ func TestConditionsOfTheBelt(t *testing.T) {
 	}
 }
 
-// One probe that says that the cluster lives outweighs the others; one that says that it is down is not
-// enough; no answer says nothing.
-func TestTold(t *testing.T) {
-	for _, c := range []struct {
-		signs []sign
-		want  string
-	}{
-		{[]sign{unknown}, workload.Unreachable}, {[]sign{unknown, unknown, unknown}, workload.Unreachable}, {[]sign{down}, workload.Unreachable},
-		{[]sign{down, unknown, unknown}, workload.Unreachable}, {[]sign{down, unknown, down}, workload.DownByProbes}, {[]sign{down, down, up}, workload.AgentLost}, {[]sign{up}, workload.AgentLost},
-	} {
-		p := (*physical.Problem)(nil)
-		if err := told(errors.New("late"), c.signs, make([]string, len(c.signs))); !errors.As(err, &p) || p.Reason != c.want {
-			t.Errorf("%v: %v, want %s", c.signs, err, c.want)
-		}
-	}
-}
-
 // A target is unreachable once there is no sign of life for long enough, and only then.
 func TestObserved(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -16,6 +16,7 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -60,9 +61,17 @@ func (s store) open(t *testing.T) *fleet {
 	run(t, f.placements)
 	run(t, f.assignments)
 	run(t, f.reports)
+	var targets workload.SyncTargetList
+	as := map[string]place.Target{}
 	for _, of := range s.targets {
-		f.world = append(f.world, fact{Target: of})
+		as[engine.TargetKey("compute", of.Key, "")] = of
+		targets.Items = append(targets.Items, workload.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: of.Key, Annotations: map[string]string{clusterAnnotation: "compute"}}})
 	}
+	f.compute, f.manager.targets, f.manager.locations = "compute", filled[*workload.SyncTarget](&targets), filled[*scheduling.Location](&scheduling.LocationList{})
+	f.inventory = inventory.New(inventory.Options{Compute: f.compute, Targets: f.manager.targets, Locations: f.manager.locations, Health: f.options.health})
+	run(t, f.manager.targets)
+	f.inventory.Learn()
+	f.inventory.Assume(func(w *inventory.Target) { w.Target = as[w.Key] })
 	return f
 }
 

@@ -2,14 +2,9 @@ package fleet
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"net/http"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,9 +14,9 @@ import (
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/physical"
+	"github.com/unforked/kcp/internal/workload/push"
 )
 
 // recorded is how often a heartbeat is written while nothing changes.
@@ -50,7 +45,7 @@ type connection struct {
 // A session is the work on a physical cluster from the first probe that succeeds until it does not answer
 // any more, or its credentials change.
 type session struct {
-	*peer
+	*push.Peer
 	engine  *engine.Engine
 	ctx     context.Context
 	end     context.CancelFunc
@@ -146,14 +141,14 @@ func (c *connection) round(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil, unsure(err):
-			c.observe(ctx, s.peer, err)
+		case err == nil, physical.Unsure(err):
+			c.observe(ctx, peerOf(s.Peer), err)
 		case time.Since(c.seen) > c.fleet.options.Expire:
 			c.close()
-			c.observe(ctx, s.peer, err)
+			c.observe(ctx, peerOf(s.Peer), err)
 			return
 		}
-		if text, err := c.kubeconfig(ctx); err != nil || fingerprint(text) == s.credentials {
+		if text, err := c.workspace().Kubeconfig(ctx, c.target()); err != nil || push.Fingerprint(text) == s.Credentials {
 			s.sync(c.fleet)
 			return
 		}
@@ -161,26 +156,40 @@ func (c *connection) round(ctx context.Context) {
 	}
 	used, err := c.open(ctx)
 	if ctx.Err() == nil {
-		c.observe(ctx, used, err)
+		c.observe(ctx, peerOf(used), err)
 	}
 }
 
-// A peer is a physical cluster that was reached.
+// target returns the SyncTarget, nil if there is none any more.
+func (c *connection) target() *workload.SyncTarget {
+	return c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
+}
+
+func (c *connection) workspace() push.Workspace {
+	return push.Workspace{Server: c.fleet.server, Name: c.fleet.compute}
+}
+
+// A peer is what a physical cluster, or its agent, says of itself.
 type peer struct {
-	*physical.Peer
-	through     http.RoundTripper // of the engine
-	credentials string            // a hash
-	lease       *int32            // seconds, see SyncTargetStatus.LeaseSeconds
+	version, cluster string
+	lease            *int32 // seconds, see SyncTargetStatus.LeaseSeconds
+}
+
+func peerOf(p *push.Peer) *peer {
+	if p == nil {
+		return nil
+	}
+	return &peer{version: p.Version, cluster: p.Cluster}
 }
 
 // open begins a session.
-func (c *connection) open(ctx context.Context) (*peer, error) {
-	p, err := c.dial(ctx)
+func (c *connection) open(ctx context.Context) (*push.Peer, error) {
+	p, err := c.workspace().Dial(ctx, c.target(), c.fleet.options.Expire/2)
 	if err != nil {
 		return p, err
 	}
-	s := &session{peer: p, ended: make(chan struct{})}
-	if s.engine, err = engine.New(c.id, p.work(&c.uses.reading), c.fleet.desired(c.id), &c.uses.objects); err != nil {
+	s := &session{Peer: p, ended: make(chan struct{})}
+	if s.engine, err = engine.New(c.id, p.Work(&c.uses.reading), c.fleet.desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -228,46 +237,15 @@ func (c *connection) close() {
 	c.session = nil
 }
 
-func fingerprint(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
-// kubeconfig reads the Secret of the target.
-func (c *connection) kubeconfig(ctx context.Context) ([]byte, error) {
-	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
-	if t == nil || t.Spec.Push == nil {
-		return nil, physical.Because(workload.KubeconfigInvalid, errors.New("spec.push.kubeconfigSecretRef is not set; kubectl kcp workload sync sets it"))
-	}
-	cfg, err := c.fleet.server.Own(string(c.fleet.compute))
-	if err != nil {
-		return nil, err
-	}
-	secrets, err := client.New[*corev1.Secret, *corev1.SecretList](cfg, string(c.fleet.compute), corev1.SchemeGroupVersion.WithResource("secrets"))
-	if err != nil {
-		return nil, err
-	}
-	ref := t.Spec.Push.KubeconfigSecretRef
-	s, err := secrets.Namespace(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, physical.Because(workload.KubeconfigInvalid, err)
-	}
-	text, ok := s.Data[workload.KubeconfigKey]
-	if !ok {
-		return nil, physical.Because(workload.KubeconfigInvalid, fmt.Errorf("secret %s/%s has no key %q", ref.Namespace, ref.Name, workload.KubeconfigKey))
-	}
-	return text, nil
-}
-
 // observe writes what a probe found to the status of the SyncTarget. It writes changes at once, and
 // heartbeats seldom.
 func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	now := time.Now()
-	t := c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
+	t := c.target()
 	if t == nil {
 		return
 	}
-	if unsure(err) {
+	if physical.Unsure(err) {
 		// The time in which the server did not ask tells nothing: neither clock runs.
 		c.seen, c.alive = c.seen.Add(now.Sub(c.asked)), c.alive.Add(now.Sub(c.asked))
 		if t.Status.Conditions.Get(conditions.Ready) != nil {
@@ -277,9 +255,9 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 	if err == nil {
 		c.seen = now
 	} else if now.Sub(c.seen) > c.fleet.options.Expire {
-		err = c.fleet.outside(ctx, t.Spec.Probes, err)
+		err = c.workspace().Outside(ctx, t.Spec.Probes, err)
 	}
-	if lives(err) {
+	if physical.Lives(err) {
 		c.alive = now
 	}
 	for range 3 { // others write the status, too
@@ -308,31 +286,15 @@ func logWrite(ctx context.Context, err error) {
 	}
 }
 
-// unsure reports whether a probe found out nothing, because the server makes too many requests.
-func unsure(err error) bool {
-	p := (*physical.Problem)(nil)
-	return errors.As(err, &p) && p.Reason == workload.ServerBusy
-}
-
-// lives reports whether the outcome of a probe shows that the physical cluster lives, or does not show that
-// it does not: the server may have lost the credentials.
-func lives(err error) bool {
-	if err == nil {
-		return true
-	}
-	p := (*physical.Problem)(nil)
-	return errors.As(err, &p) && (p.Reason == workload.AgentLost || p.Reason == workload.Unauthorized || p.Reason == workload.TooOld || p.Reason == workload.KubeconfigInvalid)
-}
-
 // observed returns the status of a SyncTarget after a probe, and whether it is to be written.
 func (c *connection) observed(t *workload.SyncTarget, p *peer, err error, now time.Time) (next *workload.SyncTargetStatus, changed bool) {
 	next = t.Status.DeepCopy()
 	next.Key = c.id
-	if p != nil && p.Version != "" {
-		next.Version = p.Version
+	if p != nil && p.version != "" {
+		next.Version = p.version
 	}
 	if p != nil && next.PhysicalCluster == "" {
-		next.PhysicalCluster = p.Cluster
+		next.PhysicalCluster = p.cluster
 	}
 	if p != nil {
 		next.LeaseSeconds = p.lease
@@ -346,7 +308,7 @@ func (c *connection) observed(t *workload.SyncTarget, p *peer, err error, now ti
 	case expired && next.UnreachableSince == nil && next.LastSyncerHeartbeatTime != nil:
 		next.UnreachableSince = &metav1.Time{Time: now}
 		changed = true
-	case !expired && lives(err) && next.UnreachableSince != nil:
+	case !expired && physical.Lives(err) && next.UnreachableSince != nil:
 		next.UnreachableSince = nil
 		changed = true
 	}

@@ -44,7 +44,7 @@ func TestBusyServer(t *testing.T) {
 			t.Errorf("%s counts %s of silence, and the server asked for 10s of the hour", name, silence)
 		}
 	}
-	if lives(busy) {
+	if physical.Lives(busy) {
 		t.Error("a probe that was not sent is a sign of life")
 	}
 	if next, _ := c.observed(&target, nil, silent, time.Now()); next.UnreachableSince != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/workload/kinds"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
+	"github.com/unforked/kcp/internal/workload/push"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
@@ -61,8 +62,8 @@ func Extension(o Options) kcp.Extension {
 		o.View = &syncer.View{}
 	}
 	o.View.Lease = o.Expire
-	reach := &reacher{links: map[string]*reached{}, view: o.View}
-	served := pods.New(reach.reach)
+	links := push.NewLinks(o.View.Reach)
+	served := pods.New(links.Reach)
 	o.pods = served
 	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
 	return kcp.Extension{
@@ -78,7 +79,7 @@ func Extension(o Options) kcp.Extension {
 		Storage:      served.WithEvents,
 		Peers:        map[string]http.Handler{syncer.TunnelsTo: http.HandlerFunc(o.View.ServePeer)},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
-			reach.server.Store(s)
+			links.Start(s)
 			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
 			if err := served.Start(s, view); err != nil {
 				return nil, err

@@ -17,6 +17,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -48,8 +49,7 @@ type fleet struct {
 	pace pace
 	belt belt
 
-	learning sync.Mutex                      // held while facts are made and stored, so that the newest ones stay
-	places   map[string]*scheduling.Location // as the facts have them; guarded by learning
+	inventory *inventory.Inventory // of its targets
 
 	mu          sync.Mutex
 	ctx         context.Context        // of the fleet; ended by end
@@ -58,12 +58,9 @@ type fleet struct {
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	wakes       map[string]func(kcp.Key)
-	ears        []*ear            // replaced, not changed; guarded by mu
-	world       []fact            // by key; guarded by mu
-	keys        map[string]string // the keys of facts by the names of SyncTargets; guarded by mu
-	holds       bool              // nothing leaves targets that do not answer; guarded by mu
-	ending      bool              // the last SyncTarget or the export goes; guarded by mu
-	lost        bool              // the export goes; guarded by mu
+	ears        []*ear // replaced, not changed; guarded by mu
+	ending      bool   // the last SyncTarget or the export goes; guarded by mu
+	lost        bool   // the export goes; guarded by mu
 	schedule    func(kcp.Key)
 	profiles    func(kcp.Key) // wakes the loop of ResourceProfiles; guarded by mu
 	summing     func(kcp.Key)
@@ -104,6 +101,7 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 func openFleet(m *manager, compute kcp.ClusterName, consumers string) (*fleet, error) {
 	var err error
 	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}, wakes: map[string]func(kcp.Key){}, spans: map[string][]span{}, expected: map[string][]expectation{}}
+	f.inventory = inventory.New(inventory.Options{Compute: compute, Targets: m.targets, Locations: m.locations, Health: m.options.health, Count: f.countTargets, Turn: f.turn})
 	if f.view, err = viewOf(m.server, compute, workload.KubernetesExport); err != nil {
 		return nil, err
 	}
@@ -160,7 +158,7 @@ func namespaceKey(of kcp.Key) string { return string(of.Cluster) + "/" + of.Name
 func (f *fleet) start(t *term) {
 	f.leads = true
 	f.follow(t)
-	f.learn()
+	f.inventory.Learn()
 	t.run(f.ctx, f.scheduleLoop(), f.sumLoop(), f.placementLoop(), f.spanLoop(), f.autoscaleLoop(), f.probeLoop())
 }
 
@@ -214,6 +212,37 @@ func (f *fleet) wake(target string, key kcp.Key) {
 	}
 	f.mu.Unlock()
 	f.tell(target, engine.IDOf(key))
+}
+
+// countTargets makes the targets of a Location be counted.
+func (f *fleet) countTargets(location string) {
+	f.manager.mu.Lock()
+	wake := f.manager.count
+	f.manager.mu.Unlock()
+	if wake != nil {
+		wake(kcp.Key{Cluster: f.compute, Name: location})
+	}
+}
+
+// turn makes the scheduler decide anew, because the targets have changed for it. held tells that
+// targets that do not answer began or ceased to be held.
+func (f *fleet) turn(held bool) {
+	if held {
+		f.wakeTargets(f.compute)
+	}
+	f.mu.Lock()
+	wake := f.schedule
+	f.mu.Unlock()
+	if wake == nil {
+		return
+	}
+	f.kinds.each("*", wake)
+	targets := f.orphaning()
+	for _, r := range f.reports.List("*") { // workloads that do not exist any more have no key of a kind
+		if _, exists := targets[r.Spec.Key]; !exists {
+			wake(engine.IDFor(r, r.Spec.Workload).Task())
+		}
+	}
 }
 
 // An ear hears what concerns the engines.
@@ -288,16 +317,6 @@ func (f *fleet) anyPart(target string, is func(*workload.AssignedTarget) bool) b
 		}
 	}
 	return false
-}
-
-func compareNames(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // missing reports whether the server says that the object does not exist. A view that is gone, or

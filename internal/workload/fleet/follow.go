@@ -147,11 +147,9 @@ func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.Assi
 
 // orphaning returns the keys of all targets, and whether what they have stays in the physical cluster.
 func (f *fleet) orphaning() map[string]bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	all := map[string]bool{}
-	for _, w := range f.world {
-		all[w.Key] = w.orphans
+	for _, w := range f.inventory.All() {
+		all[w.Key] = w.Orphans
 	}
 	return all
 }
@@ -159,10 +157,8 @@ func (f *fleet) orphaning() map[string]bool {
 // dead returns the targets that are deleted and do not answer: their owner says that they are gone, with the data
 // that they had.
 func (f *fleet) dead() map[string]bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	all := map[string]bool{}
-	for _, w := range f.world {
+	for _, w := range f.inventory.All() {
 		all[w.Key] = w.Deleting && !w.Unreachable.IsZero()
 	}
 	return all

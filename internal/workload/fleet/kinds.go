@@ -5,7 +5,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -13,8 +12,6 @@ import (
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
-	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 )
 
@@ -37,30 +34,6 @@ func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L
 		o.SetManagedFields(nil)
 		return o
 	})
-}
-
-// offers reports whether a Location has a target.
-func offers(l *scheduling.Location, t *workload.SyncTarget) bool {
-	return selectorOf(l).Matches(labels.Set(t.Labels))
-}
-
-// selectorOf returns the selector of the targets of a Location. One that is invalid selects nothing.
-func selectorOf(l *scheduling.Location) labels.Selector {
-	if l.Spec.InstanceSelector == nil {
-		return labels.Everything()
-	}
-	selector, err := metav1.LabelSelectorAsSelector(l.Spec.InstanceSelector)
-	if err != nil {
-		return labels.Nothing()
-	}
-	return selector
-}
-
-// selects reports whether a selector selects an object with these labels. One that is invalid
-// selects nothing.
-func selects(s *metav1.LabelSelector, of map[string]string) bool {
-	selector, err := metav1.LabelSelectorAsSelector(s)
-	return err == nil && selector.Matches(labels.Set(of))
 }
 
 // ignoreGone returns nil if an object that was to be changed does not exist any more.

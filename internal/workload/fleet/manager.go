@@ -17,6 +17,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/physical"
 )
 
@@ -181,7 +182,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	if !exported {
 		f.lose()
 	}
-	f.learnTarget(key.Name)
+	f.inventory.LearnTarget(key.Name)
 	if t == nil {
 		f.disconnect(key.Name)
 		return m.dropEmpty(ctx, f)
@@ -279,7 +280,7 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 	if have, published := m.publish(f, t); !published {
 		return have, nil
 	}
-	f.countAll()
+	f.inventory.CountAll()
 	return f, nil
 }
 
@@ -332,7 +333,7 @@ func (m *manager) locationsLoop() kcp.Loop {
 
 func (m *manager) location(ctx context.Context, key kcp.Key) error {
 	if f, err := m.fleet(ctx, key.Cluster, false); f != nil && err == nil {
-		f.learnLocation(key.Name)
+		f.inventory.LearnLocation(key.Name)
 	}
 	l := m.locations.Get(key)
 	if l == nil || l.DeletionTimestamp != nil {
@@ -341,11 +342,11 @@ func (m *manager) location(ctx context.Context, key kcp.Key) error {
 	var next scheduling.LocationStatus
 	all, available := int32(0), int32(0)
 	for _, t := range m.targets.List(key.Cluster) {
-		if !offers(l, t) {
+		if !inventory.Has(l, t) {
 			continue
 		}
 		all++
-		if t.Status.Conditions.IsTrue(ready) && !t.Spec.Unschedulable && t.DeletionTimestamp == nil {
+		if inventory.Available(t) {
 			available++
 		}
 	}

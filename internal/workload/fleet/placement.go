@@ -2,12 +2,14 @@ package fleet
 
 import (
 	"cmp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/place"
 )
 
@@ -48,7 +50,7 @@ func (f *fleet) placementOf(key kcp.Key) *scheduling.Placement {
 
 // before reports whether a applies to a namespace that both select.
 func before(a, b *scheduling.Placement) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), compareNames(a.Name, b.Name)) < 0
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name)) < 0
 }
 
 // shadowing returns a Placement because of which another one never applies, nil if there is none.
@@ -75,5 +77,5 @@ func covers(a, b *scheduling.Placement) bool {
 
 // takes reports whether a Placement selects a namespace.
 func takes(p *scheduling.Placement, namespace string) bool {
-	return p.Spec.NamespaceSelector == nil || selects(p.Spec.NamespaceSelector, map[string]string{corev1.LabelMetadataName: namespace})
+	return p.Spec.NamespaceSelector == nil || inventory.Selects(p.Spec.NamespaceSelector, map[string]string{corev1.LabelMetadataName: namespace})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/physical"
 	"github.com/unforked/kcp/internal/workload/profile"
+	"github.com/unforked/kcp/internal/workload/push"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
@@ -173,7 +174,7 @@ func beatOf(l *coordinationv1.Lease) (*peer, error) {
 	if err := json.Unmarshal([]byte(l.Annotations[workload.BeatAnnotation]), &b); err != nil {
 		return nil, physical.Because(workload.Unreachable, fmt.Errorf("the heartbeat of the agent cannot be read: %w", err))
 	}
-	p := &peer{Peer: &physical.Peer{Version: b.Version, Cluster: b.PhysicalCluster}}
+	p := &peer{version: b.Version, cluster: b.PhysicalCluster}
 	if b.Reason != "" {
 		return p, physical.Because(b.Reason, errors.New(b.Message))
 	}
@@ -277,7 +278,7 @@ func (f *fleet) states(id engine.ID) (all []syncer.Need) {
 		}
 		state := ""
 		if o := f.workload(of); o != nil {
-			state = fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
+			state = push.Fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
 		}
 		all = append(all, syncer.Need{ID: of, State: state})
 	}

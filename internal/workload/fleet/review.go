@@ -24,6 +24,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -229,7 +230,7 @@ func (m *manager) openReview(ctx context.Context, compute, consumer kcp.ClusterN
 		end()
 		return nil, nil, apierrors.NewTimeoutError("the review takes too long; name fewer workloads", 1)
 	}
-	f.learn()
+	f.inventory.Learn()
 	return f, end, nil
 }
 
@@ -247,32 +248,29 @@ func (q question) concerns(k *kind) bool {
 // assume changes what the scheduler sees to what a user assumes. It returns the names of the targets
 // by their keys, as far as the user may see them.
 func (f *fleet) assume(q question) (map[string]string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	known := map[string]bool{}
 	names := map[string]string{}
 	for _, t := range f.targets.List(f.compute) {
 		names[engine.TargetKey(string(f.compute), t.Name, string(t.UID))] = t.Name
 		known["target "+t.Name] = true
 	}
-	for i := range f.world {
-		w := &f.world[i]
+	f.inventory.Assume(func(w *inventory.Target) {
 		at := func(all []string) bool {
-			return slices.ContainsFunc(w.locations, func(l location) bool { return slices.Contains(all, l.name) })
+			return slices.ContainsFunc(w.Locations, func(l inventory.Location) bool { return slices.Contains(all, l.Name) })
 		}
-		for _, l := range w.locations {
-			known["location "+l.name] = true
+		for _, l := range w.Locations {
+			known["location "+l.Name] = true
 		}
 		if at(q.Assume.Down) || slices.Contains(q.Assume.DownTargets, names[w.Key]) {
 			w.Unreachable = assumedLoss()
-			if w.AgentLost = false; w.leased {
+			if w.AgentLost = false; w.Leased {
 				w.LeaseEnd = w.Unreachable
 			}
 		}
 		if at(q.Assume.Cordoned) || slices.Contains(q.Assume.CordonedTargets, names[w.Key]) {
 			w.Unschedulable = true
 		}
-	}
+	})
 	for kind, all := range map[string][]string{"location ": slices.Concat(q.Assume.Down, q.Assume.Cordoned), "target ": slices.Concat(q.Assume.DownTargets, q.Assume.CordonedTargets)} {
 		for _, name := range all {
 			if !known[kind+name] {
@@ -292,7 +290,7 @@ func assumedLoss() time.Time { return time.Unix(0, 0) }
 
 // held reports whether no target is given up because it does not answer.
 func (f *fleet) held() bool {
-	_, held := f.targetsFor(&scheduling.Placement{})
+	_, held := f.inventory.For(&scheduling.Placement{})
 	return held
 }
 

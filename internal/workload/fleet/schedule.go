@@ -229,7 +229,7 @@ func (f *fleet) snapshot(ctx context.Context, of subject, p *scheduling.Placemen
 		s.Policy.Only = at
 		s.Policy.Strategy = scheduling.Single
 	}
-	s.Targets, s.Hold = f.targetsFor(p)
+	s.Targets, s.Hold = f.inventory.For(p)
 	if a == nil {
 		return s, nil
 	}

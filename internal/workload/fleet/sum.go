@@ -196,7 +196,7 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	next := p.Status.DeepCopy()
 	next.Phase = scheduling.Unbound
 	state := conditions.Condition{Type: ready, Status: metav1.ConditionTrue}
-	targets, _ := f.targetsFor(p)
+	targets, _ := f.inventory.For(p)
 	selected := 0
 	for _, t := range targets {
 		if t.Location != "" {

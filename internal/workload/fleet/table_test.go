@@ -57,7 +57,7 @@ func starting(t *testing.T, profiles <-chan struct{}) *fleet {
 	close(k.needed)
 	k.own = fixed[*workload.ResourceProfile](&workload.ResourceProfileList{Items: []workload.ResourceProfile{described}}, profiles)
 	var err error
-	if k.all, err = dynamic.NewForConfig(&rest.Config{Host: "https://x", QPS: -1, Transport: answers(func(*http.Request) (*http.Response, error) {
+	if k.all, err = dynamic.NewForConfig(&rest.Config{Host: "https://x", QPS: -1, Transport: roundTripper(func(*http.Request) (*http.Response, error) {
 		return nil, errors.New("it cannot be listed")
 	})}); err != nil {
 		t.Fatal(err)
@@ -105,3 +105,8 @@ func TestUnknownKindsAreUsed(t *testing.T) {
 		t.Errorf("unused: %t, %v", unused, err)
 	}
 }
+
+// A roundTripper is a function as a transport.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -136,3 +136,19 @@ func (p *Peer) Check(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Unsure reports whether a probe found out nothing, because the server makes too many requests.
+func Unsure(err error) bool {
+	p := (*Problem)(nil)
+	return errors.As(err, &p) && p.Reason == workload.ServerBusy
+}
+
+// Lives reports whether the outcome of a probe shows that the physical cluster lives, or does not show that
+// it does not: the server may have lost the credentials.
+func Lives(err error) bool {
+	if err == nil {
+		return true
+	}
+	p := (*Problem)(nil)
+	return errors.As(err, &p) && (p.Reason == workload.AgentLost || p.Reason == workload.Unauthorized || p.Reason == workload.TooOld || p.Reason == workload.KubeconfigInvalid)
+}

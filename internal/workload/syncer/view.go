@@ -24,7 +24,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/tunnel"
@@ -201,7 +201,7 @@ func (c *call) authorize(ctx context.Context, req *http.Request) error {
 		return err
 	}
 	if since := t.Spec.CredentialsAfter; since != nil && c.is(c.user) && req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
-		if issued := req.TLS.PeerCertificates[0].NotBefore.Add(auth.Backdated); issued.Before(since.Truncate(time.Second)) {
+		if issued := req.TLS.PeerCertificates[0].NotBefore.Add(authn.Backdated); issued.Before(since.Truncate(time.Second)) {
 			return c.refuse("the certificate is revoked; register the physical cluster again with: kubectl kcp workload sync")
 		}
 	}

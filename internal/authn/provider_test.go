@@ -1,0 +1,77 @@
+package authn
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"gopkg.in/go-jose/go-jose.v2"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
+)
+
+// An identityProvider is an identity provider on this machine, with its own certificate.
+type identityProvider struct {
+	*httptest.Server
+
+	mu   sync.Mutex
+	name string // of the key that signs
+	keys map[string]*rsa.PrivateKey
+}
+
+func newIdentityProvider(t *testing.T) *identityProvider {
+	p := &identityProvider{}
+	p.rotate(t, "one")
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys"})
+	})
+	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		var set jose.JSONWebKeySet
+		for name, key := range p.keys {
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Public(), KeyID: name, Use: "sig", Algorithm: string(jose.RS256)})
+		}
+		_ = json.NewEncoder(w).Encode(set)
+	})
+	p.Server = httptest.NewTLSServer(mux)
+	t.Cleanup(p.Close)
+	return p
+}
+
+// rotate replaces the key.
+func (p *identityProvider) rotate(t *testing.T, name string) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.name, p.keys = name, map[string]*rsa.PrivateKey{name: key}
+}
+
+// token signs a token with these claims and the common ones.
+func (p *identityProvider) token(t *testing.T, claims map[string]any) string {
+	t.Helper()
+	all := map[string]any{"iss": p.URL, "aud": "kcp", "sub": "nobody", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
+	for k, v := range claims {
+		all[k] = v
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: p.keys[p.name], KeyID: p.name}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(all).CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}

@@ -1,0 +1,319 @@
+// Package inventory knows the physical clusters of a compute workspace as the scheduler sees them.
+// It makes a [Target] of each SyncTarget and the Locations that have it, and tells what changes for
+// whom. It hides that a heartbeat and a new status cost the same for any number of SyncTargets.
+package inventory
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/unforked/kcp"
+	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/place"
+)
+
+// A Target is a physical cluster as the scheduler sees it.
+type Target struct {
+	place.Target
+	Locations []Location // that have the target, sorted by name
+	Orphans   bool       // what it has stays in the physical cluster
+	Leased    bool       // its agent stops workloads when its lease has run out
+
+	labels    map[string]string
+	available bool // its Locations count it as available; the scheduler does not use it
+}
+
+// A Location is what the scheduler uses of a Location.
+type Location struct {
+	Name   string
+	Labels map[string]string
+}
+
+// Options are what an [Inventory] is made from.
+type Options struct {
+	// Compute is the compute workspace.
+	Compute kcp.ClusterName
+	// Targets and Locations cache those of all compute workspaces.
+	Targets   *kcp.Kind[*workload.SyncTarget]
+	Locations *kcp.Kind[*scheduling.Location]
+	// Health sets what a target's conditions, leases and fences say.
+	Health func(*workload.SyncTarget, *place.Target)
+	// Count is called with the name of a Location whose targets have to be counted again.
+	Count func(location string)
+	// Turn is called when something has changed for the scheduler. held tells that targets that do not
+	// answer began or ceased to be held.
+	Turn func(held bool)
+}
+
+// An Inventory has the targets of a compute workspace. Its methods may be called concurrently; only
+// [Inventory.LearnTarget], [Inventory.LearnLocation] and [Inventory.CountAll] call the functions of
+// its options.
+type Inventory struct {
+	options Options
+
+	learning sync.Mutex                      // held while targets are made and stored, so that the newest ones stay
+	places   map[string]*scheduling.Location // as the targets have them; guarded by learning
+
+	mu      sync.Mutex
+	targets []Target          // by key; guarded by mu
+	keys    map[string]string // the keys of targets by the names of SyncTargets; guarded by mu
+	holds   bool              // nothing leaves targets that do not answer; guarded by mu
+}
+
+// New returns an inventory without targets. [Inventory.Learn] fills it.
+func New(o Options) *Inventory {
+	return &Inventory{options: o, places: map[string]*scheduling.Location{}, keys: map[string]string{}}
+}
+
+// Has reports whether a Location has a target.
+func Has(l *scheduling.Location, t *workload.SyncTarget) bool {
+	return selectorOf(l).Matches(labels.Set(t.Labels))
+}
+
+// selectorOf returns the selector of the targets of a Location. One that is invalid selects nothing.
+func selectorOf(l *scheduling.Location) labels.Selector {
+	if l.Spec.InstanceSelector == nil {
+		return labels.Everything()
+	}
+	selector, err := metav1.LabelSelectorAsSelector(l.Spec.InstanceSelector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
+}
+
+// Available reports whether Locations count a target as available.
+func Available(t *workload.SyncTarget) bool {
+	return t.Status.Conditions.IsTrue(conditions.Ready) && !t.Spec.Unschedulable && t.DeletionTimestamp == nil
+}
+
+// target returns what the scheduler sees of a SyncTarget. offered are the Locations, sorted by name.
+func (i *Inventory) target(t *workload.SyncTarget, offered []*scheduling.Location) Target {
+	w := Target{Target: place.Target{
+		Key: engine.TargetKey(string(i.options.Compute), t.Name, string(t.UID)), Unschedulable: t.Spec.Unschedulable, Taints: t.Spec.Taints,
+		Ready: t.Status.LastSyncerHeartbeatTime != nil,
+	}, labels: t.Labels}
+	i.options.Health(t, &w.Target)
+	w.Leased = t.Status.LeaseSeconds != nil
+	w.available = Available(t)
+	if t.Spec.EvictAfter != nil {
+		w.EvictAfter = t.Spec.EvictAfter.Time
+	}
+	if t.DeletionTimestamp != nil {
+		w.EvictAfter, w.Deleting = t.DeletionTimestamp.Time, true
+		w.Orphans = t.Annotations[workload.OrphanAnnotation] == "true"
+	}
+	for _, l := range offered {
+		if Has(l, t) {
+			w.Locations = append(w.Locations, Location{l.Name, l.Labels})
+		}
+	}
+	return w
+}
+
+// offered returns the Locations, sorted by name.
+func (i *Inventory) offered() []*scheduling.Location {
+	all := i.options.Locations.List(i.options.Compute)
+	slices.SortFunc(all, func(a, b *scheduling.Location) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Learn makes all targets anew.
+func (i *Inventory) Learn() {
+	i.learning.Lock()
+	defer i.learning.Unlock()
+	offered := i.offered()
+	i.places = map[string]*scheduling.Location{}
+	for _, l := range offered {
+		i.places[l.Name] = l
+	}
+	var targets []Target
+	keys := map[string]string{}
+	for _, t := range i.options.Targets.List(i.options.Compute) {
+		w := i.target(t, offered)
+		keys[t.Name] = w.Key
+		targets = append(targets, w)
+	}
+	slices.SortFunc(targets, func(a, b Target) int { return strings.Compare(a.Key, b.Key) })
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.targets, i.keys, i.holds = targets, keys, place.Hold(placed(targets))
+}
+
+// LearnTarget brings one target up to date. Its cost does not depend on the number of targets if
+// the target is the same, as after a heartbeat.
+func (i *Inventory) LearnTarget(name string) {
+	i.learning.Lock()
+	defer i.learning.Unlock()
+	var next []Target
+	if t := i.options.Targets.Get(kcp.Key{Cluster: i.options.Compute, Name: name}); t != nil {
+		next = append(next, i.target(t, i.offered()))
+	}
+	before, same := i.replace(name, next)
+	if same {
+		return
+	}
+	i.count(before, next)
+	for _, all := range [][]Target{before, next} {
+		for n := range all {
+			all[n].available = false
+		}
+	}
+	if !reflect.DeepEqual(before, next) {
+		i.turn()
+	}
+}
+
+// replace puts a target, or none, in the place of the one with the name of its SyncTarget, unless
+// they are the same.
+func (i *Inventory) replace(name string, next []Target) (before []Target, same bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	at, exists := 0, false
+	if key, known := i.keys[name]; known {
+		if at, exists = i.at(key); exists {
+			before = append(before, i.targets[at])
+		}
+	}
+	if reflect.DeepEqual(before, next) {
+		return before, true
+	}
+	if exists {
+		i.targets = slices.Delete(i.targets, at, at+1)
+		delete(i.keys, name)
+	}
+	for _, w := range next {
+		at, _ := i.at(w.Key)
+		i.targets = slices.Insert(i.targets, at, w)
+		i.keys[name] = w.Key
+	}
+	return before, false
+}
+
+// at returns the index of a target, or where it would be. The caller holds mu.
+func (i *Inventory) at(key string) (at int, exists bool) {
+	return slices.BinarySearchFunc(i.targets, key, func(w Target, key string) int { return strings.Compare(w.Key, key) })
+}
+
+// LearnLocation brings the targets of one Location up to date. A change of its status costs nothing.
+func (i *Inventory) LearnLocation(name string) {
+	i.learning.Lock()
+	defer i.learning.Unlock()
+	before, l := i.places[name], i.options.Locations.Get(kcp.Key{Cluster: i.options.Compute, Name: name})
+	if before != nil && l != nil && reflect.DeepEqual(before.Spec, l.Spec) && reflect.DeepEqual(before.Labels, l.Labels) {
+		return
+	}
+	delete(i.places, name)
+	selector := labels.Nothing()
+	if l != nil {
+		i.places[name] = l
+		selector = selectorOf(l)
+	}
+	changed := false
+	i.mu.Lock()
+	for n := range i.targets {
+		w := &i.targets[n]
+		next := slices.DeleteFunc(slices.Clone(w.Locations), func(of Location) bool { return of.Name == name })
+		if l != nil && selector.Matches(labels.Set(w.labels)) {
+			at, _ := slices.BinarySearchFunc(next, name, func(of Location, name string) int { return strings.Compare(of.Name, name) })
+			next = slices.Insert(next, at, Location{l.Name, l.Labels})
+		}
+		if len(next) == 0 {
+			next = nil
+		}
+		if !reflect.DeepEqual(w.Locations, next) {
+			w.Locations, changed = next, true
+		}
+	}
+	i.mu.Unlock()
+	if changed {
+		i.turn()
+	}
+}
+
+// count makes the Locations of targets count.
+func (i *Inventory) count(changed ...[]Target) {
+	for _, all := range changed {
+		for _, w := range all {
+			for _, l := range w.Locations {
+				i.options.Count(l.Name)
+			}
+		}
+	}
+}
+
+// CountAll makes all Locations that have a target count.
+func (i *Inventory) CountAll() { i.count(i.All()) }
+
+// turn tells that something has changed for the scheduler.
+func (i *Inventory) turn() {
+	i.mu.Lock()
+	holds := place.Hold(placed(i.targets))
+	turned := holds != i.holds
+	i.holds = holds
+	i.mu.Unlock()
+	i.options.Turn(turned)
+}
+
+// All returns the targets, by key.
+func (i *Inventory) All() []Target {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.targets)
+}
+
+// Holds reports whether nothing leaves targets that do not answer.
+func (i *Inventory) Holds() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.holds
+}
+
+// Assume changes the targets to what somebody assumes of them. change must not call the inventory.
+func (i *Inventory) Assume(change func(*Target)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n := range i.targets {
+		change(&i.targets[n])
+	}
+}
+
+// For returns the targets as a Placement sees them, and whether nothing leaves those that do not
+// answer.
+func (i *Inventory) For(p *scheduling.Placement) (all []place.Target, hold bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, w := range i.targets {
+		t := w.Target
+		for _, l := range w.Locations {
+			if len(p.Spec.LocationSelectors) == 0 || slices.ContainsFunc(p.Spec.LocationSelectors, func(s metav1.LabelSelector) bool { return Selects(&s, l.Labels) }) {
+				t.Location = l.Name
+				break
+			}
+		}
+		all = append(all, t)
+	}
+	return all, place.Hold(all)
+}
+
+// Selects reports whether a selector selects an object with these labels. One that is invalid
+// selects nothing.
+func Selects(s *metav1.LabelSelector, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(of))
+}
+
+func placed(all []Target) (out []place.Target) {
+	for _, w := range all {
+		out = append(out, w.Target)
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package push
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/unforked/kcp"
+)
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A physical cluster that never ends its answer does not fill the memory of the server.
+func TestResponsesAreBounded(t *testing.T) {
+	for url, want := range map[string]string{"https://x/api": "more than 8 MiB", "https://x/api?watch=true": ""} {
+		through := bounded{through: answers(func(*http.Request) (*http.Response, error) {
+			return &http.Response{Body: io.NopCloser(io.MultiReader(io.LimitReader(endless{}, mostBytes), strings.NewReader("the rest")))}, nil
+		})}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := through.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		if want == "" && (err != nil || !bytes.HasSuffix(got, []byte("the rest"))) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %d bytes, %v", url, len(got), err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The responses that are being read for the physical clusters of a tenant are bounded together.
+func TestReadingIsBounded(t *testing.T) {
+	var reading atomic.Int64
+	through := bounded{answers(func(*http.Request) (*http.Response, error) { return &http.Response{Body: io.NopCloser(endless{})}, nil }), &reading}
+	var open []io.Closer
+	for i := range mostReading/mostBytes + 1 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/api", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := through.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, resp.Body)
+		_, err = io.CopyN(io.Discard, resp.Body, mostBytes)
+		if last := i == mostReading/mostBytes; kcp.IsBusy(err) != last || !last && err != nil {
+			t.Fatalf("response %d: %v", i, err)
+		}
+	}
+	for _, body := range append(open, open[0]) { // one of them twice
+		if err := body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := reading.Load(); n != 0 {
+		t.Errorf("%d bytes are counted after the end", n)
+	}
+}
