@@ -13,6 +13,7 @@ import (
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	openapi_v3 "github.com/google/gnostic-models/openapiv3"
 	"google.golang.org/protobuf/proto"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/openapi3"
@@ -280,10 +281,11 @@ func TestNoDocument(t *testing.T) {
 func TestShapeThatCannotBeDescribed(t *testing.T) {
 	t.Parallel()
 	crd := define("broken.example.com", "widgets", "Widget", "v1")
-	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Ref = new("elsewhere") // which no structural schema has
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Default = &apiextensionsv1.JSON{Raw: []byte("1e999")} // no number of Go
 	broken := content(t, crd)
 	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(append(own(t), broken)...)})
 	for path, want := range map[string]int{
+		"/openapi/v2":                            http.StatusInternalServerError,
 		"/openapi/v3/apis/broken.example.com/v1": http.StatusInternalServerError,
 		"/openapi/v3":                            http.StatusOK, "/openapi/v3/apis/tenancy.kcp.io/v1alpha1": http.StatusOK,
 		"/openapi/v3/api/v1": http.StatusOK, "/apis": http.StatusOK, "/api/v1": http.StatusOK,
