@@ -3,11 +3,10 @@ package auth
 import (
 	"strings"
 
-	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
 )
 

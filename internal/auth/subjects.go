@@ -4,7 +4,6 @@ import (
 	"maps"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
