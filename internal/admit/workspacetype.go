@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 var workspaceTypes = schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}
@@ -33,17 +34,17 @@ type WorkspaceTypes struct {
 	// CatchUp waits until the tables in memory include all writes committed by now.
 	CatchUp func(context.Context) error
 	// Known returns the types of all clusters.
-	Known func() *tenancy.Types
+	Known func() *tree.Types
 	// PathOf returns the canonical path of a cluster, and Root its row in the tree.
 	PathOf func(cluster.Name) cluster.Path
-	Root   func(cluster.Name) tenancy.Root
+	Root   func(cluster.Name) tree.Root
 	// MayBind reports whether a user may bind the export that a reference in a cluster means.
 	MayBind func(context.Context, user.Info, cluster.Name, apisv1alpha2.ExportReference) (bool, error)
 	// Locate returns the cluster of the export that a reference in a cluster means, and whether
 	// there is one.
 	Locate func(context.Context, cluster.Name, apisv1alpha2.ExportReference) (cluster.Name, bool)
 	// MayUse reports whether a user may create workspaces of a type.
-	MayUse func(context.Context, user.Info, tenancy.Type) (bool, error)
+	MayUse func(context.Context, user.Info, tree.Type) (bool, error)
 }
 
 // fill resolves the type of a new Workspace, or its default, and adds the labels of the
@@ -64,7 +65,7 @@ func (w WorkspaceTypes) fill(ctx context.Context, r Request, u *unstructured.Uns
 		if err != nil {
 			return err
 		}
-		child := tenancy.DefaultChild(parent)
+		child := tree.DefaultChild(parent)
 		ref = &child
 	}
 	tmpl, err := w.usable(ctx, r, *ref)
@@ -131,7 +132,7 @@ func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, e
 }
 
 // parent returns the template of the workspace that contains the new one.
-func (w WorkspaceTypes) parent(ctx context.Context, r Request) (*tenancy.Template, error) {
+func (w WorkspaceTypes) parent(ctx context.Context, r Request) (*tree.Template, error) {
 	parent, err := w.Known().Of(ctx, r.Cluster)
 	if err != nil {
 		return nil, r.Forbid(fmt.Errorf("the type of the workspace above decides what may be in it: %w; create it again", err))
@@ -163,7 +164,7 @@ func (w WorkspaceTypes) validateUse(ctx context.Context, r Request, u *unstructu
 // usable returns the template of a type, if the user may use the type and all that it
 // extends. Missing types and forbidden ones give the same error. It repeats references as
 // written, and so discloses nothing about workspaces that the user may not enter.
-func (w WorkspaceTypes) usable(ctx context.Context, r Request, ref tenancyapi.WorkspaceTypeReference) (*tenancy.Template, error) {
+func (w WorkspaceTypes) usable(ctx context.Context, r Request, ref tenancyapi.WorkspaceTypeReference) (*tree.Template, error) {
 	reached, tmpl, err := w.Known().Reach(ctx, r.Cluster, ref)
 	for _, t := range reached {
 		switch ok, err := w.MayUse(ctx, r.GetUserInfo(), t.Type); {
@@ -176,12 +177,12 @@ func (w WorkspaceTypes) usable(ctx context.Context, r Request, ref tenancyapi.Wo
 	if err == nil {
 		return tmpl, nil
 	}
-	var missing *tenancy.UnresolvedError
+	var missing *tree.UnresolvedError
 	if !errors.As(err, &missing) {
 		return nil, r.Forbid(err)
 	}
 	if missing.At != "" {
-		wanted := tenancy.Type{Cluster: missing.At, Name: missing.Ref.Name}
+		wanted := tree.Type{Cluster: missing.At, Name: missing.Ref.Name}
 		if ok, uerr := w.MayUse(ctx, r.GetUserInfo(), wanted); ok && uerr == nil {
 			return nil, r.Forbid(err)
 		}
@@ -362,9 +363,9 @@ func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec te
 		return nil
 	}
 	old := typeIn(r.GetOldObject())
-	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExportsOf(r.Object().GetAnnotations())
+	before, now := tree.CheckedExportsOf(old.Annotations), tree.CheckedExportsOf(r.Object().GetAnnotations())
 	for _, ref := range spec.DefaultAPIBindings {
-		key := tenancy.CheckedExport(ref)
+		key := tree.CheckedExport(ref)
 		if slices.Contains(old.Spec.DefaultAPIBindings, ref) {
 			if before[key] != now[key] { // by a webhook
 				return r.Forbid(fmt.Errorf("the annotation %s is kept by the system", tenancyapi.CheckedExportsAnnotation))
@@ -392,12 +393,12 @@ func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec te
 // that the type had before keeps its cluster.
 func (w WorkspaceTypes) locate(ctx context.Context, r Request, annotations map[string]string) {
 	old := typeIn(r.GetOldObject())
-	before, now := tenancy.CheckedExportsOf(old.Annotations), tenancy.CheckedExports{}
+	before, now := tree.CheckedExportsOf(old.Annotations), tree.CheckedExports{}
 	for _, ref := range typeIn(r.GetObject()).Spec.DefaultAPIBindings {
 		if ref.Path == "" {
 			continue // the export is always in the cluster of the type
 		}
-		key := tenancy.CheckedExport(ref)
+		key := tree.CheckedExport(ref)
 		at, ok := before[key]
 		if !slices.Contains(old.Spec.DefaultAPIBindings, ref) {
 			at, ok = w.Locate(ctx, r.Cluster, apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export})

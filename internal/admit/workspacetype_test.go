@@ -18,7 +18,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // ada is a user without privileges.
@@ -132,7 +132,7 @@ func TestInheritGroups(t *testing.T) {
 		"none": {}, "inherited": {above: "staff", want: "staff"}, "a copy": {above: "staff", asked: "staff", want: "staff"},
 		"another": {above: "staff", asked: "all", refused: true}, "out of nothing": {asked: "all", refused: true},
 	} {
-		w := WorkspaceTypes{Root: func(cluster.Name) tenancy.Root { return tenancy.Root{RequiredGroups: say.above} }}
+		w := WorkspaceTypes{Root: func(cluster.Name) tree.Root { return tree.Root{RequiredGroups: say.above} }}
 		o := map[string]any{}
 		if say.asked != "" {
 			o["metadata"] = map[string]any{"annotations": map[string]any{key: say.asked}}
@@ -149,10 +149,10 @@ func TestInheritGroups(t *testing.T) {
 // known.
 func TestInheritsWhatWasSaidBefore(t *testing.T) {
 	mounted := map[string]any{"spec": map[string]any{"mount": map[string]any{}}}
-	var known tenancy.Root
+	var known tree.Root
 	rule := Workspaces(WorkspaceTypes{
 		CatchUp: func(context.Context) error { known.RequiredGroups = "staff"; return nil },
-		Root:    func(cluster.Name) tenancy.Root { return known },
+		Root:    func(cluster.Name) tree.Root { return known },
 	})
 	r := request("c", "workspaces", "w", nil, mounted)
 	if err := rule.Mutate(t.Context(), r); err != nil || r.Object().GetAnnotations()[core.RequiredGroupsAnnotation] != "staff" {

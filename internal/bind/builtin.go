@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -39,7 +40,7 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 	if !a.binds() {
 		return nil
 	}
-	var refs []tenancy.DefaultExport
+	var refs []tree.DefaultExport
 	for _, b := range tenancy.BuiltIns() {
 		if err := a.export(ctx, b); err != nil {
 			return fmt.Errorf("export %s: %w", b.Name, err)
@@ -47,7 +48,7 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 		if len(b.Kinds) == 0 {
 			continue
 		}
-		refs = append(refs, tenancy.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
+		refs = append(refs, tree.DefaultExport{APIExportReference: tenancyapi.APIExportReference{Path: string(cluster.Root), Export: b.Name}})
 	}
 	if _, made := a.workspaces.Tree.Cluster(cluster.Shard); !made { // a start writes nothing that is there: the disk may be full
 		if err := a.workspaces.MakeCluster(ctx, cluster.Shard); err != nil {

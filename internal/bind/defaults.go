@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -57,7 +58,7 @@ func (r *readyExports) put(name ExportName, e *readyExport) {
 
 // New implements [tenancy.Defaults]. It reads nothing from etcd, except after a change of an
 // export.
-func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tenancy.DefaultExport) ([]store.Write, bool) {
+func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tree.DefaultExport) ([]store.Write, bool) {
 	var writes []store.Write
 	groups := map[string]bool{}
 	for _, ref := range exports {
@@ -175,7 +176,7 @@ func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 
 // Bind implements [tenancy.Defaults]. A cluster that binds an export under another name needs no
 // other binding.
-func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport, maintained bool) ([]tenancy.Wait, error) {
+func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tree.DefaultExport, maintained bool) ([]tenancy.Wait, error) {
 	var waits []tenancy.Wait
 	for _, ref := range exports {
 		wait, err := a.bindDefault(ctx, c, ref, maintained)
@@ -190,9 +191,9 @@ func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tenancy.Defau
 }
 
 // Bound implements [tenancy.Defaults].
-func (a *APIs) Bound(ctx context.Context, c cluster.Name, exports []tenancy.DefaultExport) bool {
+func (a *APIs) Bound(ctx context.Context, c cluster.Name, exports []tree.DefaultExport) bool {
 	all := a.Bindings.Of(c)
-	return !slices.ContainsFunc(exports, func(ref tenancy.DefaultExport) bool {
+	return !slices.ContainsFunc(exports, func(ref tree.DefaultExport) bool {
 		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
 		if !ok || !ref.Allows(name.Cluster) {
 			return true
@@ -212,7 +213,7 @@ func (a *APIs) Bound(ctx context.Context, c cluster.Name, exports []tenancy.Defa
 
 // mustAccept reports whether a binding that is bound is a default one, and does not accept the claims
 // of its export as that has them.
-func (a *APIs) mustAccept(c cluster.Name, own string, b *Binding, ref tenancy.DefaultExport) bool {
+func (a *APIs) mustAccept(c cluster.Name, own string, b *Binding, ref tree.DefaultExport) bool {
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
 	if !ok || e.Deleting || b.Lost || own != apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export) {
 		return false
@@ -237,7 +238,7 @@ func (a *APIs) accept(ctx context.Context, c cluster.Name, own string, of Export
 	return err
 }
 
-func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tenancy.DefaultExport, maintained bool) (*tenancy.Wait, error) {
+func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tree.DefaultExport, maintained bool) (*tenancy.Wait, error) {
 	name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
 	if ok && !ref.Allows(name.Cluster) {
 		return &tenancy.Wait{Export: ref.Export, Missing: true, Message: fmt.Sprintf("the workspace %s is another one than when the WorkspaceType got its APIExport %s; remove the export from spec.defaultAPIBindings and add it again", ref.Path, ref.Export)}, nil

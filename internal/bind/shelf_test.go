@@ -14,6 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -46,7 +47,7 @@ func closedShelf(t *testing.T, o store.Options, followers ...feed.Follower) *she
 		s.Feed().Follow(f)
 	}
 	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
-	tree := tenancy.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
+	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
 	return &shelf{t, s, New(s, serve.NewDefinitions(s, r), r, &tenancy.Workspaces{Store: s, Tree: tree}, map[string]string{})}
 }
 

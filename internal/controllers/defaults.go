@@ -23,7 +23,7 @@ func DefaultBindings(d Deps) control.Loop {
 		On:   d.on(d.clusters, f.types, inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if k.Name != "" { // a WorkspaceType
-				for _, c := range d.Workspaces.Maintains(k.Cluster, k.Name) {
+				for _, c := range d.Workspaces.Types.Maintained(k.Cluster, k.Name) {
 					f.put(control.Key{Cluster: c})
 				}
 				return nil

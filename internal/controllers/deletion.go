@@ -15,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 const (
@@ -58,7 +59,7 @@ func Deletion(d Deps) control.Loop {
 
 type deleter struct {
 	Deps
-	tree    *tenancy.Tree
+	tree    *tree.Tree
 	delete  tenancy.Delete
 	blocked *alarms
 }
@@ -244,7 +245,7 @@ func (a *alarms) Reset() {}
 func (a *alarms) Apply(e feed.Event) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	if it := a.of[e.Key.Cluster]; it != nil && e.Key.Resource != tenancy.LogicalClusters() {
+	if it := a.of[e.Key.Cluster]; it != nil && e.Key.Resource != tree.LogicalClusters() {
 		a.wakes(it.key)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -37,7 +38,7 @@ func newSliceWorld(t *testing.T) *sliceWorld {
 	t.Cleanup(s.Close)
 	s.Values().Register(serve.CustomResourceDefinitions(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
 	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
-	tree := tenancy.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
+	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
 	apis := bind.New(s, serve.NewDefinitions(s, r), r, &tenancy.Workspaces{Store: s, Tree: tree}, map[string]string{})
 	causes := &sliceCauses{own: bind.SliceResource(), all: apis.Slices}
 	causes.follow(Deps{Store: s, APIs: apis})
@@ -65,7 +66,7 @@ func (w *sliceWorld) below(parent cluster.Name, name string) {
 	w.Helper()
 	c := cluster.Name(name)
 	w.active(c)
-	w.put(tenancy.LogicalClusters(), c, "cluster", fmt.Sprintf(`{spec: {owner: {cluster: %s, name: %s}}}`, parent, name))
+	w.put(tree.LogicalClusters(), c, "cluster", fmt.Sprintf(`{spec: {owner: {cluster: %s, name: %s}}}`, parent, name))
 }
 
 // put stores an object, or deletes it if spec is empty. It returns the keys that the loop looks at

@@ -12,7 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // Issuers holds the identity providers of the WorkspaceAuthenticationConfigurations of all
@@ -43,7 +43,7 @@ func NewIssuers(s *store.Store, identity string) *Issuers {
 
 // Of returns the identity providers that the type of workspace c references. Their
 // configurations are in the cluster of the type.
-func (i *Issuers) Of(ctx context.Context, types *tenancy.Types, c cluster.Name) []authn.WorkspaceIssuer {
+func (i *Issuers) Of(ctx context.Context, types *tree.Types, c cluster.Name) []authn.WorkspaceIssuer {
 	t, err := types.Of(ctx, c)
 	if err != nil || t == nil {
 		return nil

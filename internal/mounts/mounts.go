@@ -26,7 +26,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/edge"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // A Proxy proxies requests to servers that tenants choose.
@@ -35,7 +35,7 @@ type Proxy struct {
 	Certificate Certificate
 	// At returns the mounted Workspace that a path leads to, and the cluster that it is in. The
 	// mount is nil if the path leads to none.
-	At func(cluster.Path) (parent cluster.Name, name string, m *tenancy.Mount)
+	At func(cluster.Path) (parent cluster.Name, name string, m *tree.Mount)
 	// Fresh waits until At is current, and reports whether it is.
 	Fresh func(context.Context) bool
 	// Relay returns the transport to the server of a mounted workspace in a cluster.

@@ -12,7 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/inprocess"
 	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // WithoutMissing answers 404 to lists and watches of system:masters in a logical cluster
@@ -35,7 +35,7 @@ func WithoutMissing(next http.Handler, s *store.Store) http.Handler {
 		case err != nil:
 			edge.Refuse(w, req, err)
 		case state == store.Gone:
-			edge.Refuse(w, req, apierrors.NewNotFound(tenancy.LogicalClusters().GroupResource(), string(c)))
+			edge.Refuse(w, req, apierrors.NewNotFound(tree.LogicalClusters().GroupResource(), string(c)))
 		default:
 			next.ServeHTTP(w, req)
 		}

@@ -19,14 +19,14 @@ import (
 	"github.com/unforked/kcp/internal/inprocess"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // Clusters holds the set of inactive clusters. When a cluster becomes inactive, it ends the
 // watches of that cluster, and the watches of all clusters. It follows the change feed
 // after the tree of workspaces, which it reads.
 type Clusters struct {
-	tree  *tenancy.Tree
+	tree  *tree.Tree
 	fresh func(context.Context) bool
 
 	mu         sync.RWMutex
@@ -36,7 +36,7 @@ type Clusters struct {
 }
 
 // New returns the inactive clusters. It adds them to the change feed, after the tree.
-func New(t *tenancy.Tree, s *store.Store) *Clusters {
+func New(t *tree.Tree, s *store.Store) *Clusters {
 	i := &Clusters{
 		tree: t, fresh: s.Feed().Fresh, now: map[cluster.Name]struct{}{}, watching: map[cluster.Name]map[*context.CancelFunc]struct{}{},
 	}
@@ -53,7 +53,7 @@ func (i *Clusters) Reset() {
 
 // Apply implements [feed.Follower].
 func (i *Clusters) Apply(e feed.Event) {
-	if e.Key.Resource != tenancy.LogicalClusters() {
+	if e.Key.Resource != tree.LogicalClusters() {
 		return
 	}
 	is := i.tree.Inactive(e.Key.Cluster)
@@ -145,7 +145,7 @@ func (i *Clusters) WithoutInactive(next http.Handler, longRunning func(*http.Req
 			req = req.WithContext(ctx)
 		}
 		if i.is(c) && (!i.fresh(ctx) || i.is(c)) {
-			edge.Refuse(w, req, apierrors.NewForbidden(tenancy.LogicalClusters().GroupResource(), string(c), errors.New("logical cluster is marked inactive")))
+			edge.Refuse(w, req, apierrors.NewForbidden(tree.LogicalClusters().GroupResource(), string(c), errors.New("logical cluster is marked inactive")))
 			return
 		}
 		next.ServeHTTP(w, req)

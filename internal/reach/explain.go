@@ -22,7 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/record"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // explain returns the state of a workspace, and the authorization decision on a request
@@ -55,24 +55,24 @@ func (q *Questions) explain(req *http.Request, u user.Info) (any, error) {
 
 // asked returns the cluster that the query names. Users who may neither enter the cluster
 // nor get its Workspace receive the same error as for one that does not exist.
-func (q *Questions) asked(ctx context.Context, at string, u user.Info) (cluster.Name, tenancy.Root, error) {
+func (q *Questions) asked(ctx context.Context, at string, u user.Info) (cluster.Name, tree.Root, error) {
 	if at == "" {
-		return "", tenancy.Root{}, apierrors.NewBadRequest("no workspace is named; add ?workspace= and its path or the name of its logical cluster")
+		return "", tree.Root{}, apierrors.NewBadRequest("no workspace is named; add ?workspace= and its path or the name of its logical cluster")
 	}
 	p, err := edge.ParsePath(at)
 	if err != nil {
-		return "", tenancy.Root{}, apierrors.NewBadRequest(err.Error())
+		return "", tree.Root{}, apierrors.NewBadRequest(err.Error())
 	}
 	workspaces := tenancyapi.GroupVersion.WithResource("workspaces").GroupResource()
 	c, missing := q.Workspaces.Tree.Resolve(ctx, p)
 	if missing != "" {
 		if q.Authorizer.Allows(ctx, c, ofWorkspace(u, missing)) {
-			return "", tenancy.Root{}, apierrors.NewNotFound(workspaces, at)
+			return "", tree.Root{}, apierrors.NewNotFound(workspaces, at)
 		}
 	} else if root, ok := q.Workspaces.Tree.Cluster(c); ok && !c.System() && (q.Authorizer.Enters(ctx, c, u) || q.seesWorkspace(ctx, root, u)) {
 		return c, root, nil
 	}
-	return "", tenancy.Root{}, apierrors.NewForbidden(workspaces, at, errors.New("there is no such workspace, or you may not enter it; ask its administrators to share it with you"))
+	return "", tree.Root{}, apierrors.NewForbidden(workspaces, at, errors.New("there is no such workspace, or you may not enter it; ask its administrators to share it with you"))
 }
 
 func ofWorkspace(u user.Info, name string) authorizer.AttributesRecord {
@@ -85,7 +85,7 @@ func ofLogicalCluster(u user.Info) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: u, Verb: "get", APIGroup: gv.Group, APIVersion: gv.Version, Resource: "logicalclusters", Name: core.LogicalClusterName, ResourceRequest: true}
 }
 
-func (q *Questions) seesWorkspace(ctx context.Context, root tenancy.Root, u user.Info) bool {
+func (q *Questions) seesWorkspace(ctx context.Context, root tree.Root, u user.Info) bool {
 	return root.Parent != "" && q.Authorizer.Allows(ctx, root.Parent, ofWorkspace(u, root.Name))
 }
 
@@ -162,9 +162,9 @@ func remedy(steps []authz.Step) string {
 }
 
 // obstacles reads a cluster and its Workspace, and returns their obstacles.
-func (q *Questions) obstacles(ctx context.Context, c cluster.Name, root tenancy.Root) ([]tenancyapi.Obstacle, error) {
+func (q *Questions) obstacles(ctx context.Context, c cluster.Name, root tree.Root) ([]tenancyapi.Obstacle, error) {
 	l, w := &core.LogicalCluster{}, &tenancyapi.Workspace{}
-	if _, err := q.Workspaces.Store.ReadInto(ctx, keys.Key{Resource: tenancy.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, l); err != nil {
+	if _, err := q.Workspaces.Store.ReadInto(ctx, keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, l); err != nil {
 		return nil, err
 	}
 	if root.Parent != "" {

@@ -22,7 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 const (
@@ -187,7 +187,7 @@ func (b bookmark) encode() (string, error) {
 
 // phaseAt returns the phase of the cluster at a path. A Ready cluster that is unavailable at
 // the path has the phase Unavailable.
-func (q *Questions) phaseAt(p cluster.Path, root tenancy.Root) core.Phase {
+func (q *Questions) phaseAt(p cluster.Path, root tree.Root) core.Phase {
 	if root.Phase == core.PhaseReady && q.Workspaces.Tree.Unavailable(p) {
 		return core.PhaseUnavailable
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // admission returns the built-in rules in the order of evaluation.
@@ -47,8 +48,8 @@ func (s *Server) admission() admit.Rules {
 	}
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
-		Known:   func() *tenancy.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
-		Root: func(c cluster.Name) tenancy.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind, Locate: s.locate,
+		Known:   func() *tree.Types { return s.types }, PathOf: func(c cluster.Name) cluster.Path { return s.tree.PathOf(c) },
+		Root: func(c cluster.Name) tree.Root { root, _ := s.tree.Cluster(c); return root }, MayUse: s.mayUse, MayBind: s.mayBind, Locate: s.locate,
 	}
 	descendants := admit.Descendants{
 		Of: func(ctx context.Context, c cluster.Name) []*rbacv1.ClusterRoleBinding {
@@ -126,7 +127,7 @@ func (s *Server) prepareRules(context.Context) error {
 
 // mayUse reports whether a user may create workspaces of a type. The cluster of the type
 // decides; the user needs no access to that cluster.
-func (s *Server) mayUse(ctx context.Context, u user.Info, t tenancy.Type) (bool, error) {
+func (s *Server) mayUse(ctx context.Context, u user.Info, t tree.Type) (bool, error) {
 	decision, _, err := s.authorizers().Authorize(authz.Deep(cluster.With(ctx, t.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "use", APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
 		Resource: "workspacetypes", Name: t.Name, ResourceRequest: true,
@@ -186,7 +187,7 @@ func reviews() []schema.GroupResource {
 
 // builtIn reports whether every cluster has a resource without an APIBinding or definition.
 func (s *Server) builtIn(gr schema.GroupResource) bool {
-	return gr.Group == apisv1alpha2.GroupVersion.Group || gr == tenancy.LogicalClusters().GroupResource() || slices.Contains(reviews(), gr) ||
+	return gr.Group == apisv1alpha2.GroupVersion.Group || gr == tree.LogicalClusters().GroupResource() || slices.Contains(reviews(), gr) ||
 		slices.ContainsFunc(s.natives.Kinds, func(k serve.Kind) bool { return k.Group == gr.Group && k.Plural == gr.Resource })
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/usage"
 )
 
@@ -35,9 +36,9 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)
-	s.tree = tenancy.NewTree(s.store, workspaces, s.config.ExternalURL)
-	types := tenancy.TypeResource(identity)
-	s.types = tenancy.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
+	s.tree = tree.NewTree(s.store, workspaces, s.config.ExternalURL)
+	types := tree.TypeResource(identity)
+	s.types = tree.NewTypes(s.store, types, s.tree, s.config.ExternalURL)
 	s.store.SetTenant(s.tree.Tenant)
 	s.quotas.SetBounds(func(c cluster.Name) []quota.Bound { return s.tree.Bounds(c, s.config.TotalObjectLimit) }, s.tree.Above)
 	shards := tenancy.ShardResource(identities[tenancy.ShardExport])

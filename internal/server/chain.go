@@ -29,7 +29,7 @@ import (
 	"github.com/unforked/kcp/internal/offline"
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/record"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/view"
 )
 
@@ -262,7 +262,7 @@ func (s *Server) home(ctx context.Context, u user.Info, permitted func() error) 
 func (s *Server) mountProxy() *mounts.Proxy {
 	return &mounts.Proxy{
 		Certificate: s.config.Mounts,
-		At:          func(p cluster.Path) (cluster.Name, string, *tenancy.Mount) { return s.tree.MountAt(p) },
+		At:          func(p cluster.Path) (cluster.Name, string, *tree.Mount) { return s.tree.MountAt(p) },
 		Fresh:       func(ctx context.Context) bool { return s.store.Feed().Fresh(ctx) },
 		Relay: func(parent cluster.Name, ca []byte, certificate func() (*tls.Certificate, error)) (http.RoundTripper, error) {
 			return s.dialer.Relay(parent, ca, certificate)

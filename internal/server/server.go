@@ -59,6 +59,7 @@ import (
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/usage"
 	"github.com/unforked/kcp/internal/view"
@@ -175,7 +176,7 @@ type Server struct {
 	quotas     *store.Quotas
 	references *controllers.References
 	loops      []control.Loop
-	tree       *tenancy.Tree
+	tree       *tree.Tree
 	offline    *offline.Clusters
 	issuers    *lookup.Issuers
 	lifecycles *view.Lifecycles
@@ -189,7 +190,7 @@ type Server struct {
 	discovery  *discovery.Discovery
 	shares     *fair.Shares
 	levels     flow.Levels
-	types      *tenancy.Types
+	types      *tree.Types
 	workspaces *tenancy.Workspaces
 
 	ctx      context.Context // lasts until Close; every goroutine of the server ends with it

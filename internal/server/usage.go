@@ -13,7 +13,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/usage"
 	"github.com/unforked/kcp/internal/view"
 )
@@ -30,7 +30,7 @@ func (s *Server) usageOfExports() serve.Subresource {
 // usageOfClusters returns the subresource that reports what a logical cluster stores.
 func (s *Server) usageOfClusters() serve.Subresource {
 	return serve.Subresource{
-		Resource: tenancy.LogicalClusters().GroupResource(), Name: usage.Subresource, Kind: core.GroupVersion.WithKind("LogicalClusterUsage"),
+		Resource: tree.LogicalClusters().GroupResource(), Name: usage.Subresource, Kind: core.GroupVersion.WithKind("LogicalClusterUsage"),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			clusters := &usage.Clusters{Feed: s.store.Feed(), Tree: s.tree, Requests: s.tallies, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 				return s.computeFor(ctx, c, fair.Heavy, f)

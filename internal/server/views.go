@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/view"
 )
@@ -89,7 +90,7 @@ func (s *Server) withViews(inside, others http.Handler) http.Handler {
 
 // viewedClusters serves the discovery of requests to all clusters of a view.
 func (s *Server) viewedClusters() http.Handler {
-	clusters := tenancy.LogicalClusters().GroupResource()
+	clusters := tree.LogicalClusters().GroupResource()
 	status := schema.GroupResource{Group: clusters.Group, Resource: clusters.Resource + "/status"}
 	page := sync.OnceValues(func() (http.Handler, error) {
 		served, _ := s.given.Of(cluster.Root).Find(clusters)
@@ -125,7 +126,7 @@ func (s *Server) permissions(ctx context.Context, c cluster.Name, name string) (
 // viewed makes the views follow the tree. It also registers the functions that derive labels
 // of LogicalClusters and Workspaces on every write.
 func (s *Server) viewed() {
-	s.store.OnWrite(tenancy.LogicalClusters(), tenancy.DeriveCluster)
+	s.store.OnWrite(tree.LogicalClusters(), tenancy.DeriveCluster)
 	s.store.OnWrite(s.workspaces.Resource, tenancy.DeriveWorkspace)
 	s.lifecycles.Follow(s.store.Feed(), s.tree)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -25,7 +26,7 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 		if err != nil {
 			return err
 		}
-		writes = append(writes, store.Write{Resource: LogicalClusters(), Cluster: c, Object: lc, Expect: lrev})
+		writes = append(writes, store.Write{Resource: tree.LogicalClusters(), Cluster: c, Object: lc, Expect: lrev})
 	}
 	if owner := l.Spec.Owner; owner != nil {
 		parent := cluster.Name(owner.Cluster)

@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -78,7 +79,7 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 		}
 	}
 	if _, known := w.Tree.Cluster(parent); !known {
-		w.Tree.fresh(ctx) // another process may have created it just now
+		w.Tree.Fresh(ctx) // another process may have created it just now
 	}
 	for range maxNameAttempts {
 		b.cluster = cluster.NewName()
@@ -132,7 +133,7 @@ func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Na
 		return nil, err
 	}
 	writes := append(b.namespace(metav1.NamespaceDefault),
-		store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: b.at}, b.write(LogicalClusters(), lc))
+		store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: b.at}, b.write(tree.LogicalClusters(), lc))
 	if creator != nil && creator.GetName() != "" {
 		if admin := b.admin(w.NameElsewhere(parent, creator)); w.Store.Serves(admin.Resource) {
 			writes = append(writes, admin)

@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -53,13 +54,13 @@ func openWorldAt(t testing.TB, dir, url string) *Workspaces {
 		t.Fatal(err)
 	}
 	resource := WorkspaceResource(identity)
-	types := TypeResource(identity)
-	w := &Workspaces{Store: s, Resource: resource, Tree: NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: NewRootCA("certificates"), Shard: "east",
+	types := tree.TypeResource(identity)
+	w := &Workspaces{Store: s, Resource: resource, Tree: tree.NewTree(s, resource, url), TypeResource: types, BaseURL: url, RootCA: NewRootCA("certificates"), Shard: "east",
 		ShardResource: ShardResource(""), Shards: NewShards(s, ShardResource("")),
 		NameElsewhere: func(_ cluster.Name, u user.Info) string { return u.GetName() }}
-	w.Types = NewTypes(s, types, w.Tree, url)
+	w.Types = tree.NewTypes(s, types, w.Tree, url)
 	s.OnWrite(resource, DeriveWorkspace)
-	s.OnWrite(LogicalClusters(), DeriveCluster)
+	s.OnWrite(tree.LogicalClusters(), DeriveCluster)
 	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestCreateMakesAWholeWorkspace(t *testing.T) {
 	}
 	want := map[keys.Resource]int64{
 		native("", "namespaces"): 2, native("", "serviceaccounts"): 2, native("", "configmaps"): 2,
-		native(rbacv1.GroupName, "clusterrolebindings"): 1, LogicalClusters(): 1,
+		native(rbacv1.GroupName, "clusterrolebindings"): 1, tree.LogicalClusters(): 1,
 	}
 	if err := w.Store.Feed().WaitFor(t.Context(), rev); err != nil {
 		t.Fatal(err)

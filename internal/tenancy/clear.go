@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -106,13 +107,13 @@ func (r *rest) block(reason, message string) {
 func (r rest) condition() conditions.Condition {
 	c := conditions.Condition{
 		Type: core.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo,
-		Reason: SomeResourcesRemain, Message: "The content of the workspace is being deleted.",
+		Reason: tree.SomeResourcesRemain, Message: "The content of the workspace is being deleted.",
 	}
 	if len(r.terminators) > 0 {
-		c.Reason, c.Message = SomeTerminatorsRemain, unfinished(r.terminators)
+		c.Reason, c.Message = tree.SomeTerminatorsRemain, unfinished(r.terminators)
 	}
 	switch {
-	case r.blocked > 0 && r.reason == SomeTerminatorsRemain:
+	case r.blocked > 0 && r.reason == tree.SomeTerminatorsRemain:
 		c.Reason, c.Message = r.reason, r.first
 	case r.blocked > 0:
 		c.Severity, c.Reason, c.Message = conditions.SeverityError, r.reason, r.first
@@ -152,7 +153,7 @@ func (w *Workspaces) clear(ctx context.Context, d *deletion, delete Delete) (res
 	if err != nil {
 		return rest{}, err
 	}
-	resources = slices.DeleteFunc(resources, func(r keys.Resource) bool { return r == LogicalClusters() })
+	resources = slices.DeleteFunc(resources, func(r keys.Resource) bool { return r == tree.LogicalClusters() })
 	work := &clearing{Workspaces: w, cluster: c, forced: d.forced, why: d.root.Annotations, delete: delete, until: time.Now().Add(slice)}
 	if err := work.all(ctx, resources); err != nil && !errors.Is(err, errPause) {
 		return rest{}, err
@@ -264,7 +265,7 @@ func (c *clearing) readable(item store.Item, err error) bool {
 	if values.IsCorrupt(err) {
 		message += "; only a forced deletion removes it"
 	}
-	c.left.block(SomeObjectsUnreadable, message)
+	c.left.block(tree.SomeObjectsUnreadable, message)
 	if c.left.unreadable == nil {
 		c.left.unreadable = fmt.Errorf("%s: %w", item.Key, err)
 	}
@@ -278,8 +279,8 @@ func (c *clearing) child(item store.Item) {
 	foreign := foreignFinalizers(item.Metadata.Finalizers)
 	switch {
 	case len(foreign) > 0 && !c.forced:
-		c.left.block(SomeFinalizersRemain, keeps(item, foreign))
-	case row.Blocked != "" && (!c.forced || row.Reason == SomeObjectsUnreadable):
+		c.left.block(tree.SomeFinalizersRemain, keeps(item, foreign))
+	case row.Blocked != "" && (!c.forced || row.Reason == tree.SomeObjectsUnreadable):
 		c.left.block(row.Reason, fmt.Sprintf("in workspace %s, %s", item.Name, row.Blocked))
 	case !item.Metadata.Deleting || slices.Contains(item.Metadata.Finalizers, core.LogicalClusterFinalizer):
 		c.left.below++
@@ -310,7 +311,7 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 			c.doomed = append(c.doomed, item.Bare())
 			continue
 		}
-		c.left.block(SomeFinalizersRemain, keeps(item, waitsFor))
+		c.left.block(tree.SomeFinalizersRemain, keeps(item, waitsFor))
 		if !item.Metadata.Deleting {
 			unmarked = append(unmarked, item)
 		}

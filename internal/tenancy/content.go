@@ -11,6 +11,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // Names of objects in every workspace.
@@ -36,7 +37,7 @@ type birth struct {
 	cluster cluster.Name
 	rootCA  string
 	// template is that of the type of the workspace, nil if it has none.
-	template *Template
+	template *tree.Template
 	// host is the shard of the cluster. at is the revision of an existing Workspace.
 	host Host
 	at   int64

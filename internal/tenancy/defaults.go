@@ -2,7 +2,6 @@ package tenancy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -36,12 +36,12 @@ const maxReported = 4
 type Defaults interface {
 	// New returns the bindings of a new cluster at a path. It returns ok false if some cannot be
 	// bound yet.
-	New(ctx context.Context, c cluster.Name, path cluster.Path, exports []DefaultExport) (made []store.Write, ok bool)
+	New(ctx context.Context, c cluster.Name, path cluster.Path, exports []tree.DefaultExport) (made []store.Write, ok bool)
 	// Bind makes the missing bindings of an existing cluster. If they are maintained, they accept what
 	// the exports claim now. It returns what some of them wait for, empty if all are bound.
-	Bind(ctx context.Context, c cluster.Name, exports []DefaultExport, maintained bool) (waits []Wait, err error)
+	Bind(ctx context.Context, c cluster.Name, exports []tree.DefaultExport, maintained bool) (waits []Wait, err error)
 	// Bound reports, from memory alone, whether Bind has nothing to do for maintained bindings.
-	Bound(ctx context.Context, c cluster.Name, exports []DefaultExport) bool
+	Bound(ctx context.Context, c cluster.Name, exports []tree.DefaultExport) bool
 }
 
 // A Wait is the reason for which a default binding is not bound.
@@ -50,75 +50,6 @@ type Wait struct {
 	// Missing is true if there is no such export.
 	Missing bool
 	Message string
-}
-
-// A DefaultExport is an entry in the default bindings of a type. Its path is set.
-type DefaultExport struct {
-	tenancyapi.APIExportReference
-	// From are the clusters that the path led to when the authors of the entry were allowed to bind
-	// the export. Any cluster is fine if it is empty.
-	From []cluster.Name
-}
-
-// Allows reports whether the export may be that of a cluster.
-func (d DefaultExport) Allows(c cluster.Name) bool {
-	return len(d.From) == 0 || slices.Contains(d.From, c)
-}
-
-type defaultExport struct {
-	DefaultExport
-	maintained bool
-}
-
-// CheckedExports are the clusters of exports that the author of a WorkspaceType may bind, by the
-// paths and names of the exports.
-type CheckedExports map[string]cluster.Name
-
-// CheckedExportsOf reads the annotation of a WorkspaceType.
-func CheckedExportsOf(annotations map[string]string) CheckedExports {
-	var c CheckedExports
-	if json.Unmarshal([]byte(annotations[tenancyapi.CheckedExportsAnnotation]), &c) != nil {
-		return nil
-	}
-	return c
-}
-
-// CheckedExport returns the key of an export in [CheckedExports].
-func CheckedExport(ref tenancyapi.APIExportReference) string { return ref.Path + ":" + ref.Export }
-
-// addDefaults adds the default bindings of one of the types of a template.
-func (t *Template) addDefaults(of Type, path cluster.Path) {
-	maintained := of.Spec.DefaultAPIBindingLifecycle != nil && *of.Spec.DefaultAPIBindingLifecycle == tenancyapi.Maintain
-	for _, ref := range of.Spec.DefaultAPIBindings {
-		d := DefaultExport{APIExportReference: ref}
-		if from, ok := of.checked[CheckedExport(ref)]; ok {
-			d.From = []cluster.Name{from}
-		}
-		if d.Path == "" {
-			d.Path, d.From = string(path), []cluster.Name{of.Cluster}
-		}
-		i := slices.IndexFunc(t.defaults, func(other defaultExport) bool { return other.APIExportReference == d.APIExportReference })
-		if i < 0 {
-			t.defaults = append(t.defaults, defaultExport{d, maintained})
-			continue
-		}
-		same := &t.defaults[i]
-		same.maintained = same.maintained || maintained
-		if same.From = append(same.From, d.From...); len(d.From) == 0 {
-			same.From = nil // any author's right is enough
-		}
-	}
-}
-
-// exports returns the default bindings of a template, or only those that are maintained.
-func (t *Template) exports(maintained bool) []DefaultExport {
-	var all []DefaultExport
-	for _, d := range t.defaults {
-		if d.maintained || !maintained {
-			all = append(all, d.DefaultExport)
-		}
-	}
-	return all
 }
 
 // defaults sets the default bindings of a new cluster at a path. If some cannot be bound yet,
@@ -136,7 +67,7 @@ func (w *Workspaces) defaults(ctx context.Context, b *birth, path cluster.Path) 
 			return
 		}
 	}
-	made, ok := w.Defaults.New(ctx, b.cluster, path, t.exports(false))
+	made, ok := w.Defaults.New(ctx, b.cluster, path, t.DefaultExports(false))
 	if b.unbound = !ok; ok {
 		b.bindings = made
 	}
@@ -193,15 +124,11 @@ func (w *Workspaces) Defaulted(ctx context.Context, c cluster.Name) (needs, chan
 	if !root.Defaulted {
 		return true, false
 	}
-	ref, ok := parseType(root.Type)
-	if !ok {
+	t, err := w.Types.Known(root)
+	if err != nil || t == nil {
 		return false, false
 	}
-	t, err := w.Types.template(cluster.Root, ref)
-	if err != nil {
-		return false, false
-	}
-	all := t.exports(true)
+	all := t.DefaultExports(true)
 	return false, len(all) > 0 && !(root.Reconciled && w.Defaults.Bound(ctx, c, all))
 }
 
@@ -220,11 +147,11 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	if first {
 		about = core.APIBindingsInitialized
 	}
-	exports := t.exports(!first)
+	exports := t.DefaultExports(!first)
 	if first && w.Store.Feed().Ledger().Objects(c, w.Resource)+w.Store.Feed().Ledger().Objects(c, w.TypeResource) > 0 {
 		for _, ref := range everywhere() { // its kinds were served without a binding by an older server
-			if !slices.ContainsFunc(exports, func(d DefaultExport) bool { return d.APIExportReference == ref }) {
-				exports = append(exports, DefaultExport{APIExportReference: ref})
+			if !slices.ContainsFunc(exports, func(d tree.DefaultExport) bool { return d.APIExportReference == ref }) {
+				exports = append(exports, tree.DefaultExport{APIExportReference: ref})
 			}
 		}
 	}
@@ -247,7 +174,7 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	if err != nil {
 		return nil, err
 	}
-	_, err = w.Store.Commit(ctx, []store.Write{{Resource: LogicalClusters(), Cluster: c, Object: stored, Expect: rev}})
+	_, err = w.Store.Commit(ctx, []store.Write{{Resource: tree.LogicalClusters(), Cluster: c, Object: stored, Expect: rev}})
 	return waits, err
 }
 
@@ -271,15 +198,15 @@ func initializedBindings(about conditions.Type, waits []Wait) conditions.Conditi
 
 // templateOf returns the template of a cluster. A cluster without a type, or whose type is
 // gone, has that of universal workspaces.
-func (w *Workspaces) templateOf(ctx context.Context, c cluster.Name) (*Template, error) {
+func (w *Workspaces) templateOf(ctx context.Context, c cluster.Name) (*tree.Template, error) {
 	if t, err := w.Types.Of(ctx, c); err == nil && t != nil {
 		return t, nil
 	}
 	return w.universal(ctx)
 }
 
-func (w *Workspaces) universal(ctx context.Context) (*Template, error) {
-	t, err := w.Types.Template(ctx, cluster.Root, tenancyapi.WorkspaceTypeReference{Name: Universal, Path: string(cluster.Root)})
+func (w *Workspaces) universal(ctx context.Context) (*tree.Template, error) {
+	t, err := w.Types.Template(ctx, cluster.Root, tenancyapi.WorkspaceTypeReference{Name: tree.Universal, Path: string(cluster.Root)})
 	if err != nil {
 		return nil, fmt.Errorf("default bindings: %w", err)
 	}
@@ -290,7 +217,7 @@ func (w *Workspaces) universal(ctx context.Context) (*Template, error) {
 // has it for the first time.
 func (w *Workspaces) DefaultTo(ctx context.Context, export string) error {
 	for range retries {
-		t, rev, err := read[tenancyapi.WorkspaceType](ctx, w.Store, keys.Key{Resource: w.TypeResource, Cluster: cluster.Root, Name: Universal})
+		t, rev, err := read[tenancyapi.WorkspaceType](ctx, w.Store, keys.Key{Resource: w.TypeResource, Cluster: cluster.Root, Name: tree.Universal})
 		ref := tenancyapi.APIExportReference{Path: string(cluster.Root), Export: export}
 		if err != nil || t == nil || slices.Contains(t.Spec.DefaultAPIBindings, ref) {
 			return err
@@ -325,23 +252,4 @@ func (w *Workspaces) Allow(ctx context.Context, of BuiltIn) error {
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{of.Name}, Resources: []string{"*"}},
 	)...)
 	return ensure(ctx, w.Store, writes...)
-}
-
-// Maintains returns the clusters whose default bindings a change of a type concerns. It takes
-// time proportional to their number and that of all types.
-func (w *Workspaces) Maintains(c cluster.Name, name string) []cluster.Name {
-	of, ok := w.Types.Get(c, name)
-	if !ok || len(of.Spec.DefaultAPIBindings) == 0 || of.Spec.DefaultAPIBindingLifecycle == nil || *of.Spec.DefaultAPIBindingLifecycle != tenancyapi.Maintain {
-		return nil
-	}
-	all := w.Tree.clusters.ClustersBy(w.Types.Name(of))
-	for _, k := range w.Types.table.Keys() {
-		if t, ok := w.Types.Get(k.Cluster, k.Name); ok && t.Spec.Extend != nil && t != of {
-			ref := tenancyapi.WorkspaceTypeReference{Name: k.Name, Path: string(w.Tree.PathOf(k.Cluster))}
-			if tmpl, err := w.Types.template(cluster.Root, ref); err == nil && tmpl.Is(c, name) {
-				all = append(all, w.Tree.clusters.ClustersBy(tmpl.String())...)
-			}
-		}
-	}
-	return all
 }

@@ -16,29 +16,9 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
-
-// Condition reasons for the remaining content of a cluster that is being deleted.
-const (
-	// SomeResourcesRemain means that the server is deleting the content.
-	SomeResourcesRemain = "SomeResourcesRemain"
-	// SomeFinalizersRemain means that clients must remove finalizers.
-	SomeFinalizersRemain = "SomeFinalizersRemain"
-	// SomeDeletionsRefused means that webhooks or policies refuse to delete objects.
-	SomeDeletionsRefused = "SomeDeletionsRefused"
-	// SomeTerminatorsRemain means that terminators must finish before the content is
-	// deleted.
-	SomeTerminatorsRemain = "SomeTerminatorsRemain"
-	// SomeObjectsUnreadable means that the finalizers of objects are unknown, because the
-	// objects cannot be read.
-	SomeObjectsUnreadable = "SomeObjectsUnreadable"
-)
-
-// blocks reports whether a reason means that the deletion waits for an action of a user.
-func blocks(reason string) bool {
-	return reason == SomeFinalizersRemain || reason == SomeDeletionsRefused || reason == SomeTerminatorsRemain || reason == SomeObjectsUnreadable
-}
 
 // A Progress is the state of the deletion of a cluster.
 type Progress int
@@ -121,7 +101,7 @@ func (w *Workspaces) Remove(ctx context.Context, c cluster.Name) error {
 		}
 		return w.waitGone(ctx, c, max(rev, d.rootRev))
 	}
-	return apierrors.NewServerTimeout(LogicalClusters().GroupResource(), "delete", 1)
+	return apierrors.NewServerTimeout(tree.LogicalClusters().GroupResource(), "delete", 1)
 }
 
 func (w *Workspaces) waitGone(ctx context.Context, c cluster.Name, rev int64) error {
@@ -318,9 +298,9 @@ func (d *deletion) awaited() (core.Phase, rest) {
 		phase, left.terminators = core.PhaseTerminating, l.Status.Terminators
 	}
 	if kept := d.keptByCluster(); len(kept) > 0 {
-		reason, why := SomeFinalizersRemain, keptBy("logicalclusters.core.kcp.io "+core.LogicalClusterName, kept)
+		reason, why := tree.SomeFinalizersRemain, keptBy("logicalclusters.core.kcp.io "+core.LogicalClusterName, kept)
 		if len(left.terminators) > 0 {
-			reason, why = SomeTerminatorsRemain, unfinished(left.terminators)+"; "+why
+			reason, why = tree.SomeTerminatorsRemain, unfinished(left.terminators)+"; "+why
 		}
 		left.block(reason, why)
 	}
@@ -384,7 +364,7 @@ func (w *Workspaces) save(ctx context.Context, d *deletion, turn ...store.Fence)
 	if err != nil {
 		return 0, err
 	}
-	writes := []store.Write{{Resource: LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev}}
+	writes := []store.Write{{Resource: tree.LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev}}
 	if d.workspace != nil {
 		ws, err := values.Unstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 		if err != nil {
@@ -421,7 +401,7 @@ func (w *Workspaces) finish(ctx context.Context, d *deletion) error {
 	if err != nil {
 		return err
 	}
-	writes := []store.Write{{Resource: LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev, Delete: true}}
+	writes := []store.Write{{Resource: tree.LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev, Delete: true}}
 	if d.workspace != nil {
 		released, err := w.released(d)
 		if err != nil {

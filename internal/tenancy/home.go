@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -108,7 +109,7 @@ func (w *Workspaces) createFirstHome(ctx context.Context, b *birth, name string,
 	if err != nil {
 		return err
 	}
-	writes := append(b.namespace(metav1.NamespaceDefault), b.write(LogicalClusters(), stored))
+	writes := append(b.namespace(metav1.NamespaceDefault), b.write(tree.LogicalClusters(), stored))
 	if admin := b.admin(name); w.Store.Serves(admin.Resource) {
 		writes = append(writes, admin)
 	}
@@ -138,7 +139,7 @@ func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.Logical
 	if err != nil {
 		return err
 	}
-	_, err = w.Store.Commit(ctx, append(system, store.Write{Resource: LogicalClusters(), Cluster: b.cluster, Object: stored, Expect: rev}))
+	_, err = w.Store.Commit(ctx, append(system, store.Write{Resource: tree.LogicalClusters(), Cluster: b.cluster, Object: stored, Expect: rev}))
 	return err
 }
 

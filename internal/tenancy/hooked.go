@@ -11,6 +11,7 @@ import (
 
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 var errRefused = errors.New("webhooks and policies are asked again")
@@ -38,7 +39,7 @@ func (c *clearing) ask(ctx context.Context, asked []store.Item) error {
 		case err == nil, apierrors.IsConflict(err):
 			c.left.more = true
 		default:
-			c.left.block(SomeDeletionsRefused, fmt.Sprintf("%s %s cannot be deleted: %v", item.GroupResource(), named(item), err))
+			c.left.block(tree.SomeDeletionsRefused, fmt.Sprintf("%s %s cannot be deleted: %v", item.GroupResource(), named(item), err))
 			c.left.failed = errRefused // to try again: no event may follow when they allow it
 		}
 		return ctx.Err()

@@ -7,34 +7,13 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/tree"
 )
-
-// isInactive reports whether the annotations of a LogicalCluster take it offline.
-func isInactive(annotations map[string]string) bool {
-	return annotations[core.InactiveAnnotation] == "true" || annotations[core.LegacyInactiveAnnotation] == "true"
-}
-
-// Inactive reports whether cluster c is offline.
-func (t *Tree) Inactive(c cluster.Name) bool {
-	root, _ := t.Cluster(c)
-	return root.Inactive
-}
-
-// AllInactive returns the offline clusters.
-func (t *Tree) AllInactive() []cluster.Name {
-	var all []cluster.Name
-	for _, k := range t.clusters.Keys() {
-		if t.Inactive(k.Cluster) {
-			all = append(all, k.Cluster)
-		}
-	}
-	return all
-}
 
 // inactivity returns the new phase of a cluster: Inactive if it is Ready and offline, Ready
 // if it is Inactive and not offline, and otherwise its current phase.
 func inactivity(l *core.LogicalCluster) core.Phase {
-	switch offline := isInactive(l.Annotations); {
+	switch offline := tree.IsInactive(l.Annotations); {
 	case offline && l.Status.Phase == core.PhaseReady:
 		return core.PhaseInactive
 	case !offline && l.Status.Phase == core.PhaseInactive:

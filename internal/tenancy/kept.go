@@ -10,6 +10,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -51,7 +52,7 @@ func (d *deletion) keptByCluster() []string {
 func (d *deletion) hold(kept []string, now metav1.Time) bool {
 	ws := d.workspace
 	var left rest
-	left.block(SomeFinalizersRemain, keptBy("workspaces.tenancy.kcp.io "+ws.Name, kept))
+	left.block(tree.SomeFinalizersRemain, keptBy("workspaces.tenancy.kcp.io "+ws.Name, kept))
 	remain := left.condition()
 	remain.LastTransitionTime = now
 	marked := mark(&ws.ObjectMeta, now)

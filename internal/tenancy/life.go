@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -35,22 +35,6 @@ func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 	}
 	_, err = w.complete(ctx, b, nil)
 	return err
-}
-
-// Incomplete reports whether [Workspaces.Complete] has work to do, by the data in memory.
-func (t *Tree) Incomplete(c cluster.Name) bool {
-	root, ok := t.Cluster(c)
-	switch {
-	case !ok || root.Ending || root.Phase == core.PhaseTerminating || root.Phase == core.PhaseDeleting:
-		return false
-	case !root.Whole:
-		return true
-	case root.Parent == "":
-		return false
-	}
-	child, ok := t.Child(root.Parent, root.Name)
-	return ok && child.Cluster == c && !child.Ending &&
-		(child.Phase != available(root.Phase, child.Failing) || !slices.Equal(child.Initializers, root.Initializers))
 }
 
 // complete makes the second or a later transaction of a workspace. It reads the workspace if
@@ -163,8 +147,8 @@ func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) b
 	if c := l.Status.Conditions.Get(core.WorkspaceInitialized); c != nil {
 		changed = ws.Status.Conditions.Set(*c) || changed
 	}
-	failing := slices.ContainsFunc(ws.Status.Conditions, func(c conditions.Condition) bool { return fails(string(c.Type), string(c.Status)) })
-	if p := available(l.Status.Phase, failing); ws.Status.Phase != p || ws.Labels[core.PhaseLabel] != string(p) {
+	failing := slices.ContainsFunc(ws.Status.Conditions, func(c conditions.Condition) bool { return tree.MakesUnavailable(string(c.Type), string(c.Status)) })
+	if p := tree.AvailablePhase(l.Status.Phase, failing); ws.Status.Phase != p || ws.Labels[core.PhaseLabel] != string(p) {
 		setPhase(ws, p, now)
 		changed = true
 	}
@@ -172,20 +156,6 @@ func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) b
 		changed = shrinkOwner(&ws.ObjectMeta) || changed
 	}
 	return changed
-}
-
-// available returns the phase of a Workspace whose cluster is in phase p. It is Unavailable
-// if the cluster is Ready and a condition of the Workspace fails.
-func available(p core.Phase, failing bool) core.Phase {
-	if p == core.PhaseReady && failing {
-		return core.PhaseUnavailable
-	}
-	return p
-}
-
-// fails reports whether a condition makes a Ready workspace Unavailable.
-func fails(condition, status string) bool {
-	return strings.HasPrefix(condition, "Workspace") && status == string(metav1.ConditionFalse)
 }
 
 // shrinkOwner reduces the owner annotation of an object to the name of the user, and reports
@@ -220,7 +190,7 @@ func (w *Workspaces) write(ctx context.Context, b birth, y *pendingWorkspace, un
 	}
 	last := []store.Write{ // the Workspace first: clients see it before its cluster is Ready
 		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
-		{Resource: LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
+		{Resource: tree.LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
 	}
 	if !unfinished {
 		return w.Store.Commit(ctx, last)

@@ -17,31 +17,14 @@ import (
 // by them.
 func (w *Workspaces) RollOut(ctx context.Context, c cluster.Name, name string) error {
 	of, ok := w.Types.Get(c, name)
-	if !ok || !of.maintains() {
+	if !ok || !of.MaintainsLabels() {
 		return nil
 	}
 	var errs []error
-	for _, n := range w.Tree.ofType(w.Types.Name(of)) {
+	for _, n := range w.Tree.OfType(w.Types.Name(of)) {
 		errs = append(errs, w.rollOut(ctx, n, of.Spec.AdditionalWorkspaceLabels))
 	}
 	return errors.Join(errs...)
-}
-
-// maintains reports whether the type adds labels to existing workspaces.
-func (t *typeContent) maintains() bool {
-	cycle := t.Spec.DefaultAPIBindingLifecycle
-	return cycle != nil && *cycle == tenancyapi.Maintain && len(t.Spec.AdditionalWorkspaceLabels) > 0
-}
-
-// ofType returns the clusters of a type that have a Workspace and are not being deleted.
-func (t *Tree) ofType(name string) []cluster.Name {
-	var all []cluster.Name
-	for _, c := range t.clusters.ClustersBy(name) {
-		if root, ok := t.Cluster(c); ok && root.Parent != "" && !root.Ending {
-			all = append(all, c)
-		}
-	}
-	return all
 }
 
 // rollOut adds missing labels to the Workspace of cluster c.

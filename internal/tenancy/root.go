@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -51,7 +52,7 @@ func Identity(ctx context.Context, s *store.Store, rootCA, export string) (strin
 		return "", err
 	}
 	if secret == nil {
-		if _, rev, err := s.Read(ctx, keys.Key{Resource: LogicalClusters(), Cluster: cluster.Root, Name: core.LogicalClusterName}); err != nil || rev != 0 && export == Export {
+		if _, rev, err := s.Read(ctx, keys.Key{Resource: tree.LogicalClusters(), Cluster: cluster.Root, Name: core.LogicalClusterName}); err != nil || rev != 0 && export == Export {
 			return "", errors.Join(fmt.Errorf("secret %s/%s in the root workspace is missing: restore a backup of etcd, as the workspaces are stored under the hash of the secret", ExportsNamespace, export), err)
 		}
 		b := birth{now: metav1.Now().Rfc3339Copy(), cluster: cluster.Root, rootCA: rootCA}
@@ -157,7 +158,7 @@ func (w *Workspaces) bootstrapRoot(ctx context.Context) error {
 	}
 	writes := append(b.namespace(metav1.NamespaceDefault), b.namespace(metav1.NamespaceSystem)...)
 	writes = append(writes, b.rootAccess()...)
-	return ensure(ctx, w.Store, append(writes, b.write(LogicalClusters(), l))...)
+	return ensure(ctx, w.Store, append(writes, b.write(tree.LogicalClusters(), l))...)
 }
 
 // MakeCluster creates a cluster without a Workspace, unless it exists.
@@ -179,7 +180,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	if err != nil {
 		return err
 	}
-	writes := slices.Concat(b.namespace(metav1.NamespaceDefault), []store.Write{b.write(LogicalClusters(), stored)}, b.first())
+	writes := slices.Concat(b.namespace(metav1.NamespaceDefault), []store.Write{b.write(tree.LogicalClusters(), stored)}, b.first())
 	rev, err := w.Store.Commit(ctx, writes, store.Fence{Cluster: c, State: store.Active})
 	if errors.Is(err, store.ErrChanged) || storage.IsExist(err) {
 		return nil
@@ -196,7 +197,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 		if stored, err = values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster")); err != nil {
 			return err
 		}
-		writes = append(slices.Clone(writes), store.Write{Resource: LogicalClusters(), Cluster: c, Object: stored, Expect: rev})
+		writes = append(slices.Clone(writes), store.Write{Resource: tree.LogicalClusters(), Cluster: c, Object: stored, Expect: rev})
 	}
 	if _, err = w.Store.Commit(ctx, writes); storage.IsExist(err) || storage.IsConflict(err) {
 		return nil // a loop was faster

@@ -90,20 +90,6 @@ func (w *Workspaces) createUnscheduled(ctx context.Context, parent cluster.Name,
 	return w.createAlone(ctx, parent, child, obj)
 }
 
-// Unscheduled reports whether a Workspace waits for a shard.
-func (c Child) Unscheduled() bool { return c.Cluster == "" && c.Mount == nil && !c.Ending }
-
-// waiting indexes the Workspaces that wait for a shard.
-func (c Child) waiting() []string {
-	if c.Unscheduled() {
-		return []string{tenancyapi.Unschedulable}
-	}
-	return nil
-}
-
-// Unscheduled returns the keys of all Workspaces that wait for a shard.
-func (t *Tree) Unscheduled() []keys.Key { return t.children.KeysBy(tenancyapi.Unschedulable) }
-
 // Schedule places a Workspace that waits for a shard, if one may host it now. Its owner is
 // the creator of its cluster.
 func (w *Workspaces) Schedule(ctx context.Context, parent cluster.Name, name string) error {

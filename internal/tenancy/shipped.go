@@ -12,20 +12,21 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // bootstrapTypes creates the types that every server has, in the root workspace, and lets
 // all users use those that can have a parent. It runs once, so later changes of these types
 // stay.
 func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
-	if _, done := w.Types.Get(cluster.Root, Universal); done {
+	if _, done := w.Types.Get(cluster.Root, tree.Universal); done {
 		return nil // it is written last
 	}
 	b := w.birth(cluster.Root, metav1.Now())
 	types := shippedTypes()
 	var usable []store.Write
 	for _, t := range types {
-		if t.Spec.LimitAllowedParents == nil || !none(t.Spec.LimitAllowedParents) {
+		if t.Spec.LimitAllowedParents == nil || !tree.SelectsNone(t.Spec.LimitAllowedParents) {
 			usable = append(usable, b.use(t.Name)...)
 		}
 	}
@@ -37,7 +38,7 @@ func (w *Workspaces) bootstrapTypes(ctx context.Context) error {
 		meta.Generation = 1
 		meta.Annotations = map[string]string{core.PathAnnotation: string(cluster.Root)}
 		t.ObjectMeta = meta
-		w.typeStatus(&t.Status, Type{Cluster: cluster.Root, Name: t.Name})
+		w.typeStatus(&t.Status, tree.Type{Cluster: cluster.Root, Name: t.Name})
 		if err := w.commitType(ctx, cluster.Root, t, 0); err != nil && !storage.IsExist(err) {
 			return err
 		}
@@ -66,7 +67,7 @@ func (b birth) allow(name, group string, rules ...rbacv1.PolicyRule) []store.Wri
 
 // NeededTypes returns the names of the types in the root workspace that every server needs:
 // those of the root workspace and of homes, and the one that all others extend.
-func NeededTypes() []string { return []string{Universal, "root", "home"} }
+func NeededTypes() []string { return []string{tree.Universal, "root", "home"} }
 
 // shippedTypes returns the types that every server has, universal at the end.
 func shippedTypes() []*tenancyapi.WorkspaceType {
@@ -86,19 +87,19 @@ func shippedTypes() []*tenancyapi.WorkspaceType {
 		t := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		of := rooted(child)
 		t.Spec = tenancyapi.WorkspaceTypeSpec{
-			Extend:                    &tenancyapi.WorkspaceTypeExtension{With: []tenancyapi.WorkspaceTypeReference{rooted(Universal)}},
+			Extend:                    &tenancyapi.WorkspaceTypeExtension{With: []tenancyapi.WorkspaceTypeReference{rooted(tree.Universal)}},
 			DefaultChildWorkspaceType: &of, LimitAllowedParents: parents, LimitAllowedChildren: children,
 		}
 		return t
 	}
-	universal := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: Universal}}
-	child := rooted(Universal)
+	universal := &tenancyapi.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: tree.Universal}}
+	child := rooted(tree.Universal)
 	universal.Spec.Initializer, universal.Spec.DefaultChildWorkspaceType, universal.Spec.DefaultAPIBindings = true, &child, everywhere()
 	return []*tenancyapi.WorkspaceType{
 		extending("root", "organization", noParent, nil),
-		extending("home", Universal, noParent, nil),
-		extending("organization", Universal, only("root"), only(Universal)),
-		extending("team", Universal, only("organization", "team"), nil),
+		extending("home", tree.Universal, noParent, nil),
+		extending("organization", tree.Universal, only("root"), only(tree.Universal)),
+		extending("team", tree.Universal, only("organization", "team"), nil),
 		universal,
 	}
 }

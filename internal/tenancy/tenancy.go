@@ -1,5 +1,5 @@
-// Package tenancy hides the life cycle of workspaces: their initial content, the
-// transactions that create and delete them, and the lookup by path.
+// Package tenancy hides the life cycle of workspaces: their initial content, and the transactions that
+// create and delete them.
 package tenancy
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // Workspaces creates and deletes workspaces. All fields but Defaults are required.
@@ -21,10 +22,10 @@ type Workspaces struct {
 	Store *store.Store
 	// Resource is the resource of Workspaces, with the identity of their export.
 	Resource keys.Resource
-	Tree     *Tree
+	Tree     *tree.Tree
 	// TypeResource is the resource of WorkspaceTypes.
 	TypeResource keys.Resource
-	Types        *Types
+	Types        *tree.Types
 	// Shard hosts the clusters that are created.
 	Shard Shard
 	// ShardResource is the resource of Shards, and Shards has those of the root workspace.
@@ -45,11 +46,6 @@ type Workspaces struct {
 	Hooked func(cluster.Name, schema.GroupResource) bool
 }
 
-// LogicalClusters returns the resource of LogicalClusters. They belong to no export.
-func LogicalClusters() keys.Resource {
-	return keys.CustomResource(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}, "")
-}
-
 // WorkspaceResource returns the resource of Workspaces of an export with that identity.
 func WorkspaceResource(identity string) keys.Resource {
 	return keys.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspaces"}, identity)
@@ -60,7 +56,7 @@ func (w *Workspaces) url(at string) string { return w.BaseURL + "/clusters/" + a
 
 // clusterKey is the key of the LogicalCluster in cluster c.
 func clusterKey(c cluster.Name) keys.Key {
-	return keys.Key{Resource: LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
+	return keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
 }
 
 // LogicalCluster returns the current LogicalCluster of cluster c, nil if there is none.

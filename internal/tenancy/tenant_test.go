@@ -9,6 +9,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // All clusters below one topmost workspace or one home are one tenant, and so are those
@@ -34,7 +35,7 @@ func TestTenants(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := cluster.Name(w.of(t, parent, name).Spec.Cluster)
-		rev, _, err := w.Store.Revision(t.Context(), keys.Key{Resource: LogicalClusters(), Cluster: c, Name: "cluster"})
+		rev, _, err := w.Store.Revision(t.Context(), keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: "cluster"})
 		if err != nil {
 			t.Fatal(err)
 		}

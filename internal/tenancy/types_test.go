@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -55,7 +56,7 @@ func extending(names ...string) *tenancyapi.WorkspaceTypeExtension {
 // The types that every server has limit parents and children.
 func TestShippedTypes(t *testing.T) {
 	w := openWorld(t, t.TempDir())
-	template := func(name string) *Template {
+	template := func(name string) *tree.Template {
 		tmpl, err := w.Types.Template(t.Context(), cluster.Root, inRoot(name))
 		if err != nil {
 			t.Fatal(err)
@@ -82,13 +83,13 @@ func TestShippedTypes(t *testing.T) {
 			t.Errorf("%s in %s: %v, not %q", say.child, say.parent, err, say.why)
 		}
 	}
-	if got := DefaultChild(template("root")); got != inRoot("organization") {
+	if got := tree.DefaultChild(template("root")); got != inRoot("organization") {
 		t.Errorf("workspaces in root are %v", got)
 	}
-	if got := DefaultChild(template("organization")); got != inRoot(Universal) {
+	if got := tree.DefaultChild(template("organization")); got != inRoot(tree.Universal) {
 		t.Errorf("workspaces in organizations are %v", got)
 	}
-	if got := DefaultChild(nil); got != inRoot(Universal) {
+	if got := tree.DefaultChild(nil); got != inRoot(tree.Universal) {
 		t.Errorf("workspaces where there is no type are %v", got)
 	}
 }
@@ -122,7 +123,7 @@ func TestOrderOfInitializers(t *testing.T) {
 // Templates are cached until the type, or a type that it extends, changes.
 func TestTemplatesAreKept(t *testing.T) {
 	w := openWorld(t, t.TempDir())
-	get := func() *Template {
+	get := func() *tree.Template {
 		tmpl, err := w.Types.Template(t.Context(), cluster.Root, inRoot("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -148,10 +149,10 @@ func TestTemplatesAreKept(t *testing.T) {
 // Types that extend too many others, or themselves, are refused after a short search.
 func TestTypesExtendSoManyOthers(t *testing.T) {
 	w := openWorld(t, t.TempDir())
-	for i := range maxAliases + 1 {
+	for i := range tree.MaxAliases + 1 {
 		w.add(t, fmt.Sprint("n", i), tenancyapi.WorkspaceTypeSpec{Extend: extending(fmt.Sprint("n", i+1))})
 	}
-	w.add(t, fmt.Sprint("n", maxAliases+1), tenancyapi.WorkspaceTypeSpec{})
+	w.add(t, fmt.Sprint("n", tree.MaxAliases+1), tenancyapi.WorkspaceTypeSpec{})
 	if _, err := w.Types.Template(t.Context(), cluster.Root, inRoot("n0")); err == nil || !strings.Contains(err.Error(), "more than 64 others") {
 		t.Errorf("%v", err)
 	}
@@ -258,7 +259,7 @@ func TestHomeWaitsForItsInitializers(t *testing.T) {
 	l.Status.Initializers = nil
 	lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	if err == nil {
-		_, err = w.Store.Commit(t.Context(), []store.Write{{Resource: LogicalClusters(), Cluster: c, Object: lc, Expect: rev}})
+		_, err = w.Store.Commit(t.Context(), []store.Write{{Resource: tree.LogicalClusters(), Cluster: c, Object: lc, Expect: rev}})
 	}
 	if err == nil {
 		err = w.Complete(t.Context(), c)

@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -27,7 +28,7 @@ func (w *Workspaces) DeriveType(u *unstructured.Unstructured) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(stored, &status); err != nil {
 		status = tenancyapi.WorkspaceTypeStatus{}
 	}
-	w.typeStatus(&status, Type{Cluster: c, Name: u.GetName()})
+	w.typeStatus(&status, tree.Type{Cluster: c, Name: u.GetName()})
 	// Converting back does not fail.
 	if derived, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status); err == nil {
 		u.Object["status"] = derived
@@ -35,7 +36,7 @@ func (w *Workspaces) DeriveType(u *unstructured.Unstructured) {
 }
 
 // typeStatus sets the URLs and conditions in the status of a type.
-func (w *Workspaces) typeStatus(status *tenancyapi.WorkspaceTypeStatus, of Type) {
+func (w *Workspaces) typeStatus(status *tenancyapi.WorkspaceTypeStatus, of tree.Type) {
 	status.VirtualWorkspaces = []tenancyapi.VirtualWorkspace{
 		{Type: tenancyapi.Initializing, URL: w.BaseURL + "/services/initializingworkspaces/" + of.ID()},
 		{Type: tenancyapi.Terminating, URL: w.BaseURL + "/services/terminatingworkspaces/" + of.ID()},
@@ -51,7 +52,7 @@ func (w *Workspaces) UpdateTypeURLs(ctx context.Context, c cluster.Name, name st
 	if err != nil || t == nil {
 		return err
 	}
-	w.typeStatus(&t.Status, Type{Cluster: c, Name: name})
+	w.typeStatus(&t.Status, tree.Type{Cluster: c, Name: name})
 	return w.commitType(ctx, c, t, rev)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/view"
 )
 
@@ -22,7 +22,7 @@ import (
 // Users who may get the subresource see the sum of everything below, but no names.
 type Clusters struct {
 	Feed *feed.Feed
-	Tree *tenancy.Tree
+	Tree *tree.Tree
 	// Requests has the requests of each cluster.
 	Requests *Requests
 	// Compute runs f within the share of processor time of the cluster's tenant.
@@ -36,7 +36,7 @@ func (u *Clusters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (u *Clusters) answer(req *http.Request) (*core.LogicalClusterUsage, error) {
 	info, _ := request.RequestInfoFrom(req.Context())
-	gr := tenancy.LogicalClusters().GroupResource()
+	gr := tree.LogicalClusters().GroupResource()
 	c, err := cluster.One(req.Context())
 	_, viewed := view.From(req.Context())
 	switch {

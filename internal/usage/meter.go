@@ -29,6 +29,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 const (
@@ -42,7 +43,7 @@ const (
 type Config struct {
 	Store *store.Store
 	APIs  *bind.APIs
-	Tree  *tenancy.Tree
+	Tree  *tree.Tree
 	// Requests has the requests of consumers.
 	Requests *Requests
 	// Every is how often changed records are written. The default is a minute.

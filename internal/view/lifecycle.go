@@ -30,6 +30,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // LifecycleConfig holds the dependencies of the views of initializers and terminators. All
@@ -65,7 +66,7 @@ func (l *Lifecycles) Views() []View {
 
 // Follow makes the views follow the tree. Call it before the change feed starts, and after
 // the tree has been added to it.
-func (l *Lifecycles) Follow(f *feed.Feed, t *tenancy.Tree) {
+func (l *Lifecycles) Follow(f *feed.Feed, t *tree.Tree) {
 	l.members = newMembers(f, t)
 	t.OnCluster(l.lasting.changed)
 }

@@ -6,7 +6,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // members is a follower of the change feed that knows the members of the views: the clusters
@@ -14,7 +14,7 @@ import (
 // follower. It holds nothing for other clusters.
 type members struct {
 	*feed.Members[group]
-	root func(cluster.Name) (tenancy.Root, bool)
+	root func(cluster.Name) (tree.Root, bool)
 
 	mu       sync.Mutex
 	building map[cluster.Name]struct{} // during a rebuild, else nil
@@ -27,7 +27,7 @@ type group struct {
 	id    string
 }
 
-func newMembers(f *feed.Feed, t *tenancy.Tree) *members {
+func newMembers(f *feed.Feed, t *tree.Tree) *members {
 	m := &members{Members: feed.NewMembers[group](f.Revision), root: t.Cluster}
 	f.Follow(m)
 	return m
@@ -62,7 +62,7 @@ func (m *members) Reset() {
 
 // Apply implements [feed.Follower].
 func (m *members) Apply(e feed.Event) {
-	if e.Key.Resource != tenancy.LogicalClusters() {
+	if e.Key.Resource != tree.LogicalClusters() {
 		return
 	}
 	m.mu.Lock()

@@ -7,23 +7,23 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tree"
 )
 
 // The sets of a view follow the phases of clusters, also through a rebuild.
 func TestMembers(t *testing.T) {
-	roots := map[cluster.Name]tenancy.Root{}
+	roots := map[cluster.Name]tree.Root{}
 	m := &members{
 		Members: feed.NewMembers[group](func() int64 { return 5 }),
-		root:    func(c cluster.Name) (tenancy.Root, bool) { r, ok := roots[c]; return r, ok },
+		root:    func(c cluster.Name) (tree.Root, bool) { r, ok := roots[c]; return r, ok },
 	}
-	change := func(c cluster.Name, rev int64, r *tenancy.Root) {
+	change := func(c cluster.Name, rev int64, r *tree.Root) {
 		if delete(roots, c); r != nil {
 			roots[c] = *r
 		}
-		m.Apply(feed.Event{Key: keys.Key{Resource: tenancy.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, Revision: rev})
+		m.Apply(feed.Event{Key: keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, Revision: rev})
 	}
-	waiting := &tenancy.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:a", "root:b"}, Terminators: []core.Terminator{"root:a"}}
+	waiting := &tree.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:a", "root:b"}, Terminators: []core.Terminator{"root:a"}}
 	change("early", 3, waiting)
 	web, done := m.Use(group{core.PhaseInitializing, "root:a"})
 	ending, endingDone := m.Use(group{core.PhaseTerminating, "root:a"})
@@ -31,8 +31,8 @@ func TestMembers(t *testing.T) {
 		t.Error("wrong members at first")
 	}
 	change("late", 6, waiting)
-	change("early", 7, &tenancy.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:b"}})
-	change("late", 8, &tenancy.Root{Phase: core.PhaseTerminating, Initializers: []core.Initializer{"root:a"}, Terminators: []core.Terminator{"root:a"}})
+	change("early", 7, &tree.Root{Phase: core.PhaseInitializing, Initializers: []core.Initializer{"root:b"}})
+	change("late", 8, &tree.Root{Phase: core.PhaseTerminating, Initializers: []core.Initializer{"root:a"}, Terminators: []core.Terminator{"root:a"}})
 	for _, c := range []struct {
 		of   cluster.Name
 		at   int64
@@ -46,7 +46,7 @@ func TestMembers(t *testing.T) {
 		t.Error("a cluster that is being deleted is not in the view of terminators")
 	}
 	m.Reset()
-	m.Apply(feed.Event{Key: keys.Key{Resource: tenancy.LogicalClusters(), Cluster: "late", Name: core.LogicalClusterName}, Revision: 8})
+	m.Apply(feed.Event{Key: keys.Key{Resource: tree.LogicalClusters(), Cluster: "late", Name: core.LogicalClusterName}, Revision: 8})
 	m.Done()
 	if !ending.Has("late", 9) || web.Has("late", 9) {
 		t.Error("wrong members after a rebuild")

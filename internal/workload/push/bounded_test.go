@@ -72,3 +72,69 @@ func TestReadingIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are counted after the end", n)
 	}
 }
+
+// events are a body that repeats an event.
+type events struct {
+	event string
+	at    int
+}
+
+func (e *events) Read(p []byte) (n int, _ error) {
+	for n < len(p) {
+		of := copy(p[n:], e.event[e.at:])
+		n, e.at = n+of, (e.at+of)%len(e.event)
+	}
+	return n, nil
+}
+
+func (*events) Close() error { return nil }
+
+// The events of watches that are being read for the physical clusters of a tenant are bounded together, with
+// the other responses. A watch may have any number of them.
+func TestEventsAreBounded(t *testing.T) {
+	event := strings.Repeat("x", mostBytes-1)
+	for name, c := range map[string]struct {
+		body    io.ReadCloser
+		watches int
+		busy    bool
+	}{
+		"many events":                {&events{event: event + "\n"}, 1, false},
+		"an event without end":       {&events{event: event}, 1, true},
+		"an event of each cluster":   {&events{event: event + "x"}, mostReading/mostBytes + 1, true},
+		"ended events, each of them": {&events{event: event + "\n"}, mostReading/mostBytes + 1, false},
+	} {
+		var reading atomic.Int64
+		through := bounded{answers(func(*http.Request) (*http.Response, error) { return &http.Response{Body: c.body}, nil }), &reading}
+		var open []io.Closer
+		var err error
+		for range c.watches {
+			req, failed := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/api?watch=true", nil)
+			if failed != nil {
+				t.Fatal(failed)
+			}
+			resp, failed := through.RoundTrip(req)
+			if failed != nil {
+				t.Fatal(failed)
+			}
+			open = append(open, resp.Body)
+			size := int64(mostBytes + 1) // an event counts until the next one is read
+			if c.watches == 1 {
+				size = 2 * mostReading
+			}
+			if _, failed := io.CopyN(io.Discard, resp.Body, size); failed != nil {
+				err = failed
+			}
+		}
+		if kcp.IsBusy(err) != c.busy || !c.busy && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, body := range append(open, open[0]) { // one of them twice
+			if err := body.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := reading.Load(); n != 0 {
+			t.Errorf("%s: %d bytes are counted after the end", name, n)
+		}
+	}
+}

@@ -1,4 +1,7 @@
-package tenancy
+// Package tree knows the workspaces and their types, in memory: which cluster a path leads to, what is
+// above a cluster, whose tenant it is, and which limits and types it has. It hides how that follows the
+// change feed.
+package tree
 
 import (
 	"context"
@@ -8,6 +11,7 @@ import (
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -17,6 +21,11 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
+
+// LogicalClusters returns the resource of LogicalClusters. They belong to no export.
+func LogicalClusters() keys.Resource {
+	return keys.CustomResource(schema.GroupResource{Group: core.GroupVersion.Group, Resource: "logicalclusters"}, "")
+}
 
 // A Child is the row of the tree for a Workspace.
 type Child struct {
@@ -86,7 +95,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 			child.Forced = child.Ending && w.Metadata.Annotations[core.ForceDeleteAnnotation] != ""
 			child.Mount = mountOf(w)
 			for _, c := range w.Status.Conditions {
-				child.Failing = child.Failing || fails(c.Type, c.Status)
+				child.Failing = child.Failing || MakesUnavailable(c.Type, c.Status)
 				if c.Type == string(core.WorkspaceContentDeleted) && blocks(c.Reason) {
 					child.Blocked, child.Reason = c.Message, c.Reason
 				}
@@ -99,7 +108,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
-				Inactive: isInactive(l.Metadata.Annotations), Limits: limitsOf(l.Metadata.Annotations),
+				Inactive: IsInactive(l.Metadata.Annotations), Limits: limitsOf(l.Metadata.Annotations),
 				Defaulted: isTrue(l.Status.Conditions, core.APIBindingsInitialized), Reconciled: isTrue(l.Status.Conditions, core.APIBindingsReconciled),
 				StaleURL: !strings.HasPrefix(l.Status.URL, baseURL+"/clusters/"),
 			}
@@ -110,6 +119,9 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 		}).IndexBy(func(r Root) []string { return []string{r.Type} }),
 	}
 }
+
+// Fresh waits until the tree is current, and reports whether it waited.
+func (t *Tree) Fresh(ctx context.Context) bool { return t.fresh(ctx) }
 
 // isTrue reports whether a condition is True.
 func isTrue(all []conditionForm, of conditions.Type) bool {

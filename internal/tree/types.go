@@ -1,4 +1,4 @@
-package tenancy
+package tree
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxAliases limits the types that one type extends, directly or indirectly.
-	maxAliases = 64
+	// MaxAliases limits the types that one type extends, directly or indirectly.
+	MaxAliases = 64
 	// maxTemplates limits the cached templates.
 	maxTemplates = 256
 )
@@ -157,6 +157,21 @@ func (t *Types) Of(ctx context.Context, c cluster.Name) (*Template, error) {
 		return nil, nil
 	}
 	return t.Template(ctx, cluster.Root, ref)
+}
+
+// MaintainsLabels reports whether the type adds labels to existing workspaces.
+func (t *typeContent) MaintainsLabels() bool {
+	cycle := t.Spec.DefaultAPIBindingLifecycle
+	return cycle != nil && *cycle == tenancyapi.Maintain && len(t.Spec.AdditionalWorkspaceLabels) > 0
+}
+
+// Known is [Types.Of] for the row of a cluster, as far as this process knows. It does not block.
+func (t *Types) Known(r Root) (*Template, error) {
+	ref, ok := parseType(r.Type)
+	if !ok {
+		return nil, nil
+	}
+	return t.template(cluster.Root, ref)
 }
 
 // parseType parses a reference as it is in annotations.
@@ -349,8 +364,8 @@ func (w *walk) visit(of Type, ref tenancyapi.WorkspaceTypeReference) error {
 	w.trail = append(w.trail, of)
 	defer func() { w.trail = w.trail[:len(w.trail)-1] }()
 	for _, ref := range of.Spec.Extend.With {
-		if w.edges++; w.edges > maxAliases {
-			return fmt.Errorf("workspace type %q extends more than %d others", w.types.Name(w.found[0].Type), maxAliases)
+		if w.edges++; w.edges > MaxAliases {
+			return fmt.Errorf("workspace type %q extends more than %d others", w.types.Name(w.found[0].Type), MaxAliases)
 		}
 		base, ok := w.types.resolve(of.Cluster, ref)
 		if !ok {
@@ -384,7 +399,7 @@ func (t *Types) Allowed(child, parent *Template) error {
 	}
 	for i, a := range parent.Aliases {
 		limit := a.Spec.LimitAllowedChildren
-		if none(limit) {
+		if SelectsNone(limit) {
 			return fmt.Errorf("workspace type %q cannot have any children", parent.Names[i])
 		}
 		if limit != nil && len(limit.Types) > 0 && !t.matches(child, limit) {
@@ -397,7 +412,7 @@ func (t *Types) Allowed(child, parent *Template) error {
 
 func (t *Types) allowedParent(child, parent *Template, alias string, limit *tenancyapi.WorkspaceTypeSelector) error {
 	switch {
-	case none(limit):
+	case SelectsNone(limit):
 		return fmt.Errorf("workspace type %q cannot have any parent", alias)
 	case limit == nil || len(limit.Types) == 0 || t.matches(parent, limit):
 		return nil
@@ -408,7 +423,10 @@ func (t *Types) allowedParent(child, parent *Template, alias string, limit *tena
 	}
 }
 
-func none(l *tenancyapi.WorkspaceTypeSelector) bool { return l != nil && l.None != nil && *l.None }
+// SelectsNone reports whether a selector selects no type.
+func SelectsNone(l *tenancyapi.WorkspaceTypeSelector) bool {
+	return l != nil && l.None != nil && *l.None
+}
 
 // matches reports whether a limit contains an alias of a template.
 func (t *Types) matches(tmpl *Template, limit *tenancyapi.WorkspaceTypeSelector) bool {
