@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-
 	"github.com/unforked/kcp/internal/cluster"
 )
 
