@@ -418,6 +418,12 @@ func (e *equals) chaos(r *rand.Rand, parent, name string, alive map[string]bool)
 		if err != nil {
 			return err
 		}
-		return configMapIn(kube, "default", fmt.Sprintf("x%d", r.Uint64()))
+		err = configMapIn(kube, "default", fmt.Sprintf("x%d", r.Uint64()))
+		if apierrors.IsNotFound(err) { // a server that lags behind has taken the path for that of the deleted namesake
+			if err = s.Store().Feed().CatchUp(e.t.Context()); err == nil {
+				err = configMapIn(kube, "default", fmt.Sprintf("x%d", r.Uint64()))
+			}
+		}
+		return err
 	}
 }

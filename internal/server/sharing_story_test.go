@@ -77,13 +77,20 @@ func (c *tenant) until(r schema.GroupVersionResource, name, condition string, wo
 	})
 }
 
-// serves fails the test unless widgets are served in the cluster, or not.
+// serves fails the test unless widgets are served in the cluster. It waits until they are not any more.
 func (c *tenant) serves(want bool) {
 	c.t.Helper()
-	_, err := c.any.Resource(sharedWidgets).Namespace("default").List(c.t.Context(), metav1.ListOptions{})
-	if want && err != nil || !want && !apierrors.IsNotFound(err) {
-		c.t.Errorf("widgets are served %t, but: %v", want, err)
+	list := func() error {
+		_, err := c.any.Resource(sharedWidgets).Namespace("default").List(c.t.Context(), metav1.ListOptions{})
+		return err
 	}
+	if want {
+		if err := list(); err != nil {
+			c.t.Errorf("widgets are not served: %v", err)
+		}
+		return
+	}
+	eventually(c.t, "widgets are not served any more", func() bool { return apierrors.IsNotFound(list()) })
 }
 
 // kept is the workspace of the story whose type has default bindings.
