@@ -1,14 +1,8 @@
 package authn
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net/http"
 	"slices"
 	"testing"
@@ -23,42 +17,14 @@ import (
 // The certificate of an agent has the name that the server chose, in its cluster only, and no tenant
 // gets such a name.
 func TestAgentCertificate(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(48 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, ca, ca, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
 	begun := time.Now()
-	clients := NewClientCertificates(func(cluster.Name) (time.Time, bool) { return begun, true })
-	clients.SetAuthorities(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, encoded(der))
-	request := func(name string, groups ...string) []byte {
-		text, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: groups}}, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: text})
-	}
-	if _, err := clients.Issue("home", request(AgentPrefix+"x"), time.Hour); err == nil {
+	a := newAuthority(t, 48*time.Hour)
+	clients := a.clients(func(cluster.Name) (time.Time, bool) { return begun, true })
+	if _, err := clients.Issue("home", a.request(t, AgentPrefix+"x"), time.Hour); err == nil {
 		t.Error("a tenant gets the certificate of an agent")
 	}
-	issued, err := clients.IssueAgent("home", "syncer:east:1", request("admin", user.SystemPrivilegedGroup), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, _ := pem.Decode(issued)
-	certificate, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	issued, err := clients.IssueAgent("home", "syncer:east:1", a.request(t, "admin", user.SystemPrivilegedGroup), time.Hour)
+	certificate := parsed(t, issued, err)
 	if certificate.NotAfter.After(time.Now().Add(time.Hour + time.Minute)) {
 		t.Errorf("valid until %s", certificate.NotAfter)
 	}

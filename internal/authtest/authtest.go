@@ -23,7 +23,7 @@ func Person(name string, groups ...string) user.Info {
 	return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
 }
 
-// Nobody returns the user of a request without credentials.
+// Nobody is the user of requests without credentials.
 func Nobody() user.Info {
 	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 }

@@ -53,13 +53,13 @@ func TestGrants(t *testing.T) {
 	}
 	in := func(c cluster.Name) context.Context { return WithGrant(cluster.With(t.Context(), c), g) }
 	for what, is := range map[string]bool{
-		"what is granted":             get(in("c1"), member, "configmaps"),
-		"no more":                     !get(in("c1"), member, "secrets"),
-		"not even what he has beside": !get(in("c1"), admin, "secrets"),
-		"not elsewhere":               !get(in("c2"), member, "configmaps"),
-		"elsewhere what he has":       get(in("c2"), admin, "secrets"),
-		"not in another request":      !get(cluster.With(t.Context(), "c1"), member, "configmaps"),
-		"not who is in no such group": !get(in("c1"), &user.DefaultInfo{Name: "m"}, "configmaps"),
+		"what is granted":                get(in("c1"), member, "configmaps"),
+		"no more":                        !get(in("c1"), member, "secrets"),
+		"not even what they have beside": !get(in("c1"), admin, "secrets"),
+		"not elsewhere":                  !get(in("c2"), member, "configmaps"),
+		"elsewhere what they have":       get(in("c2"), admin, "secrets"),
+		"not in another request":         !get(cluster.With(t.Context(), "c1"), member, "configmaps"),
+		"not who is in no such group":    !get(in("c1"), &user.DefaultInfo{Name: "m"}, "configmaps"),
 	} {
 		if !is {
 			t.Error("not so:", what)

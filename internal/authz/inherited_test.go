@@ -91,7 +91,7 @@ func TestInheritedBindings(t *testing.T) {
 		"of the cluster below":          {"low", authtest.Person("carol"), []rbacv1.PolicyRule{enter}, false},
 		"who has it from above":         {"mid", authtest.Person("bob"), []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"secrets"}}}, true},
 		"who has it from here":          {"top", authtest.Person("bob"), []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"secrets"}}}, true},
-		"more than he has":              {"mid", authtest.Person("bob"), []rbacv1.PolicyRule{everything}, false},
+		"more than they have":           {"mid", authtest.Person("bob"), []rbacv1.PolicyRule{everything}, false},
 		"nothing, by who has nothing":   {"mid", authtest.Person("dave"), nil, false},
 		"an administrator out of scope": {"mid", authtest.With(authtest.Person("carol"), auth.ScopesKey, "cluster:low"), []rbacv1.PolicyRule{everything}, false},
 	} {

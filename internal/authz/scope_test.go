@@ -157,7 +157,7 @@ func TestAuthorizeScopesAndWarrants(t *testing.T) {
 		"out of scope":                          {"aa", resource(authtest.With(alice, auth.ScopesKey, "cluster:bb"), "get", "secrets", "x"), false},
 		"out of scope, with what is for those":  {"aa", resource(authtest.With(alice, auth.ScopesKey, "cluster:bb"), "list", "events", "x"), true},
 		"a warrant lets in and allows":          {"aa", resource(authtest.With(authtest.Person("eve"), auth.WarrantKey, warrant(t, alice)), "get", "secrets", "x"), true},
-		"it adds to what he has":                {"bb", resource(authtest.With(carol, auth.WarrantKey, `{"user":"x","groups":["`+auth.WorkspaceAccessGroup+`"]}`), "get", "configmaps", "default"), true},
+		"it adds to what they have":             {"bb", resource(authtest.With(carol, auth.WarrantKey, `{"user":"x","groups":["`+auth.WorkspaceAccessGroup+`"]}`), "get", "configmaps", "default"), true},
 		"but not elsewhere":                     {"bb", resource(authtest.With(authtest.Person("eve"), auth.WarrantKey, warrant(t, alice)), "get", "secrets", "x"), false},
 		"a warrant for kcp-admin":               {"bb", resource(authtest.With(authtest.Person("eve"), auth.WarrantKey, warrant(t, authtest.Person("y", auth.AdminGroup))), "get", "secrets", "x"), true},
 		"a warrant makes nobody privileged":     {cluster.Admin, resource(authtest.With(authtest.Person("eve"), auth.WarrantKey, warrant(t, masters)), "get", "leases", "x"), false},

@@ -75,13 +75,7 @@ func (v Verbs) restrict(group string, all resources) resources {
 // trim removes the operations of a group whose verbs are not in v.
 func (v Verbs) trim(group string, paths *spec3.Paths) {
 	for path, item := range paths.Paths {
-		get, post, put, patch, del := v.operations(group, path)
-		keep(get, &item.Get)
-		keep(post, &item.Post)
-		keep(put, &item.Put)
-		keep(patch, &item.Patch)
-		keep(del, &item.Delete)
-		if item.Get == nil && item.Post == nil && item.Put == nil && item.Patch == nil && item.Delete == nil {
+		if !keep(v.methods(group, path), operations[**spec3.Operation]{&item.Get, &item.Post, &item.Put, &item.Patch, &item.Delete}) {
 			delete(paths.Paths, path)
 		}
 	}
@@ -104,13 +98,7 @@ func (v Verbs) trimOf(gr schema.GroupResource, paths *spec3.Paths) {
 // trimV2 is [Verbs.trim] for OpenAPI version 2.
 func (v Verbs) trimV2(group string, paths map[string]spec.PathItem) {
 	for path, item := range paths {
-		get, post, put, patch, del := v.operations(group, path)
-		keep(get, &item.Get)
-		keep(post, &item.Post)
-		keep(put, &item.Put)
-		keep(patch, &item.Patch)
-		keep(del, &item.Delete)
-		if item.Get == nil && item.Post == nil && item.Put == nil && item.Patch == nil && item.Delete == nil {
+		if !keep(v.methods(group, path), operations[**spec.Operation]{&item.Get, &item.Post, &item.Put, &item.Patch, &item.Delete}) {
 			delete(paths, path)
 			continue
 		}
@@ -118,21 +106,31 @@ func (v Verbs) trimV2(group string, paths map[string]spec.PathItem) {
 	}
 }
 
-// keep removes an operation unless it is kept.
-func keep[T any](kept bool, operation **T) {
-	if !kept {
-		*operation = nil
+// operations has a value for each method of an OpenAPI path.
+type operations[T any] struct{ get, post, put, patch, delete T }
+
+// all returns the values in a fixed order.
+func (o operations[T]) all() []T { return []T{o.get, o.post, o.put, o.patch, o.delete} }
+
+// keep removes the operations that a path may not have, and reports whether it has some left.
+func keep[T any](may operations[bool], of operations[**T]) (some bool) {
+	allowed := may.all()
+	for i, operation := range of.all() {
+		if !allowed[i] {
+			*operation = nil
+		}
+		some = some || *operation != nil
 	}
+	return some
 }
 
-// operations reports which methods the OpenAPI path of a resource in a group has.
-func (v Verbs) operations(group, path string) (get, post, put, patch, del bool) {
+// methods reports which methods the OpenAPI path of a resource in a group may have.
+func (v Verbs) methods(group, path string) operations[bool] {
 	before, after, named := strings.Cut(path, "/{name}")
 	resource := before[strings.LastIndexByte(before, '/')+1:] + after
-	can := func(verbs ...string) bool { return len(v.of(group, resource, verbs)) > 0 }
-	get, del = can("list"), can("deletecollection")
+	can := func(verb string) bool { return len(v.of(group, resource, metav1.Verbs{verb})) > 0 }
 	if named {
-		get, del = can("get"), can("delete")
+		return operations[bool]{get: can("get"), put: can("update"), patch: can("patch"), delete: can("delete")}
 	}
-	return get, !named && can("create"), can("update"), can("patch"), del
+	return operations[bool]{get: can("list"), post: can("create"), put: can("update"), patch: can("patch"), delete: can("deletecollection")}
 }
