@@ -23,7 +23,8 @@ func readModfile(t *testing.T, path string) modfile {
 }
 
 // checkModule checks go.mod for embedding programs: no replace lines, which are not inherited, and
-// one version of all Kubernetes modules.
+// one version of all Kubernetes modules. It also checks that the programs of the tests are built
+// from the same versions.
 func checkModule(t *testing.T, r *repo) {
 	ours := readModfile(t, filepath.Join(r.root, "go.mod"))
 	for _, rep := range ours.Replace {
@@ -32,6 +33,16 @@ func checkModule(t *testing.T, r *repo) {
 	kubernetes := strings.TrimSpace(string(run(t, r.root, "list", "-m", "-f", "{{.Version}} {{.GoMod}}", "k8s.io/kubernetes")))
 	version, path, _ := strings.Cut(kubernetes, " ")
 	want := "v0" + strings.TrimPrefix(version, "v1")
+
+	versions := map[string]string{}
+	for _, req := range ours.Require {
+		versions[req.Path] = req.Version
+	}
+	for _, req := range readModfile(t, filepath.Join(r.root, "test/tools/go.mod")).Require {
+		if v, ok := versions[req.Path]; ok && v != req.Version {
+			t.Errorf("go.mod requires %s %s, test/tools/go.mod %s: make check would compile all packages that depend on it twice", req.Path, v, req.Version)
+		}
+	}
 
 	published := readModfile(t, path)
 	staging := map[string]bool{}

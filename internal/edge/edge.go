@@ -72,6 +72,7 @@ func WithCluster(next http.Handler, resolve Resolver, clusterless []string) http
 			name = cluster.NewName() // a new name, so no such cluster exists
 		}
 		if _, direct := p.Name(); !direct && missing == "" {
+			noteResolved(req.Context(), p, name)
 			req = req.WithContext(context.WithValue(req.Context(), pathKey{}, p))
 		}
 		withIdentity(w, InCluster(req, name, path), next)

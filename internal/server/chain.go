@@ -78,8 +78,8 @@ func (s *Server) locating(recorded bool) []filter {
 		{"bodies of reads", false, flow.WithoutUselessBodies},
 		// Requests of peers belong to no cluster and no user.
 		{"peers", s.peers == nil, s.peers.Within},
-		// Outages of etcd replace refusals of all filters inside.
-		{"outages", !s.store.Several(), edge.WithOutages},
+		// Outages of etcd, and other servers' changes of the tree, replace refusals of all filters inside.
+		{"outages", !s.store.Several(), func(h http.Handler) http.Handler { return edge.WithOutages(h, s.resolve) }},
 		{"cluster", false, func(h http.Handler) http.Handler {
 			return s.withViews(h, edge.WithCluster(h, s.resolve, reach.Paths()))
 		}},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -109,6 +111,7 @@ func TestAtSeveralServers(t *testing.T) {
 		"inactive clusters":        inactiveAtSeveralServers,
 		"limits of a tree":         treeLimitAtSeveralServers,
 		"quota":                    quotaAtSeveralServers,
+		"recreated workspaces":     recreatedAtSeveralServers,
 		"tokens":                   tokensOfSeveralServers,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,6 +192,23 @@ func namespaceIn(c kubernetes.Interface, name string) error {
 func configMapIn(c kubernetes.Interface, namespace, name string) error {
 	_, err := c.CoreV1().ConfigMaps(namespace).Create(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	return err
+}
+
+// The path of a workspace that is created again at one server leads to the new one at all.
+func recreatedAtSeveralServers(t *testing.T, e *equals) {
+	a, b := e.all[0], e.all[1]
+	e.workspace(a, "root", "again")
+	for i := range 5 {
+		e.ok(configMapIn(e.kube(b, "root:again", server.System()), "default", fmt.Sprint("x", i)))
+		e.ok(e.dynamic(a, "root").Resource(workspaces).Delete(t.Context(), "again", metav1.DeleteOptions{}))
+		if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+			_, err := e.dynamic(a, "root").Resource(workspaces).Get(ctx, "again", metav1.GetOptions{})
+			return apierrors.IsNotFound(err), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		e.workspace(a, "root", "again")
+	}
 }
 
 // A service account token from one server is valid at all servers, and is revoked at all.
