@@ -6,12 +6,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
+	"go.etcd.io/raft/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
@@ -71,10 +73,21 @@ func (h *fatalHook) logger() *zap.Logger {
 	return zap.New(zapcore.NewNopCore(), zap.WithPanicHook(h), zap.WithFatalHook(h))
 }
 
+// compactedEarly is a message at which raft would panic although nothing is wrong. Before a member
+// campaigns, raft looks for changes of the membership among the entries that it has not yet marked as
+// applied. etcd has compacted these if it applied more than catchUpEntries at the start and raft was to
+// campaign just before it marked them. A member that is alone has no other change of the membership
+// than the first, and may campaign.
+// At the next minor version: see hasUnappliedConfChanges in raft, and compactRaftLog in etcdserver.
+var compactedEarly = regexp.MustCompile(`^error scanning unapplied entries .*: ` + regexp.QuoteMeta(raft.ErrCompacted.Error()) + `$`)
+
 // OnWrite implements [zapcore.CheckWriteHook] for log messages of etcd at the levels panic and
 // fatal. During the start, the message becomes the error of the start. Later it ends the
-// process, because continuing would lose writes.
+// process, because continuing would lose writes. After compactedEarly, etcd continues.
 func (h *fatalHook) OnWrite(entry *zapcore.CheckedEntry, why []zapcore.Field) {
+	if compactedEarly.MatchString(entry.Message) {
+		return
+	}
 	detail := zapcore.NewMapObjectEncoder()
 	for _, f := range why {
 		f.AddTo(detail)
