@@ -38,7 +38,11 @@ func checkModule(t *testing.T, r *repo) {
 	for _, req := range ours.Require {
 		versions[req.Path] = req.Version
 	}
-	for _, req := range readModfile(t, filepath.Join(r.root, "test/tools/go.mod")).Require {
+	programs := readModfile(t, filepath.Join(r.root, "test/tools/go.mod"))
+	for _, rep := range programs.Replace {
+		t.Errorf("test/tools/go.mod replaces %s: make check would compile all packages that depend on it twice; require one version in both modules", rep.Old.Path)
+	}
+	for _, req := range programs.Require {
 		if v, ok := versions[req.Path]; ok && v != req.Version {
 			t.Errorf("go.mod requires %s %s, test/tools/go.mod %s: make check would compile all packages that depend on it twice", req.Path, v, req.Version)
 		}

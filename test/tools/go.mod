@@ -250,14 +250,3 @@ tool (
 	gotest.tools/gotestsum
 	helm.sh/helm/v4/cmd/helm
 )
-
-// Helm asks for newer ones. As the main module has these, all share one build cache.
-replace (
-	github.com/Azure/go-ansiterm => github.com/Azure/go-ansiterm v0.0.0-20230124172434-306776ec8161
-	github.com/go-errors/errors => github.com/go-errors/errors v1.4.2
-	github.com/go-openapi/jsonpointer => github.com/go-openapi/jsonpointer v0.21.0
-	github.com/go-openapi/jsonreference => github.com/go-openapi/jsonreference v0.20.2
-	github.com/go-openapi/swag => github.com/go-openapi/swag v0.23.0
-	github.com/mailru/easyjson => github.com/mailru/easyjson v0.7.7
-	github.com/moby/term => github.com/moby/term v0.5.0
-)
