@@ -14,9 +14,8 @@ TOOLS = gotest.tools/gotestsum helm.sh/helm/v4/cmd/helm
 # Packages whose tests also run each benchmark once.
 BENCHED = ./internal/authn ./internal/authz ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
-# The longest one begins first.
 SCRIPTED = ./test/physical ./cmd/kcp ./test/conformance ./test/faults ./test/module
-.PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test
+.PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test longest scripted
 
 build:
 	go build -o bin/ ./cmd/...
@@ -97,7 +96,16 @@ TEST = bin/gotestsum --format pkgname --format-hide-empty-pkg -- -vet=off -ldfla
 # The longest one begins first. Many of its tests wait, so more than two run at a time.
 FIRST = ./internal/server
 
+# This test of ./test/physical waits most of the time, for longer than all scripted tests beside it take.
+LONGEST = TestPhysicalClusters
+
 test: programs
 	$(TESTED) go test -vet=off -timeout 30m -bench . -benchtime 1x $(BENCHED) # gotestsum takes benchmarks for failures
 	$(TESTED) $(TEST) -p 3 -parallel 6 $(FIRST) $(filter-out $(FIRST) $(BENCHED) $(SCRIPTED),$(shell go list ./... | sed "s|^$$(go list -m)|.|"))
-	$(QUICK) $(PLAIN) $(TEST) -p 3 $(SCRIPTED)
+	$(MAKE) --no-print-directory -j 2 longest scripted
+
+longest: programs
+	$(QUICK) $(PLAIN) $(TEST) -run '^$(LONGEST)$$' ./test/physical
+
+scripted: programs
+	$(QUICK) $(PLAIN) $(TEST) -p 3 -skip '^$(LONGEST)$$' $(SCRIPTED)
