@@ -38,7 +38,7 @@ type APIExportSpec struct {
 	// +optional
 	LatestResourceSchemas []string `json:"latestResourceSchemas,omitempty"`
 
-	// identity is the secret that tells this export apart from others with the same resources.
+	// identity is the secret that distinguishes this export from others with the same resources.
 	// If empty, a secret with a random key is created.
 	// +optional
 	Identity *v1alpha2.Identity `json:"identity,omitempty"`

@@ -40,7 +40,7 @@ type APIExportCheckSpec struct {
 	// Defaults to 1000, which is also the maximum.
 	Limit int64 `json:"limit,omitempty"`
 
-	// continue is the continue of the status of the request before, which had an equal spec otherwise.
+	// continue is status.continue of the previous request, whose spec is otherwise equal.
 	Continue string `json:"continue,omitempty"`
 }
 
@@ -106,7 +106,7 @@ type ObjectBreak struct {
 	// reason is the way in which the object breaks.
 	Reason BreakReason `json:"reason"`
 
-	// version is the version in which the object breaks, the first if it is several.
+	// version is the version in which the object breaks, the first if there are several.
 	Version string `json:"version"`
 
 	// field is the path of the field, such as "spec.size". Empty for the whole object.
@@ -156,10 +156,10 @@ type BrokenCause struct {
 	Reason BreakReason `json:"reason"`
 
 	// field is the path of the field, with "[*]" for all items of a list and all keys of a map.
-	// It is "*" for further causes, which are not told apart.
+	// It is "*" for further causes, which are counted together.
 	Field string `json:"field,omitempty"`
 
-	// message is that of the first object.
+	// message is the message of the first object.
 	Message string `json:"message"`
 
 	// objects is the number of objects.

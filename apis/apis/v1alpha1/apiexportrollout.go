@@ -9,7 +9,7 @@ import (
 // APIExportRollout gives new schemas to the consumers of an APIExport in rings, one after the other.
 // Before each ring, the objects of its consumers are checked, and the rollout stops if a schema breaks them.
 // At the end it writes the schemas into the APIExport.
-// If it is deleted before, its consumers return to the schemas of the APIExport. It stays until their objects allow that.
+// If it is deleted before the end, its consumers return to the schemas of the APIExport. It is not removed until their objects allow that.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -43,7 +43,7 @@ type APIExportRolloutSpec struct {
 	Export string `json:"export"`
 
 	// schemas are the names of the new APIResourceSchemas, in the same logical cluster, at most one for each resource of the APIExport.
-	// If they change, the rollout begins again with the first ring. Consumers keep what they have until it is their turn.
+	// If they change, the rollout begins again with the first ring. Consumers keep their schemas until their ring gets the new ones.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=20
 	// +listType=set
@@ -52,7 +52,7 @@ type APIExportRolloutSpec struct {
 
 	// rings are the rings before the last one, which has all remaining consumers.
 	// A consumer belongs to the first ring that selects it.
-	// A change has no effect on rings that are done, but for the pause.
+	// A change has no effect on rings that are done, except for the pause.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=atomic
 	// +optional
@@ -88,7 +88,7 @@ type RolloutRing struct {
 	Clusters []string `json:"clusters,omitempty"`
 
 	// percent is the share of all consumers that are in this ring or one before it.
-	// A hash of the name of the logical cluster decides, so that a consumer is on the same side in all rollouts of an APIExport.
+	// A hash of the name of the logical cluster decides, so that the order of consumers is the same in all rollouts of an APIExport.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
@@ -158,7 +158,7 @@ type APIExportRolloutStatus struct {
 	Phase RolloutPhase `json:"phase,omitempty"`
 
 	// stages are the rings that are done, the last one at the end, at most 32.
-	// A consumer has the schemas of the last stage that selects it, and else those of the APIExport.
+	// A consumer has the schemas of the last stage that selects it, or otherwise those of the APIExport.
 	// +listType=atomic
 	// +optional
 	Stages []RolloutStage `json:"stages,omitempty"`
@@ -179,7 +179,7 @@ type APIExportRolloutStatus struct {
 	// +optional
 	Broken int64 `json:"broken,omitempty"`
 
-	// causes count them by field, at most ten: "<resource> <field>: <reason> in <number> objects".
+	// causes count the broken objects by field, at most ten: "<resource> <field>: <reason> in <number> objects".
 	// "kubectl kcp schema check" names the objects.
 	// +listType=atomic
 	// +optional

@@ -20,7 +20,7 @@ const coreGroup = "core"
 
 // SchemaName is the name of an APIResourceSchema.
 type SchemaName struct {
-	// Prefix tells the schemas of one resource apart.
+	// Prefix distinguishes the schemas of one resource.
 	Prefix string
 
 	// GroupResource is the resource that the schema describes.

@@ -41,7 +41,7 @@ type APIExportSpec struct {
 	// +optional
 	Resources []ResourceSchema `json:"resources,omitempty"`
 
-	// identity is the secret that tells this export apart from others with the same resources.
+	// identity is the secret that distinguishes this export from others with the same resources.
 	// If empty, a secret with a random key is created.
 	// +optional
 	Identity *Identity `json:"identity,omitempty"`
@@ -159,8 +159,8 @@ type APIExportStatus struct {
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 
-	// virtualWorkspaces are the addresses of the virtual workspace of the export.
-	// APIExportEndpointSlices have taken their place.
+	// virtualWorkspaces is deprecated and stays empty.
+	// APIExportEndpointSlices have the addresses of the virtual workspace of the export.
 	// +optional
 	VirtualWorkspaces []VirtualWorkspace `json:"virtualWorkspaces,omitempty"`
 }

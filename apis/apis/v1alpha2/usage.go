@@ -66,11 +66,11 @@ type ResourceUsage struct {
 	Bytes int64 `json:"bytes"`
 
 	// objectSeconds is the number of objects multiplied by the time that they existed, in seconds.
-	// It never becomes less.
+	// It never decreases.
 	ObjectSeconds int64 `json:"objectSeconds"`
 
 	// byteSeconds is the number of stored bytes multiplied by the time that they were stored, in
-	// seconds. It never becomes less.
+	// seconds. It never decreases.
 	ByteSeconds int64 `json:"byteSeconds"`
 
 	// requests are the requests of the consumer by verb since its logical cluster was created,

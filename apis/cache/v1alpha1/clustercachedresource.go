@@ -7,7 +7,7 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 )
 
-// ClusterCachedResource copies the objects of one resource from its logical cluster to all shards.
+// ClusterCachedResource publishes the objects of one resource in its logical cluster, for reading by consumers of an APIExport.
 // The resource must be cluster-scoped and may not be built in.
 //
 // +kubebuilder:object:root=true
@@ -22,16 +22,16 @@ type ClusterCachedResource struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what is copied.
+	// spec says what is published.
 	// +required
 	Spec ClusterCachedResourceSpec `json:"spec"`
 
-	// status is the observed state of the copies.
+	// status is the observed state of the published objects.
 	// +optional
 	Status ClusterCachedResourceStatus `json:"status,omitempty"`
 }
 
-// ClusterCachedResourceSpec says what is copied.
+// ClusterCachedResourceSpec says what is published.
 type ClusterCachedResourceSpec struct {
 	// group is the API group of the resource.
 	// Empty for the core group.
@@ -48,45 +48,45 @@ type ClusterCachedResourceSpec struct {
 	// +required
 	Resource string `json:"resource"`
 
-	// identity is the secret that tells these copies apart from those of the same resource elsewhere.
+	// identity is the secret that distinguishes these objects from those of the same resource elsewhere.
 	// If empty, a secret with a random key is created.
 	// +optional
 	Identity *apis.Identity `json:"identity,omitempty"`
 
-	// labelSelector selects the objects to copy.
-	// If empty, all objects are copied.
+	// labelSelector selects the objects to publish.
+	// If empty, all objects are published.
 	// +optional
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
 }
 
-// ClusterCachedResourceStatus is the observed state of the copies.
+// ClusterCachedResourceStatus is the observed state of the published objects.
 type ClusterCachedResourceStatus struct {
-	// identityHash is the identity of the copies: the SHA-256 hash of the key in the secret, in hexadecimal.
+	// identityHash is the identity of the published objects: the SHA-256 hash of the key in the secret, in hexadecimal.
 	// +optional
 	IdentityHash string `json:"identityHash,omitempty"`
 
-	// resourceCounts are the numbers of objects and copies.
+	// resourceCounts are the numbers of objects.
 	// +optional
 	ResourceCounts *ResourceCounts `json:"resourceCounts,omitempty"`
 
 	// phase is the phase of the life cycle.
-	// Objects are copied while it is Ready.
+	// Objects are published while it is Ready.
 	// +kubebuilder:default=Initializing
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 
-	// conditions are the observed conditions of the copies.
+	// conditions are the observed conditions of the published objects.
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 }
 
-// ResourceCounts are the numbers of objects and copies.
+// ResourceCounts are the numbers of objects.
 type ResourceCounts struct {
-	// cache is the number of copies.
+	// cache is the number of published objects.
 	// +required
 	Cache int `json:"cache"`
 
-	// local is the number of objects in the logical cluster.
+	// local is the same number: objects are not copied.
 	// +required
 	Local int `json:"local"`
 }
@@ -101,10 +101,10 @@ const (
 	// set it.
 	PhaseScheduling Phase = "Scheduling"
 
-	// PhaseInitializing is the phase before objects are copied.
+	// PhaseInitializing is the phase before objects are published.
 	PhaseInitializing Phase = "Initializing"
 
-	// PhaseReady is the phase in which objects are copied.
+	// PhaseReady is the phase in which objects are published.
 	PhaseReady Phase = "Ready"
 
 	// PhaseDeleting is the phase after a deletion is requested and before all copies are gone.

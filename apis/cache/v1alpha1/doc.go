@@ -1,4 +1,5 @@
-// Package v1alpha1 is the API for copies of objects on all shards, cache.kcp.io/v1alpha1.
+// Package v1alpha1 is the API for publishing objects to consumers of APIExports,
+// cache.kcp.io/v1alpha1.
 //
 // +kubebuilder:object:generate=true
 // +groupName=cache.kcp.io

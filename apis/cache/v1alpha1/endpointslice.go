@@ -7,7 +7,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 )
 
-// ClusterCachedResourceEndpointSlice lists the addresses of the virtual workspace that serves the copies of a ClusterCachedResource to users of an APIExport.
+// ClusterCachedResourceEndpointSlice lists the addresses of the virtual workspace that serves the objects of a ClusterCachedResource to users of an APIExport.
 // An APIExport refers to it in spec.resources[].storage.virtual.reference.
 //
 // +kubebuilder:object:root=true

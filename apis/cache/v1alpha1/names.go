@@ -29,14 +29,14 @@ const Finalizer = "cache.kcp.io/clustercachedresource"
 
 // Conditions of ClusterCachedResources.
 const (
-	// ResourceValid is True when the resource exists and can be copied. On a
+	// ResourceValid is True when the resource exists and can be published. On a
 	// ClusterCachedResourceEndpointSlice it is True when the ClusterCachedResource exists.
 	ResourceValid conditions.Type = "ResourceValid"
 
 	// IdentityValid is True when the secret has the key of the identity.
 	IdentityValid = apisv1alpha2.IdentityValid
 
-	// ReplicationStarted is True when objects are being copied.
+	// ReplicationStarted is True when objects are published.
 	ReplicationStarted conditions.Type = "ReplicationStarted"
 )
 

@@ -47,11 +47,11 @@ type StoredResource struct {
 	Stored `json:",inline"`
 
 	// requests are the requests by verb since the logical cluster was created, usually up to less
-	// than a minute ago. Refused requests count only if it was not authorization that refused them.
+	// than a minute ago. Requests that authorization refuses do not count.
 	// Requests through views do not count.
 	Requests map[string]int64 `json:"requests,omitempty"`
 
-	// watches is the number of watches that the server that answers serves now.
+	// watches is the number of open watches at the server that answers.
 	Watches int64 `json:"watches,omitempty"`
 }
 

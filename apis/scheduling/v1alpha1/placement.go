@@ -22,7 +22,7 @@ type Placement struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what goes where.
+	// spec says which workloads run where.
 	// +optional
 	Spec PlacementSpec `json:"spec,omitempty"`
 
@@ -33,8 +33,8 @@ type Placement struct {
 
 // PlacementSpec says which workloads go where.
 type PlacementSpec struct {
-	// locationSelectors select Locations of the compute workspace by their labels. One that
-	// any of them selects may be used. The default is all Locations.
+	// locationSelectors select Locations of the compute workspace by their labels. A Location
+	// is used if at least one of them selects it. The default is all Locations.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -61,11 +61,12 @@ type PlacementSpec struct {
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// conflict says what happens if a physical cluster has an object already that a workload
-	// would become, and that was not created by this workspace. Fail: it is left alone, and the
-	// workload says so. Adopt: it is taken over, unless others own fields of it that would
-	// change. AdoptIfEqual: it is taken over if nothing of it would change. Overwrite: it is
-	// taken over, and fields are changed whoever owns them. The default is Fail.
+	// conflict says what happens if a physical cluster already has an object in the place of a
+	// copy, which this workspace did not create. Fail: the object is left alone, and the
+	// workload reports a conflict. Adopt: the object is taken over, unless others own fields of
+	// it that would change. AdoptIfEqual: the object is taken over if none of its fields would
+	// change. Overwrite: the object is taken over, and fields are changed whoever owns them.
+	// The default is Fail.
 	// +kubebuilder:validation:Enum=Fail;Adopt;AdoptIfEqual;Overwrite
 	// +optional
 	Conflict ConflictPolicy `json:"conflict,omitempty"`
@@ -84,18 +85,18 @@ type PlacementSpec struct {
 
 // PlacementFailover says when workloads leave physical clusters that do not answer.
 type PlacementFailover struct {
-	// requireFencing is about workloads that run at one place only, such as StatefulSets. If it is
-	// true, one begins elsewhere only after it is known to be stopped: the physical cluster says
-	// so, its agent is bound to have stopped it (see leaseFencing), or an operator says so with
-	// "kubectl kcp workload fence". If it is false, the workload begins elsewhere when the time
-	// that it tolerates is over, and may run twice. The default is true.
+	// requireFencing applies to workloads that run at one place only, such as StatefulSets. If
+	// true, such a workload begins elsewhere only after it is known to be stopped: the physical
+	// cluster reports it, its agent must have stopped it (see leaseFencing), or an operator
+	// confirms it with "kubectl kcp workload fence". If false, the workload begins elsewhere
+	// after the time that it tolerates, and may run twice. The default is true.
 	// +kubebuilder:default=true
 	// +optional
 	RequireFencing *bool `json:"requireFencing,omitempty"`
 
 	// leaseFencing makes the agents of physical clusters in mode Pull stop StatefulSets and Jobs
 	// after 40 seconds without contact to the server. These then begin elsewhere without an
-	// operator. They also stop if it is the server that does not answer. The default is false.
+	// operator. They also stop if the server itself does not answer. The default is false.
 	// +optional
 	LeaseFencing bool `json:"leaseFencing,omitempty"`
 }
@@ -183,8 +184,8 @@ type TargetRange struct {
 
 // PlacementStatus says whether a placement is in use.
 type PlacementStatus struct {
-	// phase is Pending while no Location is selected, Unbound while no workload is placed,
-	// and else Bound.
+	// phase is Pending while no Location is selected, Unbound while no workload is placed, and
+	// otherwise Bound.
 	// +optional
 	Phase PlacementPhase `json:"phase,omitempty"`
 

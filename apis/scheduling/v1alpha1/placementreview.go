@@ -5,7 +5,8 @@ import (
 )
 
 // PlacementReview asks where the workloads of a workspace run, why, and where they would run if some
-// physical clusters were lost or cordoned. It is created and answered, and not stored.
+// physical clusters were lost or cordoned. The server answers its creation, and does not store
+// it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -25,9 +26,9 @@ type PlacementReview struct {
 	Status PlacementReviewStatus `json:"status,omitempty"`
 }
 
-// PlacementReviewSpec asks about workloads, and what is assumed.
+// PlacementReviewSpec names the workloads and the assumptions of a review.
 type PlacementReviewSpec struct {
-	// workloads are those to review. The default is all workloads of the workspace.
+	// workloads are the workloads to review. The default is all workloads of the workspace.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional
@@ -128,8 +129,8 @@ type ReviewedWorkload struct {
 	// +optional
 	Moved int32 `json:"moved,omitempty"`
 
-	// reason says in one word why the workload would not be fully placed. It is empty if it
-	// would be.
+	// reason says in one word why the workload would not be fully placed. It is empty if the
+	// workload would be fully placed.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
@@ -179,7 +180,7 @@ type ReviewedLocation struct {
 	// +optional
 	NextPhase string `json:"nextPhase,omitempty"`
 
-	// reason says in one word why the physical clusters take no new replicas, or give those away
+	// reason says in one word why the physical clusters take no new replicas, or give away those
 	// that they have. It is empty if they take replicas.
 	// +optional
 	Reason string `json:"reason,omitempty"`

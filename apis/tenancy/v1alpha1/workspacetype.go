@@ -86,7 +86,7 @@ type WorkspaceTypeSpec struct {
 	DefaultAPIBindings []APIExportReference `json:"defaultAPIBindings,omitempty"`
 
 	// defaultAPIBindingLifecycle says whether a change of this type also reaches existing workspaces.
-	// With InitializeOnly it does not. With Maintain, existing workspaces get what new ones get.
+	// With InitializeOnly it does not. With Maintain, existing workspaces get the same bindings and labels as new ones.
 	// Defaults to InitializeOnly.
 	// +optional
 	DefaultAPIBindingLifecycle *APIBindingLifecycle `json:"defaultAPIBindingLifecycle,omitempty"`

@@ -63,7 +63,8 @@ type AssignmentSpec struct {
 	// +optional
 	Fencing string `json:"fencing,omitempty"`
 
-	// reason says in one word why the workload is not fully placed. It is empty if it is.
+	// reason says in one word why the workload is not fully placed. It is empty if the workload
+	// is fully placed.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
@@ -113,8 +114,9 @@ type AssignedTarget struct {
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// phase says whether the target runs its part. Active: it runs it. Evicting: it runs it
-	// until replacements are available elsewhere. Removing: it removes it.
+	// phase says whether the target runs its part. Active: the target runs it. Evicting: the
+	// target runs it until replacements are available elsewhere. Removing: the target removes
+	// it.
 	// +kubebuilder:validation:Enum=Active;Evicting;Removing
 	// +required
 	Phase AssignmentPhase `json:"phase"`

@@ -37,8 +37,8 @@ const (
 	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
 	KubeconfigKey = "kubeconfig"
 
-	// TargetsNamespace is the namespace of a compute workspace with what belongs to its
-	// SyncTargets: Secrets with kubeconfigs, and Leases of agents.
+	// TargetsNamespace is the namespace of a compute workspace for its SyncTargets: it has the
+	// Secrets with kubeconfigs, and the Leases of agents.
 	TargetsNamespace = "kcp-synctargets"
 
 	// BeatAnnotation is on the Lease of an agent. Its value is JSON: what the agent reported
@@ -63,7 +63,8 @@ const (
 	AppliedAnnotation = "internal.workload.kcp.io/applied"
 )
 
-// CertificateSubresource is what the bootstrap of an agent may create: synctargets/certificate.
+// CertificateSubresource is the subresource that the bootstrap of an agent may create:
+// synctargets/certificate.
 const CertificateSubresource = "certificate"
 
 // SyncerPath returns the path of the view of the agent of a SyncTarget. cluster is the logical cluster
@@ -91,7 +92,7 @@ const (
 	// Fenced is True while an operator says that nothing runs in a physical cluster that does not
 	// answer, and after its return until it has removed what began elsewhere.
 	Fenced conditions.Type = "Fenced"
-	// EvictionsHeld is True while a physical cluster does not answer and nothing leaves it,
+	// EvictionsHeld is True while a physical cluster does not answer and no workload leaves it,
 	// because most others do not answer either.
 	EvictionsHeld conditions.Type = "EvictionsHeld"
 )
@@ -118,7 +119,7 @@ const (
 	// TooOld means that the version of the physical cluster is not supported.
 	TooOld = "TooOld"
 	// AgentLost means that the agent does not report, or cannot work, although the physical cluster
-	// lives.
+	// is alive.
 	AgentLost = "AgentLost"
 	// DownByProbes means that the physical cluster does not answer, and that two outside probes say
 	// that it is down.

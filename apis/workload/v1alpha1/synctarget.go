@@ -76,7 +76,7 @@ type SyncTargetSpec struct {
 	Probes []SyncTargetProbe `json:"probes,omitempty"`
 
 	// taints keep workloads without a matching toleration away from the target. The effect
-	// NoExecute also removes those that are there, once replacements run.
+	// NoExecute also removes workloads that are there, once replacements run.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=key
@@ -93,9 +93,9 @@ type SyncTargetFence struct {
 	UnreachableSince metav1.Time `json:"unreachableSince"`
 }
 
-// SyncTargetProbe is a URL that tells whether a physical cluster lives. A response with a status code
-// below 400, or 401 or 403, means that it does. Any other response means that it is down. Without
-// a response, the probe tells nothing.
+// SyncTargetProbe is a URL that shows whether a physical cluster is alive. A response with a
+// status code below 400, or 401 or 403, means that it is alive. Any other response means that it
+// is down. Without a response, the probe has no effect.
 type SyncTargetProbe struct {
 	// url that is requested with GET, such as https://east.example.com:6443/livez.
 	// +kubebuilder:validation:Pattern=`^https://[^/]+`
@@ -146,7 +146,7 @@ type SecretReference struct {
 
 // SyncTargetStatus is what the agent of a physical cluster reported last.
 type SyncTargetStatus struct {
-	// key identifies the target in objects of other workspaces, which do not learn its name.
+	// key identifies the target in objects of other workspaces, which do not show its name.
 	// +optional
 	Key string `json:"key,omitempty"`
 
@@ -155,7 +155,7 @@ type SyncTargetStatus struct {
 	Version string `json:"version,omitempty"`
 
 	// physicalCluster is the UID of the namespace kube-system of the physical cluster. It does
-	// not change: another physical cluster is another SyncTarget.
+	// not change: another physical cluster needs another SyncTarget.
 	// +optional
 	PhysicalCluster string `json:"physicalCluster,omitempty"`
 
@@ -164,8 +164,8 @@ type SyncTargetStatus struct {
 	// +optional
 	LastSyncerHeartbeatTime *metav1.Time `json:"lastSyncerHeartbeatTime,omitempty"`
 
-	// unreachableSince is when the physical cluster stopped answering. It is empty while it
-	// answers, and while it is known to live although its agent does not report.
+	// unreachableSince is when the physical cluster stopped answering. It is empty while the
+	// cluster answers, and while it is known to be alive although its agent does not report.
 	// +optional
 	UnreachableSince *metav1.Time `json:"unreachableSince,omitempty"`
 

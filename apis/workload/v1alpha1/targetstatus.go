@@ -37,7 +37,7 @@ type TargetStatusSpec struct {
 	// +optional
 	Location string `json:"location,omitempty"`
 
-	// workload is the object that is reported about.
+	// workload is the object of the report.
 	// +required
 	Workload WorkloadReference `json:"workload"`
 
@@ -51,7 +51,7 @@ type TargetStatusSpec struct {
 
 	// targetGeneration is the generation of the object at the target after it was applied.
 	// Another generation at the target means drift. For kinds without generations it is a hash
-	// of what the object says.
+	// of the content of the object.
 	// +optional
 	TargetGeneration int64 `json:"targetGeneration,omitempty"`
 
@@ -62,7 +62,7 @@ type TargetStatusSpec struct {
 	// +optional
 	Reported *runtime.RawExtension `json:"reported,omitempty"`
 
-	// observed is true if the controllers of the target have seen what is applied.
+	// observed is true if the controllers of the target have seen the applied generation.
 	// +optional
 	Observed bool `json:"observed,omitempty"`
 
@@ -79,7 +79,7 @@ type TargetStatusSpec struct {
 	// +optional
 	Missing []string `json:"missing,omitempty"`
 
-	// reason says in one word why the part is not applied. It is empty if it is.
+	// reason says in one word why the part is not applied. It is empty if the part is applied.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
