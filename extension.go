@@ -77,13 +77,14 @@ type Extension struct {
 	// authorizers decide on them as on all requests.
 	Subresources []Subresource
 	// Unstored are custom resources whose objects are questions: a creation never stores the
-	// object, and the answer is what a Rule makes of it.
+	// object, and a Rule writes the answer into it.
 	Unstored []schema.GroupResource
 	// DeletedLast are resources whose objects stay until all others of a namespace that is deleted
 	// are gone. They may have what the deletion of the others needs.
 	DeletedLast []schema.GroupResource
-	// Storage may replace the storage of a resource of a built-in group: it gets that and returns the
-	// one that serves. It is called once at the start for each resource of each version.
+	// Storage may replace the storage of a resource of a built-in group: it gets the built-in
+	// storage and returns the one to use. It is called once at the start for each resource of
+	// each version.
 	Storage func(schema.GroupVersionResource, rest.Storage) rest.Storage
 	// Peers are handlers for the other servers on the same etcd, see [Server.Peers], by the first
 	// segment of their paths. The server calls a handler only for connections that present the

@@ -164,7 +164,8 @@ func (s *Server) EgressOwn(tenant ClusterName, ca []byte, certificate func() (*t
 }
 
 // IsBusy reports whether a request through a transport of [Server.Egress] or [Server.EgressOwn] was not sent,
-// because this server makes too many requests at that time. It tells nothing about the other server.
+// because this server makes too many requests at that time. It does not depend on the state of the
+// other server.
 func IsBusy(err error) bool { return errors.Is(err, dial.ErrBusy) }
 
 // AgentPrefix begins the names of users with a certificate of [Server.CertifyAgent].

@@ -18,7 +18,7 @@ import (
 )
 
 // followEndpoints keeps a view for each URL of the endpoint slice, until ctx ends. There is no
-// URL while nobody binds the export.
+// URL while no workspace binds the export.
 func (p *Provider) followEndpoints(ctx context.Context) error {
 	requests, err := dynamic.NewForConfigAndClient(p.config, p.http)
 	if err != nil {

@@ -112,7 +112,7 @@ func hash(text string) uint64 {
 }
 
 // ownerOf returns the replica that should hold a share: the one with the highest hash. So only
-// the shares of a replica move that comes or goes.
+// the shares of a replica that comes or goes move.
 func ownerOf(share int, replicas []string) string {
 	return slices.MaxFunc(replicas, func(a, b string) int {
 		return cmp.Or(cmp.Compare(hash(fmt.Sprint(share, " ", a)), hash(fmt.Sprint(share, " ", b))), cmp.Compare(a, b))

@@ -17,7 +17,7 @@ import (
 )
 
 // A view is the view of the export at one URL, which is that of one shard. It has a cache for
-// each kind that somebody reads, for all tenants together.
+// each kind that controllers read, for all tenants together.
 type view struct {
 	p        *Provider
 	url      string

@@ -17,7 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/upstream"
 )
 
-// patient holds the flags of kcp doctor, which are those of kcp start that matter.
+// patient holds the flags of kcp doctor, which are some of those of kcp start.
 type patient struct {
 	server kcp.Server // only its directory, URL and etcd
 	etcd   etcdFlags

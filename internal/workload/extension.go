@@ -1,5 +1,5 @@
-// Package workload runs what is applied to workspaces on physical clusters. It is an extension of
-// package kcp: nothing of the core knows it.
+// Package workload runs the workloads of workspaces on physical clusters. It is an extension of
+// package kcp, which the core does not import.
 package workload
 
 import (

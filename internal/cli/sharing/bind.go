@@ -1,5 +1,5 @@
 // Package sharing has the commands that offer and bind APIs, answer permission claims, and
-// report who uses what.
+// report usage.
 package sharing
 
 import (

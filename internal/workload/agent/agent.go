@@ -54,7 +54,7 @@ type agent struct {
 }
 
 // Run runs an agent until ctx ends. It returns an error at once if the options cannot be used.
-// Whatever else fails is tried again.
+// All other failures are retried.
 func Run(ctx context.Context, o Options) error {
 	o.Renew = cmp.Or(o.Renew, 10*time.Second)
 	s, err := newServer(o.Bootstrap)
@@ -161,7 +161,7 @@ func (w *work) pause() time.Duration {
 	return min(w.Renew, w.granted/4)
 }
 
-// A work is what the replica that leads does, while the SyncTarget is in pull mode.
+// A work is the work of the leading replica, while the SyncTarget is in pull mode.
 type work struct {
 	*agent
 	credentials *credentials
@@ -171,7 +171,7 @@ type work struct {
 	said        string        // what was logged last about the server
 	granted     time.Duration // the lease that the server gave last; 0 before
 
-	end     context.CancelFunc // of what runs; nil if nothing does
+	end     context.CancelFunc // of the engine and the tunnel; nil if they do not run
 	running sync.WaitGroup
 }
 
@@ -218,7 +218,7 @@ func (w *work) beat(ctx context.Context) error {
 	return w.start(ctx)
 }
 
-// say logs what is new.
+// say logs a text, unless it was the last one.
 func (w *work) say(ctx context.Context, text string) {
 	if w.said != text {
 		klog.FromContext(ctx).Info(text)

@@ -315,8 +315,8 @@ func (d *desired) Unused(ctx context.Context, id engine.ID) (bool, error) {
 	return found.Unused && err == nil, err
 }
 
-// missing reports whether the server says that the target has no such workload. A server that says
-// that it has no such view says nothing about workloads.
+// missing reports whether the server says that the target has no such workload. A server without
+// such a view gives no answer about workloads.
 func missing(err error, resource, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {

@@ -22,12 +22,12 @@ import (
 const (
 	// takeover is the lease of a replica that begins to lead, until it has reached the server.
 	takeover = 15 * time.Second
-	// looked is the time between two looks at the lease.
+	// looked is the time between two checks of the lease.
 	looked = time.Second
 )
 
-// A lease is how long the agent may count on the server. Without one, the server may start workloads that
-// run at one place elsewhere, and so the agent stops those whose Placement says so.
+// A lease is the time in which the server starts no workload elsewhere that runs at one place.
+// After it, the agent stops the workloads with lease fencing.
 type lease struct {
 	mu     sync.Mutex
 	begun  time.Time      // guarded by mu
@@ -42,7 +42,7 @@ func (l *lease) begin(at time.Time, length time.Duration) {
 	l.begun, l.length = at, length
 }
 
-// tell makes the lease known to an engine, before that runs.
+// tell makes the lease known to an engine, before the engine runs.
 func (l *lease) tell(e *engine.Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,14 +62,14 @@ func (l *lease) over() bool {
 	return over
 }
 
-// overAt reports whether the lease has run out. It asks both clocks: the monotonic one may stand still
+// overAt reports whether the lease has run out. It uses both clocks: the monotonic one may stand still
 // while a machine sleeps, and the other one may be set.
 func (l *lease) overAt(now time.Time) bool {
 	return l.length > 0 && max(now.Sub(l.begun), now.Round(0).Sub(l.begun.Round(0))) > l.length
 }
 
-// mayStop reports whether the agent has the right to end pods. Without it, the agent is not bound to
-// have stopped anything in time.
+// mayStop reports whether the agent has the right to end pods. Without it, the agent may not have
+// stopped the workloads in time.
 func (a *agent) mayStop(ctx context.Context) bool {
 	review, err := a.clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "delete", Resource: "pods"}}}, metav1.CreateOptions{})
@@ -126,7 +126,7 @@ func (a *agent) quiesce(ctx context.Context) error {
 	return nil
 }
 
-// quiet reports whether an object has what a patch says.
+// quiet reports whether an object has the values of a patch.
 func quiet(o *unstructured.Unstructured, patch map[string]any) bool {
 	want, _ := patch["spec"].(map[string]any)
 	have, _ := o.Object["spec"].(map[string]any)
@@ -163,7 +163,7 @@ func (a *agent) endPods(ctx context.Context, of *unstructured.Unstructured) erro
 	return nil
 }
 
-// ends reports whether a pod is not at its end yet.
+// ends reports whether a pod has not ended yet.
 func ends(p *corev1.Pod) bool {
 	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // A proxy passes requests of the server on to the physical cluster, with the credentials of the
-// agent. It passes on only what concerns pods in namespaces of workloads.
+// agent. It passes on only requests about pods in namespaces of workloads.
 type proxy struct {
 	to        *httputil.ReverseProxy
 	passes    *regexp.Regexp // paths, for all methods
-	namespace *regexp.Regexp // the path of a namespace of workloads; the server reads there whose it is
+	namespace *regexp.Regexp // the path of a namespace of workloads, whose marks the server reads
 }
 
 func newProxy(config *rest.Config) (*proxy, error) {

@@ -114,8 +114,8 @@ func (s *server) call(ctx context.Context, verb, path string, body, into any) er
 	return json.Unmarshal(text, into)
 }
 
-// statusOf returns the error in a response, if there is one: what the server says is more than what
-// the code says.
+// statusOf returns the error in a response, if there is one. It has more details than the code of
+// the response.
 func statusOf(text []byte, err error) error {
 	var status metav1.Status
 	if err != nil && json.Unmarshal(text, &status) == nil && status.Status == metav1.StatusFailure {

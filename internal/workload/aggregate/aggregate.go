@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A Deployment is what a Deployment wants.
+// A Deployment is the wanted state of a Deployment.
 type Deployment struct {
 	Generation int64
 	Replicas   int32
@@ -123,8 +123,8 @@ func available(d Deployment, s appsv1.DeploymentStatus) appsv1.DeploymentConditi
 	return appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, Reason: "MinimumReplicasUnavailable", Message: "Deployment does not have minimum availability."}
 }
 
-// progressing is False if a target is stuck: one that never comes to an end must end the wait
-// of kubectl rollout status.
+// progressing is False if a target is stuck, so that kubectl rollout status does not wait for
+// it for ever.
 func progressing(d Deployment, s appsv1.DeploymentStatus, reports []Report) appsv1.DeploymentCondition {
 	c := appsv1.DeploymentCondition{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue}
 	for _, r := range reports {

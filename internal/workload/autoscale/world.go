@@ -56,7 +56,7 @@ type measured struct {
 	err error
 }
 
-// enter begins an evaluation in a namespace. With the last one that leaves, what they measured goes.
+// enter begins an evaluation in a namespace. The last one that leaves drops the measurements.
 func (w *world) enter(at kcp.Key) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

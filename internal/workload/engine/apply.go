@@ -249,7 +249,7 @@ func (j *job) take(ctx context.Context, want *object) (*object, error) {
 	return made, nil
 }
 
-// says returns what an object says.
+// says returns the content of an object: all fields except those of [beside].
 func says(o *object) map[string]any {
 	content := map[string]any{}
 	for field, value := range o.Object {
@@ -300,8 +300,8 @@ func (j *job) tell(ctx context.Context, why reason) error {
 	return j.say(ctx, next)
 }
 
-// refusal returns the text of an error for the tenant. It does not name the user of the agent, which
-// RBAC does.
+// refusal returns the text of an error for the tenant. It leaves out the user of the agent, whom
+// errors of RBAC name.
 func refusal(err error) string {
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), `User "`) {
 		return "the physical cluster does not allow the agent to write this object"

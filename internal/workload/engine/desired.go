@@ -37,7 +37,7 @@ func travels(of map[string]string) map[string]any {
 	return all
 }
 
-// beside are the top-level fields of an object that are not what it says.
+// beside reports whether a top-level field of an object is not its content.
 func beside(field string) bool {
 	return field == "apiVersion" || field == "kind" || field == "metadata" || field == "status"
 }
@@ -74,7 +74,7 @@ func desired(p *profile.Profile, w *unstructured.Unstructured, part *workload.As
 	return o, sign(o)
 }
 
-// sign sets the annotation with the hash of what an object says.
+// sign sets the annotation with the hash of the content of an object.
 func sign(o *unstructured.Unstructured) error {
 	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", workload.AppliedAnnotation)
 	text, err := json.Marshal(o) // sorts the keys
@@ -139,7 +139,7 @@ func scrub(value any) {
 }
 
 // current reports whether a target has what it shall have. Between two writes of the agent, the
-// generation of the object says whether somebody changed it.
+// generation of the object shows whether it was changed.
 func current(want, have *unstructured.Unstructured, applied *workload.TargetStatusSpec) bool {
 	if applied == nil || applied.Reason != "" || applied.TargetGeneration != have.GetGeneration() {
 		return false
@@ -174,9 +174,10 @@ const (
 	mostText = 1 << 10
 )
 
-// slim returns an object of a physical cluster as the agent uses it: without what it says, and without a status
-// that no controller of Kubernetes writes. Its size is bounded: of labels and annotations, it has the marks, and a
-// hash of those that the agent has applied. An object without a generation gets a hash of what it says instead.
+// slim returns an object of a physical cluster as the agent uses it: without its content, and without a status
+// that no controller of Kubernetes writes. Its size is bounded: of labels and annotations, it has the marks,
+// and a hash of those that the agent has applied. An object without a generation gets a hash of its content
+// instead.
 func slim(o *unstructured.Unstructured) *unstructured.Unstructured {
 	content, metadata := map[string]any{}, map[string]any{}
 	keep(content, o.Object, "apiVersion", "kind")
@@ -216,7 +217,8 @@ func mapOf(of map[string]any, field string) map[string]any {
 	return m
 }
 
-// ours returns the labels and annotations of an object that the agent has applied, and that nobody changed.
+// ours returns the labels and annotations of an object that the agent has applied, and that were not
+// changed since.
 func ours(o *unstructured.Unstructured) (labels, annotations map[string]string) {
 	labels, annotations = map[string]string{}, map[string]string{}
 	for _, m := range o.GetManagedFields() {
@@ -284,7 +286,7 @@ func weight(o *object) int {
 	return 1 + len(text)/heavy
 }
 
-// fingerprint returns a hash of what an object says.
+// fingerprint returns a hash of the content of an object.
 func fingerprint(o *unstructured.Unstructured) int64 {
 	says := maps.Clone(o.Object)
 	maps.DeleteFunc(says, func(field string, _ any) bool { return beside(field) || field == "secrets" })

@@ -1,6 +1,6 @@
 // Package engine is the agent that works on one physical cluster. It applies the parts of
-// workloads that the target is assigned, and what they refer to, reports about them, and removes
-// them. It hides how objects of many workspaces share a physical cluster.
+// workloads that the target is assigned, and the objects that they refer to, reports about
+// them, and removes them. It hides how objects of many workspaces share a physical cluster.
 //
 // It never changes an object that it did not create or adopt, and it removes one only after the
 // server said that its workload is gone, or that the target has no part of it any more. It watches a
@@ -63,8 +63,8 @@ func New(key string, config *rest.Config, desired Desired, bound *Bound) (*Engin
 		made: map[string]bool{}, shelf: map[schema.GroupResource]*holding{}, counts: &tally{most: mostObjects, bound: bound, of: map[kcp.ClusterName]int{}}}, nil
 }
 
-// Sweep finds out what the physical cluster has, and begins to watch that. Everything that the engine
-// does ends with ctx. If ctx ended before, the error says why it took so long.
+// Sweep finds the objects in the physical cluster, and begins to watch their kinds. All work of
+// the engine ends with ctx. If ctx ended before, the error says why it took so long.
 func (e *Engine) Sweep(ctx context.Context) error {
 	e.ctx = ctx
 	return e.sweep(ctx)
@@ -122,7 +122,7 @@ type job struct {
 	want    *object                  // in the workspace; nil if there is none
 	part    *workload.AssignedTarget // of this target; nil if it has none
 	how     *workload.AssignmentSpec // nil if there is no Assignment of this object
-	have    *object                  // in the physical cluster, without what it says; nil if there is none
+	have    *object                  // in the physical cluster, without its content; nil if there is none
 	report  *workload.TargetStatus   // the last one; nil if there is none
 }
 
@@ -174,7 +174,7 @@ func (j *job) place(ctx context.Context) error {
 // assign takes the part of the target from an Assignment.
 func (j *job) assign(a *workload.Assignment) {
 	j.part, j.how = nil, nil
-	// The Assignment of a workload of the same name that was deleted says nothing.
+	// The Assignment of a deleted workload of the same name does not count.
 	if a == nil || j.want != nil && a.Spec.Workload.UID != string(j.want.GetUID()) {
 		return
 	}

@@ -43,7 +43,7 @@ func (j *job) follow(ctx context.Context) error {
 	return err
 }
 
-// unfollow removes an object that nobody refers to any more.
+// unfollow removes an object that no other object refers to any more.
 func (j *job) unfollow(ctx context.Context) error {
 	if j.have == nil {
 		return j.dropNamespace(ctx)

@@ -27,8 +27,8 @@ import (
 // object is any API object.
 type object = unstructured.Unstructured
 
-// A holding is what a physical cluster has of one kind. It exists while the target has a part of an
-// object of the kind, or a job works on one.
+// A holding has the objects of one kind in a physical cluster. It exists while the target has a
+// part of an object of the kind, or a job works on one.
 type holding struct {
 	profile *profile.Profile
 	kind    *kcp.Kind[*object]
@@ -166,8 +166,8 @@ func (h *holding) get(from Locator, name string) *object {
 	return unpack(o)
 }
 
-// await waits a little until it is known what the physical cluster has of the kind. If that is not
-// known, it says why.
+// await waits a little for the list of the objects of the kind in the physical cluster. Without
+// one, it returns why.
 func (j *job) await(ctx context.Context) *reason {
 	t := time.NewTimer(soon)
 	defer t.Stop()
@@ -291,8 +291,8 @@ func (h *holding) admit(change watch.Event) (watch.Event, bool) {
 	return change, true
 }
 
-// sweep finds out of which kinds the physical cluster has objects of the target, and begins to
-// watch those. Others may have been left while the server was away. If ctx ends before, the error is one of
+// sweep finds the kinds of which the physical cluster has objects of the target, and begins to
+// watch them: some objects may no longer be assigned. If ctx ends before, the error is one of
 // those that the lists had.
 func (e *Engine) sweep(ctx context.Context) error {
 	var found sync.WaitGroup

@@ -11,14 +11,14 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// Desired is the side of the engine that the workspaces are on, as one target sees it: the objects
-// that have a part there, and what these refer to. Methods without a context read caches.
+// Desired is the desired state in the workspaces, as one target sees it: the objects that have
+// a part there, and the objects that these refer to. Methods without a context read caches.
 type Desired interface {
 	// Wakes wakes the engine with the tasks of objects whose desired state may have changed. It
 	// wakes all of them when the engine starts, and is ready when the caches are complete.
 	Wakes() kcp.Source
-	// Found says that the physical cluster has objects of the target, so that the engine has to work
-	// even if nothing is assigned.
+	// Found reports that the physical cluster has objects of the target, so that the engine has to
+	// work even if nothing is assigned.
 	Found()
 	// Profiles are those of all kinds that the target may have, with those of dependencies.
 	Profiles() []profile.Profile

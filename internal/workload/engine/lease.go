@@ -11,7 +11,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
-// A lease is what an engine knows of the lease of its agent. The zero value is that of an engine
+// A lease is the state of the agent's lease in its engine. The zero value is that of an engine
 // in the server, which has none.
 type lease struct {
 	mu    sync.Mutex
@@ -118,8 +118,8 @@ func (j *job) rolledOut(last *workload.TargetStatusSpec) bool {
 	return err == nil && status["currentRevision"] == status["updateRevision"]
 }
 
-// weaken reports that the agent promises less than before, before it writes the object: what the scheduler knows of a
-// target that is cut off then is true.
+// weaken reports that the agent promises less than before, before it writes the object. So the scheduler has the last
+// promise of a target that is cut off.
 func (j *job) weaken(ctx context.Context, now *int64) error {
 	last := j.last()
 	if last == nil || last.StopsWithinSeconds == nil || now != nil && *now <= *last.StopsWithinSeconds {

@@ -66,8 +66,8 @@ func (j *job) releases() bool {
 	return j.part.Reason == workload.Orphaned || j.part.Reason == workload.DeletedReason && j.how.Deletion == string(scheduling.Orphan)
 }
 
-// disown removes the marks of the engine from the object, and from what it alone needs: they then
-// belong to nobody.
+// disown removes the marks of the engine from the object, and from the objects that only it
+// needs. The engine no longer manages them.
 func (j *job) disown(ctx context.Context) error {
 	if err := j.unmark(ctx, j.id, j.profile); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
-// blank returns a report that says nothing yet.
+// blank returns an empty report.
 func (j *job) blank() workload.TargetStatusSpec {
 	s := workload.TargetStatusSpec{Key: j.Engine.key, Workload: Reference(j.id.GroupResource, j.want)}
 	if j.part != nil {
@@ -36,7 +36,7 @@ func (j *job) last() *workload.TargetStatusSpec {
 	return &j.report.Spec
 }
 
-// say writes the report, if it says something new.
+// say writes the report, unless it equals the last one.
 func (j *job) say(ctx context.Context, next workload.TargetStatusSpec) error {
 	if last := j.last(); last != nil && sameReport(*last, next) {
 		return nil
@@ -46,8 +46,8 @@ func (j *job) say(ctx context.Context, next workload.TargetStatusSpec) error {
 	return j.desired.Report(ctx, j.id, report)
 }
 
-// ends reports that the object in the physical cluster is being deleted: nothing counts on its replicas
-// any more. The watch wakes the key when the object is gone.
+// ends reports that the object in the physical cluster is being deleted: its replicas no longer
+// count. The watch wakes the key when the object is gone.
 func (j *job) ends(ctx context.Context) error {
 	last := j.last()
 	if last == nil {
@@ -58,7 +58,7 @@ func (j *job) ends(ctx context.Context) error {
 	return j.say(ctx, next)
 }
 
-// raw returns the part of a status that goes up.
+// raw returns a status as it is in reports.
 func raw(status map[string]any) (*runtime.RawExtension, error) {
 	if len(status) == 0 {
 		return nil, nil

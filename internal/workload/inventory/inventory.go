@@ -1,6 +1,6 @@
-// Package inventory knows the physical clusters of a compute workspace as the scheduler sees them.
-// It makes a [Target] of each SyncTarget and the Locations that have it, and tells what changes for
-// whom. It hides that a heartbeat and a new status cost the same for any number of SyncTargets.
+// Package inventory has the physical clusters of a compute workspace as the scheduler sees them.
+// It makes a [Target] of each SyncTarget and its Locations, and reports changes. It hides how a
+// heartbeat and a new status cost the same for any number of SyncTargets.
 package inventory
 
 import (
@@ -48,7 +48,7 @@ type Options struct {
 	Health func(*workload.SyncTarget, *place.Target)
 	// Count is called with the name of a Location whose targets have to be counted again.
 	Count func(location string)
-	// Turn is called when something has changed for the scheduler. held tells that targets that do not
+	// Turn is called when something has changed for the scheduler. held is true if targets that do not
 	// answer began or ceased to be held.
 	Turn func(held bool)
 }
@@ -65,7 +65,7 @@ type Inventory struct {
 	mu      sync.Mutex
 	targets []Target          // by key; guarded by mu
 	keys    map[string]string // the keys of targets by the names of SyncTargets; guarded by mu
-	holds   bool              // nothing leaves targets that do not answer; guarded by mu
+	holds   bool              // no workload leaves targets that do not answer; guarded by mu
 }
 
 // New returns an inventory without targets. [Inventory.Learn] fills it.
@@ -270,14 +270,14 @@ func (i *Inventory) All() []Target {
 	return slices.Clone(i.targets)
 }
 
-// Holds reports whether nothing leaves targets that do not answer.
+// Holds reports whether no workload leaves targets that do not answer.
 func (i *Inventory) Holds() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.holds
 }
 
-// Assume changes the targets to what somebody assumes of them. change must not call the inventory.
+// Assume applies the assumptions of a review to the targets. change must not call the inventory.
 func (i *Inventory) Assume(change func(*Target)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -286,8 +286,8 @@ func (i *Inventory) Assume(change func(*Target)) {
 	}
 }
 
-// For returns the targets as a Placement sees them, and whether nothing leaves those that do not
-// answer.
+// For returns the targets as a Placement sees them, and whether no workload leaves those that do
+// not answer.
 func (i *Inventory) For(p *scheduling.Placement) (all []place.Target, hold bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -30,8 +30,8 @@ const oldest = "1.28"
 type Peer struct {
 	// Config is for clients.
 	Config *rest.Config
-	// Version and Cluster are what the cluster said last: its version, and the UID of its
-	// namespace kube-system, which the credentials may not let the agent read.
+	// Version and Cluster are from the last answer of the cluster: its version, and the UID of
+	// its namespace kube-system, which the credentials may not let the agent read.
 	Version, Cluster string
 
 	core corev1.CoreV1Interface
@@ -143,8 +143,8 @@ func Unsure(err error) bool {
 	return errors.As(err, &p) && p.Reason == workload.ServerBusy
 }
 
-// Lives reports whether the outcome of a probe shows that the physical cluster lives, or does not show that
-// it does not: the server may have lost the credentials.
+// Lives reports whether the outcome of a probe shows that the physical cluster is alive, or leaves that
+// open: the server may have lost the credentials.
 func Lives(err error) bool {
 	if err == nil {
 		return true

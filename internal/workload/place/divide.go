@@ -7,8 +7,8 @@ import (
 )
 
 // Divide divides total replicas among targets that have some already. Every target gets its
-// floor at least and its cap at most, and else an equal part. Only the difference to what is
-// there moves, unless a floor or a cap asks for more. The result is less than total only if
+// floor at least and its cap at most, and otherwise an equal part. Only the difference to what
+// is there moves, unless a floor or a cap asks for more. The result is less than total only if
 // the caps are. Floors that exceed the total are ignored.
 func Divide(total int32, have, floors, caps []int32) []int32 {
 	if sum(floors) > int64(total) {

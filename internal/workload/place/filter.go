@@ -11,8 +11,8 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
-// A Refusal is a word that says why a target takes no new replicas, or gives those away that
-// it has.
+// A Refusal is a word that says why a target takes no new replicas, or gives away those that it
+// has.
 type Refusal string
 
 // Refusals.
@@ -35,10 +35,11 @@ const (
 	Deleted Refusal = "Deleted"
 	// Elsewhere means that another target has the data of the workload.
 	Elsewhere Refusal = "DataElsewhere"
-	// AgentLost means that the agent of the target does not report although the target lives.
+	// AgentLost means that the agent of the target does not report although the target is
+	// alive.
 	AgentLost Refusal = "AgentLost"
-	// Held means that the target does not answer, and that nothing leaves it, because most
-	// targets do not.
+	// Held means that the target does not answer, and that no workload leaves it, because most
+	// targets do not answer.
 	Held Refusal = "Held"
 	// Paced means that the target does not answer, and that the workload waits for its turn to leave.
 	Paced Refusal = "RateLimited"
@@ -143,8 +144,8 @@ func (d *decider) lost(t Target) (verdict, Refusal) {
 	return gives, Lost
 }
 
-// patience returns how long the workload stays at a target that does not answer. It reports false if
-// it stays for ever.
+// patience returns how long the workload tolerates a target that does not answer. It reports false
+// if it stays for ever.
 func (d *decider) patience(t Target) (wait time.Duration, ends bool) {
 	limit := DefaultToleration
 	if d.Policy.Exclusive {

@@ -70,9 +70,10 @@ type Target struct {
 	// Ready is true once the agent of the target has reported, also while it is unreachable.
 	Ready         bool
 	Unschedulable bool
-	// Unreachable is when the target stopped answering. Zero while it answers or is known to live.
+	// Unreachable is when the target stopped answering. Zero while it answers or is known to be
+	// alive.
 	Unreachable time.Time
-	// AgentLost means that the agent does not report although the target lives.
+	// AgentLost means that the agent does not report although the target is alive.
 	AgentLost bool
 	// Confirmed means that outside probes say that the target, which does not answer, is down.
 	Confirmed bool
@@ -86,8 +87,8 @@ type Target struct {
 	Cleaning bool
 	// Domain is the failure domain.
 	Domain string
-	// Paced means that nothing more leaves the target now because it does not answer: the rate of
-	// its failure domain is used up.
+	// Paced means that the target does not answer, and that no further workload leaves it now:
+	// the rate of its failure domain is used up.
 	Paced bool
 	// Deleting is true if the target is being deleted: its owner says that it is no longer used.
 	Deleting bool
@@ -137,7 +138,7 @@ const (
 	Suspended = "Suspended"
 	// Moving means that the workload leaves a target before it begins elsewhere.
 	Moving = "Moving"
-	// NotFenced means that the target of the workload does not answer, so that nobody knows
+	// NotFenced means that the target of the workload does not answer, so that it is not known
 	// whether the workload runs there.
 	NotFenced = "NotFenced"
 	// TooMany means that the Placement selects more targets than a workload may use.
@@ -153,8 +154,8 @@ const (
 	Budget = "Budget"
 )
 
-// Decide returns what each target runs. It never shrinks what is placed because nothing
-// else fits.
+// Decide returns what each target runs. It never reduces the placed replicas because no other
+// target has room.
 func Decide(s Snapshot) Decision {
 	d := &decider{Snapshot: s, out: Decision{Refused: map[Refusal]int{}, Refusals: map[string]Refusal{}}, parts: map[string]Part{}}
 	for _, p := range s.Parts {

@@ -51,7 +51,7 @@ func gaps(parts []*part, failed map[*part]error) (all []*gap) {
 	return all[:min(len(all), mostWarnings)]
 }
 
-// warn tells the client what is missing in a list, and what is known of it.
+// warn adds a warning to the response: what is missing in a list, and what is known of it.
 func (s *store) warn(ctx context.Context, w *workspace, failed map[*part]error, what string) {
 	all := gaps(w.parts, failed)
 	if len(all) == 0 {

@@ -71,7 +71,7 @@ func (b waitingBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// unreachable returns an error for the tenant, which says nothing about the target.
+// unreachable returns an error for the tenant, which does not reveal the target.
 func (p *part) unreachable(ctx context.Context, err error) error {
 	klog.FromContext(ctx).V(2).Info("a physical cluster does not answer a request for pods", "cluster", p.workspace.compute, "target", p.target.Name, "err", err)
 	var own *refusal

@@ -24,7 +24,7 @@ type Area struct {
 	Targets          []workload.SyncTarget // that the Assignments name
 }
 
-// A Measurement is what targets tell about pods of one namespace.
+// A Measurement is what targets report about pods of one namespace.
 type Measurement struct {
 	// Pods have what decisions about their number need.
 	Pods []*corev1.Pod

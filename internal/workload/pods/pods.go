@@ -1,9 +1,9 @@
-// Package pods serves the pods of a workspace. They are not stored: the targets that run the
-// workloads of the workspace are asked with each request. It hides how the answers are merged, what
-// a tenant sees of a target, and how logs and streams pass through.
+// Package pods serves the pods of a workspace. They are not stored: each request queries the
+// targets that run workloads of the workspace. The package hides how the answers are merged,
+// what a tenant sees of a target, and how logs and streams pass through.
 //
-// Every server answers, not only the one that runs the loops. No goroutine and no connection exists
-// while nobody asks.
+// Every server answers, not only the one that runs the loops. Without requests, there is no
+// goroutine and no connection.
 package pods
 
 import (

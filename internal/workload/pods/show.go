@@ -37,7 +37,7 @@ func (p *part) physicalName(name string) string {
 }
 
 // show changes a pod of a target to what the tenant sees: a pod of the workspace that runs at a
-// Location. What tells which physical cluster that is, or where, is removed.
+// Location. Everything that reveals the physical cluster or its place is removed.
 func (p *part) show(pod *corev1.Pod) {
 	pod.Name = p.nameOf(pod)
 	hideMetadata(pod)
@@ -105,8 +105,8 @@ func hideStates(s *corev1.ContainerStatus, hidden func(string) string) {
 	}
 }
 
-// hideMetadata removes the labels and annotations that the creator of a pod did not set: agents of
-// nodes, networks and clouds tell about themselves there.
+// hideMetadata removes the labels and annotations that the creator of a pod did not set: those of
+// agents of nodes, networks and clouds reveal the physical cluster.
 func hideMetadata(pod *corev1.Pod) {
 	labels, annotations, known := created(pod)
 	if known {
@@ -117,7 +117,7 @@ func hideMetadata(pod *corev1.Pod) {
 }
 
 // created returns the labels and annotations that the creator of a pod set. known is false if the
-// pod does not tell.
+// pod does not show them.
 func created(pod *corev1.Pod) (labels, annotations map[string]bool, known bool) {
 	labels, annotations = map[string]bool{}, map[string]bool{}
 	for _, m := range pod.ManagedFields {

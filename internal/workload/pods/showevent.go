@@ -12,7 +12,7 @@ import (
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 )
 
-// nodes are the names of nodes that events tell. Other events have them in their texts.
+// nodes are the names of nodes in the fields of events. Other events have them in their texts.
 type nodes struct {
 	mu    sync.Mutex
 	names map[string]bool // guarded by mu
@@ -27,7 +27,7 @@ var (
 	named    = regexp.MustCompile(`(?i)\bnode[ :=]+(?:"([^"]+)"|'([^']+)'|([a-z0-9.-]*[0-9.-][a-z0-9.-]*[a-z0-9]))`)
 )
 
-// see remembers the nodes that an event tells.
+// see remembers the nodes that an event names.
 func (n *nodes) see(e *corev1.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (n *nodes) hide(text string) string {
 var words = regexp.MustCompile(`[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?`)
 
 // shownEvent returns an event of a target as the tenant sees it, nil if it is not about an object of
-// the workspace. It is about the same object in the workspace, and does not tell the node.
+// the workspace. It is about the same object in the workspace, and does not name the node.
 func (p *part) shownEvent(e *corev1.Event, version string, seen *nodes) *core.Event {
 	physical := p.locator().Physical()
 	if e.Namespace != physical || e.InvolvedObject.Namespace != physical {

@@ -22,8 +22,8 @@ import (
 )
 
 // A tunnel passes an upgraded connection to a target. WebSockets of kubectl become SPDY here, as in
-// kube-apiserver: else the target would upgrade before it has reached the node, and tell the client
-// in the stream which address it could not reach.
+// kube-apiserver: otherwise the target would upgrade before it has reached the node, and the stream
+// would show the client the address that it could not reach.
 type tunnel struct {
 	*stream
 	to        *url.URL
@@ -59,8 +59,8 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 	return translator.NewTranslatingHandler(pass, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
 
-// headers of a request that the target needs for an upgrade. All others are the client's own
-// business, its credentials above all.
+// headers of a request that the target needs for an upgrade. All others, such as credentials,
+// are not passed on.
 func upgradeHeaders() []string {
 	return []string{"Connection", "Upgrade", "X-Stream-Protocol-Version", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Protocol", "Sec-Websocket-Extensions"}
 }

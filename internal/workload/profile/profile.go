@@ -56,7 +56,7 @@ type Profile struct {
 	// Quiesce is a merge patch that makes a physical cluster stop an object and keep it. Nil if there
 	// is none.
 	Quiesce map[string]any
-	// Strip removes from an object what is not for physical clusters. It may be nil.
+	// Strip removes the fields of an object that are not for physical clusters. It may be nil.
 	Strip func(*unstructured.Unstructured)
 }
 
@@ -132,7 +132,7 @@ func followers() []Profile {
 	}
 }
 
-// Dependencies returns the profiles of the kinds that follow those who refer to them.
+// Dependencies returns the profiles of the kinds that follow the objects that refer to them.
 func Dependencies() []Profile {
 	return []Profile{
 		{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("configmaps"), Class: Dependency},

@@ -22,8 +22,8 @@ import (
 // linkLife is how long a link is kept after its last use. Idle connections close before.
 const linkLife = time.Minute
 
-// Links reach physical clusters for requests of tenants, when somebody asks: in push mode with the
-// stored kubeconfig; in pull mode through the tunnel of an agent.
+// Links reach physical clusters for requests of tenants: in push mode with the stored
+// kubeconfig, in pull mode through the tunnel of an agent.
 type Links struct {
 	tunnel func(target string) http.RoundTripper
 	server atomic.Pointer[kcp.Server]
@@ -86,7 +86,7 @@ func (r *Links) link(key, credentials string, made func() (*pods.Link, error)) (
 	return link, nil
 }
 
-// sweep forgets links that nobody uses.
+// sweep forgets unused links.
 func (r *Links) sweep(now time.Time) {
 	if now.Sub(r.swept) < linkLife/2 {
 		return

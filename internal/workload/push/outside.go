@@ -16,7 +16,7 @@ import (
 // probeWithin is the timeout of an outside probe.
 const probeWithin = 5 * time.Second
 
-// A sign is what an outside probe tells about a physical cluster.
+// A sign is the result of an outside probe of a physical cluster.
 type sign int
 
 const (
@@ -26,7 +26,7 @@ const (
 )
 
 // Outside asks the probes of a physical cluster that does not answer, or whose agent does not report.
-// It returns why, with what the probes tell.
+// It returns why, with the results of the probes.
 func (w Workspace) Outside(ctx context.Context, probes []workload.SyncTargetProbe, why error) error {
 	p := (*physical.Problem)(nil)
 	if len(probes) == 0 || errors.As(why, &p) && p.Reason != workload.Unreachable {
@@ -41,8 +41,8 @@ func (w Workspace) Outside(ctx context.Context, probes []workload.SyncTargetProb
 	return told(why, signs, texts)
 }
 
-// told is the conclusion from outside probes: one that says that the cluster lives outweighs the others, and
-// one that says that it is down is not enough.
+// told is the conclusion from outside probes: one that says that the cluster is alive outweighs the others,
+// and one that says that it is down is not enough.
 func told(why error, signs []sign, texts []string) error {
 	count := map[sign]int{}
 	for _, s := range signs {

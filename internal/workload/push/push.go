@@ -1,5 +1,6 @@
 // Package push reaches physical clusters in push mode: with the kubeconfig that their SyncTarget
-// names. It hides what a tenant's kubeconfig may say, and bounds what a physical cluster may answer.
+// names. It hides what a tenant's kubeconfig may contain, and how responses of a physical
+// cluster are limited.
 package push
 
 import (

@@ -227,8 +227,8 @@ func concerns(a *workload.Assignment, target string) bool {
 	return false
 }
 
-// workloadFor returns a workload without what it has from other targets: its status is that of
-// all, and fields of others do not travel. Whether it came to its end is said.
+// workloadFor returns a workload for one target. Its status is left out, because it is the sum
+// of all targets; it only shows whether the workload has ended.
 func workloadFor(w *unstructured.Unstructured, p *profile.Profile) *unstructured.Unstructured {
 	ended := p.Finished(w)
 	w = w.DeepCopy()
@@ -279,7 +279,7 @@ func kindOf(of schema.GroupResource) schema.GroupVersionKind {
 }
 
 // hashOf returns a hash of what a target sees of an object. The version of the object is no part of
-// it: also what the target does not see changes that.
+// it, because parts that the target does not see change it, too.
 func hashOf(o *unstructured.Unstructured) string {
 	if o == nil {
 		return ""

@@ -1,6 +1,6 @@
 // Package syncer serves the agents of physical clusters. The view of a target has the objects
-// that are assigned to it, their Assignments with its own part only, what they refer to, and its own
-// reports. An agent reaches nothing else with its certificate.
+// that are assigned to it, their Assignments with its own part only, the objects that they
+// refer to, and its own reports. An agent reaches nothing else with its certificate.
 //
 //	/services/syncer/<compute workspace>/<SyncTarget>/<UID>/clusters/*/...
 //	/services/syncer/<compute workspace>/<SyncTarget>/<UID>/{certificate,heartbeat,tunnel}
@@ -53,8 +53,8 @@ type View struct {
 	// Life is the life of certificates, 24 hours by default. Agents renew them after two thirds
 	// of it.
 	Life time.Duration
-	// Lease is how long an agent may count on the server after a heartbeat. Zero means that agents
-	// have no lease.
+	// Lease is how long the lease of an agent lasts after a heartbeat. Zero means that agents have
+	// no lease.
 	Lease time.Duration
 	// Tunnels has the connections of agents to this server.
 	Tunnels tunnel.Pool

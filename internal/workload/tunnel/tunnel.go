@@ -58,7 +58,7 @@ func (c *Conn) close() {
 	})
 }
 
-// A Check says while a tunnel may be used.
+// A Check says how long a tunnel may be used.
 type Check struct {
 	// Every is the time between two checks.
 	Every time.Duration
