@@ -75,8 +75,8 @@ func selects(s apisv1alpha2.PermissionClaimSelector) error {
 }
 
 // answers checks the answers of a binding to claims. A user can only grant what they may do
-// themself: otherwise whoever may create bindings could read all secrets of the workspace by an
-// export of their own.
+// themself: otherwise a user who may create bindings could read all secrets of the workspace by
+// an export of their own.
 func (s Sharing) answers(ctx context.Context, r Request, now []apisv1alpha2.AcceptablePermissionClaim) error {
 	if len(now) > maxClaims {
 		return r.Forbid(fmt.Errorf("spec.permissionClaims must have at most %d claims", maxClaims))

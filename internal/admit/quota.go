@@ -20,7 +20,7 @@ const (
 
 // Quotas bounds the number of ResourceQuotas, and applies them to dry runs. To other creations
 // the store applies them, when it stores the object: no plugin can count exactly, because it
-// does not learn what becomes of the request.
+// does not learn whether the request succeeds.
 func Quotas(of func() *store.Quotas) Rule {
 	return Rule{Name: "KCPKubeResourceQuota", Validate: func(ctx context.Context, r Request) error {
 		if r.GetSubresource() != "" || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {

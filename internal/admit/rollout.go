@@ -12,7 +12,8 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// rollout validates what the schema of APIExportRollouts cannot express, and who writes them.
+// rollout validates what the schema of APIExportRollouts cannot express, and the rights of
+// their author.
 func (s Sharing) rollout(ctx context.Context, r Request) error {
 	n, err := wrote[apisv1alpha1.APIExportRollout](r, "apiexportrollouts")
 	if err != nil || n == nil {

@@ -175,7 +175,7 @@ func validateNew(r Request) error {
 		{"cluster", "it is chosen by the system"},
 		{"URL", "it is set by the system"},
 	} {
-		// What is no text is refused when it is compared with the schema.
+		// A value that is no text is refused when it is compared with the schema.
 		if value, _, _ := unstructured.NestedString(u.Object, "spec", field.name); value != "" {
 			return r.Forbid(fmt.Errorf("spec.%s must be unset: %s", field.name, field.why))
 		}

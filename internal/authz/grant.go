@@ -20,7 +20,7 @@ type Grant struct {
 	Cluster cluster.Name
 	Group   string
 	Rules   []rbacv1.PolicyRule
-	// Unlimited tells that the provider of the resources makes the request: the limits of
+	// Unlimited is true if the provider of the resources makes the request: the limits of
 	// providers for their consumers do not apply.
 	Unlimited bool
 }

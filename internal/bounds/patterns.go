@@ -35,7 +35,7 @@ func (p *Patterns) Add(pattern string) error {
 	}
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return nil //nolint:nilerr // who compiles it reports the error
+		return nil //nolint:nilerr // its compiler reports the error
 	}
 	if p.seen == nil {
 		p.seen = map[string]bool{}
@@ -68,7 +68,7 @@ func (p *Patterns) AddCEL(expression string) (err error) {
 	}
 	parsed, errs := p.cel.Parse(common.NewTextSource(expression))
 	if len(errs.GetErrors()) > 0 {
-		return nil // who compiles it reports the error
+		return nil // its compiler reports the error
 	}
 	ast.PostOrderVisit(parsed.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if e.Kind() != ast.LiteralKind || err != nil {

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 )
 
-// A release build sets these with the linker flag -X. Otherwise Go's own record says
-// what it knows.
+// A release build sets these with the linker flag -X. Otherwise they are from the record of the
+// Go toolchain, if it has them.
 var (
 	version = ""
 	commit  = ""

@@ -91,7 +91,7 @@ func All(d Deps) []control.Loop {
 	}
 }
 
-// Everywhere returns the loops that every process runs, for what only that process knows.
+// Everywhere returns the loops that every process runs, for state that only that process has.
 func Everywhere(m *usage.Meter, r *usage.Requests) []control.Loop {
 	return []control.Loop{UsedVersions(m), Requests(r, m.Every())}
 }

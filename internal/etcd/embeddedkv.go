@@ -13,8 +13,8 @@ import (
 // the disk is full, and converts errors to API statuses.
 //
 // Its reads are serializable. etcd acknowledges a write when the member has applied it, and this
-// member is the only one: so a read of what it has applied sees all that is acknowledged. A
-// linearizable read says no more, but waits until raft has written to the disk.
+// member is the only one: so a read of its applied state sees every acknowledged write. A
+// linearizable read returns the same, but waits until raft has written to the disk.
 type embeddedKV struct {
 	clientv3.KV
 	capacity *Capacity

@@ -6,10 +6,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Previous completes an event of a watch that wants previous values. An event may lack its
-// previous value: if it happened while the watch began, as etcd notes only after the begin of a
-// watch what the watch wants, or if that value is compacted. In the second case Previous fails
-// with rpctypes.ErrCompacted.
+// Previous completes an event of a watch that requests previous values. An event may lack its
+// previous value for two reasons. It happened while the watch began: etcd applies the options
+// of a watch shortly after its begin. Or the value is compacted: then Previous fails with
+// rpctypes.ErrCompacted.
 func Previous(ctx context.Context, from clientv3.KV, e *clientv3.Event) error {
 	if e.PrevKv != nil || e.IsCreate() {
 		return nil

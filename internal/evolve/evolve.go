@@ -1,7 +1,7 @@
-// Package evolve says what another schema of an export would change for the stored objects of its
-// consumers: which become unreadable or invalid, which lose fields, and which use a version that
-// ends. It reads the objects as the consumers are served them, and as they would be, with the code
-// that serves requests.
+// Package evolve finds the stored objects of consumers that another schema of an export would
+// break: which become unreadable or invalid, which lose fields, and which use a version that
+// ends. It reads each object with the present schema and with the other one, with the code that
+// serves requests.
 //
 // A check is a walk over the range of keys that all consumers share, in parts with a limit.
 package evolve
@@ -243,7 +243,8 @@ type mark struct {
 	Name      string       `json:"n,omitempty"`
 }
 
-// String returns the token. It need not be sealed: who may check an export may see its objects.
+// String returns the token. It need not be sealed: users who may check an export may see its
+// objects.
 func (m mark) String() string {
 	text, _ := json.Marshal(m) // strings always encode
 	return base64.RawURLEncoding.EncodeToString(text)

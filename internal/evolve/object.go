@@ -58,14 +58,14 @@ type stored struct {
 	runtimeschema.GroupVersion
 }
 
-// A found is a break, with what tells its kind from others at the same field.
+// A found is a break, with a kind that distinguishes it from others at the same field.
 type found struct {
 	apis.ObjectBreak
 	kind string
 }
 
-// breaks returns what a schema breaks in an object. It leaves out what is broken before, and
-// reports whether the object could be read before.
+// breaks returns what a schema breaks in an object. It leaves out breaks that the object has
+// with the shape before, and reports whether it can be read with that.
 func (s *shape) breaks(ctx context.Context, o stored, before *shape) (_ []found, readable bool) {
 	all := &breakList{}
 	versions, err := s.full.In(o.GroupVersion)

@@ -173,7 +173,7 @@ func (w *walk) broken(t *target, c bind.Consumer, item store.Item, breaks []foun
 	}
 }
 
-// A causeKey tells causes apart.
+// A causeKey identifies a cause.
 type causeKey struct {
 	runtimeschema.GroupResource
 	reason      apis.BreakReason

@@ -64,7 +64,7 @@ type Options struct {
 	// Prefix of all keys, without a slash at the end.
 	Prefix string
 	Values *values.Kinds
-	// Tenants learn of the bytes that each cluster stores.
+	// Tenants get the bytes that each cluster stores.
 	Tenants  *quota.Tenants
 	Listener Listener
 	// Known returns the newest revision that this process knows of.

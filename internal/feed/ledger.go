@@ -81,7 +81,7 @@ func (l *Ledger) Await(gr schema.GroupResource, f func()) (forget func()) {
 	}
 }
 
-// announce calls those who await a resource. The caller holds mu.
+// announce calls the functions that await a resource. The caller holds mu.
 func (l *Ledger) announce(gr schema.GroupResource) {
 	for a := range l.awaiting {
 		if a.GroupResource == gr {
@@ -91,7 +91,7 @@ func (l *Ledger) announce(gr schema.GroupResource) {
 	}
 }
 
-// announceAll calls those who await a resource that exists. The caller holds mu.
+// announceAll calls the functions that await a resource that exists. The caller holds mu.
 func (l *Ledger) announceAll() {
 	if len(l.awaiting) == 0 {
 		return

@@ -12,7 +12,7 @@ import (
 const recentLeaves = 1000
 
 // Members maintains sets of clusters by group, such as the clusters that bind an export. It
-// has a [Set] only for groups in use. A follower of the feed tells it the groups of each
+// has a [Set] only for groups in use. A follower of the feed passes it the groups of each
 // cluster. Methods may be called concurrently.
 type Members[G comparable] struct {
 	applied func() int64 // the applied revision of the feed
@@ -23,7 +23,7 @@ type Members[G comparable] struct {
 	// counts has the number of members of each group.
 	counts map[G]int
 	last   int64 // revision of the last change
-	// left has the latest leaves, in the order of revisions. A set that a watch makes knows by
+	// left has the latest leaves, in the order of revisions. The set of a new watch gets from
 	// them what changed since the list before. It has all leaves after floor.
 	left  []leave[G]
 	floor int64
@@ -222,7 +222,7 @@ func (m *Members[G]) Use(g G) (s *Set, done func()) {
 	})
 }
 
-// drop forgets a set that nobody needs. The caller holds mu.
+// drop forgets an unused set. The caller holds mu.
 func (m *Members[G]) drop(g G) {
 	if s := m.sets[g]; s != nil && s.uses == 0 && s.Len() == 0 {
 		delete(m.sets, g)

@@ -229,8 +229,8 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 }
 
 // loops returns the tenant key of a request of the server's own loops. Their work for a tenant
-// shares the processors like that of another tenant: neither do the tenant's requests delay it,
-// nor does it delay others. Work for no tenant has no limits.
+// shares the processors like that of another tenant: the tenant's requests do not delay it, and
+// it does not delay other tenants. Work for no tenant has no limits.
 func (f *Filters) loops(req *http.Request) string {
 	c, ok := cluster.From(req.Context())
 	if !ok || c == cluster.All || c == cluster.Root || c.System() {

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// maxCompiled is the maximum weight of what is kept of the compiled policies and the plugins with
-	// compiled match conditions: bytes of their sources and instructions of their regular expressions.
-	// Compiled, each takes some 50 bytes of memory. A tenant may store many more policies. Honest ones
-	// have some thousand bytes, so thousands are kept.
+	// maxCompiled is the maximum weight of the compiled policies, and of the plugins with compiled
+	// match conditions, that are kept: bytes of their sources and instructions of their regular
+	// expressions. Compiled, each takes some 50 bytes of memory. A tenant may store many more
+	// policies. Honest ones have some thousand bytes, so thousands are kept.
 	maxCompiled = 16 << 20
 	// pluginWeight is the weight of a plugin without match conditions, which takes about 20 KB.
 	pluginWeight = 400
 )
 
-// A cell has what was compiled last from an object, nil if it is not kept any more.
+// A cell has the last result of compiling an object, nil if it is not kept any more.
 type cell struct {
 	mu       sync.Mutex // held while it is compiled
 	compiled atomic.Pointer[any]
 }
 
-// compilations keeps those compiled objects that were used last. If there is too much, the tenant
-// with most loses one: who stores many policies has only its own compiled again.
+// compilations keeps the compiled objects that were used last. Beyond the maximum, the tenant
+// with most loses one: a tenant with many policies displaces only its own.
 type compilations struct {
 	tenant func(cluster.Name) cluster.Name
 

@@ -31,7 +31,7 @@ type Config struct {
 	// Rules are the server's own rules, which run before the hooks, and again after hooks
 	// that may have changed the object.
 	Rules admit.Rules
-	// Authorizer answers the expressions of policies that ask for rights.
+	// Authorizer answers the expressions of policies that check rights.
 	Authorizer authorizer.Authorizer
 	// Dialer returns the dialer for calls of webhooks.
 	Dialer func() *dial.Dialer
@@ -108,7 +108,7 @@ func (h *Hooks) Admit(ctx context.Context, a admission.Attributes, o admission.O
 	if err != nil || !found {
 		return err
 	}
-	// The server has the last word on what it sets itself.
+	// The server sets its own fields last.
 	if err := h.config.Rules.Admit(ctx, a, o); err != nil {
 		return err
 	}

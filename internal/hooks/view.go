@@ -48,7 +48,7 @@ type namespacesRead struct {
 }
 
 // authorizer returns an authorizer of the cluster of the hooks. The library calls it without
-// the context of the request. A provider so learns nothing of the rights in the clusters of its
+// the context of the request. So a provider cannot find out rights in the clusters of its
 // consumers.
 func (v view) authorizer() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {

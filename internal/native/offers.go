@@ -49,7 +49,7 @@ func (s Groups) Offers(in *Installed, all []Offer, newServer func() (*genericapi
 }
 
 // installOffer installs the registries of an offer. Their objects are JSON, as custom resources are:
-// everything that knows custom resources knows them.
+// all code for custom resources can read them.
 func (s Groups) installOffer(o Offer, to *genericapiserver.GenericAPIServer) error {
 	info, err := o.Build(s.Caches.Customs(encodings(s.Version, runtime.ContentTypeJSON).NewConfig))
 	if err != nil {

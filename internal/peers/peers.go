@@ -1,7 +1,7 @@
 // Package peers connects the servers on one etcd with each other. It hides how they find and
 // recognize each other: all have one certificate, whose key is in etcd. A server presents it at
 // its usual listener to clients that ask for the name of peers, and with it recognizes requests
-// of peers. No other client sees what they serve each other.
+// of peers. No other client can reach the handlers of peers.
 package peers
 
 import (
@@ -29,7 +29,8 @@ import (
 const (
 	// name is the name in the certificate. It is no host.
 	name = "peer.kcp.invalid"
-	// life is that of the certificate. To replace it, its key in etcd is deleted.
+	// life is the life of the certificate. To replace the certificate, its key in etcd is
+	// deleted.
 	life = 10 * 365 * 24 * time.Hour
 	// topic is where servers announce their addresses.
 	topic = "peers"
@@ -41,7 +42,7 @@ const (
 
 // A Peer is another server on the same etcd.
 type Peer struct {
-	// URL is that of the server, with the path /.
+	// URL is the URL of the server, with the path /.
 	URL *url.URL
 	// TLS configures connections to it.
 	TLS *tls.Config
@@ -157,8 +158,8 @@ func (p *Peers) config() *tls.Config {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &p.pair, nil }}
 }
 
-// Address returns the address at which others reach a listener. chosen is that of the operator.
-// It is empty if there is none.
+// Address returns the address at which others reach a listener. chosen is the address that the
+// operator chose. It is empty if there is none.
 func Address(chosen string, at net.Addr) (string, error) {
 	if chosen != "" {
 		if host, port, err := net.SplitHostPort(chosen); err != nil || host == "" || port == "" {

@@ -1,5 +1,6 @@
-// Package quota limits the bytes that each tenant may write and store. It hides the
-// accounting: which clusters belong to one tenant, and the sum of their bytes.
+// Package quota limits the bytes that each tenant may write and store, and counts objects for
+// quotas and limits. It hides the accounting: which clusters belong to one tenant, and their
+// sums.
 package quota
 
 import (

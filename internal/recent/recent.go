@@ -1,5 +1,5 @@
-// Package recent keeps what was used lately and can be built again. It hides when that is built and
-// when it is forgotten.
+// Package recent caches values that can be built again. It hides when a value is built, and when it
+// is forgotten.
 package recent
 
 import (

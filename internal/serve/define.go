@@ -154,7 +154,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 	return etcd.Unavailable("the names of resources in this group changed while this request was in progress; try again")
 }
 
-// Claims returns the key that guards the names of a group in a cluster: who claims one
+// Claims returns the key that guards the names of a group in a cluster: each claim of a name
 // advances it. Groups share 16 keys, so that deleted groups leave few keys behind.
 func Claims(c cluster.Name, group string) keys.Key {
 	return keys.SystemKey(c, "names", fmt.Sprintf("%x", sha256.Sum256([]byte(group)))[:1])

@@ -28,7 +28,7 @@ import (
 type Inspector struct {
 	// Storage is the version in which objects are written.
 	Storage string
-	// External tells that a webhook converts objects. The inspector does not call it, and reads
+	// External is true if a webhook converts objects. The inspector does not call it, and reads
 	// objects only in the version that they are stored in.
 	External bool
 

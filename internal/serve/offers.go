@@ -39,7 +39,7 @@ type Offer struct {
 	ClusterScoped bool
 	// Versions are served, and objects are stored in the first one.
 	Versions []string
-	// Status and Scale tell which of these subresources it has.
+	// Status and Scale are true if it has these subresources.
 	Status, Scale bool
 }
 
@@ -79,7 +79,7 @@ func (o *Offers) Find(gr schema.GroupResource) (*Content, bool) {
 // Registries returns the server that has the registries. The first call builds it.
 func (o *Offers) Registries() (*genericapiserver.GenericAPIServer, error) { return o.built() }
 
-// Refuse says why a resource cannot be exported, nil if it can.
+// Refuse returns why a resource cannot be exported, nil if it can.
 func (o *Offers) Refuse(gr schema.GroupResource) error {
 	if _, ok := o.contents[gr]; ok {
 		return nil
@@ -90,7 +90,8 @@ func (o *Offers) Refuse(gr schema.GroupResource) error {
 	return fmt.Errorf("this server has no native kind %s to export: it offers %s", gr, strings.Join(o.names, ", "))
 }
 
-// content returns the content of an offer. Its schema says nothing: the registry has the types.
+// content returns the content of an offer. Its schema specifies nothing: the registry has the
+// types.
 func (o *Offers) content(of Offer) *Content {
 	crd := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: of.Group, Names: of.Names, Scope: apiextensionsv1.NamespaceScoped,

@@ -10,8 +10,8 @@ import (
 )
 
 // Unstored are resources whose objects are never stored, like the reviews of Kubernetes. A creation
-// is a dry run: the schema and the admission rules apply, and the answer is what they made of the
-// object. A rule refuses writes that are not dry runs, such as an apply.
+// is a dry run: the schema and the admission rules apply, and the object that they return is the
+// answer. A rule refuses writes that are not dry runs, such as an apply.
 type Unstored []schema.GroupResource
 
 // Within returns a handler that makes creations of the resources dry runs.

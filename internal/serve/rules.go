@@ -132,7 +132,7 @@ func (r *ruled) once(text []byte, to string, convert func() ([]byte, error)) ([]
 }
 
 // check refuses objects that cannot be converted to a served version. Otherwise lists and
-// watches in that version would fail, for all who read the object.
+// watches in that version would fail, for all readers of the object.
 func (r *ruled) check(a admission.Attributes) error {
 	o, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok || a.GetOperation() != admission.Create && a.GetOperation() != admission.Update {

@@ -7,7 +7,7 @@ import (
 )
 
 // Union returns a content to read objects of several contents of one resource: it has the versions
-// of all, and keeps all fields. The first content decides on what they differ in.
+// of all, and keeps all fields. Where they differ, the first content decides.
 func Union(first *Content, others ...*Content) (*Content, error) {
 	crd, err := first.Whole()
 	if err != nil {

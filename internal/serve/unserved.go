@@ -33,7 +33,7 @@ func unserved(gr schema.GroupResource) error {
 		`"kubectl api-resources" lists what it serves, and an APIBinding or a CustomResourceDefinition adds more (docs/workloads.md, docs/custom-resources.md)`, why, gr))
 }
 
-// unservedIdentity returns the error for a resource with an identity that nobody binds.
+// unservedIdentity returns the error for a resource with an identity that no cluster binds.
 func unservedIdentity(gr schema.GroupResource, identity string) error {
 	return notServed(gr, fmt.Sprintf("no APIBinding has %s of the identity %.64q; status.identityHash of the APIExport has it", gr, identity))
 }

@@ -93,7 +93,7 @@ func (s *Server) locating(recorded bool) []filter {
 	}
 }
 
-// bounding returns the filters that bound how a request is served, whoever its user is.
+// bounding returns the filters that bound how a request is served, for every user.
 func (s *Server) bounding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
 	return []filter{
 		// It counts aborted requests. The next one logs their panics with the stack.
@@ -174,7 +174,7 @@ func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, rec
 		{"authorization of views", false, func(h http.Handler) http.Handler {
 			return s.views.WithAuthorization(folded(h, s.authorizing(c)), h)
 		}},
-		// The state of a cluster is shown to users only who may enter it.
+		// The state of a cluster is shown only to users who may enter it.
 		{"offline clusters", false, func(h http.Handler) http.Handler { return s.withoutOffline(h, c) }},
 		// Refused requests do not use a tenant's share.
 		{"limits of the tenant", false, func(h http.Handler) http.Handler { return tenants.Within(h, c, s.levels) }},

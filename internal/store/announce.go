@@ -16,13 +16,13 @@ import (
 // announcedSeconds is how long the announcement of a process that died or hangs lasts.
 const announcedSeconds = 10
 
-// announcements is the prefix of the keys of what processes announce under a topic.
+// announcements is the prefix of the keys of announcements, by topic.
 func (s *Store) announcements(topic string) string {
 	return s.prefix + keys.SystemKey(cluster.Admin, "leases", topic).Path() + "/"
 }
 
-// Announce tells all processes on the same etcd a value under a topic, until ctx ends. If etcd
-// does not take it, Announce tries again.
+// Announce announces a value under a topic to all processes on the same etcd, until ctx ends.
+// It retries if etcd does not accept the value.
 func (s *Store) Announce(ctx context.Context, topic, value string) {
 	for ctx.Err() == nil {
 		err := s.leased(ctx, announcedSeconds, func(held context.Context, lease clientv3.LeaseID) error {

@@ -53,7 +53,8 @@ func DecodesObjects(ctx context.Context) bool {
 	return ctx.Value(partKey{}) != nil || ctx.Value(labelKey{}) != nil
 }
 
-// add adds the label to an object that belongs to the caller, but for what it refers to.
+// add adds the label to an object of the caller. Maps of the object may be shared: add copies
+// those that it changes.
 func (l *Label) add(o runtime.Object) error {
 	if l == nil {
 		return nil

@@ -17,10 +17,10 @@ type scopeKey struct{}
 // A Scope is the clusters that a list or watch in all clusters reads, each with a part of its
 // objects. A watch delivers the objects of a cluster that enters the set as added, and those of
 // a cluster that leaves it as deleted. Lists are complete: they ignore a limit, because the
-// tokens and counts of pages would tell of other clusters.
+// tokens and counts of pages would reveal other clusters.
 type Scope struct {
 	*feed.Set
-	// Sparse tells that clusters outside of the set may have most of the objects. A list then
+	// Sparse is true if clusters outside of the set may have most of the objects. A list then
 	// reads one member after the other, unless others have few objects.
 	Sparse bool
 }

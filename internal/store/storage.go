@@ -40,7 +40,7 @@ type Registry struct {
 	Resource keys.Resource // without an identity, which comes from the context
 	// Root is the start of the registry's keys.
 	Root string
-	// Cached tells that a watch cache has the objects, so that none of them may expire by
+	// Cached is true if a watch cache has the objects, so that none of them may expire by
 	// lease: many may in one revision, of which the cache would process one.
 	Cached bool
 }

@@ -231,8 +231,8 @@ func (w *Workspaces) DefaultTo(ctx context.Context, export string) error {
 	return nil
 }
 
-// Allow lets all authenticated users bind a built-in export, and consumers use its resources, unless
-// somebody changed that. The latter matters if the export has a maximal permission policy.
+// Allow lets all authenticated users bind a built-in export, and consumers use its resources,
+// unless that was changed. The latter matters if the export has a maximal permission policy.
 func (w *Workspaces) Allow(ctx context.Context, of BuiltIn) error {
 	b := w.birth(cluster.Root, metav1.Now())
 	name := "system:kcp:apiexport:" + of.Short

@@ -52,7 +52,7 @@ type Config struct {
 	around surroundings // set in tests
 }
 
-// surroundings are what a meter knows of the server besides the store.
+// surroundings are what a meter needs of the server besides the store.
 type surroundings struct {
 	now func() time.Time
 	// bound returns the export through which a consumer has a resource, and whether it has it.

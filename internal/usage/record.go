@@ -62,8 +62,8 @@ func (s sum) plus(amount, millis int64) sum {
 	return sum{s.Seconds + amount*(millis/1000) + rest/1000, rest % 1000}
 }
 
-// A record has what was stored up to a time, and what is stored from then on: it says all until
-// the next change, also while no server runs. Times are milliseconds since 1970.
+// A record has what was stored up to a time, and what is stored from then on: it is complete
+// until the next change, also while no server runs. Times are milliseconds since 1970.
 type record struct {
 	Since      int64 `json:"since"` // when the consumer stored the first object
 	At         int64 `json:"at"`    // up to which time the sums count

@@ -29,9 +29,9 @@ func (e Epoch) Of(revision int64) string { return strconv.FormatInt(e.number(rev
 
 func (e Epoch) number(revision int64) int64 { return int64(e)<<revisionBits | revision }
 
-// Revision returns the revision of a resource version, 0 for an empty one. For that of an
-// earlier epoch it returns 410; for that of a later one a revision that etcd never reaches.
-// A malformed one gets the error of [storage.APIObjectVersioner].
+// Revision returns the revision of a resource version, 0 for an empty one. For a version of an
+// earlier epoch it returns 410; for one of a later epoch a revision that etcd never reaches. A
+// malformed one gets the error of [storage.APIObjectVersioner].
 func (e Epoch) Revision(resourceVersion string) (int64, error) {
 	n, err := storage.APIObjectVersioner{}.ParseResourceVersion(resourceVersion)
 	if err != nil {

@@ -79,7 +79,7 @@ type lifecycle struct {
 	side
 }
 
-// A side is what the views of initializers and terminators differ in.
+// A side has the differences between the views of initializers and terminators.
 type side struct {
 	name  string // in paths
 	verb  string // on the WorkspaceType, which allows using the view

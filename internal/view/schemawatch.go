@@ -114,7 +114,7 @@ type schemaWatch struct {
 	read  func(context.Context, bind.BoundSchema) (*unstructured.Unstructured, error)
 }
 
-// A seenSchema is what a watch knows of a schema.
+// A seenSchema is the last state of a schema in a watch.
 type seenSchema struct {
 	revision int64
 	stub     *unstructured.Unstructured // nil if the query does not select the schema

@@ -52,7 +52,7 @@ func (r *Request) together() bool {
 // is planned, limited and served as any other.
 type together struct {
 	parts []part
-	// listing tells that the watch begins with the existing objects.
+	// listing is true if the watch begins with the existing objects.
 	listing bool
 	config
 }

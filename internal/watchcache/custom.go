@@ -73,7 +73,7 @@ type custom struct {
 
 func (c *custom) resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
 
-// reader returns the storage for selectors of fields that only a schema knows.
+// reader returns the storage for selectors of fields that only a schema defines.
 func (c *custom) reader(ctx context.Context) storage.Interface {
 	if cluster.IsAll(ctx) {
 		return c.lenient

@@ -23,8 +23,8 @@ import (
 	"k8s.io/metrics/pkg/client/external_metrics"
 )
 
-// kinds maps each kind to a resource of that name, because the mapper is not told which logical cluster it maps
-// for. Methods that the controller does not use panic.
+// kinds maps each kind to a resource of that name, because the mapper does not get the logical cluster that it
+// maps for. Methods that the controller does not use panic.
 type kinds struct{ meta.RESTMapper }
 
 // RESTMappings implements [meta.RESTMapper].
