@@ -33,7 +33,8 @@ func (c *Checker) shape(content *serve.Content) (*shape, error) {
 	return &shape{content: content, full: full}, err
 }
 
-// before returns how a consumer is served the objects of a target now, nil if it is not.
+// before returns the shape with which a consumer is served the objects of a target now, nil if
+// none.
 func (w *walk) before(t *target, c bind.Consumer) (*shape, error) {
 	if s, ok := t.shapes[c.Bound.UID]; ok {
 		return s, nil

@@ -39,10 +39,10 @@ const (
 	uncertainFor = time.Minute
 )
 
-// Counters count the objects of subjects that have a limit. A subject is counted once someone
-// has asked for it: the caller reads the number of its objects from etcd, and from then on
-// the counters follow the changes. Clusters without limits have no counters. Methods may be
-// called concurrently.
+// Counters count the objects of subjects that have a limit. A subject is counted from its first
+// use: the caller reads the number of its objects from etcd, and from then on the counters
+// follow the changes. Clusters without limits have no counters. Methods may be called
+// concurrently.
 type Counters struct {
 	mu       sync.Mutex
 	clusters shrink.Map[cluster.Name, map[Subject]*counter]

@@ -74,7 +74,7 @@ func (s *Server) serveDefragment(w http.ResponseWriter, req *http.Request) {
 	edge.Refuse(w, req, apierrors.NewInternalError(err))
 }
 
-// serveBackup streams a backup. A backup that fails halfway says so at its end.
+// serveBackup streams a backup. A backup that fails halfway ends with the error.
 func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 	u, _ := request.UserFrom(req.Context())
 	ctx, cancel := context.WithCancel(req.Context())

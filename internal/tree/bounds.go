@@ -60,8 +60,8 @@ func (t *Tree) Above(c cluster.Name) ([]cluster.Name, bool) {
 }
 
 // Bounds returns the limits for writes in cluster c. objects is the limit of clusters without
-// one of their own, 0 for none. The root workspace has none, nor has a cluster that the server
-// still creates.
+// one of their own, 0 for none. The root workspace, and clusters that the server still creates,
+// have none.
 func (t *Tree) Bounds(c cluster.Name, objects int64) []quota.Bound {
 	var all []quota.Bound
 	for at, steps := c, 0; at != "" && at != cluster.Root && !at.System() && steps < depth; steps++ {

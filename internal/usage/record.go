@@ -98,7 +98,7 @@ func (r record) changed(at int64, to feed.Usage) record {
 	return r
 }
 
-// stores reports whether this is what the record says to be stored.
+// stores reports whether the record has these numbers as stored.
 func (r record) stores(u feed.Usage) bool { return r.Objects == u.Objects && r.Bytes == u.Bytes }
 
 // through returns the exports of the record with one at the end.

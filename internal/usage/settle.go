@@ -122,7 +122,7 @@ func (m *Meter) settle(seen []state) (drops []subject, updates map[subject]func(
 	return drops, updates
 }
 
-// update reports whether the record says something else about the binding.
+// update reports whether the record has another state of the binding.
 func (r record) update(export bind.ExportName, bound, has bool) bool {
 	return has == (r.Ended > 0) || bound && (len(r.Exports) == 0 || r.Exports[len(r.Exports)-1] != export)
 }

@@ -41,7 +41,7 @@ type Namespace struct{ Cluster, Name string }
 // separator is in no name of a logical cluster or namespace.
 const separator = ":"
 
-// joined is how the controller knows the namespace.
+// joined is the name of the namespace in the controller.
 func (n Namespace) joined() string { return n.Cluster + separator + n.Name }
 
 func split(joined string) Namespace {
