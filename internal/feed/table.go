@@ -93,6 +93,31 @@ func NewEventTable[T any](f *Feed, r keys.Resource, convert func(Event) (T, erro
 	return t
 }
 
+// NewTableSince is [NewCustomTable] for rows that have the revision of their last relevant change. A
+// write of the status, for example, is not relevant. set sets that revision in a new row. It gets the
+// row before the change, nil if there was none, and the revision of the change. After a rebuild of the
+// feed, rows have the revision of their objects, which may be later.
+func NewTableSince[T, O any](f *Feed, r keys.Resource, convert func(*O) (*T, error), set func(now, before *T, at int64)) *Table[*T] {
+	var t *Table[*T]
+	t = NewEventTable(f, r, func(e Event) (*T, error) {
+		o := new(O)
+		if err := e.Unmarshal(context.Background(), o); err != nil {
+			return nil, err
+		}
+		now, err := convert(o)
+		if err != nil {
+			return nil, err
+		}
+		var before *T
+		if e.Previous != nil {
+			before, _ = t.Get(e.Key.Cluster, e.Key.Namespace, e.Key.Name)
+		}
+		set(now, before, e.Revision)
+		return now, nil
+	})
+	return t
+}
+
 // Get returns the row of an object.
 func (t *Table[T]) Get(c cluster.Name, namespace, name string) (T, bool) {
 	t.mu.RLock()

@@ -28,6 +28,15 @@ func (s *Store) OnCreate(r keys.Resource, hook CreateHook) {
 	s.hooks[r.Prefix()] = hook
 }
 
+// FinishCreate completes obj, of which a [CreateHook] has committed stored at a revision. It waits until
+// this process knows the object.
+func (s *Store) FinishCreate(ctx context.Context, c cluster.Name, stored, obj *unstructured.Unstructured, rev int64) error {
+	values.SetCluster(stored, c)
+	stored.SetResourceVersion(s.ResourceVersion(rev))
+	obj.Object = stored.Object
+	return s.Feed().Await(ctx, rev)
+}
+
 func (s *Store) hook(r keys.Resource) CreateHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -81,6 +81,19 @@ func (c Conditions) IsTrue(t Type) bool {
 	return have != nil && have.Status == metav1.ConditionTrue
 }
 
+// Summary returns the condition [Ready]: it repeats the first of the others that is not True. Warnings
+// do not count.
+func (c Conditions) Summary(at metav1.Time) Condition {
+	sum := Condition{Type: Ready, Status: metav1.ConditionTrue, LastTransitionTime: at}
+	for _, have := range c {
+		if have.Type != Ready && have.Status != metav1.ConditionTrue && have.Severity != SeverityWarning {
+			sum.Status, sum.Severity, sum.Reason, sum.Message = have.Status, have.Severity, have.Reason, have.Message
+			break
+		}
+	}
+	return sum
+}
+
 // Set adds next or replaces the condition of the same type. It reports whether
 // the list changed. A changed list is sorted: Ready first, the others by type.
 //
