@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -40,7 +43,7 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 	if err != nil {
 		return err
 	}
-	return a.finish(ctx, c, stored, obj, rev)
+	return a.store.FinishCreate(ctx, c, stored, obj, rev)
 }
 
 // confirm checks the right of a user to bind the export to which the path of a new binding leads
@@ -55,7 +58,7 @@ func (a *APIs) confirm(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIB
 	if ref.Path == "" || auth.IsPrivileged(u) {
 		return nil // admission does not check the system either
 	}
-	name, ok := a.Locate(ctx, c, ref.Path, ref.Name)
+	name, ok := a.Exports.Locate(ctx, c, ref.Path, ref.Name)
 	if ok {
 		var err error
 		if ok, err = a.MayBind(ctx, u, name); err != nil {
@@ -141,11 +144,10 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	}
 	s.set(apisv1alpha2.APIExportValid)
 	bound, err := s.bound(ctx, name, export)
-	var invalid *invalidSchemaError
 	var taken *takenError
 	switch {
-	case errors.As(err, &invalid):
-		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.APIResourceSchemaInvalid, invalid.Error())
+	case exports.IsInvalidSchema(err):
+		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.APIResourceSchemaInvalid, err.Error())
 	case errors.As(err, &taken):
 		s.lacks(apisv1alpha2.BindingUpToDate, conditions.SeverityError, apisv1alpha2.NamingConflicts, taken.Error())
 	case err != nil:
@@ -161,7 +163,7 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 // binding must not follow it. Exports with one identity are the same. A binding without resources,
 // such as one that waits, has no identity. Then the logical cluster must be the same, because the
 // creator of the binding was allowed to bind the export there.
-func (s *settling) replaced(name ExportName, e *Export) error {
+func (s *settling) replaced(name exports.Name, e *exports.Export) error {
 	st := &s.binding.Status
 	elsewhere := st.APIExportClusterName != "" && st.APIExportClusterName != string(name.Cluster)
 	if e.Identity == "" && !elsewhere {
@@ -186,9 +188,9 @@ func (s *settling) complete(bound []apisv1alpha2.BoundResource) {
 }
 
 // export returns the export of the binding, nil if there is none.
-func (s *settling) export(ctx context.Context) (ExportName, *Export) {
+func (s *settling) export(ctx context.Context) (exports.Name, *exports.Export) {
 	ref := s.binding.Spec.Reference.Export
-	name, ok := s.Locate(ctx, s.cluster, ref.Path, ref.Name)
+	name, ok := s.Exports.Locate(ctx, s.cluster, ref.Path, ref.Name)
 	if !ok {
 		return name, nil
 	}
@@ -206,27 +208,13 @@ func (s *settling) where() string {
 	return "this workspace"
 }
 
-// Locate returns the export that a reference in cluster c means, and whether the path leads to
-// a cluster.
-func (a *APIs) Locate(ctx context.Context, c cluster.Name, path, name string) (ExportName, bool) {
-	if path == "" {
-		return ExportName{c, name}, true
-	}
-	p, err := cluster.ParsePath(path)
-	if err != nil {
-		return ExportName{}, false
-	}
-	at, missing := a.workspaces.Tree.Resolve(ctx, p)
-	return ExportName{at, name}, missing == ""
-}
-
 // finish sets the phase and the summary, and reports whether the status changed.
 func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 	st := &s.binding.Status
 	if st.Phase == "" {
 		st.Phase = apisv1alpha2.PhaseBinding
 	}
-	st.Conditions.Set(ready(st.Conditions, s.at))
+	st.Conditions.Set(st.Conditions.Summary(s.at))
 	s.binding.Labels = maps.Clone(s.binding.Labels)
 	if s.binding.Labels == nil {
 		s.binding.Labels = map[string]string{}
@@ -240,16 +228,9 @@ func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 	return !equal(before, s.binding)
 }
 
-// ready returns the condition that summarizes others: it repeats the first that is not True.
-func ready(all conditions.Conditions, at metav1.Time) conditions.Condition {
-	sum := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue, LastTransitionTime: at}
-	for _, c := range all {
-		if c.Type != conditions.Ready && c.Status != metav1.ConditionTrue && c.Severity != conditions.SeverityWarning {
-			sum.Status, sum.Severity, sum.Reason, sum.Message = c.Status, c.Severity, c.Reason, c.Message
-			break
-		}
-	}
-	return sum
+// equal reports whether two bindings have the same labels, finalizers and status.
+func equal(a, b *apisv1alpha2.APIBinding) bool {
+	return reflect.DeepEqual(a.Labels, b.Labels) && slices.Equal(a.Finalizers, b.Finalizers) && equality.Semantic.DeepEqual(a.Status, b.Status)
 }
 
 func (s *settling) set(t conditions.Type) {

@@ -16,16 +16,11 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 )
-
-// An ExportName names an export by cluster and name.
-type ExportName struct {
-	Cluster cluster.Name
-	Name    string
-}
 
 // A Binding is the decoded part of an APIBinding. Equal bindings of all clusters share one. It
 // is immutable.
@@ -33,7 +28,7 @@ type Binding struct {
 	// Path and Name are the reference to the export, as written.
 	Path, Name string
 	// Export is the export that is bound; its cluster is empty before that is known.
-	Export ExportName
+	Export exports.Name
 	// Bound has the resources that the cluster has through the binding.
 	Bound []Bound
 	// Claims are what the binding grants to the provider.
@@ -69,22 +64,18 @@ type Bindings struct {
 	// Members are the clusters in which the view of each export reads.
 	Members *feed.Members[ViewList]
 
+	exports     *exports.Exports
 	definitions *serve.Definitions
 	resolver    *serve.Resolver
-	conversions *conversions
-	// exported returns where the objects of a virtual resource of an export are.
-	exported func(ExportName, schema.GroupResource) serve.Storage
-	// identity returns the identity that an export has, empty if it has none.
-	identity func(ExportName) string
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
 	building map[cluster.Name][]bindingRow // during a rebuild, else nil
 	shared   map[[sha256.Size]byte]*sharedBinding
-	exports  map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
-	waiting  PathIndex[bindingName]                               // of the rows in use that have found no export
+	byExport map[cluster.Name]map[string]map[bindingName]struct{} // of the rows in use, by cluster and name of the export
+	waiting  exports.PathIndex[bindingName]                       // of the rows in use that have found no export
 	changed  func(cluster.Name)
-	touched  []func(ExportName)
+	touched  []func(exports.Name)
 	released func(uid string)
 	last     int64 // revision of the last change
 }
@@ -107,11 +98,11 @@ type sharedBinding struct {
 	rows int
 }
 
-func newBindings(f *feed.Feed, d *serve.Definitions, r *serve.Resolver, c *conversions) *Bindings {
+func newBindings(f *feed.Feed, x *exports.Exports, d *serve.Definitions, r *serve.Resolver) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[ViewList](f.Revision), definitions: d, resolver: r, conversions: c,
+		Members: feed.NewMembers[ViewList](f.Revision), exports: x, definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
-		exports: map[cluster.Name]map[string]map[bindingName]struct{}{},
+		byExport: map[cluster.Name]map[string]map[bindingName]struct{}{},
 	}
 	f.Follow(b)
 	r.Add(b)
@@ -144,18 +135,18 @@ func (b *Bindings) Of(c cluster.Name) map[string]*Binding {
 }
 
 // Bound reports whether a cluster binds an export.
-func (b *Bindings) Bound(e ExportName) bool { return b.Members.Any(ViewList{Export: e}) }
+func (b *Bindings) Bound(e exports.Name) bool { return b.Members.Any(ViewList{Export: e}) }
 
 // A Via is an export with the identity that it has.
 type Via struct {
-	ExportName
+	Export   exports.Name
 	Identity string
 }
 
 // admits reports whether a binding lets the provider of an export into its cluster. An export that
 // was created again with another identity gets nothing.
 func (b *Binding) admits(e Via) bool {
-	return b.Export == e.ExportName && b.Complete && !b.Replaced && (len(b.Bound) == 0 || b.Bound[0].Identity == e.Identity)
+	return b.Export == e.Export && b.Complete && !b.Replaced && (len(b.Bound) == 0 || b.Bound[0].Identity == e.Identity)
 }
 
 // Binds reports whether a cluster binds an export.
@@ -234,10 +225,18 @@ func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, b
 	if !ok {
 		return serve.Found{}, false
 	}
-	content, evidence := b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+	content, evidence := b.exports.Converted(r.Export.Cluster, bound.Schema, content)
 	content = content.In(b.storage(r.Export, bound))
 	evidence = append(evidence, serve.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
 	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
+}
+
+// storage returns where the objects of a bound resource are.
+func (b *Bindings) storage(e exports.Name, bound Bound) serve.Storage {
+	if !bound.Virtual {
+		return serve.Stored
+	}
+	return b.exports.Storage(e, bound.GroupResource)
 }
 
 // All implements [serve.Source].
@@ -252,7 +251,7 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 				continue
 			}
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
-				content, _ = b.conversions.apply(r.Export.Cluster, bound.Schema, content)
+				content, _ = b.exports.Converted(r.Export.Cluster, bound.Schema, content)
 				content = content.In(b.storage(r.Export, bound))
 				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
 			}
@@ -312,7 +311,7 @@ func (b *Bindings) Done() {
 		}
 	}
 	members := map[cluster.Name][]feed.In[ViewList]{}
-	clear(b.exports)
+	clear(b.byExport)
 	b.waiting.Clear()
 	for c, rows := range b.clusters {
 		members[c] = b.viewListsOf(rows)
@@ -466,7 +465,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	}
 	if ref := in.Spec.Reference.Export; ref != nil {
 		out.Path, out.Name = ref.Path, ref.Name
-		out.Export = ExportName{cluster.Name(in.Status.Cluster), ref.Name}
+		out.Export = exports.Name{Cluster: cluster.Name(in.Status.Cluster), Name: ref.Name}
 		out.Whole = in.Metadata.Labels[apisv1alpha2.ExportLabel] == apisv1alpha2.ExportLabelValue(in.Status.Cluster, ref.Name) &&
 			slices.Contains(in.Metadata.Finalizers, apisv1alpha2.BindingFinalizer)
 	}

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/values"
@@ -42,11 +42,9 @@ func (b *Bindings) Uses(uid string) bool {
 // BoundSchemas returns the schemas behind the bindings of a cluster. It reads nothing from etcd.
 func (a *APIs) BoundSchemas(c cluster.Name) []BoundSchema {
 	all := a.Bindings.schemas(c)
-	a.schemas.mu.RLock()
-	defer a.schemas.mu.RUnlock()
 	for i, s := range all {
-		if row := a.schemas.byKey[SchemaResource().Key(s.Provider, "", s.Name)]; row.uid == s.UID {
-			all[i].Revision = row.revision
+		if uid, revision := a.Exports.Schema(s.Provider, s.Name); uid == s.UID {
+			all[i].Revision = revision
 		}
 	}
 	return all
@@ -71,7 +69,7 @@ func (b *Bindings) schemas(c cluster.Name) []BoundSchema {
 // Schema returns a schema as the API has it, nil if it does not exist any more.
 func (a *APIs) Schema(ctx context.Context, s BoundSchema) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
-	rev, err := a.store.ReadInto(ctx, SchemaResource().Key(s.Provider, "", s.Name), o)
+	rev, err := a.store.ReadInto(ctx, exports.SchemaResource().Key(s.Provider, "", s.Name), o)
 	if err != nil || rev == 0 || string(o.GetUID()) != s.UID {
 		return nil, err
 	}
@@ -80,29 +78,15 @@ func (a *APIs) Schema(ctx context.Context, s BoundSchema) (*unstructured.Unstruc
 	return o, nil
 }
 
-// Export returns an APIExport as it is stored, nil if there is none.
-func (a *APIs) Export(ctx context.Context, name ExportName) (*apisv1alpha2.APIExport, error) {
-	e := &apisv1alpha2.APIExport{}
-	rev, err := a.store.ReadInto(ctx, ExportResource().Key(name.Cluster, "", name.Name), e)
-	if err != nil || rev == 0 {
-		return nil, err
-	}
-	return e, nil
-}
-
 // OnSchemas makes a call f with every cluster whose [APIs.BoundSchemas] may have changed. f
 // must not block. Call it before the change feed starts, and once.
 func (a *APIs) OnSchemas(f func(cluster.Name)) {
-	a.schemas.changed = func(k keys.Key) {
+	a.Exports.OnChangedSchema(func(k keys.Key) {
 		for c := range a.Bindings.using(k.Cluster, k.Name) {
 			f(c)
 		}
-	}
+	})
 }
-
-// OnSchema makes a call f with the cluster of every APIResourceSchema that changes. f must not block.
-// Call it before the change feed starts, and once.
-func (a *APIs) OnSchema(f func(cluster.Name)) { a.schemas.touched = f }
 
 // Revision returns the revision up to which the exports and bindings are known.
 func (a *APIs) Revision() int64 { return a.store.Feed().Revision() }

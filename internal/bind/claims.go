@@ -13,6 +13,7 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 )
 
@@ -34,7 +35,7 @@ type Claim struct {
 // A ViewList identifies the lists and watches of the view of an export in all clusters: those of the
 // resources of the export, or of one claimed resource.
 type ViewList struct {
-	Export ExportName
+	Export exports.Name
 	claim  unique.Handle[claimedList] // zero for the resources of the export
 }
 
@@ -45,7 +46,7 @@ type claimedList struct {
 }
 
 // ViewList returns the list or watch of a claimed resource through the view of an export.
-func (c Claimed) ViewList(e ExportName, verb string) ViewList {
+func (c Claimed) ViewList(e exports.Name, verb string) ViewList {
 	return ViewList{e, unique.Make(claimedList{c, verb})}
 }
 
@@ -63,8 +64,8 @@ func Canonical(gr schema.GroupResource) schema.GroupResource {
 	return gr
 }
 
-// Asks returns the claims of the export on a resource.
-func (e *Export) Asks(gr schema.GroupResource) (Claimed, bool) {
+// Asks returns the claim of an export on a resource.
+func Asks(e *exports.Export, gr schema.GroupResource) (Claimed, bool) {
 	for _, c := range e.Claims {
 		if of := claimedOf(c); of.GroupResource == Canonical(gr) {
 			return of, true
@@ -141,7 +142,7 @@ func (c Claim) Allows(verb string) bool {
 func (b *Bindings) viewListsOf(rows []bindingRow) []feed.In[ViewList] {
 	var all []feed.In[ViewList]
 	for _, r := range rows {
-		all = r.viewLists(all, b.identity(r.Export))
+		all = r.viewLists(all, b.exports.Identity(r.Export))
 	}
 	return all
 }
@@ -169,7 +170,7 @@ func (b *Binding) viewLists(all []feed.In[ViewList], identity string) []feed.In[
 }
 
 // claims sets the claims in the status of the binding, and what is wrong with its answers.
-func (s *settling) claims(e *Export) {
+func (s *settling) claims(e *exports.Export) {
 	st, answers := &s.binding.Status, s.binding.Spec.PermissionClaims
 	st.ExportPermissionClaims = e.Claims
 	st.AppliedPermissionClaims = granted(answers, e.Claims)
@@ -185,7 +186,7 @@ func (s *settling) claims(e *Export) {
 			unasked = append(unasked, name)
 		case len(bothVerbs(a.Verbs, e.Claims[i].Verbs)) < len(e.Claims[i].Verbs):
 			differ = append(differ, fmt.Sprintf("%s: accepted with the verbs %s, while the APIExport claims %s", name, strings.Join(a.Verbs, ", "), strings.Join(e.Claims[i].Verbs, ", ")))
-		case !equality.Semantic.DeepEqual(e.selector(i), a.Selector):
+		case !equality.Semantic.DeepEqual(selector(e, i), a.Selector):
 			differ = append(differ, name+": accepted with another selector than the default of the APIExport")
 		}
 	}
@@ -203,20 +204,20 @@ func (s *settling) claims(e *Export) {
 	s.set(apisv1alpha2.PermissionClaimsApplied)
 }
 
-// selector returns the selector with which the i-th claim is accepted by default.
-func (e *Export) selector(i int) apisv1alpha2.PermissionClaimSelector {
+// selector returns the selector with which the i-th claim of an export is accepted by default.
+func selector(e *exports.Export, i int) apisv1alpha2.PermissionClaimSelector {
 	if s := e.Claims[i].DefaultSelector; s != nil {
 		return *s
 	}
 	return apisv1alpha2.PermissionClaimSelector{MatchAll: true}
 }
 
-// accepted returns answers that accept all claims of the export as it suggests.
-func (e *Export) accepted() []apisv1alpha2.AcceptablePermissionClaim {
+// accepted returns answers that accept all claims of an export as it suggests.
+func accepted(e *exports.Export) []apisv1alpha2.AcceptablePermissionClaim {
 	var all []apisv1alpha2.AcceptablePermissionClaim
 	for i, c := range e.Claims {
 		a := apisv1alpha2.AcceptablePermissionClaim{State: apisv1alpha2.ClaimAccepted}
-		a.PermissionClaim, a.Selector = *c.DeepCopy(), e.selector(i)
+		a.PermissionClaim, a.Selector = *c.DeepCopy(), selector(e, i)
 		a.DefaultSelector = nil
 		all = append(all, a)
 	}
@@ -233,18 +234,13 @@ func (c Claimed) String() string {
 
 // Owner returns an export that has a resource with an identity. Of several, it is always the
 // same.
-func (a *APIs) Owner(of Claimed) (ExportName, *Export) {
+func (a *APIs) Owner(of Claimed) (exports.Name, *exports.Export) {
 	for _, c := range a.Exports.ClustersBy(of.Identity) {
 		for _, e := range a.Exports.By(of.Identity, c) {
-			if !e.Deleting && e.has(of.GroupResource) {
-				return ExportName{c, e.Name}, e
+			if !e.Deleting && e.Has(of.GroupResource) {
+				return exports.Name{Cluster: c, Name: e.Name}, e
 			}
 		}
 	}
-	return ExportName{}, nil
-}
-
-// has reports whether the export has a resource.
-func (e *Export) has(gr schema.GroupResource) bool {
-	return slices.ContainsFunc(e.Resources, func(r Exported) bool { return r.GroupResource == gr })
+	return exports.Name{}, nil
 }

@@ -14,8 +14,8 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
@@ -30,7 +30,7 @@ const maxReady = 256
 // A readyExport has what a binding of a new cluster to an export gets. It holds as long as the
 // export and its schemas do not change.
 type readyExport struct {
-	export *Export
+	export *exports.Export
 	bound  []apisv1alpha2.BoundResource
 }
 
@@ -38,20 +38,20 @@ type readyExport struct {
 // nothing.
 type readyExports struct {
 	mu   sync.Mutex
-	byOf map[ExportName]*readyExport
+	byOf map[exports.Name]*readyExport
 }
 
-func (r *readyExports) get(name ExportName) *readyExport {
+func (r *readyExports) get(name exports.Name) *readyExport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byOf[name]
 }
 
-func (r *readyExports) put(name ExportName, e *readyExport) {
+func (r *readyExports) put(name exports.Name, e *readyExport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byOf == nil || len(r.byOf) >= maxReady {
-		r.byOf = map[ExportName]*readyExport{}
+		r.byOf = map[exports.Name]*readyExport{}
 	}
 	r.byOf[name] = e
 }
@@ -62,7 +62,7 @@ func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, expor
 	var writes []store.Write
 	groups := map[string]bool{}
 	for _, ref := range exports {
-		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+		name, ok := a.Exports.Locate(ctx, c, ref.Path, ref.Export)
 		if !ok || !ref.Allows(name.Cluster) {
 			return nil, false
 		}
@@ -86,7 +86,7 @@ func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, expor
 		s := &settling{APIs: a, cluster: c, binding: newDefault(c, path, ref.APIExportReference), at: metav1.Now().Rfc3339Copy()}
 		s.binding.Status.APIExportClusterName = string(name.Cluster)
 		s.set(apisv1alpha2.APIExportValid)
-		s.binding.Spec.PermissionClaims = ready.export.accepted()
+		s.binding.Spec.PermissionClaims = accepted(ready.export)
 		s.complete(ready.bound)
 		s.claims(ready.export)
 		s.finish(s.binding.DeepCopy())
@@ -101,7 +101,7 @@ func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, expor
 
 // newDefault returns a default binding of a cluster, without a status.
 func newDefault(c cluster.Name, path cluster.Path, ref tenancyapi.APIExportReference) *apisv1alpha2.APIBinding {
-	b := &apisv1alpha2.APIBinding{ObjectMeta: newMeta("", apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export))}
+	b := &apisv1alpha2.APIBinding{ObjectMeta: values.NewMeta("", apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export))}
 	b.Generation = 1
 	b.Annotations = map[string]string{core.PathAnnotation: string(path)}
 	b.Spec.Reference.Export = &apisv1alpha2.ExportReference{Path: ref.Path, Name: ref.Export}
@@ -110,13 +110,13 @@ func newDefault(c cluster.Name, path cluster.Path, ref tenancyapi.APIExportRefer
 
 // ready returns what a binding of a new cluster to an export gets, nil if that cannot be said
 // from memory alone: the export is missing or new, or cannot be bound.
-func (a *APIs) ready(name ExportName) *readyExport {
+func (a *APIs) ready(name exports.Name) *readyExport {
 	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
 	if !ok || e.Deleting || e.Identity == "" {
 		return nil
 	}
 	r := a.defaults.get(name)
-	if r == nil || r.export != e || a.rollout(name) != nil || !a.current(name, "", e, func(gr keys.Resource) string {
+	if r == nil || r.export != e || a.Exports.Rollout(name) != nil || !a.current(name, "", e, func(gr keys.Resource) string {
 		for _, b := range r.bound {
 			if b.Group == gr.Group && b.Resource == gr.Resource {
 				return b.Schema.UID
@@ -131,19 +131,15 @@ func (a *APIs) ready(name ExportName) *readyExport {
 
 // current reports whether all schemas that a consumer has of an export are those whose UID of
 // returns, and their definitions exist.
-func (a *APIs) current(name ExportName, consumer cluster.Name, e *Export, of func(keys.Resource) string) bool {
-	return !slices.ContainsFunc(e.Resources, func(r Exported) bool {
-		uid := a.schemas.get(name.Cluster, a.assigned(name, consumer, r).Schema)
-		if r.Native {
-			_, uid = serve.NativeSchema(r.GroupResource)
-		}
-		_, defined := a.definitions.Bound(uid, false)
+func (a *APIs) current(name exports.Name, consumer cluster.Name, e *exports.Export, of func(keys.Resource) string) bool {
+	return !slices.ContainsFunc(e.Resources, func(r exports.Exported) bool {
+		uid, defined := a.Exports.Defined(name, consumer, r)
 		return uid == "" || !defined || uid != of(keys.CustomResource(r.GroupResource, e.Identity))
 	})
 }
 
 // prepare computes what bindings of new clusters to an export get.
-func (a *APIs) prepare(ctx context.Context, name ExportName) error {
+func (a *APIs) prepare(ctx context.Context, name exports.Name) error {
 	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
 	if !ok || e.Identity == "" {
 		return nil
@@ -166,7 +162,7 @@ func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
 	return ok && len(e.Claims) == 0 && !e.Deleting && e.Identity != "" && a.current(b.Export, c, e, func(r keys.Resource) string {
 		for _, have := range b.Bound {
-			if have.Resource() == r && have.Virtual == (e.virtual(have.GroupResource) != nil) {
+			if have.Resource() == r && have.Virtual == (e.Virtual(have.GroupResource) != nil) {
 				return have.UID
 			}
 		}
@@ -194,7 +190,7 @@ func (a *APIs) Bind(ctx context.Context, c cluster.Name, exports []tree.DefaultE
 func (a *APIs) Bound(ctx context.Context, c cluster.Name, exports []tree.DefaultExport) bool {
 	all := a.Bindings.Of(c)
 	return !slices.ContainsFunc(exports, func(ref tree.DefaultExport) bool {
-		name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+		name, ok := a.Exports.Locate(ctx, c, ref.Path, ref.Export)
 		if !ok || !ref.Allows(name.Cluster) {
 			return true
 		}
@@ -218,20 +214,20 @@ func (a *APIs) mustAccept(c cluster.Name, own string, b *Binding, ref tree.Defau
 	if !ok || e.Deleting || b.Lost || own != apisv1alpha2.DefaultBindingName(string(c), ref.Path, ref.Export) {
 		return false
 	}
-	return !slices.EqualFunc(b.Claims, claimsOf(e.accepted(), e.Claims), func(x, y Claim) bool {
+	return !slices.EqualFunc(b.Claims, claimsOf(accepted(e), e.Claims), func(x, y Claim) bool {
 		return x.Claimed == y.Claimed && x.Selector == y.Selector && slices.Equal(x.Verbs, y.Verbs)
 	})
 }
 
 // accept makes a binding accept the claims of its export.
-func (a *APIs) accept(ctx context.Context, c cluster.Name, own string, of ExportName) error {
+func (a *APIs) accept(ctx context.Context, c cluster.Name, own string, of exports.Name) error {
 	b := &apisv1alpha2.APIBinding{}
 	rev, err := a.store.ReadInto(ctx, BindingResource().Key(c, "", own), b)
 	if err != nil || rev == 0 || b.DeletionTimestamp != nil {
 		return err
 	}
-	if e, ok := a.Exports.Get(of.Cluster, "", of.Name); ok && !equality.Semantic.DeepEqual(b.Spec.PermissionClaims, e.accepted()) {
-		b.Spec.PermissionClaims = e.accepted()
+	if e, ok := a.Exports.Get(of.Cluster, "", of.Name); ok && !equality.Semantic.DeepEqual(b.Spec.PermissionClaims, accepted(e)) {
+		b.Spec.PermissionClaims = accepted(e)
 		b.Generation++
 	}
 	_, _, err = a.write(ctx, c, b, rev, "")
@@ -239,7 +235,7 @@ func (a *APIs) accept(ctx context.Context, c cluster.Name, own string, of Export
 }
 
 func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tree.DefaultExport, maintained bool) (*tenancy.Wait, error) {
-	name, ok := a.Locate(ctx, c, ref.Path, ref.Export)
+	name, ok := a.Exports.Locate(ctx, c, ref.Path, ref.Export)
 	if ok && !ref.Allows(name.Cluster) {
 		return &tenancy.Wait{Export: ref.Export, Missing: true, Message: fmt.Sprintf("the workspace %s is another one than when the WorkspaceType got its APIExport %s; remove the export from spec.defaultAPIBindings and add it again", ref.Path, ref.Export)}, nil
 	}
@@ -269,7 +265,7 @@ func (a *APIs) bindDefault(ctx context.Context, c cluster.Name, ref tree.Default
 	b := newDefault(c, a.workspaces.Tree.PathOf(c), ref.APIExportReference)
 	b.Status.APIExportClusterName = string(name.Cluster) // the path may lead elsewhere meanwhile
 	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
-		b.Spec.PermissionClaims = e.accepted()
+		b.Spec.PermissionClaims = accepted(e)
 	}
 	stored, rev, err := a.write(ctx, c, b, 0, "")
 	switch {

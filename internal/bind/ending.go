@@ -62,7 +62,7 @@ func (a *APIs) Ending(c cluster.Name, name string) Ending {
 // wants reports whether the export of a binding has a resource of an identity.
 func (a *APIs) wants(b *Binding, r Bound) bool {
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-	return ok && !b.Replaced && !e.Deleting && e.Identity == r.Identity && e.has(r.GroupResource) && e.virtual(r.GroupResource) == nil
+	return ok && !b.Replaced && !e.Deleting && e.Identity == r.Identity && e.Has(r.GroupResource) && e.Virtual(r.GroupResource) == nil
 }
 
 // TakeOver gives the resources of a binding that is being deleted to a successor. Both have them
@@ -86,7 +86,7 @@ func (a *APIs) Report(ctx context.Context, c cluster.Name, name, reason, message
 		changed := b.Status.Conditions.Set(conditions.Condition{
 			Type: apisv1alpha2.BindingResourceDeleteSuccess, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: reason, Message: message,
 		})
-		return b.Status.Conditions.Set(ready(b.Status.Conditions, metav1.Now().Rfc3339Copy())) || changed
+		return b.Status.Conditions.Set(b.Status.Conditions.Summary(metav1.Now().Rfc3339Copy())) || changed
 	})
 }
 

@@ -13,26 +13,28 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
+	"github.com/unforked/kcp/internal/values"
 )
 
-func (s *shelf) export(name ExportName, identity string, claims ...apisv1alpha2.PermissionClaim) int64 {
-	e := &apisv1alpha2.APIExport{TypeMeta: metav1.TypeMeta{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIExport"}, ObjectMeta: newMeta("", name.Name)}
+func (s *shelf) export(name exports.Name, identity string, claims ...apisv1alpha2.PermissionClaim) int64 {
+	e := &apisv1alpha2.APIExport{TypeMeta: metav1.TypeMeta{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIExport"}, ObjectMeta: values.NewMeta("", name.Name)}
 	e.Spec.PermissionClaims, e.Status.IdentityHash = claims, identity
-	return s.put(ExportResource(), name.Cluster, name.Name, e)
+	return s.put(exports.Resource(), name.Cluster, name.Name, e)
 }
 
 func (s *shelf) binding(c cluster.Name, name string, of *apisv1alpha2.APIBinding) int64 {
 	of.TypeMeta = metav1.TypeMeta{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIBinding"}
-	of.ObjectMeta = newMeta("", name)
+	of.ObjectMeta = values.NewMeta("", name)
 	return s.put(BindingResource(), c, name, of)
 }
 
 // bound returns a binding that was bound to an export with an identity. Without one it has no
 // resources.
-func bound(to ExportName, identity string, answers ...apisv1alpha2.AcceptablePermissionClaim) *apisv1alpha2.APIBinding {
+func bound(to exports.Name, identity string, answers ...apisv1alpha2.AcceptablePermissionClaim) *apisv1alpha2.APIBinding {
 	b := &apisv1alpha2.APIBinding{}
 	b.Spec.Reference.Export = &apisv1alpha2.ExportReference{Name: to.Name}
 	b.Spec.PermissionClaims = answers
@@ -62,7 +64,7 @@ func accepts(state apisv1alpha2.ClaimState, verbs ...string) apisv1alpha2.Accept
 var claimedSecrets = Claimed{GroupResource: schema.GroupResource{Resource: "secrets"}}
 
 // members returns the clusters of the view of an export, and those that it reads secrets in.
-func (s *shelf) members(name ExportName) (all, reads []cluster.Name) {
+func (s *shelf) members(name exports.Name) (all, reads []cluster.Name) {
 	s.Helper()
 	for i, r := range []ViewList{{Export: name}, claimedSecrets.ViewList(name, "list")} {
 		set, done := s.apis.Bindings.Members.Use(r)
@@ -82,7 +84,7 @@ func (s *shelf) members(name ExportName) (all, reads []cluster.Name) {
 // TestAnotherIdentityReadsNothing shows that the clusters that bind an export leave its view when
 // an export with another identity comes in its place, though no loop has changed their bindings.
 func TestAnotherIdentityReadsNothing(t *testing.T) {
-	s, e := newShelf(t, store.Options{}, "p", "c"), ExportName{"p", "widgets"}
+	s, e := newShelf(t, store.Options{}, "p", "c"), exports.Name{Cluster: "p", Name: "widgets"}
 	s.export(e, "first", onSecrets("list", "watch"))
 	s.binding("c", "widgets", bound(e, "first", accepts(apisv1alpha2.ClaimAccepted, "list", "watch")))
 	if all, reads := s.members(e); len(all) != 1 || len(reads) != 1 {
@@ -91,7 +93,7 @@ func TestAnotherIdentityReadsNothing(t *testing.T) {
 	set, done := s.apis.Bindings.Members.Use(claimedSecrets.ViewList(e, "watch"))
 	defer done()
 	watch := set.After(s.store.Feed().Revision())
-	s.put(ExportResource(), "p", "widgets", nil)
+	s.put(exports.Resource(), "p", "widgets", nil)
 	rev := s.export(e, "second", onSecrets("list", "watch"))
 	if all, reads := s.members(e); len(all)+len(reads) != 0 {
 		t.Errorf("another export reads in %v, and secrets of %v", all, reads)
@@ -99,7 +101,7 @@ func TestAnotherIdentityReadsNothing(t *testing.T) {
 	if changes, ok := watch.To(rev); !ok || len(changes) != 1 || changes[0].Enters || changes[0].Revision != rev {
 		t.Errorf("an open watch gets %v, %t", changes, ok)
 	}
-	s.put(ExportResource(), "p", "widgets", nil)
+	s.put(exports.Resource(), "p", "widgets", nil)
 	s.export(e, "first", onSecrets("list", "watch"))
 	if all, reads := s.members(e); len(all) != 1 || len(reads) != 1 {
 		t.Errorf("after the export is back it reads in %v, and secrets of %v", all, reads)
@@ -109,13 +111,13 @@ func TestAnotherIdentityReadsNothing(t *testing.T) {
 // TestOneClusterAndAllAgree shows that, after any changes of exports and bindings, requests for all
 // clusters read where requests for one cluster are granted.
 func TestOneClusterAndAllAgree(t *testing.T) {
-	exports := []ExportName{{"p", "a"}, {"p", "b"}, {"q", "a"}}
+	providers := []exports.Name{{Cluster: "p", Name: "a"}, {Cluster: "p", Name: "b"}, {Cluster: "q", Name: "a"}}
 	clusters := []cluster.Name{"c1", "c2", "c3"}
 	s := newShelf(t, store.Options{}, append(clusters, "p", "q")...)
 	pick := func(of ...string) string { return of[rand.IntN(len(of))] }
 	for i := range 300 {
-		if e := exports[rand.IntN(len(exports))]; rand.IntN(3) == 0 {
-			if s.put(ExportResource(), e.Cluster, e.Name, nil); rand.IntN(4) > 0 {
+		if e := providers[rand.IntN(len(providers))]; rand.IntN(3) == 0 {
+			if s.put(exports.Resource(), e.Cluster, e.Name, nil); rand.IntN(4) > 0 {
 				s.export(e, pick("", "x", "y"), onSecrets("list"))
 			}
 		} else if c, name := clusters[rand.IntN(len(clusters))], pick("one", "two"); rand.IntN(5) == 0 {
@@ -127,7 +129,7 @@ func TestOneClusterAndAllAgree(t *testing.T) {
 			}
 			s.binding(c, name, b)
 		}
-		for _, e := range exports {
+		for _, e := range providers {
 			now, ok := s.apis.Exports.Get(e.Cluster, "", e.Name)
 			if !ok || now.Identity == "" {
 				continue // it has no view
@@ -164,7 +166,7 @@ func (f *stumbling) Apply(feed.Event) {
 // the bindings were rebuilt: a claim may have been rejected meanwhile.
 func TestARebuildChangesAllClusters(t *testing.T) {
 	f, changed := &stumbling{}, make(chan cluster.Name, 100)
-	s, e := closedShelf(t, store.Options{}, f), ExportName{"p", "widgets"}
+	s, e := closedShelf(t, store.Options{}, f), exports.Name{Cluster: "p", Name: "widgets"}
 	s.apis.Bindings.OnChange(func(c cluster.Name) { changed <- c })
 	s.open("p", "c")
 	s.binding("c", "widgets", bound(e, "first"))

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -48,7 +49,8 @@ func closedShelf(t *testing.T, o store.Options, followers ...feed.Follower) *she
 	}
 	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
 	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
-	return &shelf{t, s, New(s, serve.NewDefinitions(s, r), r, &tenancy.Workspaces{Store: s, Tree: tree}, map[string]string{})}
+	d, w := serve.NewDefinitions(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
+	return &shelf{t, s, New(s, exports.New(s, d, w), d, r, w)}
 }
 
 // open starts the change feed, and makes clusters.

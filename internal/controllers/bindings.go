@@ -9,6 +9,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -50,18 +51,18 @@ func (f *bindingCauses) Apply(e feed.Event) {
 		if e.Deleted() {
 			f.unsettled(e.Key)
 		}
-	case bind.ExportResource():
-		export := bind.ExportName{Cluster: c, Name: name}
+	case exports.Resource():
+		export := exports.Name{Cluster: c, Name: name}
 		f.to(export)
 		for _, k := range loopKeys(f.apis.Waiting(export)) {
 			f.put(k)
 		}
-	case bind.RolloutResource():
+	case exports.RolloutResource():
 		for _, export := range f.apis.Exports.List(c, "") {
-			f.to(bind.ExportName{Cluster: c, Name: export.Name})
+			f.to(exports.Name{Cluster: c, Name: export.Name})
 		}
-	case bind.SchemaResource():
-		for export := range f.apis.With(c, name) {
+	case exports.SchemaResource():
+		for export := range f.apis.Exports.With(c, name) {
 			f.to(export)
 		}
 	}
@@ -78,7 +79,7 @@ func (f *bindingCauses) unsettled(k keys.Key) {
 }
 
 // to wakes the loop for the bindings to an export.
-func (f *bindingCauses) to(e bind.ExportName) {
+func (f *bindingCauses) to(e exports.Name) {
 	for _, k := range loopKeys(f.apis.Bindings.To(e)) {
 		f.put(k)
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // countEvery is how often the objects of one ClusterCachedResource are counted at most.
@@ -16,8 +16,8 @@ const countEvery = 2 * time.Second
 // CachedCounts keeps the counts in the status of ClusterCachedResources up to date. Many changes of
 // objects cost one count and one write per interval.
 func CachedCounts(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Cached.Keys()) })
-	d.Store.Feed().Follow(&countCauses{inbox, d.APIs})
+	inbox := newInbox(func() []control.Key { return loopKeys(d.Virtual.Cached.Keys()) })
+	d.Store.Feed().Follow(&countCauses{inbox, d.Virtual})
 	var counted control.Intervals
 	return control.Loop{
 		Name: "clustercachedresources-counts", Workers: 1, // a count reads many objects
@@ -27,7 +27,7 @@ func CachedCounts(d Deps) control.Loop {
 				return control.After(wait)
 			}
 			counted.Begin(k, time.Now(), countEvery)
-			return untilChange(d.APIs.CountCached(ctx, k.Cluster, k.Name))
+			return untilChange(d.Virtual.Count(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -35,7 +35,7 @@ func CachedCounts(d Deps) control.Loop {
 // countCauses finds the ClusterCachedResources whose counts a change may concern.
 type countCauses struct {
 	*inbox
-	apis *bind.APIs
+	virtual *virtual.Storage
 }
 
 // Apply implements [feed.Follower]. After a count was written, the loop counts once more, and finds
@@ -44,12 +44,12 @@ func (f *countCauses) Apply(e feed.Event) {
 	if e.Key.Root != keys.Custom {
 		return
 	}
-	if e.Key.Resource == f.apis.Kinds.Cached {
+	if e.Key.Resource == f.virtual.Resource {
 		f.put(keyOf(e.Key))
 		return
 	}
 	stays := e.Value != nil && e.Previous != nil
-	for _, r := range f.apis.Cached.List(e.Key.Cluster, "") {
+	for _, r := range f.virtual.Cached.List(e.Key.Cluster, "") {
 		if r.GroupResource == e.Key.GroupResource() && !(stays && r.Part.String() == "") {
 			f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
 		}

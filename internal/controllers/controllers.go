@@ -14,12 +14,14 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/usage"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // Deps are the dependencies of loops. All fields but DeletedLast are required.
@@ -39,6 +41,10 @@ type Deps struct {
 	Definitions *serve.Definitions
 	// APIs are the exports and bindings of all clusters.
 	APIs *bind.APIs
+	// Endpoints are the endpoint slices and Partitions of all clusters.
+	Endpoints *endpoints.Endpoints
+	// Virtual is where the objects of virtual resources are.
+	Virtual *virtual.Storage
 	// Usage measures what the consumers of exports store.
 	Usage *usage.Meter
 	// Checker checks schemas before they roll out.

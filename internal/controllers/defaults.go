@@ -8,6 +8,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 )
 
@@ -78,7 +79,7 @@ func (f *defaultCauses) Apply(e feed.Event) {
 		if _, known := f.deps.Workspaces.Tree.Cluster(e.Key.Cluster); known {
 			f.put(control.Key{Cluster: e.Key.Cluster})
 		}
-	case bind.ExportResource():
+	case exports.Resource():
 		f.mu.Lock()
 		all := f.waiting[e.Key.Name]
 		delete(f.waiting, e.Key.Name)

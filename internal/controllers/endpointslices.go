@@ -3,9 +3,10 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/endpoints"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -13,13 +14,13 @@ import (
 // EndpointSlices keeps the endpoints of APIExportEndpointSlices up to date. They change with the
 // export, with its first and its last binding, and with the Partition.
 func EndpointSlices(d Deps) control.Loop {
-	return d.slices("apiexportendpointslices", &sliceCauses{own: bind.SliceResource(), all: d.APIs.Slices}, d.APIs.ReconcileSlice)
+	return d.slices("apiexportendpointslices", &sliceCauses{own: exports.SliceResource(), all: d.Endpoints.Slices}, d.Endpoints.ReconcileSlice)
 }
 
 // CachedEndpointSlices is [EndpointSlices] for ClusterCachedResourceEndpointSlices. They also
 // change with the ClusterCachedResource.
 func CachedEndpointSlices(d Deps) control.Loop {
-	return d.slices("clustercachedresourceendpointslices", &sliceCauses{own: d.APIs.Kinds.CachedSlices, all: d.APIs.CachedSlices}, d.APIs.ReconcileCachedSlice)
+	return d.slices("clustercachedresourceendpointslices", &sliceCauses{own: d.Virtual.SliceResource, all: d.Virtual.Slices}, d.Virtual.ReconcileSlice)
 }
 
 func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context, cluster.Name, string) error) control.Loop {
@@ -36,18 +37,18 @@ func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context
 // sliceCauses finds the slices that a change may concern.
 type sliceCauses struct {
 	*inbox
-	apis  *bind.APIs
-	own   keys.Resource                // of the slices
-	all   *feed.Table[*bind.Slice]     // of the slices
-	bound map[bind.ExportName]struct{} // exports that somebody binds
-	known map[control.Key]*bind.Slice  // those in paths
-	paths bind.PathIndex[control.Key]  // slices by their export
+	deps  Deps
+	own   keys.Resource                    // of the slices
+	all   *feed.Table[*endpoints.Slice]    // of the slices
+	bound map[exports.Name]struct{}        // exports that somebody binds
+	known map[control.Key]*endpoints.Slice // those in paths
+	paths exports.PathIndex[control.Key]   // slices by their export
 }
 
 // follow makes f follow the change feed. Call it before the feed starts.
 func (f *sliceCauses) follow(d Deps) {
-	f.inbox, f.apis = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d.APIs
-	f.bound, f.known = map[bind.ExportName]struct{}{}, map[control.Key]*bind.Slice{}
+	f.inbox, f.deps = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d
+	f.bound, f.known = map[exports.Name]struct{}{}, map[control.Key]*endpoints.Slice{}
 	d.APIs.Bindings.OnExport(f.note)
 	d.Store.Feed().Follow(f)
 }
@@ -65,19 +66,19 @@ func (f *sliceCauses) Apply(e feed.Event) {
 	case f.own:
 		f.know(keyOf(e.Key))
 		f.put(keyOf(e.Key))
-	case f.apis.Kinds.Partitions:
-		f.in(e.Key.Cluster, func(s *bind.Slice) bool { return s.Partition == e.Key.Name })
-	case f.apis.Kinds.Cached:
-		f.in(e.Key.Cluster, func(s *bind.Slice) bool { return s.Cached == e.Key.Name })
-	case bind.ExportResource():
-		export := bind.ExportName{Cluster: e.Key.Cluster, Name: e.Key.Name}
+	case f.deps.Endpoints.PartitionResource:
+		f.in(e.Key.Cluster, func(s *endpoints.Slice) bool { return s.Partition == e.Key.Name })
+	case f.deps.Virtual.Resource:
+		f.in(e.Key.Cluster, func(s *endpoints.Slice) bool { return s.Cached == e.Key.Name })
+	case exports.Resource():
+		export := exports.Name{Cluster: e.Key.Cluster, Name: e.Key.Name}
 		f.binds(export) // an export that replaces another one may lose its bindings
 		f.of(export)
 	}
 }
 
 // in wakes the loop for some slices of a cluster.
-func (f *sliceCauses) in(c cluster.Name, some func(*bind.Slice) bool) {
+func (f *sliceCauses) in(c cluster.Name, some func(*endpoints.Slice) bool) {
 	for _, s := range f.all.List(c, "") {
 		if some(s) {
 			f.put(control.Key{Cluster: c, Name: s.Own})
@@ -86,16 +87,16 @@ func (f *sliceCauses) in(c cluster.Name, some func(*bind.Slice) bool) {
 }
 
 // note wakes the loop if an export has got its first binding or lost its last.
-func (f *sliceCauses) note(export bind.ExportName) {
+func (f *sliceCauses) note(export exports.Name) {
 	if f.binds(export) {
 		f.of(export)
 	}
 }
 
 // binds records whether an export has bindings, and reports whether that has changed.
-func (f *sliceCauses) binds(export bind.ExportName) (changed bool) {
+func (f *sliceCauses) binds(export exports.Name) (changed bool) {
 	_, was := f.bound[export]
-	is := f.apis.Bindings.Bound(export)
+	is := f.deps.APIs.Bindings.Bound(export)
 	if is {
 		f.bound[export] = struct{}{}
 	} else {
@@ -119,15 +120,15 @@ func (f *sliceCauses) know(k control.Key) {
 // of wakes the loop for the slices of an export. A slice whose path led nowhere is among them as soon
 // as an export appears at its path. Slices of other exports are not looked at: their number does not
 // delay the change feed.
-func (f *sliceCauses) of(export bind.ExportName) {
-	for _, k := range f.paths.Find(f.apis.AncestryOf(export.Cluster), export.Name) {
+func (f *sliceCauses) of(export exports.Name) {
+	for _, k := range f.paths.Find(f.deps.APIs.Exports.AncestryOf(export.Cluster), export.Name) {
 		f.put(k)
 	}
 }
 
 // Done implements [feed.Follower].
 func (f *sliceCauses) Done() {
-	for _, export := range f.apis.Bindings.BoundExports() {
+	for _, export := range f.deps.APIs.Bindings.BoundExports() {
 		f.bound[export] = struct{}{}
 	}
 	for _, k := range f.inbox.all() {

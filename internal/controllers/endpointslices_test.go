@@ -13,12 +13,15 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/endpoints"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // A sliceWorld is a store with exports, bindings and slices, and the inboxes of their loops.
@@ -39,16 +42,19 @@ func newSliceWorld(t *testing.T) *sliceWorld {
 	s.Values().Register(serve.CustomResourceDefinitions(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
 	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
 	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
-	apis := bind.New(s, serve.NewDefinitions(s, r), r, &tenancy.Workspaces{Store: s, Tree: tree}, map[string]string{})
-	causes := &sliceCauses{own: bind.SliceResource(), all: apis.Slices}
-	causes.follow(Deps{Store: s, APIs: apis})
+	d, w := serve.NewDefinitions(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
+	apis := bind.New(s, exports.New(s, d, w), d, r, w)
+	slices := endpoints.New(s, apis, w, "")
+	storage := virtual.New(virtual.Config{Store: s, Resolver: r, APIs: apis, Endpoints: slices, Workspaces: w})
+	causes := &sliceCauses{own: exports.SliceResource(), all: slices.Slices}
+	causes.follow(Deps{Store: s, APIs: apis, Endpoints: slices, Virtual: storage})
 	bindings := newInbox(func() []control.Key { return nil })
 	s.Feed().Follow(&bindingCauses{bindings, apis})
-	w := &sliceWorld{t, s, causes.inbox, bindings, causes.inbox}
+	world := &sliceWorld{t, s, causes.inbox, bindings, causes.inbox}
 	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return world
 }
 
 // active makes clusters active.
@@ -117,12 +123,12 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 		}
 	}
 	w.active("one", "other", "third", "consumer")
-	w.put(bind.SliceResource(), "one", "widgets", `{spec: {export: {name: widgets}}}`)
-	w.put(bind.SliceResource(), "other", "widgets", `{spec: {export: {name: widgets, path: other}}}`)
-	w.put(bind.SliceResource(), "third", "a", `{spec: {export: {name: widgets, path: one}}}`)
-	w.put(bind.SliceResource(), "third", "lost", `{spec: {export: {name: widgets, path: "root:gone"}}}`)
-	expect(w.put(bind.ExportResource(), "one", "widgets", identified), "[one/widgets third/a]", "after the creation of an export")
-	expect(w.put(bind.ExportResource(), "other", "widgets", identified), "[other/widgets]", "after that of another")
+	w.put(exports.SliceResource(), "one", "widgets", `{spec: {export: {name: widgets}}}`)
+	w.put(exports.SliceResource(), "other", "widgets", `{spec: {export: {name: widgets, path: other}}}`)
+	w.put(exports.SliceResource(), "third", "a", `{spec: {export: {name: widgets, path: one}}}`)
+	w.put(exports.SliceResource(), "third", "lost", `{spec: {export: {name: widgets, path: "root:gone"}}}`)
+	expect(w.put(exports.Resource(), "one", "widgets", identified), "[one/widgets third/a]", "after the creation of an export")
+	expect(w.put(exports.Resource(), "other", "widgets", identified), "[other/widgets]", "after that of another")
 
 	bound := func(to cluster.Name) string {
 		return fmt.Sprintf(`{spec: {reference: {export: {name: widgets, path: %s}}}, status: {apiExportClusterName: %s, phase: Bound}}`, to, to)
@@ -132,18 +138,18 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	expect(w.put(bind.BindingResource(), "consumer", "b", ""), "[]", "after the deletion of one of two")
 	expect(w.put(bind.BindingResource(), "consumer", "c", bound("other")), "[one/widgets other/widgets third/a]", "after the last binding went elsewhere")
 	expect(w.put(bind.BindingResource(), "consumer", "c", ""), "[other/widgets]", "after the deletion of the last binding")
-	expect(w.put(bind.ExportResource(), "one", "widgets", ""), "[one/widgets third/a]", "after the deletion of an export")
+	expect(w.put(exports.Resource(), "one", "widgets", ""), "[one/widgets third/a]", "after the deletion of an export")
 
 	// A workspace appears where a path led nowhere, and another one inside it.
 	w.below("root", "gone")
 	w.below("gone", "inner")
-	w.put(bind.SliceResource(), "third", "deep", `{spec: {export: {name: widgets, path: "root:gone:inner"}}}`)
-	w.put(bind.SliceResource(), "third", "shallow", `{spec: {export: {name: widgets, path: "gone:inner"}}}`)
-	w.put(bind.SliceResource(), "third", "else", `{spec: {export: {name: widgets, path: "root:inner"}}}`)
-	expect(w.put(bind.ExportResource(), "gone", "widgets", identified), "[third/lost]", "after the creation of an export at a path that led nowhere")
-	expect(w.put(bind.ExportResource(), "inner", "widgets", identified), "[third/deep third/shallow]", "after the creation of one below")
-	w.put(bind.SliceResource(), "third", "deep", "")
-	expect(w.put(bind.ExportResource(), "inner", "widgets", ""), "[third/shallow]", "after the deletion of a slice")
+	w.put(exports.SliceResource(), "third", "deep", `{spec: {export: {name: widgets, path: "root:gone:inner"}}}`)
+	w.put(exports.SliceResource(), "third", "shallow", `{spec: {export: {name: widgets, path: "gone:inner"}}}`)
+	w.put(exports.SliceResource(), "third", "else", `{spec: {export: {name: widgets, path: "root:inner"}}}`)
+	expect(w.put(exports.Resource(), "gone", "widgets", identified), "[third/lost]", "after the creation of an export at a path that led nowhere")
+	expect(w.put(exports.Resource(), "inner", "widgets", identified), "[third/deep third/shallow]", "after the creation of one below")
+	w.put(exports.SliceResource(), "third", "deep", "")
+	expect(w.put(exports.Resource(), "inner", "widgets", ""), "[third/shallow]", "after the deletion of a slice")
 }
 
 // TestABindingWaitsForItsOwnExport shows that a binding that has found no export, or another one than
@@ -171,12 +177,12 @@ func TestABindingWaitsForItsOwnExport(t *testing.T) {
 		{"gone", "gadgets", "[]"},
 		{"consumer", "widgets", "[consumer/own]"},
 	} {
-		if got := w.put(bind.ExportResource(), of.c, of.name, `{status: {identityHash: f00d}}`); got != of.want {
+		if got := w.put(exports.Resource(), of.c, of.name, `{status: {identityHash: f00d}}`); got != of.want {
 			t.Errorf("after the creation of %s in %s, the loop looks at %s, want %s", of.name, of.c, got, of.want)
 		}
 	}
 	binding("lost", "root:gone", `{apiExportClusterName: one, phase: Bound}`)
-	if got := w.put(bind.ExportResource(), "gone", "widgets", `{status: {identityHash: f00e}}`); got != "[consumer/new consumer/replaced]" {
+	if got := w.put(exports.Resource(), "gone", "widgets", `{status: {identityHash: f00e}}`); got != "[consumer/new consumer/replaced]" {
 		t.Errorf("after one binding has found another export, the loop looks at %s", got)
 	}
 }

@@ -3,20 +3,20 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 )
 
 // Exports checks the identity of APIExports after their secret has changed.
 func Exports(d Deps) control.Loop {
 	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Exports.Keys()) })
-	d.Store.Feed().Follow(&exportCauses{inbox, d.APIs})
+	d.Store.Feed().Follow(&exportCauses{inbox, d.APIs.Exports})
 	return control.Loop{
 		Name: "apiexports",
 		On:   d.on(inbox.subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(d.APIs.ReconcileExport(ctx, k.Cluster, k.Name))
+			return untilChange(d.APIs.Exports.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -24,16 +24,16 @@ func Exports(d Deps) control.Loop {
 // exportCauses finds the exports that a change concerns.
 type exportCauses struct {
 	*inbox
-	apis *bind.APIs
+	exports *exports.Exports
 }
 
 // Apply implements [feed.Follower].
 func (f *exportCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
-	case bind.ExportResource():
+	case exports.Resource():
 		f.put(keyOf(e.Key))
 	case secrets:
-		for _, x := range f.apis.Exports.List(e.Key.Cluster, "") {
+		for _, x := range f.exports.List(e.Key.Cluster, "") {
 			if x.Secret.Namespace == e.Key.Namespace && x.Secret.Name == e.Key.Name {
 				f.put(control.Key{Cluster: e.Key.Cluster, Name: x.Name})
 			}

@@ -3,20 +3,20 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/feed"
 )
 
 // PartitionSets keeps the Partitions of PartitionSets.
 func PartitionSets(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.PartitionSets.Keys()) })
-	d.Store.Feed().Follow(&partitionCauses{inbox, d.APIs, map[control.Key]string{}})
+	inbox := newInbox(func() []control.Key { return loopKeys(d.Endpoints.PartitionSets.Keys()) })
+	d.Store.Feed().Follow(&partitionCauses{inbox, d.Endpoints, map[control.Key]string{}})
 	return control.Loop{
 		Name: "partitionsets",
-		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.APIs.PartitionSets.Keys()) })),
+		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.Endpoints.PartitionSets.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(d.APIs.ReconcilePartitionSet(ctx, k.Cluster, k.Name))
+			return untilChange(d.Endpoints.ReconcilePartitionSet(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -24,8 +24,8 @@ func PartitionSets(d Deps) control.Loop {
 // partitionCauses finds the PartitionSets that a change may concern.
 type partitionCauses struct {
 	*inbox
-	apis *bind.APIs
-	sets map[control.Key]string // the set of each Partition that has one
+	endpoints *endpoints.Endpoints
+	sets      map[control.Key]string // the set of each Partition that has one
 }
 
 // Reset implements [feed.Follower].
@@ -34,9 +34,9 @@ func (f *partitionCauses) Reset() { clear(f.sets) }
 // Apply implements [feed.Follower].
 func (f *partitionCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
-	case f.apis.Kinds.PartitionSets:
+	case f.endpoints.SetResource:
 		f.put(keyOf(e.Key))
-	case f.apis.Kinds.Partitions:
+	case f.endpoints.PartitionResource:
 		f.owned(keyOf(e.Key))
 	}
 }
@@ -48,12 +48,12 @@ func (f *partitionCauses) owned(k control.Key) {
 		of[before] = struct{}{}
 		delete(f.sets, k)
 	}
-	if p, ok := f.apis.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
+	if p, ok := f.endpoints.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
 		of[p.Set] = struct{}{}
 		f.sets[k] = p.Set
 	}
 	for i := range k.Name {
-		if _, ok := f.apis.PartitionSets.Get(k.Cluster, "", k.Name[:i]); ok && k.Name[i] == '-' {
+		if _, ok := f.endpoints.PartitionSets.Get(k.Cluster, "", k.Name[:i]); ok && k.Name[i] == '-' {
 			of[k.Name[:i]] = struct{}{}
 		}
 	}
@@ -64,8 +64,8 @@ func (f *partitionCauses) owned(k control.Key) {
 
 // Done implements [feed.Follower].
 func (f *partitionCauses) Done() {
-	for _, k := range loopKeys(f.apis.Partitions.Keys()) {
-		if p, ok := f.apis.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
+	for _, k := range loopKeys(f.endpoints.Partitions.Keys()) {
+		if p, ok := f.endpoints.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
 			f.sets[k] = p.Set
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -52,7 +53,7 @@ type Checker struct {
 
 // A Request asks for one part of a check.
 type Request struct {
-	Export bind.ExportName
+	Export exports.Name
 	Schemas
 	// Among limits the check to some consumers. Nil is for all.
 	Among func(cluster.Name) bool
@@ -72,7 +73,7 @@ type Schemas struct {
 
 // compute runs f with a processor seat of the tenant of an export. Others wait for the seat, so f
 // must not take long.
-func (c *Checker) compute(ctx context.Context, e bind.ExportName, f func() error) error {
+func (c *Checker) compute(ctx context.Context, e exports.Name, f func() error) error {
 	var err error
 	return cmp.Or(c.Compute(ctx, e.Cluster, func() { err = f() }), err)
 }
@@ -141,12 +142,12 @@ type target struct {
 }
 
 // targets returns the resources to check, and the consumers that have objects of them.
-func (c *Checker) targets(ctx context.Context, r Request, export *bind.Export) ([]*target, error) {
+func (c *Checker) targets(ctx context.Context, r Request, export *exports.Export) ([]*target, error) {
 	next := map[schema.GroupResource]*serve.Content{}
 	contents := slices.Clone(r.Contents)
 	for _, name := range r.Names {
-		content, err := c.APIs.Candidate(ctx, r.Export.Cluster, name)
-		if bind.IsInvalidSchema(err) {
+		content, err := c.APIs.Exports.Candidate(ctx, r.Export.Cluster, name)
+		if exports.IsInvalidSchema(err) {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		if err != nil {
@@ -159,7 +160,7 @@ func (c *Checker) targets(ctx context.Context, r Request, export *bind.Export) (
 		switch {
 		case next[gr] != nil:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("there are two schemas of %s; check them one at a time", gr))
-		case !slices.ContainsFunc(export.Resources, func(e bind.Exported) bool { return e.GroupResource == gr && !e.Native }):
+		case !slices.ContainsFunc(export.Resources, func(e exports.Exported) bool { return e.GroupResource == gr && !e.Native }):
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("the APIExport %s has no resource %s with an APIResourceSchema; check a schema of one of its resources", export.Name, gr))
 		}
 		next[gr] = content

@@ -16,9 +16,9 @@ import (
 	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -60,7 +60,7 @@ func NewRollouts(c *Checker) *Rollouts {
 // Reconcile takes the next step of a rollout. It is [control.Loop.Do].
 func (r *Rollouts) Reconcile(ctx context.Context, c cluster.Name, name string) error {
 	o := &apis.APIExportRollout{}
-	rev, err := r.Store.ReadInto(ctx, bind.RolloutResource().Key(c, "", name), o)
+	rev, err := r.Store.ReadInto(ctx, exports.RolloutResource().Key(c, "", name), o)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (r *Rollouts) Reconcile(ctx context.Context, c cluster.Name, name string) e
 	if err := r.Store.Feed().CatchUp(ctx); err != nil {
 		return err
 	}
-	s := &step{Rollouts: r, cluster: c, before: o.DeepCopy(), rollout: o, export: bind.ExportName{Cluster: c, Name: o.Spec.Export}}
+	s := &step{Rollouts: r, cluster: c, before: o.DeepCopy(), rollout: o, export: exports.Name{Cluster: c, Name: o.Spec.Export}}
 	var later error
 	if o.DeletionTimestamp != nil {
 		later, err = s.undo(ctx)
@@ -91,7 +91,7 @@ func (r *Rollouts) Reconcile(ctx context.Context, c cluster.Name, name string) e
 type step struct {
 	*Rollouts
 	cluster cluster.Name
-	export  bind.ExportName
+	export  exports.Name
 	before  *apis.APIExportRollout
 	rollout *apis.APIExportRollout
 	also    []store.Write // in the same transaction
@@ -114,7 +114,7 @@ func (s *step) write(ctx context.Context, rev int64) error {
 		return err
 	}
 	ends := s.rollout.DeletionTimestamp != nil && len(s.rollout.Finalizers) == 0
-	at, err := s.Store.Commit(ctx, append(s.also, store.Write{Resource: bind.RolloutResource(), Cluster: s.cluster, Object: stored, Expect: rev, Delete: ends}))
+	at, err := s.Store.Commit(ctx, append(s.also, store.Write{Resource: exports.RolloutResource(), Cluster: s.cluster, Object: stored, Expect: rev, Delete: ends}))
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *step) advance(ctx context.Context) (later, err error) {
 	}
 	ring := s.ring(done)
 	check, err := s.checked(ctx, fmt.Sprintf("%d/%d/%q", o.Generation, done, o.Spec.Schemas), o.Spec.Schemas, func(c cluster.Name) bool {
-		return bind.Selects(ring, s.export, c) && !s.has(done, c)
+		return exports.Selects(ring, s.export, c) && !s.has(done, c)
 	})
 	if apierrors.IsBadRequest(err) {
 		s.condition(apis.RolloutWaiting, apis.RolloutNotPossible, err.Error())
@@ -200,7 +200,7 @@ func (s *step) done() int {
 // has reports whether one of the last n stages selects a consumer.
 func (s *step) has(n int, c cluster.Name) bool {
 	all := s.rollout.Status.Stages
-	return slices.ContainsFunc(all[len(all)-n:], func(stage apis.RolloutStage) bool { return bind.Selects(stage.Ring, s.export, c) })
+	return slices.ContainsFunc(all[len(all)-n:], func(stage apis.RolloutStage) bool { return exports.Selects(stage.Ring, s.export, c) })
 }
 
 // blocked returns why the rollout cannot go on, "" if it can.
@@ -211,15 +211,15 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 	}
 	seen := map[schema.GroupResource]bool{}
 	for _, name := range s.rollout.Spec.Schemas {
-		content, err := s.APIs.Candidate(ctx, s.cluster, name)
-		if bind.IsInvalidSchema(err) {
+		content, err := s.APIs.Exports.Candidate(ctx, s.cluster, name)
+		if exports.IsInvalidSchema(err) {
 			return err.Error(), apis.RolloutNotPossible, nil
 		}
 		if err != nil {
 			return "", "", err
 		}
 		gr := content.GroupResource()
-		if seen[gr] || !slices.ContainsFunc(e.Resources, func(x bind.Exported) bool { return x.GroupResource == gr && !x.Native }) {
+		if seen[gr] || !slices.ContainsFunc(e.Resources, func(x exports.Exported) bool { return x.GroupResource == gr && !x.Native }) {
 			return fmt.Sprintf("the APIExport has no resource %s with an APIResourceSchema, or spec.schemas has it twice", gr), apis.RolloutNotPossible, nil
 		}
 		seen[gr] = true
@@ -227,7 +227,7 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 	if n := len(s.rollout.Status.Stages); n >= maxStages && s.rollout.Status.Stages[n-1].Ring.Name != apis.RemainingRing {
 		return fmt.Sprintf("the rollout has %d stages; delete it and create another", n), apis.RolloutNotPossible, nil
 	}
-	for _, other := range s.APIs.Rollouts.List(s.cluster, "") {
+	for _, other := range s.APIs.Exports.Rollouts.List(s.cluster, "") {
 		if other.Name == s.rollout.Name || other.Export != s.export.Name || other.Ended {
 			continue
 		}
@@ -242,7 +242,7 @@ func (s *step) blocked(ctx context.Context) (why, reason string, err error) {
 // complete writes the schemas into the export, and ends the rollout in the same transaction.
 func (s *step) complete(ctx context.Context) error {
 	e := &apisv1alpha2.APIExport{}
-	rev, err := s.Store.ReadInto(ctx, bind.ExportResource().Key(s.cluster, "", s.export.Name), e)
+	rev, err := s.Store.ReadInto(ctx, exports.Resource().Key(s.cluster, "", s.export.Name), e)
 	if err != nil || rev == 0 {
 		return err
 	}
@@ -265,7 +265,7 @@ func (s *step) complete(ctx context.Context) error {
 			return err
 		}
 		// The export comes first, so that no consumer returns to its old schemas between the events.
-		s.also = []store.Write{{Resource: bind.ExportResource(), Cluster: s.cluster, Object: stored, Expect: rev}}
+		s.also = []store.Write{{Resource: exports.Resource(), Cluster: s.cluster, Object: stored, Expect: rev}}
 	}
 	s.rollout.Finalizers = slices.DeleteFunc(s.rollout.Finalizers, func(f string) bool { return f == apis.RolloutFinalizer })
 	s.condition(apis.RolloutCompleted, "", "")
@@ -305,7 +305,7 @@ func (s *step) undo(ctx context.Context) (later, err error) {
 }
 
 // changes reports whether a stage has another schema for a resource of the export.
-func changes(stage apis.RolloutStage, r bind.Exported) bool {
+func changes(stage apis.RolloutStage, r exports.Exported) bool {
 	return !r.Native && slices.ContainsFunc(stage.Schemas, func(name string) bool {
 		n, err := apis.ParseSchemaName(name)
 		return err == nil && n.GroupResource == r.GroupResource && name != r.Schema

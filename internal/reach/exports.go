@@ -20,9 +20,9 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/authz"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/exports"
 )
 
 const (
@@ -157,7 +157,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 	}) {
 		return nil, nil
 	}
-	e, err := q.APIs.Export(ctx, bind.ExportName{Cluster: o.name, Name: o.export})
+	e, err := q.APIs.Exports.Read(ctx, exports.Name{Cluster: o.name, Name: o.export})
 	if err != nil || e == nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 		out.Description = strings.ToValidUTF8(out.Description[:maxDescription], "")
 	}
 	for _, r := range e.Spec.Resources[:min(len(e.Spec.Resources), maxListed)] {
-		out.Resources = append(out.Resources, apisv1alpha2.BindableResource{Group: r.Group, Resource: r.Name, Versions: q.APIs.Versions(o.name, r)})
+		out.Resources = append(out.Resources, apisv1alpha2.BindableResource{Group: r.Group, Resource: r.Name, Versions: q.APIs.Exports.Versions(o.name, r)})
 	}
 	for _, c := range e.Spec.PermissionClaims[:min(len(e.Spec.PermissionClaims), maxListed)] {
 		out.PermissionClaims = append(out.PermissionClaims, schema.GroupResource{Group: c.Group, Resource: c.Resource}.String())

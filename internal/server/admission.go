@@ -16,8 +16,8 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/authz"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
@@ -90,19 +90,19 @@ func (s *Server) admission() admit.Rules {
 func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 	return admit.Sharing{
 		Offered: func(gr schema.GroupResource) error { return s.definitions.Offers.Refuse(gr) },
-		Check:   serve.Check, Usage: s.usage(bind.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		Check:   serve.Check, Usage: s.usage(exports.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
 		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
 		Locate: func(ctx context.Context, path string) (cluster.Name, bool) {
-			at, ok := s.apis.Locate(ctx, "", path, "")
+			at, ok := s.apis.Exports.Locate(ctx, "", path, "")
 			return at.Cluster, ok
 		},
 		Cached: func(c cluster.Name, name string, gvr schema.GroupVersionResource) string {
-			if other := s.apis.CachedFor(c, name, gvr); other != nil {
+			if other := s.virtual.CachedFor(c, name, gvr); other != nil {
 				return other.Name
 			}
 			return ""
 		},
-		ConversionUsage: s.usage(bind.ConversionResource()), Schema: s.schemaNamed,
+		ConversionUsage: s.usage(exports.ConversionResource()), Schema: s.schemaNamed,
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *Server) mayUse(ctx context.Context, u user.Info, t tree.Type) (bool, er
 // mayBind reports whether a user may bind an export. The cluster of the export decides; the user
 // needs no access to that cluster.
 func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref apisv1alpha2.ExportReference) (bool, error) {
-	export, ok := s.apis.Locate(ctx, c, ref.Path, ref.Name)
+	export, ok := s.apis.Exports.Locate(ctx, c, ref.Path, ref.Name)
 	if !ok {
 		return false, nil
 	}
@@ -146,7 +146,7 @@ func (s *Server) mayBind(ctx context.Context, u user.Info, c cluster.Name, ref a
 }
 
 // mayBindExport is mayBind for an export of a known cluster.
-func (s *Server) mayBindExport(ctx context.Context, u user.Info, export bind.ExportName) (bool, error) {
+func (s *Server) mayBindExport(ctx context.Context, u user.Info, export exports.Name) (bool, error) {
 	decision, _, err := s.authorizers().Authorize(authz.Deep(cluster.With(ctx, export.Cluster)), authorizer.AttributesRecord{
 		User: u, Verb: "bind", APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
 		Resource: "apiexports", Name: export.Name, ResourceRequest: true,
@@ -164,7 +164,7 @@ func (s *Server) mayBindExport(ctx context.Context, u user.Info, export bind.Exp
 // locate returns the cluster that a reference to an export in cluster c means, and whether there is
 // one.
 func (s *Server) locate(ctx context.Context, c cluster.Name, ref apisv1alpha2.ExportReference) (cluster.Name, bool) {
-	name, ok := s.apis.Locate(ctx, c, ref.Path, ref.Name)
+	name, ok := s.apis.Exports.Locate(ctx, c, ref.Path, ref.Name)
 	return name.Cluster, ok
 }
 
@@ -194,7 +194,7 @@ func (s *Server) builtIn(gr schema.GroupResource) bool {
 // schemaNamed returns an APIResourceSchema, nil if there is none.
 func (s *Server) schemaNamed(ctx context.Context, c cluster.Name, name string) (*apisv1alpha1.APIResourceSchema, error) {
 	found := &apisv1alpha1.APIResourceSchema{}
-	rev, err := s.store.ReadInto(ctx, bind.SchemaResource().Key(c, "", name), found)
+	rev, err := s.store.ReadInto(ctx, exports.SchemaResource().Key(c, "", name), found)
 	if err != nil || rev == 0 {
 		return nil, err
 	}

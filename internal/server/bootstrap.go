@@ -7,7 +7,9 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
+	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/native"
@@ -18,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/usage"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // prepareTree reads the identity of the workspaces API, or creates it at the first start.
@@ -47,8 +50,13 @@ func (s *Server) prepareTree(ctx context.Context) error {
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
 	}
-	s.apis = bind.New(s.store, s.definitions, s.resolver, s.workspaces, identities)
-	s.apis.Remote, s.apis.MayBind = s.mountProxy().To, s.mayBindExport
+	s.apis = bind.New(s.store, exports.New(s.store, s.definitions, s.workspaces), s.definitions, s.resolver, s.workspaces)
+	s.apis.MayBind = s.mayBindExport
+	slices := endpoints.New(s.store, s.apis, s.workspaces, identities[tenancy.TopologyExport])
+	s.virtual = virtual.New(virtual.Config{
+		Store: s.store, Resolver: s.resolver, APIs: s.apis, Endpoints: slices, Workspaces: s.workspaces,
+		Identity: identities[tenancy.CacheExport], Remote: s.mountProxy().To,
+	})
 	s.checker = &evolve.Checker{APIs: s.apis, Store: s.store, Inspect: s.pool.Inspect, PathOf: s.tree.PathOf, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 		return s.computeFor(ctx, c, fair.Heavy, f)
 	}}
@@ -69,7 +77,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
-		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Usage: s.meter, Checker: s.checker,
+		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Endpoints: slices, Virtual: s.virtual, Usage: s.meter, Checker: s.checker,
 		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast, References: s.references,
 	})
 	return nil

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/server"
 	"github.com/unforked/kcp/internal/store"
 )
@@ -32,15 +32,15 @@ func TestBuiltInSchemasAreUpgraded(t *testing.T) {
 	older := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apis.kcp.io/v1alpha1", "kind": "APIResourceSchema", "spec": old.Object["spec"]}}
 	older.SetName("v0." + old.GetName()[len(name)-len("workspacetypes.tenancy.kcp.io"):])
 	older.SetUID("older")
-	must(s.Store().Commit(ctx, []store.Write{{Resource: bind.SchemaResource(), Cluster: cluster.Root, Object: older}}))(t)
+	must(s.Store().Commit(ctx, []store.Write{{Resource: exports.SchemaResource(), Cluster: cluster.Root, Object: older}}))(t)
 	resources[2].(map[string]any)["schema"] = older.GetName()
 	if err := unstructured.SetNestedSlice(export.Object, resources, "spec", "resources"); err != nil {
 		t.Fatal(err)
 	}
 	stored := &apisv1alpha2.APIExport{}
-	rev := must(s.Store().ReadInto(ctx, bind.ExportResource().Key(cluster.Root, "", "tenancy.kcp.io"), stored))(t)
+	rev := must(s.Store().ReadInto(ctx, exports.Resource().Key(cluster.Root, "", "tenancy.kcp.io"), stored))(t)
 	export.SetResourceVersion("")
-	must(s.Store().Commit(ctx, []store.Write{{Resource: bind.ExportResource(), Cluster: cluster.Root, Object: export, Expect: rev}}))(t)
+	must(s.Store().Commit(ctx, []store.Write{{Resource: exports.Resource(), Cluster: cluster.Root, Object: export, Expect: rev}}))(t)
 	binding := apisv1alpha2.DefaultBindingName(string(w.name), "root", "tenancy.kcp.io")
 	has := func(schema string) func(*unstructured.Unstructured) bool {
 		return func(o *unstructured.Unstructured) bool {

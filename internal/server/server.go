@@ -46,6 +46,7 @@ import (
 	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/flow"
@@ -63,6 +64,7 @@ import (
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/usage"
 	"github.com/unforked/kcp/internal/view"
+	"github.com/unforked/kcp/internal/virtual"
 	"github.com/unforked/kcp/internal/watchcache"
 )
 
@@ -183,6 +185,7 @@ type Server struct {
 	exports    *view.Exports
 	schemas    *view.Schemas
 	apis       *bind.APIs
+	virtual    *virtual.Storage
 	meter      *usage.Meter
 	tallies    *usage.Requests
 	checker    *evolve.Checker
@@ -351,11 +354,11 @@ func (s *Server) newPool(cfg *genericapiserver.Config) *serve.Pool {
 		Storage: s.caches.Customs(customConfig), Metadata: s.caches.CustomMetadata(customConfig), Admission: s.hooks, Authorizer: s.authz,
 		Models: func() map[string]*spec.Schema { return s.natives.Models }, RequestTimeout: cfg.RequestTimeout, MaxBody: cfg.MaxRequestBodyBytes,
 		MinRequestTimeout: time.Duration(cfg.MinRequestTimeout) * time.Second,
-		Converters:        bind.Converters(),
+		Converters:        exports.Converters(),
 		Requested:         s.requested,
 		ConversionTimeout: s.config.ConversionTimeout,
 		Origin: func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
-			return s.apis.Origin(ctx, c, gr, f)
+			return s.virtual.Origin(ctx, c, gr, f)
 		},
 		Dialer: s.dialer, Lend: s.lend,
 	})

@@ -8,8 +8,8 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -22,7 +22,7 @@ import (
 // s.meter is set before the first request.
 func (s *Server) usageOfExports() serve.Subresource {
 	return serve.Subresource{
-		Resource: bind.ExportResource().GroupResource(), Name: usage.Subresource, Kind: apisv1alpha2.GroupVersion.WithKind("APIExportUsage"),
+		Resource: exports.Resource().GroupResource(), Name: usage.Subresource, Kind: apisv1alpha2.GroupVersion.WithKind("APIExportUsage"),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.meter.ServeHTTP(w, req) }),
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/edge"
 	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/record"
 	"github.com/unforked/kcp/internal/serve"
@@ -27,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/view"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // newViews returns the views, those of extensions included. They can be used after
@@ -55,13 +57,13 @@ func (s *Server) newViews() (*view.Views, error) {
 	s.schemas = view.NewSchemas(view.SchemasConfig{
 		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
 		Discovery: func(ctx context.Context) (http.Handler, error) {
-			gr := bind.SchemaResource().GroupResource()
+			gr := exports.SchemaResource().GroupResource()
 			schemas, _ := s.given.Of(cluster.Root).Find(gr)
 			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
 		},
 	})
 	checks := &view.Checks{Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Checker: func() *evolve.Checker { return s.checker }}
-	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks, view.NewReplication(s.exports, s.cachedContent))
+	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks, view.NewReplication(s.exports, func() *virtual.Storage { return s.virtual }, s.cachedContent))
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
 

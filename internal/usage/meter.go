@@ -25,6 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
@@ -56,7 +57,7 @@ type Config struct {
 type surroundings struct {
 	now func() time.Time
 	// bound returns the export through which a consumer has a resource, and whether it has it.
-	bound func(subject) (bind.ExportName, bool)
+	bound func(subject) (exports.Name, bool)
 	// named returns the path and the tenant of a cluster, and whether it exists.
 	named func(cluster.Name) (cluster.Path, cluster.Name, bool)
 	// exported reports whether an export has the identity.
@@ -67,10 +68,10 @@ type surroundings struct {
 func around(c Config) surroundings {
 	return surroundings{
 		now: time.Now,
-		bound: func(s subject) (bind.ExportName, bool) {
+		bound: func(s subject) (exports.Name, bool) {
 			_, b := c.APIs.Bindings.Owner(s.consumer, s.GroupResource)
 			if b == nil || !slices.ContainsFunc(b.Bound, func(r bind.Bound) bool { return r.GroupResource == s.GroupResource && r.Identity == s.identity }) {
-				return bind.ExportName{}, false
+				return exports.Name{}, false
 			}
 			return b.Export, true
 		},

@@ -15,15 +15,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 )
 
 var (
 	widgets = keys.CustomResource(schema.GroupResource{Group: "example.com", Resource: "widgets"}, "f00d")
-	export  = bind.ExportName{Cluster: "provider", Name: "widgets"}
+	export  = exports.Name{Cluster: "provider", Name: "widgets"}
 )
 
 // A world is a store with a meter, and a clock.
@@ -68,7 +68,7 @@ func (w *world) meter() *Meter {
 			defer w.mu.Unlock()
 			return time.UnixMilli(int64(w.seconds * 1000))
 		},
-		bound: func(s subject) (bind.ExportName, bool) {
+		bound: func(s subject) (exports.Name, bool) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return export, !w.unbound[s.consumer]
@@ -340,7 +340,7 @@ func TestEndedRecordsAreLimited(t *testing.T) {
 		seen = append(seen, state{subjectOf(c, widgets), record{Ended: 1e12 + int64(i), Tenant: "tenant"}, false})
 	}
 	seen = append(seen, state{subjectOf("other", widgets), record{Ended: 1e12 - 1, Tenant: "other"}, false})
-	w.around.bound = func(subject) (bind.ExportName, bool) { return bind.ExportName{}, false }
+	w.around.bound = func(subject) (exports.Name, bool) { return exports.Name{}, false }
 	drops, updates := w.settle(seen)
 	want := []subject{subjectOf("c0", widgets), subjectOf("c1", widgets)}
 	if !cmp.Equal(drops, want, cmp.AllowUnexported(subject{})) || len(updates) > 0 {

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -77,7 +77,7 @@ type record struct {
 	Path   string       `json:"path,omitempty"`
 	Tenant cluster.Name `json:"tenant,omitempty"`
 	// Exports are the exports through which the consumer had the resource, the last one last.
-	Exports []bind.ExportName `json:"exports,omitempty"`
+	Exports []exports.Name `json:"exports,omitempty"`
 }
 
 // until returns the record as of a later time without changes. An earlier time, as after a
@@ -102,8 +102,8 @@ func (r record) changed(at int64, to feed.Usage) record {
 func (r record) stores(u feed.Usage) bool { return r.Objects == u.Objects && r.Bytes == u.Bytes }
 
 // through returns the exports of the record with one at the end.
-func (r record) through(e bind.ExportName) []bind.ExportName {
-	all := slices.DeleteFunc(slices.Clone(r.Exports), func(have bind.ExportName) bool { return have == e })
+func (r record) through(e exports.Name) []exports.Name {
+	all := slices.DeleteFunc(slices.Clone(r.Exports), func(have exports.Name) bool { return have == e })
 	all = append(all, e)
 	return all[max(0, len(all)-maxExports):]
 }

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/view"
 )
@@ -55,7 +55,7 @@ func respond[T any](w http.ResponseWriter, req *http.Request, answer func(*http.
 
 func (m *Meter) answer(req *http.Request) (*apisv1alpha2.APIExportUsage, error) {
 	info, _ := request.RequestInfoFrom(req.Context())
-	gr := bind.ExportResource().GroupResource()
+	gr := exports.Resource().GroupResource()
 	c, err := cluster.One(req.Context())
 	_, viewed := view.From(req.Context())
 	switch {
@@ -64,7 +64,7 @@ func (m *Meter) answer(req *http.Request) (*apisv1alpha2.APIExportUsage, error) 
 	case req.Method != http.MethodGet:
 		return nil, apierrors.NewMethodNotSupported(gr, info.Verb)
 	}
-	e, err := m.config.APIs.Export(req.Context(), bind.ExportName{Cluster: c, Name: info.Name})
+	e, err := m.config.APIs.Exports.Read(req.Context(), exports.Name{Cluster: c, Name: info.Name})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (m *Meter) answer(req *http.Request) (*apisv1alpha2.APIExportUsage, error) 
 	if err != nil {
 		return nil, err
 	}
-	r := m.report(bind.ExportName{Cluster: c, Name: info.Name}, e.Status.IdentityHash, p)
+	r := m.report(exports.Name{Cluster: c, Name: info.Name}, e.Status.IdentityHash, p)
 	return r, m.addRequests(req.Context(), r, e.Status.IdentityHash)
 }
 
@@ -122,7 +122,7 @@ func readPage(query url.Values) (p page, err error) {
 }
 
 // report returns the usage of a page of the consumers of an export that has an identity.
-func (m *Meter) report(e bind.ExportName, identity string, p page) *apisv1alpha2.APIExportUsage {
+func (m *Meter) report(e exports.Name, identity string, p page) *apisv1alpha2.APIExportUsage {
 	used, at := m.used(e, identity)
 	bound := m.having(e, identity)
 	for s := range bound {
@@ -166,7 +166,7 @@ func (m *Meter) pathOf(s subject, r record) string {
 }
 
 // having returns the resources that consumers have through an export.
-func (m *Meter) having(e bind.ExportName, identity string) map[subject]bool {
+func (m *Meter) having(e exports.Name, identity string) map[subject]bool {
 	all := map[subject]bool{}
 	for _, k := range m.config.APIs.Bindings.To(e) {
 		b := m.config.APIs.Bindings.Get(k.Cluster, k.Name)
@@ -183,7 +183,7 @@ func (m *Meter) having(e bind.ExportName, identity string) map[subject]bool {
 }
 
 // used returns the records of an export as of the mark, and the mark.
-func (m *Meter) used(e bind.ExportName, identity string) (map[subject]record, int64) {
+func (m *Meter) used(e exports.Name, identity string) (map[subject]record, int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := map[subject]record{}

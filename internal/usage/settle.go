@@ -7,8 +7,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 )
 
 const (
@@ -123,6 +123,6 @@ func (m *Meter) settle(seen []state) (drops []subject, updates map[subject]func(
 }
 
 // update reports whether the record has another state of the binding.
-func (r record) update(export bind.ExportName, bound, has bool) bool {
+func (r record) update(export exports.Name, bound, has bool) bool {
 	return has == (r.Ended > 0) || bound && (len(r.Exports) == 0 || r.Exports[len(r.Exports)-1] != export)
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/evolve"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/serve"
 )
@@ -98,7 +98,7 @@ func (v *Checks) check(req *http.Request, r *Request) (*apisv1alpha1.APIExportCh
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%d schemas; check at most %d at a time", n, maxCandidates))
 	}
 	of := evolve.Request{
-		Export: bind.ExportName{Cluster: r.Home, Name: r.ID}, Schemas: evolve.Schemas{Names: in.Spec.Schemas},
+		Export: exports.Name{Cluster: r.Home, Name: r.ID}, Schemas: evolve.Schemas{Names: in.Spec.Schemas},
 		Limit: in.Spec.Limit, Continue: in.Spec.Continue,
 	}
 	for i := range in.Spec.Candidates {
@@ -128,7 +128,7 @@ func candidate(req *http.Request, spec *apisv1alpha1.APIExportCheckSpec, s *apis
 	if errs := serve.Check(req.Context(), crd); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(kind, s.Name, errs)
 	}
-	content, err := bind.ContentOf(crd)
+	content, err := exports.ContentOf(crd)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}

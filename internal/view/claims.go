@@ -13,6 +13,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/discovery"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -37,7 +38,7 @@ func (v *Exports) claimedEverywhere(req *http.Request, of *viewing, gr schema.Gr
 	if err != nil {
 		return nil, err
 	}
-	shape, _, err := v.config.APIs().Shape(req.Context(), name, owner)
+	shape, _, err := v.config.APIs().Exports.Shape(req.Context(), name, owner)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the claimed resource cannot be served: %v", err))
 	}
@@ -92,8 +93,8 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 
 // stored reports whether the objects of an export's resource are known to be in the clusters that
 // bind it. Only there can a selector be applied.
-func (v *Exports) stored(ctx context.Context, name bind.ExportName, e *bind.Export, gr schema.GroupResource) bool {
-	shape, _, err := v.config.APIs().Shape(ctx, name, e)
+func (v *Exports) stored(ctx context.Context, name exports.Name, e *exports.Export, gr schema.GroupResource) bool {
+	shape, _, err := v.config.APIs().Exports.Shape(ctx, name, e)
 	if err != nil {
 		return false
 	}
@@ -116,13 +117,13 @@ func (v *Exports) claims(of *viewing, gr schema.GroupResource, c bind.Claimed) b
 	if !ok {
 		return false
 	}
-	claimed, asks := now.Asks(gr)
+	claimed, asks := bind.Asks(now, gr)
 	return asks && claimed == c
 }
 
 // owner returns the export that a claimed resource comes from. It refuses a request that the
 // cluster of that export does not let its consumers make.
-func (v *Exports) owner(ctx context.Context, a authorizer.Attributes, c bind.Claimed) (bind.ExportName, *bind.Export, error) {
+func (v *Exports) owner(ctx context.Context, a authorizer.Attributes, c bind.Claimed) (exports.Name, *exports.Export, error) {
 	name, e := v.config.APIs().Owner(c)
 	if e == nil {
 		return name, nil, notFound("no export has the claimed resource " + c.String())
@@ -143,7 +144,7 @@ func (v *Exports) owner(ctx context.Context, a authorizer.Attributes, c bind.Cla
 func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, error) {
 	shape, claimed := of.shape.All(), map[schema.GroupResource][]string{}
 	for _, c := range of.export.Claims {
-		asked, _ := of.export.Asks(schema.GroupResource{Group: c.Group, Resource: c.Resource})
+		asked, _ := bind.Asks(of.export, schema.GroupResource{Group: c.Group, Resource: c.Resource})
 		if _, own := of.shape.Find(asked.GroupResource); own {
 			continue
 		}
@@ -155,7 +156,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 		if e == nil {
 			continue // no export has the resource now
 		}
-		others, _, err := v.config.APIs().Shape(ctx, name, e)
+		others, _, err := v.config.APIs().Exports.Shape(ctx, name, e)
 		if err != nil {
 			continue //nolint:nilerr // the resource cannot be served
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -68,9 +69,9 @@ func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
 		also(c)
 	})
 	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
-	a.Rollouts.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
-	a.OnSchema(v.lasting.changed)
-	a.OnConversion(v.lasting.changed)
+	a.Exports.Rollouts.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
+	a.Exports.OnSchema(v.lasting.changed)
+	a.Exports.OnConversion(v.lasting.changed)
 }
 
 // Name implements [View].
@@ -124,7 +125,7 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if err := v.config.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	name := bind.ExportName{Cluster: r.Home, Name: r.ID}
+	name := exports.Name{Cluster: r.Home, Name: r.ID}
 	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
 	if !ok {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apiexports"}, r.ID)
@@ -132,7 +133,7 @@ func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if export.Identity == "" { // its resources would be those of no export
 		return nil, apierrors.NewServiceUnavailable("the APIExport has no identity; see its condition IdentityValid")
 	}
-	shape, lacks, err := v.config.APIs().Shape(ctx, name, export)
+	shape, lacks, err := v.config.APIs().Exports.Shape(ctx, name, export)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the export cannot be served: %v", err))
 	}
@@ -156,22 +157,22 @@ func contentOf(u user.Info, verb, export string) authorizer.AttributesRecord {
 
 // A viewing is a request for the view of an export by an authorized user.
 type viewing struct {
-	name   bind.ExportName
-	export *bind.Export
+	name   exports.Name
+	export *exports.Export
 	info   *request.RequestInfo
 	user   user.Info
 	shape  *serve.Shape
 }
 
 // via returns the export of the view with its identity.
-func (of *viewing) via() bind.Via { return bind.Via{ExportName: of.name, Identity: of.export.Identity} }
+func (of *viewing) via() bind.Via { return bind.Via{Export: of.name, Identity: of.export.Identity} }
 
 var apiBindings = schema.GroupResource{Group: apisv1alpha2.GroupVersion.Group, Resource: "apibindings"}
 
 func (v *Exports) plan(req *http.Request, r *Request, of *viewing) (*Plan, error) {
 	gr := schema.GroupResource{Group: of.info.APIGroup, Resource: of.info.Resource}
 	served, exported := of.shape.Find(gr)
-	claimed, asked := of.export.Asks(gr)
+	claimed, asked := bind.Asks(of.export, gr)
 	switch {
 	case !of.info.IsResourceRequest && describes(of.info.Path):
 		page, err := v.describe(req.Context(), of)
@@ -210,7 +211,7 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 }
 
 // still returns the export of a request as it is now, and whether it is still the same.
-func (v *Exports) still(of *viewing) (*bind.Export, bool) {
+func (v *Exports) still(of *viewing) (*exports.Export, bool) {
 	now, ok := v.config.APIs().Exports.Get(of.name.Cluster, "", of.name.Name)
 	return now, ok && now.Identity == of.export.Identity
 }
@@ -229,7 +230,7 @@ func (v *Exports) while(of *viewing, is func(context.Context) bool) func(context
 // viewed returns the context of a list or watch of a resource that an export has. A watch ends
 // when the export serves the resource in another way, or the export of the view may not read it any
 // more; the client then watches again.
-func (v *Exports) viewed(of *viewing, export bind.ExportName, gr schema.GroupResource, as serve.Served, may func() bool) func(context.Context) (context.Context, func()) {
+func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResource, as serve.Served, may func() bool) func(context.Context) (context.Context, func()) {
 	return func(ctx context.Context) (context.Context, func()) {
 		ctx = serve.WithViewed(ctx, serve.Found{Served: as})
 		if of.info.Verb != "watch" {
@@ -249,12 +250,12 @@ func (v *Exports) scope(r bind.ViewList, sparse bool) func() (store.Scope, func(
 
 // serves reports whether an export has a resource as it had when a watch began. If that cannot be
 // found out, the watch continues.
-func (v *Exports) serves(ctx context.Context, name bind.ExportName, gr schema.GroupResource, as serve.Served) bool {
+func (v *Exports) serves(ctx context.Context, name exports.Name, gr schema.GroupResource, as serve.Served) bool {
 	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
 	if !ok {
 		return false
 	}
-	shape, _, err := v.config.APIs().Shape(ctx, name, export)
+	shape, _, err := v.config.APIs().Exports.Shape(ctx, name, export)
 	if err != nil {
 		return true
 	}
@@ -263,7 +264,7 @@ func (v *Exports) serves(ctx context.Context, name bind.ExportName, gr schema.Gr
 }
 
 // ownBindings adds the selector of the bindings of an export to a query.
-func ownBindings(query url.Values, e bind.ExportName) (url.Values, error) {
+func ownBindings(query url.Values, e exports.Name) (url.Values, error) {
 	return selecting(query, labels.Set{apisv1alpha2.ExportLabel: apisv1alpha2.ExportLabelValue(string(e.Cluster), e.Name)})
 }
 

@@ -16,7 +16,9 @@ import (
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/virtual"
 )
 
 // Replication are the views of ClusterCachedResources. The view of an endpoint slice has the
@@ -24,13 +26,15 @@ import (
 // export of the slice. RBAC of the export's cluster guards it, as apiexports/content.
 type Replication struct {
 	exports   *Exports
+	storage   func() *virtual.Storage
 	discovery func(context.Context, *serve.Content) (http.Handler, error)
 }
 
-// NewReplication returns the views. They use the guard, the exports and the bindings of e.
-// discovery describes a content of which objects can only be read.
-func NewReplication(e *Exports, discovery func(context.Context, *serve.Content) (http.Handler, error)) *Replication {
-	return &Replication{e, discovery}
+// NewReplication returns the views. They use the guard, the exports and the bindings of e. storage
+// returns the virtual storage, which is made after the views. discovery describes a content of which
+// objects can only be read.
+func NewReplication(e *Exports, storage func() *virtual.Storage, discovery func(context.Context, *serve.Content) (http.Handler, error)) *Replication {
+	return &Replication{e, storage, discovery}
 }
 
 // Name implements [View].
@@ -43,7 +47,7 @@ func (v *Replication) Parse(rest string) (*Request, error) {
 
 // Plan implements [View].
 func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
-	ctx, apis := req.Context(), v.exports.config.APIs()
+	ctx, apis, storage := req.Context(), v.exports.config.APIs(), v.storage()
 	u, known := request.UserFrom(ctx)
 	info, ok := request.RequestInfoFrom(ctx)
 	if !known || !ok {
@@ -51,7 +55,7 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	}
 	guard := authorizer.AttributesRecord{
 		User: u, Verb: info.Verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
-		Resource: "apiexports", Subresource: "content", Name: apis.ExportOfSlice(r.Home, r.ID), ResourceRequest: true,
+		Resource: "apiexports", Subresource: "content", Name: storage.ExportOfSlice(r.Home, r.ID), ResourceRequest: true,
 	}
 	if decision, reason, err := v.exports.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
 		return nil, errors.Join(&Refusal{guard, reason}, err)
@@ -59,17 +63,17 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if err := v.exports.config.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	export := bind.ExportName{Cluster: r.Home, Name: apis.ExportOfSlice(r.Home, r.ID)}
+	export := exports.Name{Cluster: r.Home, Name: storage.ExportOfSlice(r.Home, r.ID)}
 	if export.Name != guard.Name {
 		return nil, &Refusal{guard, authz.Denied} // the slice is another one by now
 	}
-	origin, err := apis.CachedThrough(r.Home, r.ID)
+	origin, err := storage.CachedThrough(r.Home, r.ID)
 	if err != nil {
 		return nil, err
 	}
 	member := func(context.Context) bool {
 		e, ok := apis.Exports.Get(export.Cluster, "", export.Name)
-		return ok && (r.Cluster == cluster.All || apis.Bindings.Binds(r.Cluster, bind.Via{ExportName: export, Identity: e.Identity}))
+		return ok && (r.Cluster == cluster.All || apis.Bindings.Binds(r.Cluster, bind.Via{Export: export, Identity: e.Identity}))
 	}
 	if !member(ctx) {
 		attributes, err := filters.GetAuthorizerAttributes(ctx)

@@ -1,4 +1,4 @@
-package bind
+package virtual
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 )
@@ -29,8 +30,8 @@ type remoteSlice struct {
 
 // remote returns the origin of a resource whose objects are on a server outside, for the
 // consumers in cluster c. The provider has its URL in an object of its own kind.
-func (a *APIs) remote(ctx context.Context, c cluster.Name, of *elsewhere) (*serve.Origin, error) {
-	kind, ok := a.storedKind(of.export.Cluster, of.GroupKind)
+func (x *Storage) remote(ctx context.Context, c cluster.Name, of *elsewhere) (*serve.Origin, error) {
+	kind, ok := x.storedKind(of.export.Cluster, of.GroupKind)
 	if !ok {
 		return nil, unavailable(of.resource, "the kind of the provider's endpoint slice is not defined, or is not cluster-scoped")
 	}
@@ -39,7 +40,7 @@ func (a *APIs) remote(ctx context.Context, c cluster.Name, of *elsewhere) (*serv
 		return nil, unavailable(of.resource, "the endpoint slice of the provider does not exist")
 	}
 	s := &remoteSlice{}
-	rev, err := a.store.ReadInto(ctx, at, s)
+	rev, err := x.store.ReadInto(ctx, at, s)
 	switch {
 	case err != nil && rev == 0:
 		return nil, err
@@ -48,33 +49,33 @@ func (a *APIs) remote(ctx context.Context, c cluster.Name, of *elsewhere) (*serv
 	case rev == 0 || s.Metadata.DeletionTimestamp != nil:
 		return nil, unavailable(of.resource, "the endpoint slice of the provider does not exist")
 	}
-	url := endpointFor(s.Status.Endpoints, a.workspaces.Labels())
+	url := endpointFor(s.Status.Endpoints, x.workspaces.Labels())
 	if url == "" {
 		return nil, unavailable(of.resource, "the endpoint slice of the provider has no URL for this shard")
 	}
 	what := fmt.Sprintf("the server with the objects of %s", of.resource)
 	o := &serve.Origin{
-		Remote: a.Remote(of.export.Cluster, what, strings.TrimRight(url, "/")+"/clusters/"+string(c), s.Status.CABundle),
+		Remote: x.remoteTo(of.export.Cluster, what, strings.TrimRight(url, "/")+"/clusters/"+string(c), s.Status.CABundle),
 		Covers: func(context.Context, string) error { return nil }, // the versions are those of the other server
 	}
-	a.readers.follow(o, func() bool { return a.refers(of) }, ExportResource().Key(of.export.Cluster, "", of.export.Name))
+	x.readers.follow(o, func() bool { return x.refers(of) }, exports.Resource().Key(of.export.Cluster, "", of.export.Name))
 	byExport := o.Until
 	o.Until = func(ctx context.Context) (context.Context, func()) {
 		ctx, done := byExport(ctx)
 		ctx, cancel := context.WithCancel(ctx)
 		one := &reader{func() bool { return false }, cancel} // any change of the slice ends it
-		a.readers.join(one, []keys.Key{at}, true)
-		if now, _, err := a.store.Revision(ctx, at); err != nil || now != rev {
+		x.readers.join(one, []keys.Key{at}, true)
+		if now, _, err := x.store.Revision(ctx, at); err != nil || now != rev {
 			cancel() // it has changed since
 		}
-		return ctx, func() { a.readers.join(one, []keys.Key{at}, false); cancel(); done() }
+		return ctx, func() { x.readers.join(one, []keys.Key{at}, false); cancel(); done() }
 	}
 	return o, nil
 }
 
 // storedKind returns where a cluster stores the objects of a cluster-scoped kind.
-func (a *APIs) storedKind(c cluster.Name, kind schema.GroupKind) (keys.Resource, bool) {
-	for _, s := range a.Bindings.resolver.Shape(c).All() {
+func (x *Storage) storedKind(c cluster.Name, kind schema.GroupKind) (keys.Resource, bool) {
+	for _, s := range x.resolver.Shape(c).All() {
 		d := s.Content.Definition
 		if d.Spec.Group == kind.Group && d.Status.AcceptedNames.Kind == kind.Kind {
 			return keys.CustomResource(s.Content.GroupResource(), s.Identity), d.Spec.Scope == apiextensionsv1.ClusterScoped && s.Content.Storage() == serve.Stored

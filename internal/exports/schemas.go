@@ -1,4 +1,4 @@
-package bind
+package exports
 
 import (
 	"context"
@@ -38,11 +38,11 @@ func newSchemas(f *feed.Feed) *schemas {
 	return s
 }
 
-// get returns the UID of a schema, "" if there is none.
-func (s *schemas) get(c cluster.Name, name string) string {
+// get returns what is known of a schema, the zero value if there is none.
+func (s *schemas) get(c cluster.Name, name string) schemaRow {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.byKey[SchemaResource().Key(c, "", name)].uid
+	return s.byKey[SchemaResource().Key(c, "", name)]
 }
 
 // has reports whether a schema with a UID exists.
@@ -134,17 +134,33 @@ func schemaOf(e feed.Event) (schemaRow, error) {
 	return schemaRow{in.Metadata.UID, e.Revision, unique.Make(strings.Join(served, ",")).Value()}, nil
 }
 
+// Schema returns the UID of a schema and the revision of its last change, zero values if there is none.
+func (x *Exports) Schema(c cluster.Name, name string) (uid string, revision int64) {
+	row := x.schemas.get(c, name)
+	return row.uid, row.revision
+}
+
+// OnSchema makes x call f with the cluster of every APIResourceSchema that changes. f must not block.
+// Call it before the change feed starts, and once.
+func (x *Exports) OnSchema(f func(cluster.Name)) { x.schemas.touched = f }
+
+// OnChangedSchema makes x call f with the key of every APIResourceSchema that changes, except new
+// ones. f must not block. Call it before the change feed starts, and once.
+func (x *Exports) OnChangedSchema(f func(keys.Key)) { x.schemas.changed = f }
+
+// OnDeletedSchema makes x call f with the UID of every APIResourceSchema that is deleted. f must not
+// block. Call it before the change feed starts, and once.
+func (x *Exports) OnDeletedSchema(f func(uid string)) { x.schemas.deleted = f }
+
 // Versions returns the served versions of a resource of an export in cluster c.
-func (a *APIs) Versions(c cluster.Name, r apisv1alpha2.ResourceSchema) []string {
+func (x *Exports) Versions(c cluster.Name, r apisv1alpha2.ResourceSchema) []string {
 	if r.Storage.Native != nil {
-		if content, ok := a.definitions.Offers.Find(schema.GroupResource{Group: r.Group, Resource: r.Name}); ok {
+		if content, ok := x.definitions.Offers.Find(schema.GroupResource{Group: r.Group, Resource: r.Name}); ok {
 			return content.Versions()
 		}
 		return nil
 	}
-	a.schemas.mu.RLock()
-	defer a.schemas.mu.RUnlock()
-	all := a.schemas.byKey[SchemaResource().Key(c, "", r.Schema)].versions
+	all := x.schemas.get(c, r.Schema).versions
 	if all == "" {
 		return nil
 	}

@@ -1,4 +1,7 @@
-package bind
+// Package exports has the APIExports of all clusters. It hides what an export is made of: the secret
+// behind its identity, its APIResourceSchemas with their APIConversions, and the APIExportRollouts
+// that give some consumers other schemas. It reads no bindings.
+package exports
 
 import (
 	"context"
@@ -9,16 +12,58 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
 )
+
+// A Name names an export by cluster and name.
+type Name struct {
+	Cluster cluster.Name
+	Name    string
+}
+
+// Exports are the exports of all clusters. Methods may be called concurrently.
+type Exports struct {
+	*feed.Table[*Export]
+	// Rollouts has the APIExportRollouts of all clusters.
+	Rollouts *feed.Table[*Rollout]
+
+	schemas     *schemas
+	conversions *conversions
+	unions      unions
+	store       *store.Store
+	definitions *serve.Definitions
+	workspaces  *tenancy.Workspaces
+}
+
+// New returns the exports in a store, whose change feed must not have started. Creations of exports
+// are complete when they return.
+func New(s *store.Store, d *serve.Definitions, w *tenancy.Workspaces) *Exports {
+	x := &Exports{
+		conversions: newConversions(s.Feed()), Table: newTable(s.Feed()).IndexBy(identityOf),
+		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf), schemas: newSchemas(s.Feed()),
+		store: s, definitions: d, workspaces: w,
+	}
+	s.OnCreate(Resource(), InStorageVersion(Resource().GroupResource(), x.create))
+	return x
+}
+
+func newTable(f *feed.Feed) *feed.Table[*Export] {
+	return feed.NewTableSince(f, Resource(), exportOf, func(now, before *Export, at int64) {
+		if now.Since = at; before != nil && now.published(before) {
+			now.Since = before.Since
+		}
+	})
+}
 
 // An Export is the decoded part of an APIExport.
 type Export struct {
@@ -71,9 +116,14 @@ func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 	return out, nil
 }
 
-// exportIdentity returns the identity of an export, empty if it does not exist or has none.
-func (a *APIs) exportIdentity(name ExportName) string {
-	e, ok := a.Exports.Get(name.Cluster, "", name.Name)
+// Has reports whether the export has a resource.
+func (e *Export) Has(gr schema.GroupResource) bool {
+	return slices.ContainsFunc(e.Resources, func(r Exported) bool { return r.GroupResource == gr })
+}
+
+// Identity returns the identity of an export, empty if it does not exist or has none.
+func (x *Exports) Identity(name Name) string {
+	e, ok := x.Get(name.Cluster, "", name.Name)
 	if !ok {
 		return ""
 	}
@@ -89,18 +139,18 @@ func identityOf(e *Export) []string {
 }
 
 // With returns the exports of a cluster that have a schema, or whose rollouts have it.
-func (a *APIs) With(c cluster.Name, schema string) map[ExportName]bool {
-	all := map[ExportName]bool{}
-	for _, e := range a.Exports.List(c, "") {
+func (x *Exports) With(c cluster.Name, schema string) map[Name]bool {
+	all := map[Name]bool{}
+	for _, e := range x.List(c, "") {
 		if slices.ContainsFunc(e.Resources, func(r Exported) bool { return r.Schema == schema }) {
-			all[ExportName{c, e.Name}] = true
+			all[Name{c, e.Name}] = true
 		}
 	}
-	for _, r := range a.Rollouts.List(c, "") {
+	for _, r := range x.Rollouts.List(c, "") {
 		for _, s := range r.Stages {
 			for _, name := range s.Schemas {
 				if name == schema {
-					all[ExportName{c, r.Export}] = true
+					all[Name{c, r.Export}] = true
 				}
 			}
 		}
@@ -108,41 +158,51 @@ func (a *APIs) With(c cluster.Name, schema string) map[ExportName]bool {
 	return all
 }
 
-// createExport stores a new APIExport with its identity and its APIExportEndpointSlice. It is a
+// Read returns an APIExport as it is stored, nil if there is none.
+func (x *Exports) Read(ctx context.Context, name Name) (*apisv1alpha2.APIExport, error) {
+	e := &apisv1alpha2.APIExport{}
+	rev, err := x.store.ReadInto(ctx, Resource().Key(name.Cluster, "", name.Name), e)
+	if err != nil || rev == 0 {
+		return nil, err
+	}
+	return e, nil
+}
+
+// create stores a new APIExport with its identity and its APIExportEndpointSlice. It is a
 // [store.CreateHook]. The secret of the identity is stored first: without it the objects of the
 // export could never be proven to belong to it.
-func (a *APIs) createExport(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
+func (x *Exports) create(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
 	e, err := values.Typed[apisv1alpha2.APIExport](obj)
 	if err != nil {
 		return err
 	}
-	if err := a.settleExport(ctx, c, e); err != nil {
+	if err := x.settleExport(ctx, c, e); err != nil {
 		return err
 	}
 	stored, err := values.Unstructured(e, apisv1alpha2.GroupVersion.WithKind("APIExport"))
 	if err != nil {
 		return err
 	}
-	slice, err := a.slice(ctx, c, e)
+	slice, err := x.slice(ctx, c, e)
 	if err != nil {
 		return err
 	}
-	rev, err := a.store.Commit(ctx, append(slice, store.Write{Resource: ExportResource(), Cluster: c, Object: stored}))
+	rev, err := x.store.Commit(ctx, append(slice, store.Write{Resource: Resource(), Cluster: c, Object: stored}))
 	if err != nil {
 		return err
 	}
-	return a.finish(ctx, c, stored, obj, rev)
+	return x.store.FinishCreate(ctx, c, stored, obj, rev)
 }
 
-// ReconcileExport checks the identity of an export against its secret.
-func (a *APIs) ReconcileExport(ctx context.Context, c cluster.Name, name string) error {
+// Reconcile checks the identity of an export against its secret.
+func (x *Exports) Reconcile(ctx context.Context, c cluster.Name, name string) error {
 	e := &apisv1alpha2.APIExport{}
-	rev, err := a.store.ReadInto(ctx, ExportResource().Key(c, "", name), e)
+	rev, err := x.store.ReadInto(ctx, Resource().Key(c, "", name), e)
 	if err != nil || rev == 0 || e.DeletionTimestamp != nil {
 		return err
 	}
 	before := e.DeepCopy()
-	if err := a.settleExport(ctx, c, e); err != nil {
+	if err := x.settleExport(ctx, c, e); err != nil {
 		return err
 	}
 	if equality.Semantic.DeepEqual(before, e) {
@@ -152,33 +212,20 @@ func (a *APIs) ReconcileExport(ctx context.Context, c cluster.Name, name string)
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: ExportResource(), Cluster: c, Object: stored, Expect: rev}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: Resource(), Cluster: c, Object: stored, Expect: rev}})
 	return err
-}
-
-// finish completes an object that Commit has stored, and waits until this process knows it.
-func (a *APIs) finish(ctx context.Context, c cluster.Name, stored, obj *unstructured.Unstructured, rev int64) error {
-	values.SetCluster(stored, c)
-	stored.SetResourceVersion(a.store.ResourceVersion(rev))
-	obj.Object = stored.Object
-	return a.store.Feed().Await(ctx, rev)
-}
-
-// newMeta returns the metadata of a new object.
-func newMeta(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uuid.NewUUID(), CreationTimestamp: metav1.Now().Rfc3339Copy()}
 }
 
 // slice returns the write of the APIExportEndpointSlice of a new export. It returns none if
 // there is one of its name, or the export wants none.
-func (a *APIs) slice(ctx context.Context, c cluster.Name, e *apisv1alpha2.APIExport) ([]store.Write, error) {
+func (x *Exports) slice(ctx context.Context, c cluster.Name, e *apisv1alpha2.APIExport) ([]store.Write, error) {
 	if _, skip := e.Annotations[apisv1alpha2.SkipEndpointSliceAnnotation]; skip {
 		return nil, nil
 	}
-	if rev, _, err := a.store.Revision(ctx, SliceResource().Key(c, "", e.Name)); err != nil || rev != 0 {
+	if rev, _, err := x.store.Revision(ctx, SliceResource().Key(c, "", e.Name)); err != nil || rev != 0 {
 		return nil, err
 	}
-	s := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: newMeta("", e.Name)}
+	s := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: values.NewMeta("", e.Name)}
 	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIExport", Name: e.Name, UID: e.UID}}
 	s.Spec.APIExport = apisv1alpha2.ExportReference{Path: e.Annotations[core.PathAnnotation], Name: e.Name}
 	for _, t := range []conditions.Type{apisv1alpha2.APIExportValid, apisv1alpha1.PartitionValid} {

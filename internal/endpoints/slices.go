@@ -1,4 +1,4 @@
-package bind
+package endpoints
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -29,8 +30,8 @@ type Slice struct {
 	Since int64
 }
 
-// like reports whether two slices have the same values. Since is none of them.
-func (s *Slice) like(other *Slice) bool {
+// Like reports whether two slices have the same values. Since is none of them.
+func (s *Slice) Like(other *Slice) bool {
 	now := *s
 	now.Since = other.Since
 	return now == *other
@@ -40,21 +41,21 @@ func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (*Slice, error) {
 	return &Slice{Path: s.Spec.APIExport.Path, Name: s.Spec.APIExport.Name, Partition: s.Spec.Partition, Own: s.Name}, nil
 }
 
-// ViewPath returns the path of the virtual workspace of an export.
-func ViewPath(e ExportName) string {
+// viewPath returns the path of the virtual workspace of an export.
+func viewPath(e exports.Name) string {
 	return "/services/apiexport/" + string(e.Cluster) + "/" + e.Name
 }
 
 // ReconcileSlice brings the endpoints of an APIExportEndpointSlice up to date. It has the URL of
 // the virtual workspace as long as somebody binds the export.
-func (a *APIs) ReconcileSlice(ctx context.Context, c cluster.Name, name string) error {
+func (x *Endpoints) ReconcileSlice(ctx context.Context, c cluster.Name, name string) error {
 	s := &apisv1alpha1.APIExportEndpointSlice{}
-	rev, err := a.store.ReadInto(ctx, SliceResource().Key(c, "", name), s)
+	rev, err := x.store.ReadInto(ctx, exports.SliceResource().Key(c, "", name), s)
 	if err != nil || rev == 0 || s.DeletionTimestamp != nil {
 		return err
 	}
 	before := s.DeepCopy()
-	a.endpoints(ctx, c, endpoints{of: s.Spec.APIExport, partition: s.Spec.Partition, status: &s.Status, path: ViewPath})
+	x.Update(ctx, c, Spec{Export: s.Spec.APIExport, Partition: s.Spec.Partition, Path: viewPath}, &s.Status)
 	if equality.Semantic.DeepEqual(before.Status, s.Status) {
 		return nil
 	}
@@ -62,45 +63,46 @@ func (a *APIs) ReconcileSlice(ctx context.Context, c cluster.Name, name string) 
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: SliceResource(), Cluster: c, Object: stored, Expect: rev}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: exports.SliceResource(), Cluster: c, Object: stored, Expect: rev}})
 	return err
 }
 
-// endpoints are what the status of a slice depends on.
-type endpoints struct {
-	of        apisv1alpha2.ExportReference
-	partition string
-	status    *apisv1alpha1.APIExportEndpointSliceStatus
-	path      func(ExportName) string // of the virtual workspace
+// A Spec is what the status of an endpoint slice of any kind depends on.
+type Spec struct {
+	Export apisv1alpha2.ExportReference
+	// Partition is the name of its Partition, empty for none.
+	Partition string
+	// Path returns the path of the virtual workspace.
+	Path func(exports.Name) string
 }
 
-// endpoints sets the status of a slice.
-func (a *APIs) endpoints(ctx context.Context, c cluster.Name, of endpoints) {
+// Update sets the status of an endpoint slice of a cluster.
+func (x *Endpoints) Update(ctx context.Context, c cluster.Name, of Spec, st *apisv1alpha1.APIExportEndpointSliceStatus) {
 	valid := conditions.Condition{Type: apisv1alpha2.APIExportValid, Status: metav1.ConditionTrue}
-	export, located := a.Locate(ctx, c, of.of.Path, of.of.Name)
-	_, exists := a.Exports.Get(export.Cluster, "", export.Name)
-	of.status.Endpoints = nil
-	selects := a.partition(c, of.partition, of.status)
+	export, located := x.apis.Exports.Locate(ctx, c, of.Export.Path, of.Export.Name)
+	_, exists := x.apis.Exports.Get(export.Cluster, "", export.Name)
+	st.Endpoints = nil
+	selects := x.partition(c, of.Partition, st)
 	switch {
 	case !located || !exists:
 		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha2.APIExportNotFound
-		valid.Message = "there is no APIExport " + of.of.Name + " at this path"
-	case selects && a.Bindings.Bound(export):
-		of.status.Endpoints = []apisv1alpha1.Endpoint{{URL: a.workspaces.BaseURL + of.path(export)}}
+		valid.Message = "there is no APIExport " + of.Export.Name + " at this path"
+	case selects && x.apis.Bindings.Bound(export):
+		st.Endpoints = []apisv1alpha1.Endpoint{{URL: x.workspaces.BaseURL + of.Path(export)}}
 	}
-	of.status.Conditions.Set(valid)
+	st.Conditions.Set(valid)
 }
 
 // partition sets what the status of a slice says about its Partition. It reports whether the
 // Partition selects the shard of this server.
-func (a *APIs) partition(c cluster.Name, name string, st *apisv1alpha1.APIExportEndpointSliceStatus) bool {
+func (x *Endpoints) partition(c cluster.Name, name string, st *apisv1alpha1.APIExportEndpointSliceStatus) bool {
 	valid := conditions.Condition{Type: apisv1alpha1.PartitionValid, Status: metav1.ConditionTrue}
 	defer func() { st.Conditions.Set(valid) }()
 	st.ShardSelector = ""
 	if name == "" {
 		return true
 	}
-	p, ok := a.Partitions.Get(c, "", name)
+	p, ok := x.Partitions.Get(c, "", name)
 	if !ok || p.Selector == nil {
 		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha1.PartitionInvalidReference
 		valid.Message = "there is no Partition " + name + " in this workspace"
@@ -110,11 +112,11 @@ func (a *APIs) partition(c cluster.Name, name string, st *apisv1alpha1.APIExport
 		return false
 	}
 	st.ShardSelector = p.Selector.String()
-	return p.Selector.Matches(a.workspaces.Labels())
+	return p.Selector.Matches(x.workspaces.Labels())
 }
 
-// selects reports whether a Partition selects the shard of this server. No name selects all.
-func (a *APIs) selects(c cluster.Name, name string) bool {
-	p, ok := a.Partitions.Get(c, "", name)
-	return name == "" || ok && p.Selector != nil && p.Selector.Matches(a.workspaces.Labels())
+// Selects reports whether a Partition selects the shard of this server. No name selects all.
+func (x *Endpoints) Selects(c cluster.Name, name string) bool {
+	p, ok := x.Partitions.Get(c, "", name)
+	return name == "" || ok && p.Selector != nil && p.Selector.Matches(x.workspaces.Labels())
 }

@@ -1,12 +1,27 @@
-package bind
+package exports
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
+
+// Locate returns the export that a reference in cluster c means, and whether the path leads to
+// a cluster.
+func (x *Exports) Locate(ctx context.Context, c cluster.Name, path, name string) (Name, bool) {
+	if path == "" {
+		return Name{c, name}, true
+	}
+	p, err := cluster.ParsePath(path)
+	if err != nil {
+		return Name{}, false
+	}
+	at, missing := x.workspaces.Tree.Resolve(ctx, p)
+	return Name{at, name}, missing == ""
+}
 
 // A PathIndex finds the keys of the references to an export, whatever path they have. It does not
 // depend on the tree of workspaces: it finds a reference whose path led nowhere before. It is not
@@ -56,8 +71,8 @@ func (x *PathIndex[K]) Clear() { clear(x.by) }
 // Find returns the references to an export of a name in a cluster.
 func (x *PathIndex[K]) Find(in Ancestry, name string) []K {
 	var all []K
-	for i, a := range in {
-		of := x.by[name][a.cluster]
+	for i, at := range in {
+		of := x.by[name][at.cluster]
 		if len(of) == 0 {
 			continue
 		}
@@ -96,9 +111,9 @@ type ancestor struct {
 const maxAncestry = 4096
 
 // AncestryOf returns the ancestry of a cluster, from memory.
-func (a *APIs) AncestryOf(c cluster.Name) (all Ancestry) {
+func (x *Exports) AncestryOf(c cluster.Name) (all Ancestry) {
 	for range maxAncestry {
-		root, ok := a.workspaces.Tree.Cluster(c)
+		root, ok := x.workspaces.Tree.Cluster(c)
 		if all = append(all, ancestor{c, root.Name}); !ok || root.Parent == "" {
 			break
 		}

@@ -1,4 +1,4 @@
-package bind
+package exports
 
 import (
 	"context"
@@ -32,40 +32,20 @@ func newConversions(f *feed.Feed) *conversions {
 	})}
 }
 
-// apply returns how the objects of a schema in cluster c are served, and the evidence for it.
-func (all *conversions) apply(c cluster.Name, schema string, content *serve.Content) (*serve.Content, []serve.Evidence) {
+// Converted returns how the objects of a schema in cluster c are served, and the evidence for it.
+func (x *Exports) Converted(c cluster.Name, schema string, content *serve.Content) (*serve.Content, []serve.Evidence) {
 	if !content.Convertible() {
 		return content, nil
 	}
-	found, ok := all.Get(c, "", schema)
+	found, ok := x.conversions.Get(c, "", schema)
 	if ok {
 		content = found.rules.Of(content)
 	}
 	return content, []serve.Evidence{{Key: ConversionResource().Key(c, "", schema), Revision: found.revision}}
 }
 
-// OnConversion makes a call f with the cluster of every APIConversion that changes. f must not
+// OnConversion makes x call f with the cluster of every APIConversion that changes. f must not
 // block. Call it before the change feed starts.
-func (a *APIs) OnConversion(f func(cluster.Name)) {
-	a.conversions.Subscribe(func(k keys.Key) { f(k.Cluster) })
-}
-
-// conversionCauses tells the resolver which resources an APIConversion changes. It is a follower
-// of the change feed behind the table of APIConversions.
-type conversionCauses struct{ bindings *Bindings }
-
-// Reset implements [feed.Follower].
-func (conversionCauses) Reset() {}
-
-// Done implements [feed.Follower]. The bindings have told the resolver.
-func (conversionCauses) Done() {}
-
-// Apply implements [feed.Follower].
-func (f conversionCauses) Apply(e feed.Event) {
-	if e.Key.Resource != ConversionResource() {
-		return
-	}
-	for c, gr := range f.bindings.using(e.Key.Cluster, e.Key.Name) {
-		f.bindings.resolver.Changed(c, gr)
-	}
+func (x *Exports) OnConversion(f func(cluster.Name)) {
+	x.conversions.Subscribe(func(k keys.Key) { f(k.Cluster) })
 }

@@ -1,4 +1,4 @@
-package bind
+package exports
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 )
 
@@ -53,19 +52,19 @@ func rolloutOf(r *apisv1alpha1.APIExportRollout) (*Rollout, error) {
 }
 
 // Selects reports whether a ring of a rollout of an export selects a consumer.
-func Selects(r apisv1alpha1.RolloutRing, e ExportName, c cluster.Name) bool {
+func Selects(r apisv1alpha1.RolloutRing, e Name, c cluster.Name) bool {
 	return slices.Contains(r.Clusters, string(c)) || hundredth(e, c) < uint64(max(0, r.Percent))
 }
 
 // hundredth returns a number below 100 that is always the same for a consumer of an export.
-func hundredth(e ExportName, c cluster.Name) uint64 {
+func hundredth(e Name, c cluster.Name) uint64 {
 	sum := sha256.Sum256([]byte(string(e.Cluster) + "/" + e.Name + "/" + string(c)))
 	return binary.BigEndian.Uint64(sum[:]) % 100
 }
 
-// rollout returns the rollout of an export that has begun, nil if there is none.
-func (a *APIs) rollout(e ExportName) *Rollout {
-	for _, r := range a.Rollouts.List(e.Cluster, "") {
+// Rollout returns the rollout of an export that has begun, nil if there is none.
+func (x *Exports) Rollout(e Name) *Rollout {
+	for _, r := range x.Rollouts.List(e.Cluster, "") {
 		if r.Export == e.Name && len(r.Stages) > 0 {
 			return r
 		}
@@ -74,8 +73,8 @@ func (a *APIs) rollout(e ExportName) *Rollout {
 }
 
 // assigned returns the schema with which a consumer has a resource of an export.
-func (a *APIs) assigned(e ExportName, c cluster.Name, r Exported) Exported {
-	rollout := a.rollout(e)
+func (x *Exports) assigned(e Name, c cluster.Name, r Exported) Exported {
+	rollout := x.Rollout(e)
 	if rollout == nil || r.Native {
 		return r
 	}
@@ -90,9 +89,9 @@ func (a *APIs) assigned(e ExportName, c cluster.Name, r Exported) Exported {
 
 // everySchema returns the schemas that consumers of an export have for a resource, the newest
 // first.
-func (a *APIs) everySchema(e ExportName, r Exported) []Exported {
+func (x *Exports) everySchema(e Name, r Exported) []Exported {
 	var all []Exported
-	if rollout := a.rollout(e); rollout != nil && !r.Native {
+	if rollout := x.Rollout(e); rollout != nil && !r.Native {
 		for _, s := range slices.Backward(rollout.Stages) {
 			if name := s.Schemas[r.GroupResource]; name != "" {
 				all = append(all, Exported{GroupResource: r.GroupResource, Schema: name, Virtual: r.Virtual})
@@ -144,20 +143,15 @@ func (u *unions) of(all []*serve.Content) (*serve.Content, error) {
 
 // viewed returns how the view of an export serves a resource. While a rollout is under way, that
 // is a union in which the objects of all consumers keep their fields.
-func (a *APIs) viewed(ctx context.Context, e ExportName, r Exported) (*serve.Content, error) {
+func (x *Exports) viewed(ctx context.Context, e Name, r Exported) (*serve.Content, error) {
 	var all []*serve.Content
-	for _, one := range a.everySchema(e, r) {
-		content, err := a.content(ctx, e.Cluster, one)
+	for _, one := range x.everySchema(e, r) {
+		content, err := x.content(ctx, e.Cluster, one)
 		if err != nil {
 			return nil, err
 		}
-		content, _ = a.conversions.apply(e.Cluster, one.Schema, content)
+		content, _ = x.Converted(e.Cluster, one.Schema, content)
 		all = append(all, content)
 	}
-	return a.unions.of(all)
-}
-
-// RolloutResource returns the resource of APIExportRollouts.
-func RolloutResource() keys.Resource {
-	return resource(apisv1alpha1.GroupVersion.Group, "apiexportrollouts")
+	return x.unions.of(all)
 }

@@ -1,4 +1,4 @@
-package bind
+package endpoints
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +31,3 @@ func partitionOf(p *topology.Partition) (*Partition, error) {
 	}
 	return out, nil
 }
-
-// shards returns the labels of all shards.
-func (a *APIs) shards() []labels.Set { return []labels.Set{a.workspaces.Labels()} }

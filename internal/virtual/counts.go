@@ -1,4 +1,4 @@
-package bind
+package virtual
 
 import (
 	"context"
@@ -21,10 +21,10 @@ const (
 	maxCountedBytes = 1 << 20
 )
 
-// CountCached brings the counts in the status of a ClusterCachedResource up to date.
-func (a *APIs) CountCached(ctx context.Context, c cluster.Name, name string) error {
+// Count brings the counts in the status of a ClusterCachedResource up to date.
+func (x *Storage) Count(ctx context.Context, c cluster.Name, name string) error {
 	r := &cacheapi.ClusterCachedResource{}
-	rev, err := a.store.ReadInto(ctx, a.Kinds.Cached.Key(c, "", name), r)
+	rev, err := x.store.ReadInto(ctx, x.Resource.Key(c, "", name), r)
 	if err != nil || rev == 0 || r.DeletionTimestamp != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (a *APIs) CountCached(ctx context.Context, c cluster.Name, name string) err
 	if err != nil {
 		return err
 	}
-	n, err := a.counts(ctx, c, row)
+	n, err := x.counts(ctx, c, row)
 	if err != nil || equality.Semantic.DeepEqual(n, r.Status.ResourceCounts) {
 		return err
 	}
@@ -41,25 +41,25 @@ func (a *APIs) CountCached(ctx context.Context, c cluster.Name, name string) err
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Cached, Cluster: c, Object: stored, Expect: rev}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: x.Resource, Cluster: c, Object: stored, Expect: rev}})
 	return err
 }
 
 // counts returns how many objects of a cluster a ClusterCachedResource publishes. They are their own
 // copies. It returns nil if they cannot be read, or are too many.
-func (a *APIs) counts(ctx context.Context, c cluster.Name, r *Cached) (*cacheapi.ResourceCounts, error) {
-	in, err := a.source(c, r.GroupResource, r.Version)
+func (x *Storage) counts(ctx context.Context, c cluster.Name, r *Cached) (*cacheapi.ResourceCounts, error) {
+	in, err := x.source(c, r.GroupResource, r.Version)
 	if err != nil {
 		return nil, nil //nolint:nilerr // the conditions of the status say so
 	}
 	of := keys.CustomResource(r.GroupResource, in.Identity)
-	all := a.store.Feed().Ledger().Usage(c, of)
+	all := x.store.Feed().Ledger().Usage(c, of)
 	n := int(all.Objects)
 	if r.Part.String() != "" {
 		if all.Objects > maxCounted || all.Bytes > maxCountedBytes {
 			return nil, nil
 		}
-		page, _, err := a.store.Page(ctx, of, store.Place{Cluster: c}, maxCounted)
+		page, _, err := x.store.Page(ctx, of, store.Place{Cluster: c}, maxCounted)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package bind
+package virtual
 
 import (
 	"context"
@@ -10,66 +10,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/endpoints"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
-
-// A Virtual is where the objects of an exported resource are, instead of the clusters of
-// consumers.
-type Virtual struct {
-	schema.GroupKind        // of the object with the endpoints, which is in the cluster of the export
-	Name             string // of that object
-	Identity         string
-}
-
-func virtualOf(v *apisv1alpha2.VirtualStorage) *Virtual {
-	if v == nil {
-		return nil
-	}
-	out := &Virtual{Name: v.Reference.Name, Identity: v.IdentityHash}
-	if out.Kind = v.Reference.Kind; v.Reference.APIGroup != nil {
-		out.Group = *v.Reference.APIGroup
-	}
-	return out
-}
-
-func (v *Virtual) storage() serve.Storage {
-	if v.GroupKind == cacheapi.GroupVersion.WithKind("ClusterCachedResourceEndpointSlice").GroupKind() {
-		return serve.Cached
-	}
-	return serve.Remote
-}
-
-// virtual returns the virtual storage of a resource, nil if it has none.
-func (e *Export) virtual(gr schema.GroupResource) *Virtual {
-	i := slices.IndexFunc(e.Resources, func(r Exported) bool { return r.GroupResource == gr })
-	if i < 0 {
-		return nil
-	}
-	return e.Resources[i].Virtual
-}
-
-// exported returns where the objects of a virtual resource of an export are. Without the export
-// they can only be read, which then fails.
-func (a *APIs) exported(name ExportName, gr schema.GroupResource) serve.Storage {
-	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
-		if v := e.virtual(gr); v != nil {
-			return v.storage()
-		}
-	}
-	return serve.Cached
-}
-
-// storage returns where the objects of a bound resource are.
-func (b *Bindings) storage(e ExportName, bound Bound) serve.Storage {
-	if !bound.Virtual {
-		return serve.Stored
-	}
-	return b.exported(e, bound.GroupResource)
-}
 
 func unavailable(gr schema.GroupResource, why string) error {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("the objects of %s cannot be reached: %s", gr, why))
@@ -77,50 +23,50 @@ func unavailable(gr schema.GroupResource, why string) error {
 
 // Origin returns where the objects of a resource are that cluster c has through a binding, and
 // that is served as f.
-func (a *APIs) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
-	_, b := a.Bindings.Owner(c, gr)
+func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+	_, b := x.bindings.Owner(c, gr)
 	if b == nil {
 		return nil, unavailable(gr, "the APIBinding has just been deleted")
 	}
-	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
+	e, ok := x.exports.Get(b.Export.Cluster, "", b.Export.Name)
 	if !ok || e.Deleting {
 		return nil, unavailable(gr, "the provider has deleted the APIExport")
 	}
 	if e.Identity != f.Identity || b.Replaced {
 		return nil, unavailable(gr, "the APIExport has another identity than when it was bound")
 	}
-	v := e.virtual(gr)
+	v := e.Virtual(gr)
 	switch {
 	case v == nil:
 		return nil, unavailable(gr, "the APIExport does not have the resource any more, or stores it otherwise")
-	case v.storage() != f.Content.Storage():
+	case v.Storage() != f.Content.Storage():
 		return nil, unavailable(gr, "the APIExport has just changed; try again")
-	case v.storage() == serve.Remote:
-		return a.remote(ctx, c, &elsewhere{b.Export, v, gr, f.Identity})
+	case v.Storage() == serve.Remote:
+		return x.remote(ctx, c, &elsewhere{b.Export, v, gr, f.Identity})
 	}
-	return a.copies(&elsewhere{b.Export, v, gr, f.Identity}, f)
+	return x.copies(&elsewhere{b.Export, v, gr, f.Identity}, f)
 }
 
 // An elsewhere is a virtual resource of an export.
 type elsewhere struct {
-	export ExportName
-	*Virtual
+	export exports.Name
+	*exports.Virtual
 	resource schema.GroupResource
 	identity string // of the export
 }
 
 // copies returns the origin of a resource with the objects of a ClusterCachedResource.
-func (a *APIs) copies(of *elsewhere, f serve.Found) (*serve.Origin, error) {
+func (x *Storage) copies(of *elsewhere, f serve.Found) (*serve.Origin, error) {
 	gr, at := of.resource, of.export.Cluster
-	s, ok := a.CachedSlices.Get(at, "", of.Name)
+	s, ok := x.Slices.Get(at, "", of.Name)
 	if !ok {
 		return nil, unavailable(gr, "the ClusterCachedResourceEndpointSlice of the provider does not exist")
 	}
-	if !a.selects(at, s.Partition) {
+	if !x.endpoints.Selects(at, s.Partition) {
 		return nil, unavailable(gr, "the Partition of the provider does not select this shard")
 	}
-	name := ExportName{at, s.Cached}
-	r, in, err := a.cached(name)
+	name := exports.Name{Cluster: at, Name: s.Cached}
+	r, in, err := x.cached(name)
 	switch {
 	case err != nil:
 		return nil, unavailable(gr, err.Error())
@@ -130,41 +76,41 @@ func (a *APIs) copies(of *elsewhere, f serve.Found) (*serve.Origin, error) {
 	if why := unlike(in.Content, f.Content); why != "" {
 		return nil, unavailable(gr, why)
 	}
-	o := a.origin(name, r, in)
-	o.Covers = a.readers.covers(func() int64 { return max(a.publishedSince(of.export), a.slicedSince(at, s.Own)) })
-	a.readers.follow(o, func() bool {
-		return a.refers(of) && a.slices(at, s)
-	}, ExportResource().Key(at, "", of.export.Name), a.Kinds.CachedSlices.Key(at, "", of.Name))
+	o := x.origin(name, r, in)
+	o.Covers = x.readers.covers(func() int64 { return max(x.publishedSince(of.export), x.slicedSince(at, s.Own)) })
+	x.readers.follow(o, func() bool {
+		return x.refers(of) && x.slices(at, s)
+	}, exports.Resource().Key(at, "", of.export.Name), x.SliceResource.Key(at, "", of.Name))
 	return o, nil
 }
 
 // refers reports whether the objects of a resource of an export are still elsewhere.
-func (a *APIs) refers(of *elsewhere) bool {
-	e, ok := a.Exports.Get(of.export.Cluster, "", of.export.Name)
+func (x *Storage) refers(of *elsewhere) bool {
+	e, ok := x.exports.Get(of.export.Cluster, "", of.export.Name)
 	if !ok || e.Deleting || e.Identity != of.identity {
 		return false
 	}
-	now := e.virtual(of.resource)
+	now := e.Virtual(of.resource)
 	return now != nil && *now == *of.Virtual
 }
 
 // slices reports whether an endpoint slice of a cluster still is like s.
-func (a *APIs) slices(c cluster.Name, s *Slice) bool {
-	now, ok := a.CachedSlices.Get(c, "", s.Own)
-	return ok && now.like(s)
+func (x *Storage) slices(c cluster.Name, s *endpoints.Slice) bool {
+	now, ok := x.Slices.Get(c, "", s.Own)
+	return ok && now.Like(s)
 }
 
 // publishedSince returns the revision at which an export got its virtual resources, at the latest.
-func (a *APIs) publishedSince(name ExportName) int64 {
-	if e, ok := a.Exports.Get(name.Cluster, "", name.Name); ok {
+func (x *Storage) publishedSince(name exports.Name) int64 {
+	if e, ok := x.exports.Get(name.Cluster, "", name.Name); ok {
 		return e.Since
 	}
 	return 0
 }
 
 // slicedSince returns the revision at which an endpoint slice got its values, at the latest.
-func (a *APIs) slicedSince(c cluster.Name, slice string) int64 {
-	if s, ok := a.CachedSlices.Get(c, "", slice); ok {
+func (x *Storage) slicedSince(c cluster.Name, slice string) int64 {
+	if s, ok := x.Slices.Get(c, "", slice); ok {
 		return s.Since
 	}
 	return 0
@@ -185,12 +131,12 @@ func unlike(stored, served *serve.Content) string {
 }
 
 // cached returns a ClusterCachedResource, and how its cluster serves the resource.
-func (a *APIs) cached(name ExportName) (*Cached, serve.Found, error) {
-	r, ok := a.Cached.Get(name.Cluster, "", name.Name)
+func (x *Storage) cached(name exports.Name) (*Cached, serve.Found, error) {
+	r, ok := x.Cached.Get(name.Cluster, "", name.Name)
 	if !ok || r.Deleting {
 		return nil, serve.Found{}, errors.New("the ClusterCachedResource of the provider does not exist")
 	}
-	in, err := a.source(name.Cluster, r.GroupResource, r.Version)
+	in, err := x.source(name.Cluster, r.GroupResource, r.Version)
 	if err != nil {
 		return nil, in, errors.New("the provider has no such resource that can be cached")
 	}
@@ -199,35 +145,35 @@ func (a *APIs) cached(name ExportName) (*Cached, serve.Found, error) {
 
 // origin returns the origin of the objects of a ClusterCachedResource. Call [readers.covers] and
 // [readers.follow] for it.
-func (a *APIs) origin(name ExportName, r *Cached, in serve.Found) *serve.Origin {
+func (x *Storage) origin(name exports.Name, r *Cached, in serve.Found) *serve.Origin {
 	return &serve.Origin{Cluster: name.Cluster, Found: in, Part: r.Part, Scope: func() (store.Scope, func()) {
-		set, done := a.readers.members.Use(name)
+		set, done := x.readers.members.Use(name)
 		return store.Scope{Set: set, Sparse: true}, done
 	}}
 }
 
 // ExportOfSlice returns the name of the export of a ClusterCachedResourceEndpointSlice. A slice that
 // does not exist seems to be of an export of its name.
-func (a *APIs) ExportOfSlice(c cluster.Name, slice string) string {
-	if s, ok := a.CachedSlices.Get(c, "", slice); ok {
+func (x *Storage) ExportOfSlice(c cluster.Name, slice string) string {
+	if s, ok := x.Slices.Get(c, "", slice); ok {
 		return s.Name
 	}
 	return slice
 }
 
 // CachedThrough returns the objects of the ClusterCachedResource of an endpoint slice.
-func (a *APIs) CachedThrough(c cluster.Name, slice string) (*serve.Origin, error) {
-	s, ok := a.CachedSlices.Get(c, "", slice)
+func (x *Storage) CachedThrough(c cluster.Name, slice string) (*serve.Origin, error) {
+	s, ok := x.Slices.Get(c, "", slice)
 	if !ok {
-		return nil, apierrors.NewNotFound(a.Kinds.CachedSlices.GroupResource(), slice)
+		return nil, apierrors.NewNotFound(x.SliceResource.GroupResource(), slice)
 	}
-	name := ExportName{c, s.Cached}
-	r, in, err := a.cached(name)
+	name := exports.Name{Cluster: c, Name: s.Cached}
+	r, in, err := x.cached(name)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	o := a.origin(name, r, in)
-	o.Covers = a.readers.covers(func() int64 { return a.slicedSince(c, slice) })
-	a.readers.follow(o, func() bool { return a.slices(c, s) }, a.Kinds.CachedSlices.Key(c, "", slice))
+	o := x.origin(name, r, in)
+	o.Covers = x.readers.covers(func() int64 { return x.slicedSince(c, slice) })
+	x.readers.follow(o, func() bool { return x.slices(c, s) }, x.SliceResource.Key(c, "", slice))
 	return o, nil
 }

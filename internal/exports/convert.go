@@ -1,4 +1,4 @@
-package bind
+package exports
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// Converters returns the conversions of the kinds with several versions.
+// Converters returns the conversions of the kinds with several versions: APIExports and APIBindings.
 func Converters() map[schema.GroupResource]serve.Convert {
 	return map[schema.GroupResource]serve.Convert{
-		ExportResource().GroupResource(): between(
+		Resource().GroupResource(): between(
 			func(e *apisv1alpha1.APIExport) (runtime.Object, error) { return e.ToV1alpha2(), e.Convertible() },
 			func(e *apisv1alpha2.APIExport) runtime.Object { return apisv1alpha1.APIExportFromV1alpha2(e) }),
-		BindingResource().GroupResource(): between(
+		apisv1alpha2.GroupVersion.WithResource("apibindings").GroupResource(): between(
 			func(b *apisv1alpha1.APIBinding) (runtime.Object, error) { return b.ToV1alpha2(), b.Convertible() },
 			func(b *apisv1alpha2.APIBinding) runtime.Object { return apisv1alpha1.APIBindingFromV1alpha2(b) }),
 	}
@@ -63,9 +63,9 @@ func between[Old, New any](up func(*Old) (runtime.Object, error), down func(*New
 	}
 }
 
-// inStorageVersion calls a hook with objects in v1alpha2. The hook of a creation gets and
+// InStorageVersion calls a hook with objects in v1alpha2. The hook of a creation gets and
 // returns an object in the version of its request.
-func inStorageVersion(r schema.GroupResource, hook store.CreateHook) store.CreateHook {
+func InStorageVersion(r schema.GroupResource, hook store.CreateHook) store.CreateHook {
 	convert := Converters()[r]
 	return func(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
 		requested := obj.GetAPIVersion()

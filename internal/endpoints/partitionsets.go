@@ -1,4 +1,4 @@
-package bind
+package endpoints
 
 import (
 	"context"
@@ -25,21 +25,21 @@ import (
 // ReconcilePartitionSet makes the Partitions of a PartitionSet: one for each combination of values
 // that the selected shards have for the labels in spec.dimensions. It deletes all others of the
 // set.
-func (a *APIs) ReconcilePartitionSet(ctx context.Context, c cluster.Name, name string) error {
+func (x *Endpoints) ReconcilePartitionSet(ctx context.Context, c cluster.Name, name string) error {
 	s := &topology.PartitionSet{}
-	rev, err := a.store.ReadInto(ctx, a.Kinds.PartitionSets.Key(c, "", name), s)
+	rev, err := x.store.ReadInto(ctx, x.SetResource.Key(c, "", name), s)
 	if err != nil || rev == 0 || s.DeletionTimestamp != nil {
 		return err
 	}
 	before := s.Status.DeepCopy()
 	valid := conditions.Condition{Type: topology.PartitionSetValid, Status: metav1.ConditionTrue}
 	done := conditions.Condition{Type: topology.PartitionsReady, Status: metav1.ConditionTrue}
-	wanted, invalid := divide(s, a.shards())
+	wanted, invalid := divide(s, x.shards())
 	var failed error
 	if invalid != nil {
 		valid.Status, valid.Severity, valid.Reason, valid.Message = metav1.ConditionFalse, conditions.SeverityError, topology.InvalidSelector, invalid.Error()
 	} else {
-		failed = a.makePartitions(ctx, c, s, wanted)
+		failed = x.makePartitions(ctx, c, s, wanted)
 		s.Status.Count = len(wanted)
 	}
 	s.Status.Conditions.Set(valid)
@@ -60,7 +60,7 @@ func (a *APIs) ReconcilePartitionSet(ctx context.Context, c cluster.Name, name s
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.PartitionSets, Cluster: c, Object: stored, Expect: rev}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: x.SetResource, Cluster: c, Object: stored, Expect: rev}})
 	return err
 }
 
@@ -115,26 +115,26 @@ func (e *partitionTakenError) Error() string {
 
 // makePartitions creates, changes and deletes Partitions, so that the set owns those that are
 // wanted, and no others.
-func (a *APIs) makePartitions(ctx context.Context, c cluster.Name, s *topology.PartitionSet, wanted map[string]*metav1.LabelSelector) error {
-	if err := a.store.Feed().CatchUp(ctx); err != nil { // to know the Partitions of an earlier run
+func (x *Endpoints) makePartitions(ctx context.Context, c cluster.Name, s *topology.PartitionSet, wanted map[string]*metav1.LabelSelector) error {
+	if err := x.store.Feed().CatchUp(ctx); err != nil { // to know the Partitions of an earlier run
 		return err
 	}
-	for _, p := range a.Partitions.List(c, "") {
+	for _, p := range x.Partitions.List(c, "") {
 		if _, ok := wanted[p.Name]; p.UID == s.UID && !ok {
-			if err := a.deletePartition(ctx, c, p.Name); err != nil {
+			if err := x.deletePartition(ctx, c, p.Name); err != nil {
 				return err
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		p := &topology.Partition{}
-		rev, err := a.store.ReadInto(ctx, a.Kinds.Partitions.Key(c, "", name), p)
+		rev, err := x.store.ReadInto(ctx, x.PartitionResource.Key(c, "", name), p)
 		if err != nil {
 			return err
 		}
 		if rev == 0 {
 			owns := true
-			p.ObjectMeta = newMeta("", name)
+			p.ObjectMeta = values.NewMeta("", name)
 			p.OwnerReferences = []metav1.OwnerReference{{
 				APIVersion: topology.GroupVersion.String(), Kind: "PartitionSet", Name: s.Name, UID: s.UID, Controller: &owns, BlockOwnerDeletion: &owns,
 			}}
@@ -144,7 +144,7 @@ func (a *APIs) makePartitions(ctx context.Context, c cluster.Name, s *topology.P
 			continue
 		}
 		p.Spec.Selector = wanted[name]
-		if err := a.putPartition(ctx, c, p, rev, false); err != nil {
+		if err := x.putPartition(ctx, c, p, rev, false); err != nil {
 			return err
 		}
 	}
@@ -152,9 +152,9 @@ func (a *APIs) makePartitions(ctx context.Context, c cluster.Name, s *topology.P
 }
 
 // deletePartition deletes a Partition, or marks it as deleted if it has finalizers.
-func (a *APIs) deletePartition(ctx context.Context, c cluster.Name, name string) error {
+func (x *Endpoints) deletePartition(ctx context.Context, c cluster.Name, name string) error {
 	p := &topology.Partition{}
-	rev, err := a.store.ReadInto(ctx, a.Kinds.Partitions.Key(c, "", name), p)
+	rev, err := x.store.ReadInto(ctx, x.PartitionResource.Key(c, "", name), p)
 	if err != nil || rev == 0 || p.DeletionTimestamp != nil {
 		return err
 	}
@@ -162,14 +162,14 @@ func (a *APIs) deletePartition(ctx context.Context, c cluster.Name, name string)
 		now := metav1.Now().Rfc3339Copy()
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &now, new(int64)
 	}
-	return a.putPartition(ctx, c, p, rev, len(p.Finalizers) == 0)
+	return x.putPartition(ctx, c, p, rev, len(p.Finalizers) == 0)
 }
 
-func (a *APIs) putPartition(ctx context.Context, c cluster.Name, p *topology.Partition, rev int64, deleted bool) error {
+func (x *Endpoints) putPartition(ctx context.Context, c cluster.Name, p *topology.Partition, rev int64, deleted bool) error {
 	stored, err := values.Unstructured(p, topology.GroupVersion.WithKind("Partition"))
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Partitions, Cluster: c, Object: stored, Expect: rev, Delete: deleted}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: x.PartitionResource, Cluster: c, Object: stored, Expect: rev, Delete: deleted}})
 	return err
 }

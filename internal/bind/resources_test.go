@@ -2,7 +2,6 @@ package bind
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,7 +12,10 @@ import (
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/exports"
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // TestDefinitionsCountForTheProvider shows that a provider cannot fill etcd with definitions that
@@ -24,13 +26,13 @@ func TestDefinitionsCountForTheProvider(t *testing.T) {
 	text := strings.Repeat("x", size)
 	for i := range share - definitions - 2 { // the schemas are there while they are defined
 		name := fmt.Sprint("filler-", i)
-		s.put(resource("example.com", "fillers"), "attacker", name, map[string]any{
+		s.put(keys.CustomResource(schema.GroupResource{Group: "example.com", Resource: "fillers"}, ""), "attacker", name, map[string]any{
 			"apiVersion": "example.com/v1", "kind": "Filler", "metadata": map[string]any{"name": name, "annotations": map[string]any{"text": text}},
 		})
 	}
 	define := func(i int) (uid string, err error) {
-		r := Exported{GroupResource: schema.GroupResource{Group: "example.com", Resource: "widgets"}, Schema: fmt.Sprintf("v%d.widgets.example.com", i)}
-		o := &apisv1alpha1.APIResourceSchema{TypeMeta: metav1.TypeMeta{APIVersion: apisv1alpha1.GroupVersion.String(), Kind: "APIResourceSchema"}, ObjectMeta: newMeta("", r.Schema)}
+		r := exports.Exported{GroupResource: schema.GroupResource{Group: "example.com", Resource: "widgets"}, Schema: fmt.Sprintf("v%d.widgets.example.com", i)}
+		o := &apisv1alpha1.APIResourceSchema{TypeMeta: metav1.TypeMeta{APIVersion: apisv1alpha1.GroupVersion.String(), Kind: "APIResourceSchema"}, ObjectMeta: values.NewMeta("", r.Schema)}
 		data, _ := json.Marshal(map[string]any{ // strings always encode
 			"group": r.Group, "scope": "Cluster", "names": map[string]any{"plural": r.Resource, "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
 			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"type": "object", "description": text}}},
@@ -38,9 +40,9 @@ func TestDefinitionsCountForTheProvider(t *testing.T) {
 		if err := json.Unmarshal(data, &o.Spec); err != nil {
 			t.Fatal(err)
 		}
-		s.put(SchemaResource(), "attacker", r.Schema, o)
-		defer s.put(SchemaResource(), "attacker", r.Schema, nil)
-		_, err = s.apis.content(t.Context(), "attacker", r)
+		s.put(exports.SchemaResource(), "attacker", r.Schema, o)
+		defer s.put(exports.SchemaResource(), "attacker", r.Schema, nil)
+		_, err = s.apis.Exports.Define(t.Context(), exports.Name{Cluster: "attacker", Name: "widgets"}, "consumer", r)
 		return string(o.UID), err
 	}
 	var kept []string
@@ -51,8 +53,8 @@ func TestDefinitionsCountForTheProvider(t *testing.T) {
 		}
 		kept = append(kept, uid)
 	}
-	var invalid *invalidSchemaError // which a loop does not try again
-	if _, err := define(definitions); !errors.As(err, &invalid) || strings.Contains(err.Error(), "attacker") {
+	// A loop does not try again after this error.
+	if _, err := define(definitions); !exports.IsInvalidSchema(err) || strings.Contains(err.Error(), "attacker") {
 		t.Fatalf("a definition beyond the share of one tenant: %v", err)
 	}
 	if err := s.apis.Collect(t.Context(), kept[0]); err != nil {

@@ -1,4 +1,4 @@
-package bind
+package virtual
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
@@ -18,14 +19,14 @@ import (
 // readers are the readers of virtual resources. It is a follower of the change feed, behind the
 // tables of exports, ClusterCachedResources and their slices.
 type readers struct {
-	apis *APIs
+	storage *Storage
 	// members has, for each ClusterCachedResource by its name, the cluster with the objects.
-	members *feed.Members[ExportName]
+	members *feed.Members[exports.Name]
 
 	// These are used by the feed alone.
 	building bool
-	last     int64                                                 // revision of the last change
-	virtual  map[ExportName]map[schema.GroupResource]serve.Storage // virtual resources of exports
+	last     int64                                                   // revision of the last change
+	virtual  map[exports.Name]map[schema.GroupResource]serve.Storage // virtual resources of exports
 
 	mu    sync.Mutex
 	watch map[keys.Key]map[*reader]struct{} // by the objects that they depend on
@@ -37,9 +38,9 @@ type reader struct {
 	end     context.CancelFunc
 }
 
-func newReaders(a *APIs) *readers {
+func newReaders(x *Storage) *readers {
 	return &readers{
-		apis: a, members: feed.NewMembers[ExportName](a.store.Feed().Revision), virtual: map[ExportName]map[schema.GroupResource]serve.Storage{},
+		storage: x, members: feed.NewMembers[exports.Name](x.store.Feed().Revision), virtual: map[exports.Name]map[schema.GroupResource]serve.Storage{},
 		watch: map[keys.Key]map[*reader]struct{}{},
 	}
 }
@@ -50,16 +51,16 @@ func (r *readers) Reset() { r.building = true }
 // Done implements [feed.Follower].
 func (r *readers) Done() {
 	r.building = false
-	all := map[cluster.Name][]feed.In[ExportName]{}
-	for _, k := range r.apis.Cached.Keys() {
+	all := map[cluster.Name][]feed.In[exports.Name]{}
+	for _, k := range r.storage.Cached.Keys() {
 		if all[k.Cluster] == nil {
 			all[k.Cluster] = r.of(k.Cluster)
 		}
 	}
 	r.members.Replace(all, r.last)
 	clear(r.virtual)
-	for _, k := range r.apis.Exports.Keys() {
-		r.export(ExportName{k.Cluster, k.Name}) // the resolver has been rebuilt before
+	for _, k := range r.storage.exports.Keys() {
+		r.export(exports.Name{Cluster: k.Cluster, Name: k.Name}) // the resolver has been rebuilt before
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,10 +76,10 @@ func (r *readers) Apply(e feed.Event) {
 		return
 	}
 	switch e.Key.Resource {
-	case r.apis.Kinds.Cached:
+	case r.storage.Resource:
 		r.members.Put(e.Key.Cluster, r.of(e.Key.Cluster), e.Revision)
-	case ExportResource():
-		r.export(ExportName{e.Key.Cluster, e.Key.Name})
+	case exports.Resource():
+		r.export(exports.Name{Cluster: e.Key.Cluster, Name: e.Key.Name})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,11 +96,11 @@ func check(all map[*reader]struct{}) {
 }
 
 // of returns the groups of a cluster: its ClusterCachedResources.
-func (r *readers) of(c cluster.Name) []feed.In[ExportName] {
-	var all []feed.In[ExportName]
-	for _, one := range r.apis.Cached.List(c, "") {
+func (r *readers) of(c cluster.Name) []feed.In[exports.Name] {
+	var all []feed.In[exports.Name]
+	for _, one := range r.storage.Cached.List(c, "") {
 		if !one.Deleting {
-			all = append(all, feed.In[ExportName]{Group: ExportName{c, one.Name}, Selector: one.Part.String()})
+			all = append(all, feed.In[exports.Name]{Group: exports.Name{Cluster: c, Name: one.Name}, Selector: one.Part.String()})
 		}
 	}
 	return all
@@ -107,13 +108,13 @@ func (r *readers) of(c cluster.Name) []feed.In[ExportName] {
 
 // export tells the resolver which resources of consumers have changed with an export: those whose
 // objects are in another kind of storage.
-func (r *readers) export(name ExportName) {
+func (r *readers) export(name exports.Name) {
 	before := r.virtual[name]
 	now := map[schema.GroupResource]serve.Storage{}
-	if e, ok := r.apis.Exports.Get(name.Cluster, "", name.Name); ok {
+	if e, ok := r.storage.exports.Get(name.Cluster, "", name.Name); ok {
 		for _, x := range e.Resources {
 			if x.Virtual != nil {
-				now[x.GroupResource] = x.Virtual.storage()
+				now[x.GroupResource] = x.Virtual.Storage()
 			}
 		}
 	}
@@ -123,9 +124,9 @@ func (r *readers) export(name ExportName) {
 	if maps.Equal(before, now) {
 		return
 	}
-	for _, k := range r.apis.Bindings.To(name) {
+	for _, k := range r.storage.bindings.To(name) {
 		for _, gr := range slices.Concat(slices.Collect(maps.Keys(before)), slices.Collect(maps.Keys(now))) {
-			r.apis.Bindings.resolver.Changed(k.Cluster, gr)
+			r.storage.resolver.Changed(k.Cluster, gr)
 		}
 	}
 }
@@ -141,7 +142,7 @@ func (r *readers) follow(o *serve.Origin, current func() bool, on ...keys.Key) {
 			cancel() // it has changed since
 		}
 		// The definition of the objects may become that of others, too.
-		ctx, ended := r.apis.Bindings.resolver.WatchContext(ctx, o.Cluster, o.Found)
+		ctx, ended := r.storage.resolver.WatchContext(ctx, o.Cluster, o.Found)
 		return ctx, func() { ended(); r.join(one, on, false); cancel() }
 	}
 }
@@ -170,11 +171,11 @@ func (r *readers) covers(since func() int64) func(ctx context.Context, resourceV
 		if resourceVersion == "" || resourceVersion == "0" {
 			return nil
 		}
-		from, err := r.apis.store.Epoch().Revision(resourceVersion)
+		from, err := r.storage.store.Epoch().Revision(resourceVersion)
 		if err != nil {
 			return err
 		}
-		if err := r.apis.store.Feed().CatchUp(ctx); err != nil {
+		if err := r.storage.store.Feed().CatchUp(ctx); err != nil {
 			return err
 		}
 		if since() > from {

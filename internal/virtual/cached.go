@@ -1,4 +1,4 @@
-package bind
+package virtual
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/endpoints"
+	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
@@ -56,8 +58,8 @@ func cachedOf(r *cacheapi.ClusterCachedResource) (*Cached, error) {
 	return out, nil
 }
 
-func cachedSliceOf(s *cacheapi.ClusterCachedResourceEndpointSlice) (*Slice, error) {
-	return &Slice{
+func sliceOf(s *cacheapi.ClusterCachedResourceEndpointSlice) (*endpoints.Slice, error) {
+	return &endpoints.Slice{
 		Path: s.Spec.APIExport.Path, Name: s.Spec.APIExport.Name, Partition: s.Spec.Partition, Own: s.Name,
 		Cached: s.Spec.ClusterCachedResource.Name,
 	}, nil
@@ -69,8 +71,8 @@ type sourceError struct{ reason, message string }
 func (e *sourceError) Error() string { return e.message }
 
 // source returns how cluster c serves the resource of a ClusterCachedResource.
-func (a *APIs) source(c cluster.Name, gr schema.GroupResource, version string) (serve.Found, error) {
-	in, ok := a.Bindings.resolver.Find(c, gr)
+func (x *Storage) source(c cluster.Name, gr schema.GroupResource, version string) (serve.Found, error) {
+	in, ok := x.resolver.Find(c, gr)
 	switch {
 	case !ok || in.Content.Storage() != serve.Stored:
 		return in, &sourceError{cacheapi.NoResources, fmt.Sprintf("this workspace stores no %s", gr)}
@@ -84,39 +86,39 @@ func (a *APIs) source(c cluster.Name, gr schema.GroupResource, version string) (
 	return in, nil
 }
 
-// createCached stores a new ClusterCachedResource with its identity and status. It is a
+// create stores a new ClusterCachedResource with its identity and status. It is a
 // [store.CreateHook].
-func (a *APIs) createCached(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
+func (x *Storage) create(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
 	r, err := values.Typed[cacheapi.ClusterCachedResource](obj)
 	if err != nil {
 		return err
 	}
-	if err := a.settleCached(ctx, c, r); err != nil {
+	if err := x.settle(ctx, c, r); err != nil {
 		return err
 	}
 	row, err := cachedOf(r)
 	if err != nil {
 		return err
 	}
-	if r.Status.ResourceCounts, err = a.counts(ctx, c, row); err != nil {
+	if r.Status.ResourceCounts, err = x.counts(ctx, c, row); err != nil {
 		return err
 	}
 	stored, err := values.Unstructured(r, cacheapi.GroupVersion.WithKind("ClusterCachedResource"))
 	if err != nil {
 		return err
 	}
-	rev, err := a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Cached, Cluster: c, Object: stored}})
+	rev, err := x.store.Commit(ctx, []store.Write{{Resource: x.Resource, Cluster: c, Object: stored}})
 	if err != nil {
 		return err
 	}
-	return a.finish(ctx, c, stored, obj, rev)
+	return x.store.FinishCreate(ctx, c, stored, obj, rev)
 }
 
-// ReconcileCached brings a ClusterCachedResource up to date with its secret and its resource. It
+// Reconcile brings a ClusterCachedResource up to date with its secret and its resource. It
 // removes the finalizer of one that is being deleted: there are no copies.
-func (a *APIs) ReconcileCached(ctx context.Context, c cluster.Name, name string) error {
+func (x *Storage) Reconcile(ctx context.Context, c cluster.Name, name string) error {
 	r := &cacheapi.ClusterCachedResource{}
-	rev, err := a.store.ReadInto(ctx, a.Kinds.Cached.Key(c, "", name), r)
+	rev, err := x.store.ReadInto(ctx, x.Resource.Key(c, "", name), r)
 	if err != nil || rev == 0 {
 		return err
 	}
@@ -124,7 +126,7 @@ func (a *APIs) ReconcileCached(ctx context.Context, c cluster.Name, name string)
 	if r.DeletionTimestamp != nil {
 		r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == cacheapi.Finalizer })
 		r.Status.Phase = cacheapi.PhaseDeleting
-	} else if err := a.settleCached(ctx, c, r); err != nil {
+	} else if err := x.settle(ctx, c, r); err != nil {
 		return err
 	}
 	if equality.Semantic.DeepEqual(before, r) {
@@ -135,17 +137,17 @@ func (a *APIs) ReconcileCached(ctx context.Context, c cluster.Name, name string)
 		return err
 	}
 	gone := r.DeletionTimestamp != nil && len(r.Finalizers) == 0
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.Cached, Cluster: c, Object: stored, Expect: rev, Delete: gone}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: x.Resource, Cluster: c, Object: stored, Expect: rev, Delete: gone}})
 	return err
 }
 
-// settleCached sets what the server keeps in a ClusterCachedResource.
-func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.ClusterCachedResource) error {
-	identity, err := a.settleIdentity(ctx, c, identified{r.Name, "ClusterCachedResource", &r.Spec.Identity, &r.Status.IdentityHash})
+// settle sets what the server keeps in a ClusterCachedResource.
+func (x *Storage) settle(ctx context.Context, c cluster.Name, r *cacheapi.ClusterCachedResource) error {
+	identity, err := x.exports.SettleIdentity(ctx, c, exports.Identified{Name: r.Name, Kind: "ClusterCachedResource", Spec: &r.Spec.Identity, Hash: &r.Status.IdentityHash})
 	if err != nil {
 		return err
 	}
-	in, err := a.source(c, schema.GroupResource{Group: r.Spec.Group, Resource: r.Spec.Resource}, r.Spec.Version)
+	in, err := x.source(c, schema.GroupResource{Group: r.Spec.Group, Resource: r.Spec.Resource}, r.Spec.Version)
 	valid := conditions.Condition{Type: cacheapi.ResourceValid, Status: metav1.ConditionTrue}
 	started := conditions.Condition{Type: cacheapi.ReplicationStarted, Status: metav1.ConditionTrue, Reason: cacheapi.Started}
 	var lacks *sourceError
@@ -164,7 +166,7 @@ func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.Clu
 	for _, one := range []conditions.Condition{valid, identity, started} {
 		r.Status.Conditions.Set(one)
 	}
-	all := ready(r.Status.Conditions, metav1.Now().Rfc3339Copy())
+	all := r.Status.Conditions.Summary(metav1.Now().Rfc3339Copy())
 	r.Status.Conditions.Set(all)
 	if r.Status.Phase = cacheapi.PhaseInitializing; all.Status == metav1.ConditionTrue {
 		r.Status.Phase = cacheapi.PhaseReady
@@ -175,23 +177,25 @@ func (a *APIs) settleCached(ctx context.Context, c cluster.Name, r *cacheapi.Clu
 	return nil
 }
 
-// CachedViewPath returns the path of the virtual workspace of a ClusterCachedResourceEndpointSlice.
-func CachedViewPath(c cluster.Name, name string) string {
+// viewPath returns the path of the virtual workspace of a ClusterCachedResourceEndpointSlice.
+func viewPath(c cluster.Name, name string) string {
 	return "/services/replication/" + string(c) + "/" + name
 }
 
-// ReconcileCachedSlice brings the status of a ClusterCachedResourceEndpointSlice up to date. It
+// ReconcileSlice brings the status of a ClusterCachedResourceEndpointSlice up to date. It
 // has the URL of the virtual workspace as long as somebody binds the export.
-func (a *APIs) ReconcileCachedSlice(ctx context.Context, c cluster.Name, name string) error {
+func (x *Storage) ReconcileSlice(ctx context.Context, c cluster.Name, name string) error {
 	s := &cacheapi.ClusterCachedResourceEndpointSlice{}
-	rev, err := a.store.ReadInto(ctx, a.Kinds.CachedSlices.Key(c, "", name), s)
+	rev, err := x.store.ReadInto(ctx, x.SliceResource.Key(c, "", name), s)
 	if err != nil || rev == 0 || s.DeletionTimestamp != nil {
 		return err
 	}
 	before := s.DeepCopy()
-	a.endpoints(ctx, c, endpoints{of: s.Spec.APIExport, partition: s.Spec.Partition, status: &s.Status, path: func(ExportName) string { return CachedViewPath(c, name) }})
+	x.endpoints.Update(ctx, c, endpoints.Spec{
+		Export: s.Spec.APIExport, Partition: s.Spec.Partition, Path: func(exports.Name) string { return viewPath(c, name) },
+	}, &s.Status)
 	valid := conditions.Condition{Type: cacheapi.ResourceValid, Status: metav1.ConditionTrue}
-	if _, ok := a.Cached.Get(c, "", s.Spec.ClusterCachedResource.Name); !ok {
+	if _, ok := x.Cached.Get(c, "", s.Spec.ClusterCachedResource.Name); !ok {
 		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, cacheapi.NotFound
 		valid.Message = "there is no ClusterCachedResource " + strconv.Quote(s.Spec.ClusterCachedResource.Name) + " in this workspace"
 		s.Status.Endpoints = nil
@@ -204,14 +208,14 @@ func (a *APIs) ReconcileCachedSlice(ctx context.Context, c cluster.Name, name st
 	if err != nil {
 		return err
 	}
-	_, err = a.store.Commit(ctx, []store.Write{{Resource: a.Kinds.CachedSlices, Cluster: c, Object: stored, Expect: rev}})
+	_, err = x.store.Commit(ctx, []store.Write{{Resource: x.SliceResource, Cluster: c, Object: stored, Expect: rev}})
 	return err
 }
 
 // CachedFor returns the ClusterCachedResource of another name for a resource of a cluster, nil if
 // there is none.
-func (a *APIs) CachedFor(c cluster.Name, name string, gvr schema.GroupVersionResource) *Cached {
-	for _, r := range a.Cached.List(c, "") {
+func (x *Storage) CachedFor(c cluster.Name, name string, gvr schema.GroupVersionResource) *Cached {
+	for _, r := range x.Cached.List(c, "") {
 		if r.Name != name && r.GroupResource == gvr.GroupResource() && r.Version == gvr.Version {
 			return r
 		}
