@@ -19,6 +19,7 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/autoscale"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -34,14 +35,14 @@ const (
 
 // autoscaleLoop evaluates HorizontalPodAutoscalers.
 func (f *fleet) autoscaleLoop() kcp.Loop {
-	all := f.kinds.get(profile.Autoscalers().GroupResource()).objects
+	all := f.consumers.Kind(profile.Autoscalers().GroupResource()).Objects
 	a := &autoscalers{fleet: f, objects: all, turns: newTurns(f.options.Autoscale, mostEvaluations)}
 	a.scaler = autoscale.New(f.ctx, autoscale.Source{
 		Config:   func(of kcp.ClusterName) (*rest.Config, error) { return f.server.Own(string(of)) },
 		MayScale: f.mayScale,
 		Measure:  f.measure,
 	})
-	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.kinds.settled}, all.Changed(), a.turns.source()}}
+	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.consumers.Settled()}, all.Changed(), a.turns.source()}}
 }
 
 // autoscalers are the HorizontalPodAutoscalers of a fleet.
@@ -82,7 +83,7 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 // refusal returns why the object at key does not scale; nil if it does.
 func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler) error {
 	// The number of replicas would be that of each physical cluster, and the pods those of all.
-	if p := a.placementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
+	if p := a.consumers.PlacementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
 		return fmt.Errorf("the Placement %q has the strategy Duplicated; only workloads whose replicas are divided are scaled", p.Name)
 	}
 	if n := a.turns.counted(key); n > mostScalers {
@@ -94,7 +95,7 @@ func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutosc
 // mayScale reports whether HorizontalPodAutoscalers may scale the objects of a resource: those of the fleet and
 // those that the workspace defines. Another provider's may have limits for the author that a scaler would pass by.
 func (f *fleet) mayScale(in kcp.ClusterName, of schema.GroupResource) bool {
-	if k := f.kinds.get(of); k != nil {
+	if k := f.consumers.Kind(of); k != nil {
 		return true
 	}
 	_, _, bound := f.server.Bound(in, of)
@@ -126,18 +127,25 @@ func (f *fleet) measure(ctx context.Context, at kcp.Key, selector labels.Selecto
 	return m, nil
 }
 
+// A scaled is a workload with its pods.
+type scaled struct {
+	kind   *consumers.Kind
+	object *unstructured.Unstructured
+	a      *workload.Assignment
+}
+
 // area returns where the pods that a selector selects may run, and their workloads. If no workload tells the labels of
 // its pods, they may be wherever the namespace has one.
-func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of []subject) {
+func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of []scaled) {
 	area = pods.Area{Cluster: at.Cluster, Compute: f.compute, Namespace: at.Namespace}
-	all := f.assignedIn(at)
+	all := f.consumers.AssignedIn(at)
 	for _, a := range all {
 		id := engine.IDFor(a, a.Spec.Workload)
-		k := f.kinds.get(id.GroupResource)
+		k := f.consumers.Kind(id.GroupResource)
 		if k == nil || len(k.Template) == 0 {
 			continue
 		}
-		w := k.objects.Get(id.Key)
+		w := k.Objects.Get(id.Key)
 		if w == nil {
 			continue
 		}
@@ -145,7 +153,7 @@ func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of [
 		if err != nil || !selector.Matches(labels.Set(with)) {
 			continue
 		}
-		of = append(of, subject{k, id, w, a})
+		of = append(of, scaled{k, w, a})
 	}
 	for _, s := range of {
 		area.Assignments = append(area.Assignments, *s.a)
@@ -170,8 +178,8 @@ func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of [
 }
 
 // placeholders adds n pods of a workload to a measurement.
-func (s subject) placeholders(m *pods.Measurement, n int) error {
-	content, _, err := unstructured.NestedMap(s.w.Object, s.Template...)
+func (s scaled) placeholders(m *pods.Measurement, n int) error {
+	content, _, err := unstructured.NestedMap(s.object.Object, s.kind.Template...)
 	if err != nil {
 		return err
 	}
@@ -181,7 +189,7 @@ func (s subject) placeholders(m *pods.Measurement, n int) error {
 	}
 	for i := range n {
 		p := pods.Counted(&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec})
-		p.Name, p.Status.Phase = fmt.Sprintf("%s.%d", s.w.GetName(), i), corev1.PodRunning
+		p.Name, p.Status.Phase = fmt.Sprintf("%s.%d", s.object.GetName(), i), corev1.PodRunning
 		m.Pods = append(m.Pods, p)
 	}
 	return nil

@@ -10,11 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/physical"
 	"github.com/unforked/kcp/internal/workload/push"
 )
@@ -189,7 +191,7 @@ func (c *connection) open(ctx context.Context) (*push.Peer, error) {
 		return p, err
 	}
 	s := &session{Peer: p, ended: make(chan struct{})}
-	if s.engine, err = engine.New(c.id, p.Work(&c.uses.reading), c.fleet.desired(c.id), &c.uses.objects); err != nil {
+	if s.engine, err = engine.New(c.id, p.Work(&c.uses.reading), c.fleet.consumers.Desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -216,7 +218,7 @@ func (c *connection) open(ctx context.Context) (*push.Peer, error) {
 // are empty, and the engine has nothing to do.
 func (s *session) sync(f *fleet) {
 	select {
-	case <-f.kinds.settled:
+	case <-f.consumers.Settled():
 	default:
 		return
 	}
@@ -313,7 +315,7 @@ func (c *connection) observed(t *workload.SyncTarget, p *peer, err error, now ti
 		changed = true
 	}
 	return next, changed || next.Key != t.Status.Key || next.Version != t.Status.Version || next.PhysicalCluster != t.Status.PhysicalCluster ||
-		!equal(next.LeaseSeconds, t.Status.LeaseSeconds)
+		!ptr.Equal(next.LeaseSeconds, t.Status.LeaseSeconds)
 }
 
 // setHealth sets the conditions of a target and reports whether one changed.
@@ -375,5 +377,5 @@ func (f *fleet) saveStatus(ctx context.Context, t *workload.SyncTarget, next *wo
 		return err
 	}
 	_, err = in.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return ignoreGone(err)
+	return objects.IgnoreGone(err)
 }

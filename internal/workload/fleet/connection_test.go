@@ -12,6 +12,7 @@ import (
 
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/workload/physical"
@@ -19,7 +20,7 @@ import (
 
 // The time in which the server could not send probes is not time in which the physical cluster did not answer.
 func TestBusyServer(t *testing.T) {
-	target := workload.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", Annotations: map[string]string{clusterAnnotation: "compute"}}}
+	target := workload.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", Annotations: map[string]string{core.ClusterAnnotation: "compute"}}}
 	target.Status.LastSyncerHeartbeatTime = &metav1.Time{Time: now()}
 	target.Status.Conditions.Set(conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue})
 	targets := kcp.NewKind[*workload.SyncTarget]("targets", &cache.ListWatch{

@@ -19,16 +19,19 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/metrics/pkg/apis/metrics"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/autoscale"
+	"github.com/unforked/kcp/internal/workload/consumers"
+	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/kinds"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/pods"
 	"github.com/unforked/kcp/internal/workload/push"
+	"github.com/unforked/kcp/internal/workload/review"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
@@ -65,14 +68,14 @@ func Extension(o Options) kcp.Extension {
 	links := push.NewLinks(o.View.Reach)
 	served := pods.New(links.Reach)
 	o.pods = served
-	reviews := &reviewer{computeOf: served.Compute, running: map[kcp.ClusterName]int{}}
+	reviews := review.New(served.Compute)
 	return kcp.Extension{
 		Offers:   append(kinds.Offers(served.Storage()), usage(served)),
-		Rules:    append(rules(), reviews.rule()),
-		Unstored: []schema.GroupResource{placementReviews().GroupResource()},
+		Rules:    append(rules(), reviews.Rule()),
+		Unstored: []schema.GroupResource{review.Resource()},
 		// A workload is gone when its copies are. The first two say where these are, and new pods replace
 		// deleted ones until then.
-		DeletedLast: []schema.GroupResource{assignments().GroupResource(), targetStatuses().GroupResource(), {Resource: "pods"}},
+		DeletedLast: []schema.GroupResource{consumers.Assignments().GroupResource(), consumers.TargetStatuses().GroupResource(), {Resource: "pods"}},
 		Views:       []kcp.View{o.View},
 		// The view serves tunnels. They are declared here so that they have no timeout.
 		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
@@ -80,7 +83,7 @@ func Extension(o Options) kcp.Extension {
 		Peers:        map[string]http.Handler{syncer.TunnelsTo: http.HandlerFunc(o.View.ServePeer)},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
 			links.Start(s)
-			view := func(home kcp.ClusterName, export string) (*rest.Config, error) { return viewOf(s, home, export) }
+			view := func(home kcp.ClusterName, of string) (*rest.Config, error) { return objects.View(s, home, of) }
 			if err := served.Start(s, view); err != nil {
 				return nil, err
 			}
@@ -93,31 +96,22 @@ func Extension(o Options) kcp.Extension {
 func usage(served *pods.Pods) kcp.Offer {
 	return kcp.Offer{
 		Group: kcp.Group{Name: metrics.GroupName, Build: func(generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) { return served.Metrics(), nil }},
-		Resources: []kcp.OfferedKind{{GroupResource: podMetrics().GroupResource(), Versions: []string{podMetrics().Version},
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: podMetrics().Resource, Kind: "PodMetrics"}}},
+		Resources: []kcp.OfferedKind{{GroupResource: pods.MetricsResource().GroupResource(), Versions: []string{pods.MetricsResource().Version},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: pods.MetricsResource().Resource, Kind: "PodMetrics"}}},
 	}
 }
 
-func podMetrics() schema.GroupVersionResource {
-	return metricsv1beta1.SchemeGroupVersion.WithResource("pods")
-}
-
-// root is the workspace of the export of SyncTargets and Locations.
-const root = "root"
-
-func loops(s *kcp.Server, o Options, reviews *reviewer) ([]kcp.Loop, error) {
+func loops(s *kcp.Server, o Options, reviews *review.Reviewer) ([]kcp.Loop, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := ensureRoot(ctx, s); err != nil {
+	if err := export.EnsureRoot(ctx, s); err != nil {
 		return nil, fmt.Errorf("export %s: %w", workload.Export, err)
 	}
 	m, err := newManager(s, o)
 	if err != nil {
 		return nil, err
 	}
-	reviews.mu.Lock()
-	reviews.manager = m
-	reviews.mu.Unlock()
+	reviews.Start(review.Options{Server: s, Targets: m.writeTargets, Locations: m.writeLocations, Health: o.health, Stop: o.Stop})
 	if err := o.View.Start(s, m.source); err != nil {
 		return nil, err
 	}
@@ -130,20 +124,4 @@ func syncTargets() schema.GroupVersionResource {
 
 func locations() schema.GroupVersionResource {
 	return scheduling.GroupVersion.WithResource("locations")
-}
-
-func placements() schema.GroupVersionResource {
-	return scheduling.GroupVersion.WithResource("placements")
-}
-
-func assignments() schema.GroupVersionResource {
-	return workload.GroupVersion.WithResource("assignments")
-}
-
-func targetStatuses() schema.GroupVersionResource {
-	return workload.GroupVersion.WithResource("targetstatuses")
-}
-
-func resourceProfiles() schema.GroupVersionResource {
-	return workload.GroupVersion.WithResource("resourceprofiles")
 }

@@ -10,14 +10,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/inventory"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/physical"
 )
 
@@ -32,7 +35,7 @@ type manager struct {
 	options   Options
 	targets   *kcp.Kind[*workload.SyncTarget]
 	locations *kcp.Kind[*scheduling.Location]
-	exports   *exportKind // of the compute workspaces
+	exports   *export.Exports // of the compute workspaces
 	// writeTargets and writeLocations write in all compute workspaces.
 	writeTargets   *targetClient
 	writeLocations *locationClient
@@ -66,18 +69,8 @@ func (t *term) run(ctx context.Context, loops ...kcp.Loop) {
 	})
 }
 
-// viewOf returns a configuration for the view of an export, with the objects of all consumers.
-func viewOf(s *kcp.Server, home kcp.ClusterName, export string) (*rest.Config, error) {
-	cfg, err := s.Own("*")
-	if err != nil {
-		return nil, err
-	}
-	cfg.Host = "http://kcp/services/apiexport/" + string(home) + "/" + export
-	return cfg, nil
-}
-
 func newManager(s *kcp.Server, o Options) (*manager, error) {
-	cfg, err := viewOf(s, root, workload.Export)
+	cfg, err := objects.View(s, export.Root, workload.Export)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +81,11 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if m.writeLocations, err = client.New[*scheduling.Location, *scheduling.LocationList](cfg, "*", locations()); err != nil {
 		return nil, err
 	}
-	if m.exports, err = exportsOf(s); err != nil {
+	if m.exports, err = export.New(s); err != nil {
 		return nil, err
 	}
-	m.targets = kindOf("synctargets", m.writeTargets)
-	m.locations = kindOf("locations", m.writeLocations)
+	m.targets = objects.KindOf("synctargets", m.writeTargets)
+	m.locations = objects.KindOf("locations", m.writeLocations)
 	return m, nil
 }
 
@@ -106,7 +99,7 @@ func (m *manager) leadLoop() kcp.Loop {
 		m.term, m.lead = t, wake
 		m.mu.Unlock()
 		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(beginKey) })
-		forgetToo := m.server.Await(assignments().GroupResource(), func() { wake(sweepKey) })
+		forgetToo := m.server.Await(consumers.Assignments().GroupResource(), func() { wake(sweepKey) })
 		return func() {
 			forget()
 			forgetToo()
@@ -121,7 +114,10 @@ func (m *manager) leadLoop() kcp.Loop {
 }
 
 // beginKey is the key of the work that begins with the first SyncTarget.
-var beginKey = kcp.Key{Cluster: root, Name: "begin"}
+var beginKey = kcp.Key{Cluster: export.Root, Name: "begin"}
+
+// sweepKey is the key of the work that looks for consumers whose export was deleted while no server led.
+var sweepKey = kcp.Key{Cluster: export.Root, Name: "sweep"}
 
 // work does what a key of the loop stands for.
 func (m *manager) work(ctx context.Context, key kcp.Key) error {
@@ -129,9 +125,9 @@ func (m *manager) work(ctx context.Context, key kcp.Key) error {
 	case beginKey:
 		return m.begin()
 	case sweepKey:
-		return m.sweep(ctx)
+		return m.exports.Sweep(ctx)
 	}
-	return m.free(ctx, key.Cluster)
+	return m.exports.Free(ctx, key.Cluster)
 }
 
 // begin begins to follow SyncTargets, Locations and exports.
@@ -160,6 +156,22 @@ func (m *manager) waking() kcp.Source {
 	}}
 }
 
+// exportChanged wakes the loops that depend on the export of a compute workspace.
+func (m *manager) exportChanged() kcp.Source {
+	return m.exports.Wakes(func(e *apis.APIExport) (keys []kcp.Key) {
+		m.mu.Lock()
+		wake := m.lead
+		m.mu.Unlock()
+		if wake != nil {
+			wake(kcp.KeyOf(e))
+		}
+		for _, t := range m.targets.List(kcp.KeyOf(e).Cluster) {
+			keys = append(keys, kcp.KeyOf(t))
+		}
+		return keys
+	})
+}
+
 // targetsLoop connects to the physical clusters.
 func (m *manager) targetsLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.exportChanged(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
@@ -167,7 +179,7 @@ func (m *manager) targetsLoop() kcp.Loop {
 
 func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	t := m.targets.Get(key)
-	exported, err := m.exported(ctx, key.Cluster)
+	exported, err := m.exports.Exists(ctx, key.Cluster)
 	if err != nil {
 		return err
 	}
@@ -226,6 +238,22 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 	return nil
 }
 
+// last reports whether a SyncTarget that no workload uses goes as the last one of its workspace. Of several that go
+// at once, that is the first by name.
+func (m *manager) last(f *fleet, t *workload.SyncTarget) bool {
+	return !slices.ContainsFunc(m.targets.List(f.compute), func(of *workload.SyncTarget) bool {
+		switch {
+		case of.Name == t.Name:
+			return false
+		case of.DeletionTimestamp == nil:
+			return true
+		case !slices.Contains(of.Finalizers, workload.DisconnectFinalizer):
+			return false // it is gone
+		}
+		return of.Name < t.Name || f.uses(engine.TargetKey(string(f.compute), of.Name, string(of.UID)), unanswered(of))
+	})
+}
+
 // wakeTargets makes the loop look at the SyncTargets of a compute workspace.
 func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	m.mu.Lock()
@@ -253,7 +281,7 @@ func withoutDisconnect(t *workload.SyncTarget) []string {
 
 // finalize sets the finalizers of a SyncTarget.
 func (m *manager) finalize(ctx context.Context, t *workload.SyncTarget, finalizers []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": t.ResourceVersion, "finalizers": finalizers}})
+	patch, err := objects.FinalizersPatch(t, finalizers)
 	if err != nil {
 		return err
 	}
@@ -262,7 +290,7 @@ func (m *manager) finalize(ctx context.Context, t *workload.SyncTarget, finalize
 		return err
 	}
 	_, err = in.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return ignoreGone(err)
+	return objects.IgnoreGone(err)
 }
 
 // fleet returns the fleet of a compute workspace. If there is none, it starts one or returns nil.
@@ -363,5 +391,5 @@ func (m *manager) location(ctx context.Context, key kcp.Key) error {
 		return err
 	}
 	_, err = in.Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return ignoreGone(err)
+	return objects.IgnoreGone(err)
 }

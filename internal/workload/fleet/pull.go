@@ -9,7 +9,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -19,10 +18,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/physical"
-	"github.com/unforked/kcp/internal/workload/profile"
-	"github.com/unforked/kcp/internal/workload/push"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
@@ -188,7 +184,7 @@ func beatOf(l *coordinationv1.Lease) (*peer, error) {
 // already. Others begin to follow the workspace, until end is called or the server leads.
 func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.Source, func(), error) {
 	if f := m.leading(compute); f != nil {
-		return f.source(f.ctx.Done()), func() {}, nil
+		return f.consumers.Source(f.ctx.Done()), func() {}, nil
 	}
 	f, err := newFleet(ctx, m, compute)
 	if err != nil {
@@ -200,7 +196,7 @@ func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.
 	if leads := m.fleets[compute]; leads != nil {
 		m.mu.Unlock()
 		t.end()
-		return leads.source(leads.ctx.Done()), func() {}, nil
+		return leads.consumers.Source(leads.ctx.Done()), func() {}, nil
 	}
 	f.follow(t)
 	m.followed[compute] = append(m.followed[compute], t)
@@ -219,7 +215,7 @@ func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.
 		t.end()
 		return nil, nil, err
 	}
-	return f.source(t.ctx.Done()), t.end, nil
+	return f.consumers.Source(t.ctx.Done()), t.end, nil
 }
 
 // leading returns the fleet of a compute workspace if this server leads, or nil.
@@ -227,71 +223,4 @@ func (m *manager) leading(compute kcp.ClusterName) *fleet {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.fleets[compute]
-}
-
-func (f *fleet) source(ended <-chan struct{}) *syncer.Source {
-	return &syncer.Source{
-		Of: f.desired, Assigned: f.assigned, Needs: f.states, Assignments: f.assignments, Reports: f.reports,
-		Profiles: f.kinds.custom, Follow: f.listen, Ready: func(ctx context.Context) error { return f.complete(ctx, ended) }, Ended: ended,
-	}
-}
-
-// complete waits until the caches are complete that agents need.
-func (f *fleet) complete(ctx context.Context, ended <-chan struct{}) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	if !await(ctx, f.assignments.Ready(), f.reports.Ready()) {
-		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
-	}
-	if len(f.assignments.List("*")) == 0 {
-		return nil // a compute workspace without consumers has no caches of their objects
-	}
-	f.kinds.need()
-	if !await(ctx, f.kinds.settled) {
-		return apierrors.NewServiceUnavailable("the server starts or stops; try again")
-	}
-	return nil
-}
-
-// assigned returns the objects that have an Assignment with a target.
-func (f *fleet) assigned(target string) (all []engine.ID) {
-	for _, key := range f.assignments.By(byTarget, target) {
-		if a := f.assignments.Get(key); a != nil {
-			all = append(all, engine.IDFor(a, a.Spec.Workload))
-		}
-	}
-	return all
-}
-
-// states returns what an object refers to, with states that change with it.
-func (f *fleet) states(id engine.ID) (all []syncer.Need) {
-	for _, of := range f.needs(id) {
-		if slices.ContainsFunc(all, func(n syncer.Need) bool { return n.ID == of }) {
-			continue
-		}
-		state := ""
-		if o := f.workload(of); o != nil {
-			state = push.Fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
-		}
-		all = append(all, syncer.Need{ID: of, State: state})
-	}
-	return all
-}
-
-// custom returns the ResourceProfiles that are in effect.
-func (t *kindTable) custom() (all []*workload.ResourceProfile) {
-	for _, r := range t.own.List("*") {
-		p := profile.Of(r)
-		if k := t.get(p.GroupResource()); k != nil && sameProfile(k.Profile, p) {
-			all = append(all, r)
-		}
-	}
-	return all
 }

@@ -50,7 +50,7 @@ func TestOneFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer endNext()
-	if next.Assignments != f.assignments {
+	if next.Assignments != f.consumers.Assignments {
 		t.Error("a server that leads has the objects of the workspace twice")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/consumers"
 )
 
 var errServersOwn = errors.New("the server alone writes and deletes these objects; change the Placement, or change or delete the workload, instead")
@@ -24,7 +25,7 @@ var errServersOwn = errors.New("the server alone writes and deletes these object
 // workload elsewhere that still runs. The loops that delete namespaces, APIBindings and workspaces are the
 // server's own.
 func rules() []kcp.Rule {
-	own := []schema.GroupResource{assignments().GroupResource(), targetStatuses().GroupResource()}
+	own := []schema.GroupResource{consumers.Assignments().GroupResource(), consumers.TargetStatuses().GroupResource()}
 	return []kcp.Rule{{
 		Name: "WorkloadAssignments",
 		Validate: func(_ context.Context, r kcp.Request) error {

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -12,14 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
 
 	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/aggregate"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -28,25 +28,21 @@ import (
 // sumLoop writes the status of each object from the reports of its targets.
 func (f *fleet) sumLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-status", Workers: 8, Do: f.sum, On: []kcp.Source{
-		{Ready: f.kinds.settled, Subscribe: func(wake func(kcp.Key)) func() {
-			f.mu.Lock()
-			f.summing = wake
-			f.mu.Unlock()
-			f.kinds.each("*", wake)
-			return nil
-		}},
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{engine.IDFor(a, a.Spec.Workload).Task()} }),
-		f.reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{engine.IDFor(s, s.Spec.Workload).Task()} }),
+		f.consumers.Wakes(func(k *consumers.Kind, w *unstructured.Unstructured) []kcp.Key {
+			return []kcp.Key{engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(w)}.Task()}
+		}),
+		f.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return []kcp.Key{engine.IDFor(a, a.Spec.Workload).Task()} }),
+		f.consumers.Reports.Wakes(func(s *workload.TargetStatus) []kcp.Key { return []kcp.Key{engine.IDFor(s, s.Spec.Workload).Task()} }),
 	}}
 }
 
 func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 	id := engine.IDOf(task)
-	k, w := f.kinds.get(id.GroupResource), f.workload(id)
+	k, w := f.consumers.Kind(id.GroupResource), f.consumers.Workload(id)
 	if k == nil || w == nil {
 		return nil
 	}
-	a := f.assignmentOf(id)
+	a := f.consumers.Assignment(id)
 	if a == nil || a.Spec.Workload.UID != string(w.GetUID()) {
 		return nil
 	}
@@ -61,23 +57,23 @@ func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 	if rest := f.pace.wait(task, time.Now()); rest > 0 {
 		return kcp.After(rest)
 	}
-	return f.writeStatus(ctx, id, w, before, next)
+	return f.consumers.SaveStatus(ctx, id, before, next)
 }
 
 // parts returns what the targets report about an object.
-func (f *fleet) parts(k *kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (parts []aggregate.Part) {
-	decided := equal(a.Spec.Replicas, k.Wants(w)) // else the parts are those of another number
+func (f *fleet) parts(k *consumers.Kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (parts []aggregate.Part) {
+	decided := ptr.Equal(a.Spec.Replicas, k.Wants(w)) // else the parts are those of another number
 	for _, t := range a.Spec.Targets {
 		if t.Phase == workload.Removing || k.Class == workload.Everywhere && t.Reason == string(place.Lost) {
 			continue // its replacements are available, or there are none and the last report is old
 		}
 		p := aggregate.Part{Location: t.Location, Leaving: t.Phase == workload.Evicting && k.Class != workload.Singleton}
-		if s := f.reportOf(id, t.Key); s != nil && s.Spec.Workload.UID == string(w.GetUID()) {
+		if s := f.consumers.Report(id, t.Key); s != nil && s.Spec.Workload.UID == string(w.GetUID()) {
 			if s.Spec.Reported != nil {
 				_ = json.Unmarshal(s.Spec.Reported.Raw, &p.Status) // what a cluster reports wrongly is no status
 			}
 			p.Generation, p.Reason, p.Message, p.Missing = s.Spec.Generation, s.Spec.Reason, s.Spec.Message, s.Spec.Missing
-			p.Current = decided && s.Spec.Reason == "" && s.Spec.Observed && equal(s.Spec.Replicas, t.Replicas)
+			p.Current = decided && s.Spec.Reason == "" && s.Spec.Observed && ptr.Equal(s.Spec.Replicas, t.Replicas)
 		}
 		parts = append(parts, p)
 	}
@@ -85,7 +81,7 @@ func (f *fleet) parts(k *kind, id engine.ID, w *unstructured.Unstructured, a *wo
 }
 
 // merged returns the status of an object.
-func (f *fleet) merged(k *kind, w *unstructured.Unstructured, a *workload.Assignment, parts []aggregate.Part, before map[string]any) (map[string]any, error) {
+func (f *fleet) merged(k *consumers.Kind, w *unstructured.Unstructured, a *workload.Assignment, parts []aggregate.Part, before map[string]any) (map[string]any, error) {
 	reason, message := a.Spec.Reason, a.Spec.Message
 	now := time.Now().Truncate(time.Second)
 	if k.GroupVersionResource != profile.Deployments() {
@@ -144,42 +140,22 @@ func (p *pace) wait(key kcp.Key, now time.Time) time.Duration {
 	return 0
 }
 
-// writeStatus replaces the status of an object.
-func (f *fleet) writeStatus(ctx context.Context, id engine.ID, w *unstructured.Unstructured, before, next map[string]any) error {
-	content := maps.Clone(next)
-	for field := range before {
-		if _, ok := content[field]; !ok {
-			content[field] = nil
-		}
-	}
-	patch, err := json.Marshal(map[string]any{"status": content})
-	if err != nil {
-		return err
-	}
-	k, in, err := f.writer(id)
-	if err != nil {
-		return err
-	}
-	_, err = in.Resource(k.GroupVersionResource).Namespace(w.GetNamespace()).Patch(ctx, w.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return ignoreGone(err)
-}
-
 // placementLoop writes the status of Placements.
 func (f *fleet) placementLoop() kcp.Loop {
 	return kcp.Loop{Name: "workload-placements", Do: f.placement, On: []kcp.Source{
 		// The older ones decide whether one applies.
-		f.placements.Wakes(func(p *scheduling.Placement) (keys []kcp.Key) {
-			for _, of := range f.placements.List(kcp.KeyOf(p).Cluster) {
+		f.consumers.Placements.Wakes(func(p *scheduling.Placement) (keys []kcp.Key) {
+			for _, of := range f.consumers.Placements.List(kcp.KeyOf(p).Cluster) {
 				keys = append(keys, kcp.KeyOf(of))
 			}
 			return keys
 		}),
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
+		f.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
 			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Name: a.Spec.Placement}}
 		}),
 		f.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
 			if kcp.KeyOf(t).Cluster == f.compute && t.Status.LastSyncerHeartbeatTime == nil {
-				for _, p := range f.placements.List("*") {
+				for _, p := range f.consumers.Placements.List("*") {
 					keys = append(keys, kcp.KeyOf(p))
 				}
 			}
@@ -189,13 +165,13 @@ func (f *fleet) placementLoop() kcp.Loop {
 }
 
 func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
-	p := f.placements.Get(key)
+	p := f.consumers.Placements.Get(key)
 	if p == nil || p.DeletionTimestamp != nil {
 		return nil
 	}
 	next := p.Status.DeepCopy()
 	next.Phase = scheduling.Unbound
-	state := conditions.Condition{Type: ready, Status: metav1.ConditionTrue}
+	state := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue}
 	targets, _ := f.inventory.For(p)
 	selected := 0
 	for _, t := range targets {
@@ -203,17 +179,17 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 			selected++
 		}
 	}
-	older := f.shadowing(p)
+	older := f.consumers.Shadowing(p)
 	switch {
 	case older != nil:
-		state = conditions.Condition{Type: ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.Shadowed,
+		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.Shadowed,
 			Message: fmt.Sprintf("Placement %q is older and selects all namespaces that this one selects, so it applies instead; change its spec.namespaceSelector, or delete it", older.Name)}
 	case selected == 0:
 		next.Phase = scheduling.Pending
-		state = conditions.Condition{Type: ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.NoLocation,
+		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.NoLocation,
 			Message: "spec.locationSelectors select no Location with a physical cluster; they match the labels of Locations in the compute workspace"}
 	default:
-		for _, a := range f.assignments.List(key.Cluster) {
+		for _, a := range f.consumers.Assignments.List(key.Cluster) {
 			if a.Spec.Placement == p.Name {
 				next.Phase = scheduling.Bound
 				break
@@ -223,14 +199,5 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	if !next.Conditions.Set(state) && next.Phase == p.Status.Phase {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"status": next})
-	if err != nil {
-		return err
-	}
-	in, err := f.placementsIn.In(string(key.Cluster))
-	if err != nil {
-		return err
-	}
-	_, err = in.Patch(ctx, key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return ignoreGone(err)
+	return f.consumers.SavePlacementStatus(ctx, key, next)
 }

@@ -16,13 +16,13 @@ type turns struct {
 
 	mu      sync.Mutex
 	last    map[kcp.Key]time.Time                    // the last evaluation of each; guarded by mu
-	count   map[string]int                           // the keys in last, by namespace; guarded by mu
+	count   map[kcp.Key]int                          // the keys in last, by namespace; guarded by mu
 	running map[kcp.ClusterName]int                  // guarded by mu
 	waiting map[kcp.ClusterName]map[kcp.Key]struct{} // guarded by mu
 }
 
 func newTurns(period time.Duration, most int) *turns {
-	return &turns{period: period, most: most, wake: func(kcp.Key) {}, last: map[kcp.Key]time.Time{}, count: map[string]int{},
+	return &turns{period: period, most: most, wake: func(kcp.Key) {}, last: map[kcp.Key]time.Time{}, count: map[kcp.Key]int{},
 		running: map[kcp.ClusterName]int{}, waiting: map[kcp.ClusterName]map[kcp.Key]struct{}{}}
 }
 
@@ -54,7 +54,7 @@ func (t *turns) enter(key kcp.Key, now time.Time) (left time.Duration, leave fun
 		return 0, nil
 	}
 	if !known {
-		t.count[namespaceKey(key)]++
+		t.count[namespaceOf(key)]++
 	}
 	t.last[key] = now
 	t.running[of]++
@@ -88,7 +88,7 @@ func (t *turns) next(of kcp.ClusterName) {
 func (t *turns) counted(in kcp.Key) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.count[namespaceKey(in)]
+	return t.count[namespaceOf(in)]
 }
 
 // drop forgets the object at key. It reports whether it was ever evaluated.
@@ -97,11 +97,16 @@ func (t *turns) drop(key kcp.Key) (was bool) {
 	defer t.mu.Unlock()
 	if _, was = t.last[key]; was {
 		delete(t.last, key)
-		if in := namespaceKey(key); t.count[in] > 1 {
+		if in := namespaceOf(key); t.count[in] > 1 {
 			t.count[in]--
 		} else {
 			delete(t.count, in)
 		}
 	}
 	return was
+}
+
+func namespaceOf(key kcp.Key) kcp.Key {
+	key.Name = ""
+	return key
 }

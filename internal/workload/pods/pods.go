@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -28,6 +29,11 @@ import (
 // Resource is the resource that this package serves.
 func Resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+}
+
+// MetricsResource is the resource of the usage of pods, which this package serves, too.
+func MetricsResource() schema.GroupVersionResource {
+	return metricsv1beta1.SchemeGroupVersion.WithResource("pods")
 }
 
 // A Reach returns the way to the physical cluster of a SyncTarget. It is called for each request,

@@ -141,6 +141,11 @@ func Dependencies() []Profile {
 	}
 }
 
+// IsShipped reports whether a kind is one of Kubernetes.
+func IsShipped(of schema.GroupResource) bool {
+	return slices.ContainsFunc(slices.Concat(Shipped(), Dependencies()), func(p Profile) bool { return p.GroupResource() == of })
+}
+
 // Of returns the profile of a resource that is in the export of a compute workspace, as its owner
 // describes it.
 func Of(r *workload.ResourceProfile) Profile {

@@ -1,4 +1,6 @@
-package fleet
+// Package review answers PlacementReviews: where the scheduler would place the workloads of a workspace. It hides
+// that each review has caches of its own, what is assumed of targets, and how much of them a user may see.
+package review
 
 import (
 	"cmp"
@@ -18,19 +20,24 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/inventory"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
+	"github.com/unforked/kcp/internal/workload/schedule"
 )
 
-func placementReviews() schema.GroupVersionResource {
-	return scheduling.GroupVersion.WithResource("placementreviews")
+// Resource is the resource of PlacementReviews.
+func Resource() schema.GroupResource {
+	return scheduling.GroupVersion.WithResource("placementreviews").GroupResource()
 }
 
 const (
@@ -45,27 +52,53 @@ const (
 	reviewWithin = 20 * time.Second
 )
 
-// A reviewer answers PlacementReviews with the code of the scheduler, on any server.
-type reviewer struct {
+// Options are what reviews read.
+type Options struct {
+	Server *kcp.Server
+	// Targets and Locations are clients for all compute workspaces.
+	Targets   *client.Client[*workload.SyncTarget, *workload.SyncTargetList]
+	Locations *client.Client[*scheduling.Location, *scheduling.LocationList]
+	// Health sets what a target's conditions, leases and fences say, as for the scheduler.
+	Health func(*workload.SyncTarget, *place.Target)
+	// Stop is how much longer than the grace period of its pods an agent may take to stop a workload.
+	Stop time.Duration
+}
+
+// A Reviewer answers PlacementReviews with the code of the scheduler, on any server.
+type Reviewer struct {
 	computeOf func(context.Context, kcp.ClusterName) (kcp.ClusterName, error)
 
 	mu      sync.Mutex
-	manager *manager                // nil before the start; guarded by mu
+	options *Options                // nil before the start; guarded by mu
 	running map[kcp.ClusterName]int // reviews by workspace; guarded by mu
 	all     int                     // guarded by mu
 }
 
-func (r *reviewer) rule() kcp.Rule {
+// New returns a Reviewer, which answers nothing before [Reviewer.Start]. computeOf returns the compute workspace
+// that a workspace binds, empty if it binds none.
+func New(computeOf func(context.Context, kcp.ClusterName) (kcp.ClusterName, error)) *Reviewer {
+	return &Reviewer{computeOf: computeOf, running: map[kcp.ClusterName]int{}}
+}
+
+// Start lets the Reviewer answer.
+func (r *Reviewer) Start(o Options) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.options = &o
+}
+
+// Rule returns the admission rule that answers PlacementReviews.
+func (r *Reviewer) Rule() kcp.Rule {
 	return kcp.Rule{
 		Name: "PlacementReviews",
 		Mutate: func(ctx context.Context, req kcp.Request) error {
-			if !req.Is(placementReviews().GroupResource()) || req.GetOperation() != admission.Create {
+			if !req.Is(Resource()) || req.GetOperation() != admission.Create {
 				return nil
 			}
 			return r.answer(ctx, req)
 		},
 		Validate: func(_ context.Context, req kcp.Request) error {
-			if req.Is(placementReviews().GroupResource()) && (req.GetOperation() == admission.Create || req.GetOperation() == admission.Update) && !req.IsDryRun() {
+			if req.Is(Resource()) && (req.GetOperation() == admission.Create || req.GetOperation() == admission.Update) && !req.IsDryRun() {
 				return req.Forbid(errors.New("a PlacementReview is not stored; create it, as with kubectl create -f FILE -o yaml"))
 			}
 			return nil
@@ -74,16 +107,16 @@ func (r *reviewer) rule() kcp.Rule {
 }
 
 // answer sets the status of a review.
-func (r *reviewer) answer(ctx context.Context, req kcp.Request) error {
-	o, ok := req.GetObject().(*unstructured.Unstructured)
+func (r *Reviewer) answer(ctx context.Context, req kcp.Request) error {
+	object, ok := req.GetObject().(*unstructured.Unstructured)
 	if !ok {
 		return fmt.Errorf("unexpected object %T", req.GetObject())
 	}
 	asked := &scheduling.PlacementReview{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, asked); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, asked); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	m, leave, err := r.enter(req.Cluster)
+	o, leave, err := r.enter(req.Cluster)
 	if err != nil {
 		return err
 	}
@@ -97,36 +130,36 @@ func (r *reviewer) answer(ctx context.Context, req kcp.Request) error {
 	if compute == "" {
 		return apierrors.NewBadRequest("the workspace binds no compute workspace; run: kubectl kcp bind compute PATH")
 	}
-	named, err := seesTargets(ctx, m.server, compute, req.GetUserInfo())
+	named, err := seesTargets(ctx, o.Server, compute, req.GetUserInfo())
 	if err != nil {
 		return err
 	}
 	if assume := asked.Spec.Assume; !named && len(assume.DownTargets)+len(assume.CordonedTargets) > 0 {
 		return req.Forbid(errors.New("only users who may list the SyncTargets of the compute workspace may name them; name Locations instead"))
 	}
-	status, err := m.review(ctx, compute, req.Cluster, question{asked.Spec, named})
+	status, err := o.review(ctx, compute, req.Cluster, question{asked.Spec, named})
 	if err != nil {
 		return err
 	}
-	if o.Object["status"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(status); err != nil {
+	if object.Object["status"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(status); err != nil {
 		return err
 	}
 	return nil
 }
 
 // enter takes a slot for a review.
-func (r *reviewer) enter(c kcp.ClusterName) (m *manager, leave func(), err error) {
+func (r *Reviewer) enter(c kcp.ClusterName) (o *Options, leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.manager == nil:
+	case r.options == nil:
 		return nil, nil, apierrors.NewServiceUnavailable("the server is starting")
 	case r.running[c] >= mostReviews || r.all >= mostReviewsOfAll:
 		return nil, nil, apierrors.NewTooManyRequests("too many concurrent PlacementReviews", 1)
 	}
 	r.running[c]++
 	r.all++
-	return r.manager, func() {
+	return r.options, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.all--
@@ -155,7 +188,7 @@ func seesTargets(ctx context.Context, s *kcp.Server, compute kcp.ClusterName, u 
 	}
 	review, err := reviews.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: syncTargets().Group, Version: syncTargets().Version, Resource: syncTargets().Resource},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: workload.GroupVersion.Group, Version: workload.GroupVersion.Version, Resource: "synctargets"},
 	}}, metav1.CreateOptions{})
 	return err == nil && review.Status.Allowed, err
 }
@@ -168,23 +201,23 @@ type question struct {
 
 // review decides about the workloads of a consumer as the scheduler would. Its caches are those of
 // the scheduler, with the objects of this consumer only, and they end with the review.
-func (m *manager) review(ctx context.Context, compute, consumer kcp.ClusterName, q question) (*scheduling.PlacementReviewStatus, error) {
-	f, end, err := m.openReview(ctx, compute, consumer, q)
+func (o *Options) review(ctx context.Context, compute, consumer kcp.ClusterName, q question) (*scheduling.PlacementReviewStatus, error) {
+	s, end, err := o.open(ctx, compute, consumer, q)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	names, err := f.assume(q)
+	names, err := s.assume(q)
 	if err != nil {
 		return nil, err
 	}
-	out := &scheduling.PlacementReviewStatus{Held: f.held()}
-	for _, of := range f.reviewable(consumer, q) {
+	out := &scheduling.PlacementReviewStatus{Held: s.held()}
+	for _, of := range s.reviewable(consumer, q) {
 		if len(out.Workloads) >= mostReviewed {
 			out.Omitted++
 			continue
 		}
-		one, err := f.reviewed(ctx, of, shownTargets{names, len(q.Workloads) > 0 && len(q.Workloads) <= mostDetailed})
+		one, err := s.reviewed(ctx, of, shownTargets{names, len(q.Workloads) > 0 && len(q.Workloads) <= mostDetailed})
 		if err != nil {
 			return nil, err
 		}
@@ -193,50 +226,55 @@ func (m *manager) review(ctx context.Context, compute, consumer kcp.ClusterName,
 	return out, nil
 }
 
-// openReview returns a fleet with the objects of one consumer that a question is about, whose caches
+// A session is one review.
+type session struct {
+	compute   kcp.ClusterName
+	targets   *kcp.Kind[*workload.SyncTarget]
+	consumers *consumers.Cache
+	inventory *inventory.Inventory
+	scheduler *schedule.Scheduler
+}
+
+// open returns a session with the objects of one consumer that a question is about, whose caches
 // are complete.
-func (m *manager) openReview(ctx context.Context, compute, consumer kcp.ClusterName, q question) (*fleet, func(), error) {
-	targets, err := m.writeTargets.In(string(compute))
+func (o *Options) open(ctx context.Context, compute, consumer kcp.ClusterName, q question) (*session, func(), error) {
+	targetsIn, err := o.Targets.In(string(compute))
 	if err != nil {
 		return nil, nil, err
 	}
-	locations, err := m.writeLocations.In(string(compute))
+	locationsIn, err := o.Locations.In(string(compute))
 	if err != nil {
 		return nil, nil, err
 	}
-	own := &manager{server: m.server, options: m.options, targets: kindOf("synctargets", targets), locations: kindOf("locations", locations),
-		writeTargets: m.writeTargets, writeLocations: m.writeLocations}
-	f, err := openFleet(own, compute, string(consumer))
+	targets, locations := objects.KindOf("synctargets", targetsIn), objects.KindOf("locations", locationsIn)
+	cache, err := consumers.Open(o.Server, compute, consumer)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := f.kinds.describe(ctx); err != nil {
+	if err := cache.DescribeAll(ctx); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	end := func() { cancel(); work.Wait() }
-	complete := []<-chan struct{}{own.targets.Ready(), own.locations.Ready(), f.placements.Ready(), f.assignments.Ready(), f.reports.Ready()}
-	running := []func(context.Context){own.targets.Run, own.locations.Run, f.placements.Run, f.assignments.Run, f.reports.Run}
-	for _, k := range f.kinds.list() {
-		if q.concerns(k) || k.GroupVersionResource == profile.Budgets() { // these keep workloads where they are
-			running, complete = append(running, k.objects.Run), append(complete, k.objects.Ready())
-		}
+	work.Go(func() { targets.Run(ctx) })
+	work.Go(func() { locations.Run(ctx) })
+	needed := func(k *consumers.Kind) bool {
+		return q.concerns(k) || k.GroupVersionResource == profile.Budgets() // these keep workloads where they are
 	}
-	for _, run := range running {
-		work.Go(func() { run(ctx) })
-	}
-	if !await(ctx, complete...) {
+	if !cache.Fill(ctx, &work, needed) || !objects.Await(ctx, targets.Ready(), locations.Ready()) {
 		end()
 		return nil, nil, apierrors.NewTimeoutError("the review takes too long; name fewer workloads", 1)
 	}
-	f.inventory.Learn()
-	return f, end, nil
+	known := inventory.New(inventory.Options{Compute: compute, Targets: targets, Locations: locations, Health: o.Health})
+	known.Learn()
+	return &session{compute: compute, targets: targets, consumers: cache, inventory: known,
+		scheduler: schedule.New(schedule.Options{Consumers: cache, Inventory: known, Stop: o.Stop})}, end, nil
 }
 
 // concerns reports whether a question is about workloads of a kind. Followers, volumes and dependencies
 // are never subjects: the scheduler does not choose targets for them.
-func (q question) concerns(k *kind) bool {
+func (q question) concerns(k *consumers.Kind) bool {
 	if !slices.Contains([]workload.ResourceClass{workload.Replicated, workload.Singleton, workload.Everywhere}, k.Class) {
 		return false
 	}
@@ -247,14 +285,14 @@ func (q question) concerns(k *kind) bool {
 
 // assume changes what the scheduler sees to what a user assumes. It returns the names of the targets
 // by their keys, as far as the user may see them.
-func (f *fleet) assume(q question) (map[string]string, error) {
+func (s *session) assume(q question) (map[string]string, error) {
 	known := map[string]bool{}
 	names := map[string]string{}
-	for _, t := range f.targets.List(f.compute) {
-		names[engine.TargetKey(string(f.compute), t.Name, string(t.UID))] = t.Name
+	for _, t := range s.targets.List(s.compute) {
+		names[engine.TargetKey(string(s.compute), t.Name, string(t.UID))] = t.Name
 		known["target "+t.Name] = true
 	}
-	f.inventory.Assume(func(w *inventory.Target) {
+	s.inventory.Assume(func(w *inventory.Target) {
 		at := func(all []string) bool {
 			return slices.ContainsFunc(w.Locations, func(l inventory.Location) bool { return slices.Contains(all, l.Name) })
 		}
@@ -289,33 +327,33 @@ func (f *fleet) assume(q question) (map[string]string, error) {
 func assumedLoss() time.Time { return time.Unix(0, 0) }
 
 // held reports whether no target is given up because it does not answer.
-func (f *fleet) held() bool {
-	_, held := f.inventory.For(&scheduling.Placement{})
+func (s *session) held() bool {
+	_, held := s.inventory.For(&scheduling.Placement{})
 	return held
 }
 
 // reviewable returns the workloads that a question is about, sorted.
-func (f *fleet) reviewable(consumer kcp.ClusterName, q question) (all []subject) {
-	for _, k := range f.kinds.list() {
+func (s *session) reviewable(consumer kcp.ClusterName, q question) (all []schedule.Subject) {
+	for _, k := range s.consumers.Kinds() {
 		if !q.concerns(k) {
 			continue
 		}
 		gr := k.GroupResource()
-		for _, w := range k.objects.List(consumer) {
+		for _, w := range k.Objects.List(consumer) {
 			asked := len(q.Workloads) == 0 || slices.Contains(q.Workloads, scheduling.ReviewedReference{Group: gr.Group, Resource: gr.Resource, Namespace: w.GetNamespace(), Name: w.GetName()})
 			if !asked || w.GetDeletionTimestamp() != nil {
 				continue
 			}
 			id := engine.ID{GroupResource: gr, Key: kcp.KeyOf(w)}
-			a := f.assignmentOf(id)
+			a := s.consumers.Assignment(id)
 			if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 				a = nil // of a namesake that was deleted
 			}
-			all = append(all, subject{k, id, w, a})
+			all = append(all, schedule.Subject{Kind: k, ID: id, Object: w, Assignment: a})
 		}
 	}
-	slices.SortFunc(all, func(a, b subject) int {
-		return cmp.Or(cmp.Compare(a.w.GetNamespace(), b.w.GetNamespace()), cmp.Compare(a.w.GetName(), b.w.GetName()), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
+	slices.SortFunc(all, func(a, b schedule.Subject) int {
+		return cmp.Or(cmp.Compare(a.Object.GetNamespace(), b.Object.GetNamespace()), cmp.Compare(a.Object.GetName(), b.Object.GetName()), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
 	})
 	return all
 }
@@ -327,36 +365,36 @@ type shownTargets struct {
 }
 
 // reviewed returns the answer about one workload.
-func (f *fleet) reviewed(ctx context.Context, of subject, names shownTargets) (scheduling.ReviewedWorkload, error) {
-	w := of.w
+func (s *session) reviewed(ctx context.Context, of schedule.Subject, names shownTargets) (scheduling.ReviewedWorkload, error) {
+	w := of.Object
 	out := scheduling.ReviewedWorkload{Kind: w.GetKind(), Replicas: of.Wants(w),
 		ReviewedReference: scheduling.ReviewedReference{Group: of.Group, Resource: of.Resource, Namespace: w.GetNamespace(), Name: w.GetName()}}
-	p := f.placementOf(of.id.Key)
+	p := s.consumers.PlacementOf(of.ID.Key)
 	if p == nil || p.Spec.Suspend {
 		now := place.Decision{Reason: place.NoPlacement}
 		if out.Message = "no Placement of the workspace selects the namespace of the workload"; p != nil {
 			out.Placement, now.Reason = p.Name, place.Suspended
 			out.Message = fmt.Sprintf("Placement %q is suspended: everything stays where it is", p.Name)
 		}
-		s, err := f.snapshot(ctx, of, &scheduling.Placement{})
-		for _, part := range s.Parts {
+		snap, err := s.scheduler.Snapshot(ctx, of, &scheduling.Placement{})
+		for _, part := range snap.Parts {
 			now.Targets = append(now.Targets, part.AssignedTarget)
 		}
-		out.Reason, out.Locations = now.Reason, compare(s, now, names)
+		out.Reason, out.Locations = now.Reason, compare(snap, now, names)
 		return out, err
 	}
-	s, err := f.snapshot(ctx, of, p)
+	snap, err := s.scheduler.Snapshot(ctx, of, p)
 	if err != nil {
 		return out, err
 	}
-	d := place.Settle(s)
-	for _, key := range place.Decide(s).Evicted {
-		if slices.ContainsFunc(s.Targets, func(t place.Target) bool { return t.Key == key && !t.Unreachable.Equal(assumedLoss()) }) {
+	d := place.Settle(snap)
+	for _, key := range place.Decide(snap).Evicted {
+		if slices.ContainsFunc(snap.Targets, func(t place.Target) bool { return t.Key == key && !t.Unreachable.Equal(assumedLoss()) }) {
 			d.Refusals[key] = place.Paced // the server that leads would have begun to evict it, if it had a permit
 		}
 	}
-	out.Placement, out.Reason, out.Message = p.Name, d.Reason, explain(d)
-	out.Locations, out.Moved = compare(s, d, names), moved(s, d)
+	out.Placement, out.Reason, out.Message = p.Name, d.Reason, schedule.Explain(d)
+	out.Locations, out.Moved = compare(snap, d, names), moved(snap, d)
 	return out, nil
 }
 
@@ -410,7 +448,7 @@ func compare(s place.Snapshot, d place.Decision, names shownTargets) []schedulin
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b scheduling.ReviewedLocation) int {
-		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Reason, b.Reason), cmp.Compare(value(b.Replicas), value(a.Replicas)))
+		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Reason, b.Reason), cmp.Compare(ptr.Deref(b.Replicas, 0), ptr.Deref(a.Replicas, 0)))
 	})
 	return lines
 }

@@ -1,10 +1,11 @@
-package fleet
+package export
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,27 +22,32 @@ import (
 	"github.com/unforked/kcp/apis/crds"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/pods"
+	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// ensureRoot creates the export of SyncTargets and Locations, which every user may bind.
-func ensureRoot(ctx context.Context, s *kcp.Server) error {
-	cfg, err := s.Own(root)
+// Root is the workspace of the export of SyncTargets and Locations.
+const Root = "root"
+
+// EnsureRoot creates the export of SyncTargets and Locations, which every user may bind.
+func EnsureRoot(ctx context.Context, s *kcp.Server) error {
+	cfg, err := s.Own(Root)
 	if err != nil {
 		return err
 	}
-	resources, err := ensureSchemas(ctx, cfg, root, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io", "resourceprofiles.workload.kcp.io")
+	resources, err := ensureSchemas(ctx, cfg, Root, "synctargets.workload.kcp.io", "locations.scheduling.kcp.io", "resourceprofiles.workload.kcp.io")
 	if err != nil {
 		return err
 	}
-	if err := ensureExport(ctx, cfg, root, workload.Export, offer{resources: resources}); err != nil {
+	if err := ensureExport(ctx, cfg, Root, workload.Export, offer{resources: resources}); err != nil {
 		return err
 	}
 	meta := metav1.ObjectMeta{Name: "system:kcp:apiexport:workload.kcp.io:bind"}
-	roles, err := client.New[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList](cfg, root, rbacv1.SchemeGroupVersion.WithResource("clusterroles"))
+	roles, err := client.New[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList](cfg, Root, rbacv1.SchemeGroupVersion.WithResource("clusterroles"))
 	if err != nil {
 		return err
 	}
-	bindings, err := client.New[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList](cfg, root, rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"))
+	bindings, err := client.New[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList](cfg, Root, rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"))
 	if err != nil {
 		return err
 	}
@@ -57,6 +63,35 @@ func ensureRoot(ctx context.Context, s *kcp.Server) error {
 		return nil
 	}
 	return err
+}
+
+// EnsureKubernetes creates the export of the kinds that run on physical clusters, in a compute workspace.
+func EnsureKubernetes(ctx context.Context, s *kcp.Server, compute kcp.ClusterName) error {
+	home, err := s.Own(string(compute))
+	if err != nil {
+		return err
+	}
+	resources, err := ensureSchemas(ctx, home, string(compute), "placements.scheduling.kcp.io", "placementreviews.scheduling.kcp.io", "assignments.workload.kcp.io", "targetstatuses.workload.kcp.io")
+	if err != nil {
+		return fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
+	}
+	for _, p := range profile.Shipped() {
+		resources = append(resources, native(p.GroupVersionResource))
+	}
+	resources = append(resources, native(pods.Resource()), native(pods.MetricsResource()))
+	if err := ensureExport(ctx, home, string(compute), workload.KubernetesExport, offer{resources, claims()}); err != nil {
+		return fmt.Errorf("export %s: %w", workload.KubernetesExport, err)
+	}
+	return nil
+}
+
+// claims are the permission claims of the export: what workloads refer to is read only where the
+// owner of the workspace accepts that.
+func claims() (all []apis.PermissionClaim) {
+	for _, p := range profile.Dependencies() {
+		all = append(all, apis.PermissionClaim{Group: p.Group, Resource: p.Resource, Verbs: []string{"get", "list", "watch"}})
+	}
+	return all
 }
 
 // ensureSchemas creates the schemas of the given definitions, and returns their resources.

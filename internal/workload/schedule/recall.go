@@ -1,4 +1,4 @@
-package fleet
+package schedule
 
 import (
 	"cmp"
@@ -7,18 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 
 // decisionOf returns the Assignment of an object. If that is lost, it returns what the reports of the targets
 // say about it.
-func (f *fleet) decisionOf(id engine.ID) *workload.Assignment {
-	if a := f.assignmentOf(id); a != nil {
+func (s *Scheduler) decisionOf(id engine.ID) *workload.Assignment {
+	if a := s.consumers.Assignment(id); a != nil {
 		return a
 	}
-	if k := f.kinds.get(id.GroupResource); k != nil {
-		if w := k.objects.Get(id.Key); w != nil {
-			return f.recalled(k, id, w)
+	if k := s.consumers.Kind(id.GroupResource); k != nil {
+		if w := k.Objects.Get(id.Key); w != nil {
+			return s.recalled(k, id, w)
 		}
 	}
 	return nil
@@ -26,10 +27,10 @@ func (f *fleet) decisionOf(id engine.ID) *workload.Assignment {
 
 // recalled returns an Assignment made from the reports about an object: targets that report have a copy. It
 // returns nil if there is no report. The server does not have the Assignment yet, so it has no UID.
-func (f *fleet) recalled(k *kind, id engine.ID, w *unstructured.Unstructured) *workload.Assignment {
+func (s *Scheduler) recalled(k *consumers.Kind, id engine.ID, w *unstructured.Unstructured) *workload.Assignment {
 	a := &workload.Assignment{Spec: workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Replicas: k.Wants(w)}}
-	targets := f.orphaning()
-	for _, r := range f.reportsOf(id) {
+	targets := s.orphaning()
+	for _, r := range s.consumers.ReportsOf(id) {
 		if _, exists := targets[r.Spec.Key]; !exists || r.Spec.Workload.UID != string(w.GetUID()) {
 			continue
 		}
@@ -45,18 +46,8 @@ func (f *fleet) recalled(k *kind, id engine.ID, w *unstructured.Unstructured) *w
 		}
 	}
 	slices.SortFunc(a.Spec.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
-	f.policies(id, &a.Spec)
+	s.policies(id, &a.Spec)
 	return a
-}
-
-// reportsOf returns the reports about an object.
-func (f *fleet) reportsOf(id engine.ID) (all []*workload.TargetStatus) {
-	for _, key := range f.reports.By(byTask, id.Task().String()) {
-		if r := f.reports.Get(key); r != nil {
-			all = append(all, r)
-		}
-	}
-	return all
 }
 
 // stored reports whether the server has an Assignment.

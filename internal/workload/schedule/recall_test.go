@@ -1,4 +1,4 @@
-package fleet
+package schedule
 
 import (
 	"fmt"
@@ -24,11 +24,11 @@ func TestRecalled(t *testing.T) {
 		reported(web, "west", "u", new(int32(3))), reported(web, "east", "u", new(int32(2))), reported(web, "gone", "u", new(int32(1))),
 		reported(db, "west", "u", nil), reported(twice, "east", "u", nil), reported(twice, "west", "u", nil),
 		reported(claim, "west", "u", nil), reported(fresh, "west", "of an older one", nil))
-	f := s.open(t)
+	scheduler := s.open(t)
 	got := map[string][]string{}
 	for name, id := range map[string]struct{ resource, name string }{"divided": {"deployments", "web"}, "at one target": {"statefulsets", "db"},
 		"at one target, but two report": {"statefulsets", "twice"}, "data": {"persistentvolumeclaims", "data"}, "new": {"deployments", "fresh"}} {
-		a := f.decisionOf(idOf(id.resource, id.name))
+		a := scheduler.decisionOf(idOf(id.resource, id.name))
 		if a == nil {
 			got[name] = nil
 			continue
@@ -49,16 +49,11 @@ func TestRecalled(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	k := f.kinds.get(web.GroupResource)
+	k := scheduler.consumers.Kind(web.GroupResource)
 	pod := map[string]any{"volumes": []any{map[string]any{"persistentVolumeClaim": map[string]any{"claimName": "data"}}}}
 	user := object("Deployment", "user", map[string]any{"template": map[string]any{"spec": pod}})
-	if target, has := f.volumeAt(idOf("deployments", "user"), k, &user, nil); !has || target != "west" {
+	if target, has := scheduler.volumeAt(idOf("deployments", "user"), k, &user, nil); !has || target != "west" {
 		t.Errorf("the data are at %q, %v", target, has)
-	}
-	agent, lost := idOf("daemonsets", "agent"), workload.AssignedTarget{Key: "east", Phase: workload.Evicting, Reason: string(place.Lost)}
-	set, everywhere := object("DaemonSet", "agent", nil), at(agent, lost, workload.AssignedTarget{Key: "west", Phase: workload.Active})
-	if parts := f.parts(f.kinds.get(agent.GroupResource), agent, &set, &everywhere); len(parts) != 1 {
-		t.Errorf("the status of a DaemonSet counts a target that does not answer: %+v", parts)
 	}
 	var none *workload.Assignment
 	if stored(none) {

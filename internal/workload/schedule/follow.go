@@ -1,4 +1,4 @@
-package fleet
+package schedule
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
@@ -19,32 +20,32 @@ type span struct{ key, location string }
 
 // spanLoop keeps the targets of namespaces, and makes the scheduler look at the Services and others
 // that follow if they change. Without it, each change of a workload would concern all of them.
-func (f *fleet) spanLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-spans", Do: f.respan, On: []kcp.Source{
-		{Ready: f.kinds.settled},
-		f.assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
+func (s *Scheduler) spanLoop() kcp.Loop {
+	return kcp.Loop{Name: "workload-spans", Do: s.respan, On: []kcp.Source{
+		{Ready: s.consumers.Settled()},
+		s.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
 			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Namespace: a.Namespace}}
 		}),
 	}}
 }
 
-func (f *fleet) respan(_ context.Context, at kcp.Key) error {
-	now := f.spansOf(at)
-	f.mu.Lock()
-	before, schedule := f.spans[namespaceKey(at)], f.schedule
-	if f.spans[namespaceKey(at)] = now; len(now) == 0 {
-		delete(f.spans, namespaceKey(at))
+func (s *Scheduler) respan(_ context.Context, at kcp.Key) error {
+	now := s.spansOf(at)
+	s.mu.Lock()
+	before, wake := s.spans[at], s.wake
+	if s.spans[at] = now; len(now) == 0 {
+		delete(s.spans, at)
 	}
-	f.mu.Unlock()
-	if slices.Equal(before, now) || schedule == nil {
+	s.mu.Unlock()
+	if slices.Equal(before, now) || wake == nil {
 		return nil
 	}
-	for _, k := range f.kinds.list() {
+	for _, k := range s.consumers.Kinds() {
 		if k.Class != workload.Follows {
 			continue
 		}
-		for _, key := range k.objects.By(byNamespace, namespaceKey(at)) {
-			schedule(engine.ID{GroupResource: k.GroupResource(), Key: key}.Task())
+		for _, key := range k.In(at) {
+			wake(engine.ID{GroupResource: k.GroupResource(), Key: key}.Task())
 		}
 	}
 	return nil
@@ -52,9 +53,9 @@ func (f *fleet) respan(_ context.Context, at kcp.Key) error {
 
 // spansOf returns the targets that have a workload of a namespace, or are about to remove one: what
 // follows leaves last. An object of a kind without a profile may be a workload.
-func (f *fleet) spansOf(at kcp.Key) (all []span) {
-	for _, a := range f.assignedIn(at) {
-		k := f.kinds.get(engine.IDFor(a, a.Spec.Workload).GroupResource)
+func (s *Scheduler) spansOf(at kcp.Key) (all []span) {
+	for _, a := range s.consumers.AssignedIn(at) {
+		k := s.consumers.Kind(engine.IDFor(a, a.Spec.Workload).GroupResource)
 		if k != nil && (k.Class == workload.Follows || k.Class == profile.Volume) {
 			continue
 		}
@@ -68,44 +69,45 @@ func (f *fleet) spansOf(at kcp.Key) (all []span) {
 
 // spanned returns the targets of a namespace as they were computed last, and computes them the first time
 // after a start. With an empty answer, objects that follow would be removed.
-func (f *fleet) spanned(at kcp.Key) []span {
-	f.mu.Lock()
-	known, ok := f.spans[namespaceKey(at)]
-	f.mu.Unlock()
+func (s *Scheduler) spanned(at kcp.Key) []span {
+	at.Name = ""
+	s.mu.Lock()
+	known, ok := s.spans[at]
+	s.mu.Unlock()
 	if ok {
 		return known
 	}
-	return f.spansOf(at)
+	return s.spansOf(at)
 }
 
 // noWorkload is the reason of an object that follows, in a namespace without workloads.
 const noWorkload = "NoWorkload"
 
 // decideFollower places an object at all targets that have a workload of its namespace.
-func (f *fleet) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	if err := f.place(ctx, id, w, a); err != nil {
+func (s *Scheduler) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	if err := s.place(ctx, id, w, a); err != nil {
 		return err
 	}
-	if _, waits := f.expects(id.Key, f.spanned(id.Key)); waits {
+	if _, waits := s.expects(id.Key, s.spanned(id.Key)); waits {
 		return kcp.After(expected)
 	}
 	return nil
 }
 
 // place writes the decision about an object that follows.
-func (f *fleet) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	next, has := f.following(id, w, a)
+func (s *Scheduler) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	next, has := s.following(id, w, a)
 	if !has {
 		return nil
 	}
-	return f.settle(ctx, id, w, a, next)
+	return s.settle(ctx, id, w, a, next)
 }
 
 // following returns the decision about an object that follows. It reports false if there is none to make.
-func (f *fleet) following(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
-	spans, _ := f.expects(id.Key, f.spanned(id.Key))
-	dead := f.dead()
-	spans = slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return dead[s.key] })
+func (s *Scheduler) following(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+	spans, _ := s.expects(id.Key, s.spanned(id.Key))
+	dead := s.dead()
+	spans = slices.DeleteFunc(slices.Clone(spans), func(of span) bool { return dead[of.key] })
 	if a == nil && len(spans) == 0 {
 		return next, false
 	}
@@ -113,27 +115,27 @@ func (f *fleet) following(id engine.ID, w *unstructured.Unstructured, a *workloa
 	if len(spans) == 0 {
 		next.Reason, next.Message = noWorkload, "no workload of the namespace is placed"
 	}
-	f.policies(id, &next)
-	for _, s := range spans {
-		next.Targets = append(next.Targets, workload.AssignedTarget{Key: s.key, Location: s.location, Phase: workload.Active})
+	s.policies(id, &next)
+	for _, of := range spans {
+		next.Targets = append(next.Targets, workload.AssignedTarget{Key: of.key, Location: of.location, Phase: workload.Active})
 	}
-	f.retire(id, a, &next)
+	s.retire(id, a, &next)
 	return next, true
 }
 
 // retire adds the parts of targets that a decision has no part for: they are removed.
-func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.AssignmentSpec) {
+func (s *Scheduler) retire(id engine.ID, a *workload.Assignment, next *workload.AssignmentSpec) {
 	if a == nil {
 		return
 	}
-	orphans, dead := f.orphaning(), f.dead()
+	orphans, dead := s.orphaning(), s.dead()
 	for _, t := range a.Spec.Targets {
 		release, exists := orphans[t.Key]
 		// If a target that was given up comes back, it keeps its data.
 		release = release || id.GroupResource == profile.Volumes().GroupResource() && (dead[t.Key] || t.Reason == workload.Orphaned)
 		// Orphaned workloads of the namespace still need the objects that followed them.
 		release = release || next.Reason == noWorkload && next.Deletion == string(scheduling.Orphan)
-		if partAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (f.reportOf(id, t.Key) == nil || !exists) {
+		if consumers.PartAt(&workload.Assignment{Spec: *next}, t.Key) != nil || t.Phase == workload.Removing && (s.consumers.Report(id, t.Key) == nil || !exists) {
 			continue
 		}
 		part := workload.AssignedTarget{Key: t.Key, Location: t.Location, Phase: workload.Removing, Reason: "Moved"}
@@ -146,9 +148,9 @@ func (f *fleet) retire(id engine.ID, a *workload.Assignment, next *workload.Assi
 }
 
 // orphaning returns the keys of all targets, and whether what they have stays in the physical cluster.
-func (f *fleet) orphaning() map[string]bool {
+func (s *Scheduler) orphaning() map[string]bool {
 	all := map[string]bool{}
-	for _, w := range f.inventory.All() {
+	for _, w := range s.options.Inventory.All() {
 		all[w.Key] = w.Orphans
 	}
 	return all
@@ -156,9 +158,9 @@ func (f *fleet) orphaning() map[string]bool {
 
 // dead returns the targets that are deleted and do not answer: their owner says that they are gone, with the data
 // that they had.
-func (f *fleet) dead() map[string]bool {
+func (s *Scheduler) dead() map[string]bool {
 	all := map[string]bool{}
-	for _, w := range f.inventory.All() {
+	for _, w := range s.options.Inventory.All() {
 		all[w.Key] = w.Deleting && !w.Unreachable.IsZero()
 	}
 	return all
@@ -166,17 +168,17 @@ func (f *fleet) dead() map[string]bool {
 
 // decideVolume places a volume claim at the target of the first workload that uses it. It stays there, unless
 // the target is dead.
-func (f *fleet) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	next, has := f.volume(id, w, a)
+func (s *Scheduler) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
+	next, has := s.volume(id, w, a)
 	if !has {
 		return nil
 	}
-	return f.settle(ctx, id, w, a, next)
+	return s.settle(ctx, id, w, a, next)
 }
 
 // volume returns the decision about a volume claim. It reports false if there is none to make.
-func (f *fleet) volume(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
-	targets, dead := f.orphaning(), f.dead()
+func (s *Scheduler) volume(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+	targets, dead := s.orphaning(), s.dead()
 	if a != nil {
 		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool {
 			orphans, exists := targets[t.Key]
@@ -190,11 +192,11 @@ func (f *fleet) volume(id engine.ID, w *unstructured.Unstructured, a *workload.A
 		}
 	}
 	next = workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
-	f.policies(id, &next)
-	users := f.usersOf(id)
+	s.policies(id, &next)
+	users := s.consumers.Users(id)
 	slices.SortFunc(users, func(a, b engine.ID) int { return cmp.Compare(a.Task().Name, b.Task().Name) })
 	for _, user := range users {
-		of := f.assignmentOf(user)
+		of := s.consumers.Assignment(user)
 		if of == nil {
 			continue
 		}
@@ -208,13 +210,13 @@ func (f *fleet) volume(id engine.ID, w *unstructured.Unstructured, a *workload.A
 	if a == nil && len(next.Targets) == 0 {
 		return next, false
 	}
-	f.retire(id, a, &next)
+	s.retire(id, a, &next)
 	return next, true
 }
 
 // volumeAt returns the target that has the data of a workload, and whether it has any.
-func (f *fleet) volumeAt(id engine.ID, k *kind, w *unstructured.Unstructured, a *workload.Assignment) (target string, has bool) {
-	targets := f.orphaning()
+func (s *Scheduler) volumeAt(id engine.ID, k *consumers.Kind, w *unstructured.Unstructured, a *workload.Assignment) (target string, has bool) {
+	targets := s.orphaning()
 	if k.HasClaims(w) {
 		has = true
 		if a != nil {
@@ -225,12 +227,12 @@ func (f *fleet) volumeAt(id engine.ID, k *kind, w *unstructured.Unstructured, a 
 			}
 		}
 	}
-	for _, ref := range refsOf(k, w) {
+	for _, ref := range k.RefersTo(w) {
 		if ref.GroupResource != profile.Volumes().GroupResource() {
 			continue
 		}
 		has = true
-		if of := f.decisionOf(ref); of != nil {
+		if of := s.decisionOf(ref); of != nil {
 			for _, t := range of.Spec.Targets {
 				if _, exists := targets[t.Key]; exists && t.Phase != workload.Removing {
 					return t.Key, true

@@ -1,14 +1,18 @@
-package fleet
+package schedule
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
 )
 
@@ -46,13 +50,13 @@ func TestDeadTargetsHoldNothing(t *testing.T) {
 	} {
 		c.east.Key = "east"
 		s.targets = []place.Target{c.east, west}
-		f := s.open(t)
-		w := f.workload(claim)
-		next, has := f.volume(claim, w, f.assignmentOf(claim))
+		scheduler := s.open(t)
+		w := scheduler.consumers.Workload(claim)
+		next, has := scheduler.volume(claim, w, scheduler.consumers.Assignment(claim))
 		if diff := cmp.Diff(c.claim, phases(next)); diff != "" || has != (c.claim != nil) {
 			t.Errorf("%s: the claim: %v %s", name, has, diff)
 		}
-		followed, _ := f.following(service, f.workload(service), f.assignmentOf(service))
+		followed, _ := scheduler.following(service, scheduler.consumers.Workload(service), scheduler.consumers.Assignment(service))
 		if diff := cmp.Diff(c.service, phases(followed)); diff != "" {
 			t.Errorf("%s: the Service: %s", name, diff)
 		}
@@ -63,13 +67,23 @@ func TestDeadTargetsHoldNothing(t *testing.T) {
 		then := s
 		then.assignments.Items = append(then.assignments.Items[:0:0], at(claim, next.Targets[0]), s.assignments.Items[2])
 		then.targets = []place.Target{{Key: "east", Deleting: true}, west}
-		f = then.open(t)
-		if at, _ := f.volumeAt(web, f.kinds.get(web.GroupResource), &user, nil); at != c.data {
+		scheduler = then.open(t)
+		if at, _ := scheduler.volumeAt(web, scheduler.consumers.Kind(web.GroupResource), &user, nil); at != c.data {
 			t.Errorf("%s: the data are at %q", name, at)
 		}
-		next, _ = f.volume(claim, w, f.assignmentOf(claim))
+		next, _ = scheduler.volume(claim, w, scheduler.consumers.Assignment(claim))
 		if diff := cmp.Diff(c.claim, phases(next)); diff != "" {
 			t.Errorf("%s, and is back: %s", name, diff)
 		}
+	}
+}
+
+// An Assignment of a kind without a profile counts: what follows workloads stays.
+func TestUnknownKindsHaveFollowers(t *testing.T) {
+	db := engine.ID{GroupResource: schema.GroupResource{Group: "example.com", Resource: "databases"}, Key: kcp.Key{Cluster: "shop", Namespace: "default", Name: "db"}}
+	var s store
+	s.assignments.Items = append(s.assignments.Items, at(db, workload.AssignedTarget{Key: "east", Location: "default", Phase: workload.Active}))
+	if got := s.open(t).spansOf(db.Key); !slices.Equal(got, []span{{"east", "default"}}) {
+		t.Errorf("the namespace has workloads at %v", got)
 	}
 }

@@ -2,21 +2,13 @@ package fleet
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/unforked/kcp"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/place"
-	"github.com/unforked/kcp/internal/workload/profile"
 )
 
 // health adds what the scheduler knows about the health of a target.
@@ -95,99 +87,5 @@ func setHeld(all *conditions.Conditions, held bool) bool {
 
 // removes reports whether a target has parts that it shall remove.
 func (f *fleet) removes(target string) bool {
-	return f.anyPart(target, func(p *workload.AssignedTarget) bool { return p.Phase == workload.Removing })
-}
-
-// A belt limits how many workloads begin to leave targets that do not answer, by failure domain.
-type belt struct {
-	mu      sync.Mutex
-	buckets map[string]place.Bucket     // guarded by mu
-	waiting map[string]map[kcp.Key]bool // workloads by failure domain; guarded by mu
-}
-
-// permit takes a permit for a workload to leave a target. Without one, it returns when to try again.
-func (b *belt) permit(task kcp.Key, domain string, rate place.Rate) (wait time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.buckets == nil || len(b.buckets) > mostTargets { // labels of SyncTargets name the domains, and change
-		b.buckets, b.waiting = map[string]place.Bucket{}, map[string]map[kcp.Key]bool{}
-	}
-	next, ok := b.buckets[domain].Take(rate, time.Now())
-	b.buckets[domain] = next
-	if ok {
-		delete(b.waiting[domain], task)
-		return 0
-	}
-	if b.waiting[domain] == nil {
-		b.waiting[domain] = map[kcp.Key]bool{}
-	}
-	b.waiting[domain][task] = true
-	return place.Turn(rate, task.Name+string(task.Cluster)+task.Namespace, len(b.waiting[domain]))
-}
-
-// settled forgets a workload that waits for no permit any more.
-func (b *belt) settled(task kcp.Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for domain, waiting := range b.waiting {
-		if delete(waiting, task); len(waiting) == 0 {
-			delete(b.waiting, domain)
-		}
-	}
-}
-
-// paced returns the decision about a workload, which begins to leave targets that do not answer only
-// with a permit for each failure domain.
-func (f *fleet) paced(task kcp.Key, s place.Snapshot) place.Decision {
-	d := place.Decide(s)
-	if len(d.Evicted) == 0 {
-		f.belt.settled(task)
-		return d
-	}
-	var again time.Duration
-	waits := map[string]time.Duration{}
-	s.Targets = slices.Clone(s.Targets)
-	for i := range s.Targets {
-		t := &s.Targets[i]
-		if !slices.Contains(d.Evicted, t.Key) {
-			continue
-		}
-		wait, asked := waits[t.Domain]
-		if !asked {
-			wait = f.belt.permit(task, t.Domain, place.RateOf(s.Targets, t.Domain, f.options.Evictions))
-			waits[t.Domain] = wait
-		}
-		t.Paced, again = wait > 0, max(again, wait)
-	}
-	if again == 0 {
-		return d
-	}
-	d = place.Decide(s)
-	if d.Again == 0 || again < d.Again {
-		d.Again = again
-	}
-	return d
-}
-
-// needed reports whether a PodDisruptionBudget of the namespace does not let the available pods of a
-// workload stop at once.
-func (f *fleet) needed(k *kind, w *unstructured.Unstructured, available int32) bool {
-	budgets := f.kinds.get(profile.Budgets().GroupResource())
-	if budgets == nil || available == 0 || len(k.Template) == 0 {
-		return false
-	}
-	of, _, err := unstructured.NestedStringMap(w.Object, append(slices.Clone(k.Template), "metadata", "labels")...)
-	if err != nil {
-		return false
-	}
-	for _, key := range budgets.objects.By(byNamespace, namespaceKey(kcp.KeyOf(w))) {
-		var b policyv1.PodDisruptionBudget
-		if o := budgets.objects.Get(key); o == nil || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &b) != nil {
-			continue
-		}
-		if b.Spec.Selector != nil && inventory.Selects(b.Spec.Selector, of) && b.Status.DisruptionsAllowed < available {
-			return true
-		}
-	}
-	return false
+	return f.consumers.AnyPart(target, func(p *workload.AssignedTarget) bool { return p.Phase == workload.Removing })
 }

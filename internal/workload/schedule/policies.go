@@ -1,4 +1,4 @@
-package fleet
+package schedule
 
 import (
 	"context"
@@ -23,24 +23,24 @@ type expectation struct {
 
 // policiesFirst assigns the NetworkPolicies of a namespace to targets before they get pods of it. The
 // engines see both in this order.
-func (f *fleet) policiesFirst(ctx context.Context, of subject, next workload.AssignmentSpec) error {
-	policies := f.kinds.get(profile.Policies().GroupResource())
+func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload.AssignmentSpec) error {
+	policies := s.consumers.Kind(profile.Policies().GroupResource())
 	if policies == nil || len(of.Template) == 0 {
 		return nil
 	}
-	keys := policies.objects.By(byNamespace, namespaceKey(of.id.Key))
-	fresh := f.fresh(of.id.Key, next)
+	keys := policies.In(of.ID.Key)
+	fresh := s.fresh(of.ID.Key, next)
 	if len(keys) == 0 || len(fresh) == 0 {
 		return nil
 	}
-	f.expect(of.id.Key, fresh)
+	s.expect(of.ID.Key, fresh)
 	for _, key := range keys {
 		id := engine.ID{GroupResource: policies.GroupResource(), Key: key}
-		w, a := policies.objects.Get(key), f.assignmentOf(id)
+		w, a := policies.Objects.Get(key), s.consumers.Assignment(id)
 		if w == nil || w.GetDeletionTimestamp() != nil || a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 			continue
 		}
-		if err := f.place(ctx, id, w, a); err != nil {
+		if err := s.place(ctx, id, w, a); err != nil {
 			return err
 		}
 	}
@@ -48,37 +48,39 @@ func (f *fleet) policiesFirst(ctx context.Context, of subject, next workload.Ass
 }
 
 // fresh returns the targets of a decision that have no workload of the namespace yet.
-func (f *fleet) fresh(at kcp.Key, next workload.AssignmentSpec) (fresh []span) {
-	have := f.spansOf(at)
+func (s *Scheduler) fresh(at kcp.Key, next workload.AssignmentSpec) (fresh []span) {
+	have := s.spansOf(at)
 	for _, t := range next.Targets {
-		if t.Phase != workload.Removing && !slices.ContainsFunc(have, func(s span) bool { return s.key == t.Key }) {
+		if t.Phase != workload.Removing && !slices.ContainsFunc(have, func(of span) bool { return of.key == t.Key }) {
 			fresh = append(fresh, span{t.Key, t.Location})
 		}
 	}
 	return fresh
 }
 
-func (f *fleet) expect(at kcp.Key, fresh []span) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *Scheduler) expect(at kcp.Key, fresh []span) {
+	at.Name = ""
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	until := time.Now().Add(expected)
-	for _, s := range fresh {
-		all := slices.DeleteFunc(f.expected[namespaceKey(at)], func(e expectation) bool { return e.key == s.key })
-		f.expected[namespaceKey(at)] = append(all, expectation{s, until})
+	for _, of := range fresh {
+		all := slices.DeleteFunc(s.expected[at], func(e expectation) bool { return e.key == of.key })
+		s.expected[at] = append(all, expectation{of, until})
 	}
 }
 
 // expects adds the targets that are about to get a workload of a namespace to those that have one. It
 // reports whether there are any.
-func (f *fleet) expects(at kcp.Key, spans []span) ([]span, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	name, now := namespaceKey(at), time.Now()
-	left := slices.DeleteFunc(f.expected[name], func(e expectation) bool {
-		return now.After(e.until) || slices.ContainsFunc(spans, func(s span) bool { return s.key == e.key })
+func (s *Scheduler) expects(at kcp.Key, spans []span) ([]span, bool) {
+	at.Name = ""
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	left := slices.DeleteFunc(s.expected[at], func(e expectation) bool {
+		return now.After(e.until) || slices.ContainsFunc(spans, func(of span) bool { return of.key == e.key })
 	})
-	if f.expected[name] = left; len(left) == 0 {
-		delete(f.expected, name)
+	if s.expected[at] = left; len(left) == 0 {
+		delete(s.expected, at)
 		return spans, false
 	}
 	spans = slices.Clone(spans)

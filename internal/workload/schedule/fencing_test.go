@@ -1,4 +1,4 @@
-package fleet
+package schedule
 
 import (
 	"testing"
@@ -33,9 +33,9 @@ func TestStopsWithin(t *testing.T) {
 			s.reports.Items = append(s.reports.Items, r)
 		}
 		s.assignments.Items = append(s.assignments.Items, at(db, workload.AssignedTarget{Key: "east", Phase: workload.Removing}, workload.AssignedTarget{Key: "west", Phase: workload.Active}))
-		f := s.open(t)
-		f.options.Stop = time.Minute
-		if got := f.stopsWithin(f.workload(db), f.assignmentOf(db)); got != c.want {
+		scheduler := s.open(t)
+		scheduler.options.Stop = time.Minute
+		if got := scheduler.stopsWithin(scheduler.consumers.Workload(db), scheduler.consumers.Assignment(db)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
