@@ -34,8 +34,8 @@ import (
 
 // world implements [autoscaler.World] with the objects of logical clusters.
 type world struct {
-	Source
-	ctx context.Context //nolint:containedctx // of the Scaler
+	Options
+	ctx context.Context //nolint:containedctx // of the scaler
 
 	mu       sync.Mutex
 	measured map[kcp.Key]*namespace // those with an evaluation; guarded by mu
@@ -88,7 +88,7 @@ func (w *world) measure(in autoscaler.Namespace, selector labels.Selector) (*pod
 	m.once.Do(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, deadline) // not that of one evaluation
 		defer cancel()
-		m.Measurement, m.err = w.Measure(ctx, at, selector)
+		m.Measurement, m.err = w.podsOf(ctx, at, selector)
 	})
 	return m.Measurement, m.err
 }
@@ -122,7 +122,7 @@ func (w *world) Usage(_ context.Context, in autoscaler.Namespace, selector strin
 
 // scaled returns a client of the scales of a kind.
 func (w *world) scaled(ctx context.Context, in autoscaler.Namespace, of schema.GroupKind) (dynamic.ResourceInterface, error) {
-	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
+	cfg, err := w.Server.Own(in.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (w *world) scaled(ctx context.Context, in autoscaler.Namespace, of schema.G
 	if err != nil {
 		return nil, err
 	}
-	if !w.MayScale(kcp.ClusterName(in.Cluster), resource.GroupResource()) {
+	if !w.mayScale(kcp.ClusterName(in.Cluster), resource.GroupResource()) {
 		return nil, fmt.Errorf("%s are those of an API provider and do not run on physical clusters, so they are not scaled", resource.GroupResource())
 	}
 	all, err := dynamic.NewForConfig(cfg)
@@ -214,7 +214,7 @@ func (w *world) SetScale(ctx context.Context, in autoscaler.Namespace, of schema
 
 // SetStatus implements [autoscaler.World].
 func (w *world) SetStatus(ctx context.Context, in autoscaler.Namespace, a *autoscalingv2.HorizontalPodAutoscaler) error {
-	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
+	cfg, err := w.Server.Own(in.Cluster)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (w *world) send(in autoscaler.Namespace, write func(context.Context, corecl
 }
 
 func (w *world) write(ctx context.Context, in autoscaler.Namespace, write func(context.Context, coreclient.EventInterface) error) error {
-	cfg, err := w.Config(kcp.ClusterName(in.Cluster))
+	cfg, err := w.Server.Own(in.Cluster)
 	if err != nil {
 		return err
 	}

@@ -70,9 +70,9 @@ type Cache struct {
 	kinds      []*Kind // replaced, not changed; guarded by kindsMu
 
 	enginesMu sync.Mutex
-	engines   map[string]func(kcp.Key) // wake them, by target; guarded by enginesMu
-	agents    listeners[func(target string, of engine.ID)]
-	loops     listeners[func(*Kind, *unstructured.Unstructured)]
+	engines   map[string]func(kcp.Key)                           // wake them, by target; guarded by enginesMu
+	agents    listeners[func(target string, of engine.ID)]       // learn what concerns engines in other programs
+	loops     listeners[func(*Kind, *unstructured.Unstructured)] // learn which objects change
 }
 
 // Indexes.

@@ -25,8 +25,8 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// MostProfiles is the maximum of ResourceProfiles of a compute workspace. Each has a watch.
-const MostProfiles = 50
+// mostProfiles is the maximum of ResourceProfiles of a compute workspace. Each has a watch.
+const mostProfiles = 50
 
 // A Kind is a kind of objects of consumers, with the cache of them. Kinds of Kubernetes are there from the
 // start, others come and go with their ResourceProfiles. The caches of dependencies are filled once something
@@ -184,7 +184,7 @@ func (c *Cache) DescribeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i := range all.Items[:min(len(all.Items), MostProfiles)] {
+	for i := range all.Items[:min(len(all.Items), mostProfiles)] {
 		next := profile.Of(&all.Items[i])
 		if c.Kind(next.GroupResource()) != nil {
 			continue // of Kubernetes
@@ -209,7 +209,7 @@ func (c *Cache) Describe(key kcp.Key) error {
 	c.describing.Lock()
 	defer c.describing.Unlock()
 	var next *Kind
-	if r, have := c.Profiles.Get(key), c.Kind(of); r != nil && (have != nil || len(c.Kinds()) < MostProfiles+len(profile.Shipped())) {
+	if r, have := c.Profiles.Get(key), c.Kind(of); r != nil && (have != nil || len(c.Kinds()) < mostProfiles+len(profile.Shipped())) {
 		if have != nil && sameProfile(have.Profile, profile.Of(r)) {
 			return nil
 		}

@@ -1,6 +1,6 @@
 // Package fleet runs the workloads of workspaces on physical clusters. It is an extension of
-// package kcp. It hides what the server does for a SyncTarget: the connection, the scheduler of
-// the workspaces that bind its compute workspace, and the status of their workloads.
+// package kcp. It hides when the parts of a fleet begin and end, the connections to physical clusters
+// and what these tell about their health, and how the status of workloads and Placements is written.
 //
 // A fleet is a compute workspace with at least one SyncTarget. Goroutines, caches and timers
 // exist per fleet and per target only. Without a SyncTarget the server has none of them.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/inventory"
@@ -60,7 +61,10 @@ func (f *fleet) start(t *term) {
 	f.leads = true
 	f.follow(t)
 	f.inventory.Learn()
-	t.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.autoscaleLoop(), f.probeLoop())...)
+	autoscaling := autoscale.Loop(f.ctx, autoscale.Options{
+		Server: f.server, Compute: f.compute, Consumers: f.consumers, Targets: f.targets, Pods: f.options.pods, Period: f.options.Autoscale,
+	})
+	t.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.probeLoop(), autoscaling)...)
 }
 
 // follow runs what a server needs for the engines of the fleet, in this program or in agents: the

@@ -10,14 +10,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/physical"
 	"github.com/unforked/kcp/internal/workload/syncer"
 )
@@ -39,11 +37,12 @@ func (f *fleet) followAgents() {
 		}
 		return
 	}
-	leases, err := f.leases()
+	in, err := f.leasesIn()
 	if err != nil {
 		klog.ErrorS(err, "cannot follow the agents of physical clusters", "cluster", f.compute)
 		return
 	}
+	leases := objects.KindOf("leases of agents", in)
 	a := &agents{leases: leases}
 	f.agents = a
 	ctx := f.ctx
@@ -67,8 +66,8 @@ func (f *fleet) connected(a *agents) kcp.Source {
 	}}
 }
 
-// liveLease reads the Lease of an agent from the server.
-func (f *fleet) liveLease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
+// leasesIn returns a client for the Leases in the namespace of SyncTargets.
+func (f *fleet) leasesIn() (*client.Client[*coordinationv1.Lease, *coordinationv1.LeaseList], error) {
 	cfg, err := f.server.Own(string(f.compute))
 	if err != nil {
 		return nil, err
@@ -77,30 +76,7 @@ func (f *fleet) liveLease(ctx context.Context, name string) (*coordinationv1.Lea
 	if err != nil {
 		return nil, err
 	}
-	return all.Namespace(workload.TargetsNamespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-// leases caches the Leases in the namespace of SyncTargets.
-func (f *fleet) leases() (*kcp.Kind[*coordinationv1.Lease], error) {
-	cfg, err := f.server.Own(string(f.compute))
-	if err != nil {
-		return nil, err
-	}
-	all, err := client.New[*coordinationv1.Lease, *coordinationv1.LeaseList](cfg, string(f.compute), coordinationv1.SchemeGroupVersion.WithResource("leases"))
-	if err != nil {
-		return nil, err
-	}
-	in := all.Namespace(workload.TargetsNamespace)
-	return kcp.NewKind("leases of agents", &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return in.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return in.Watch(ctx, o)
-		},
-	}, func(l *coordinationv1.Lease) *coordinationv1.Lease {
-		l = l.DeepCopy() // in-process watches share their objects
-		l.ManagedFields = nil
-		return l
-	}), nil
+	return all.Namespace(workload.TargetsNamespace), nil
 }
 
 // beat looks at the Lease of an agent. Its time is only compared with the one before: what counts is
@@ -157,7 +133,11 @@ func (f *fleet) lapsed(ctx context.Context, target string) (bool, error) {
 	if name == "" {
 		return false, nil
 	}
-	l, err := f.liveLease(ctx, name)
+	in, err := f.leasesIn()
+	if err != nil {
+		return false, err
+	}
+	l, err := in.Get(ctx, name, metav1.GetOptions{}) // the cache may be late
 	if err != nil || l.Spec.RenewTime == nil {
 		return false, err
 	}

@@ -29,8 +29,8 @@ func (s *Scheduler) Dissolve() bool {
 	return sure && len(tasks) == 0
 }
 
-// Resume ends what [Scheduler.Dissolve] or [Scheduler.Lose] began: there is a SyncTarget again. It reports
-// whether one of them did.
+// Resume ends what [Scheduler.Dissolve] or [Scheduler.Lose] began: there is a SyncTarget again. It reports whether
+// objects are placed again because of that, which they are only while the loops run.
 func (s *Scheduler) Resume() bool {
 	s.mu.Lock()
 	was, wake := s.ending, s.wake

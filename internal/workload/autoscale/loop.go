@@ -1,4 +1,4 @@
-package fleet
+package autoscale
 
 import (
 	"context"
@@ -12,13 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/pods"
@@ -33,23 +31,31 @@ const (
 	mostEvaluations = 4
 )
 
-// autoscaleLoop evaluates HorizontalPodAutoscalers.
-func (f *fleet) autoscaleLoop() kcp.Loop {
-	all := f.consumers.Kind(profile.Autoscalers().GroupResource()).Objects
-	a := &autoscalers{fleet: f, objects: all, turns: newTurns(f.options.Autoscale, mostEvaluations)}
-	a.scaler = autoscale.New(f.ctx, autoscale.Source{
-		Config:   func(of kcp.ClusterName) (*rest.Config, error) { return f.server.Own(string(of)) },
-		MayScale: f.mayScale,
-		Measure:  f.measure,
-	})
-	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: f.consumers.Settled()}, all.Changed(), a.turns.source()}}
+// Options are what autoscaling reads and writes.
+type Options struct {
+	Server *kcp.Server
+	// Compute is the compute workspace, and Consumers have the objects of its consumers.
+	Compute   kcp.ClusterName
+	Consumers *consumers.Cache
+	// Targets cache the SyncTargets of all compute workspaces.
+	Targets *kcp.Kind[*workload.SyncTarget]
+	Pods    *pods.Pods
+	// Period is the time between two evaluations of an object.
+	Period time.Duration
 }
 
-// autoscalers are the HorizontalPodAutoscalers of a fleet.
+// Loop returns a loop that evaluates the HorizontalPodAutoscalers of the consumers, until ctx ends.
+func Loop(ctx context.Context, o Options) kcp.Loop {
+	all := o.Consumers.Kind(profile.Autoscalers().GroupResource()).Objects
+	a := &autoscalers{Options: o, objects: all, scaler: newScaler(ctx, o), turns: newTurns(o.Period, mostEvaluations)}
+	return kcp.Loop{Name: "workload-autoscale", Workers: 64, Do: a.evaluate, On: []kcp.Source{{Ready: o.Consumers.Settled()}, all.Changed(), a.turns.source()}}
+}
+
+// autoscalers are the HorizontalPodAutoscalers of the consumers.
 type autoscalers struct {
-	*fleet
+	Options
 	objects *kcp.Kind[*unstructured.Unstructured]
-	scaler  *autoscale.Scaler
+	scaler  *scaler
 	turns   *turns
 }
 
@@ -58,7 +64,7 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 	o := a.objects.Get(key)
 	if o == nil || o.GetDeletionTimestamp() != nil {
 		if a.turns.drop(key) {
-			a.scaler.Forget(ctx, key)
+			a.scaler.forget(ctx, key)
 		}
 		return nil
 	}
@@ -74,16 +80,16 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, next); err != nil {
 		return err
 	}
-	if err := a.scaler.Evaluate(ctx, key, next, a.refusal(key, next)); err != nil {
+	if err := a.scaler.evaluate(ctx, key, next, a.refusal(key, next)); err != nil {
 		klog.FromContext(ctx).V(2).Info("cannot evaluate a HorizontalPodAutoscaler", "err", err) // its status says so
 	}
-	return kcp.After(a.options.Autoscale)
+	return kcp.After(a.Period)
 }
 
 // refusal returns why the object at key does not scale; nil if it does.
 func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler) error {
 	// The number of replicas would be that of each physical cluster, and the pods those of all.
-	if p := a.consumers.PlacementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
+	if p := a.Consumers.PlacementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
 		return fmt.Errorf("the Placement %q has the strategy Duplicated; only workloads whose replicas are divided are scaled", p.Name)
 	}
 	if n := a.turns.counted(key); n > mostScalers {
@@ -94,19 +100,19 @@ func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutosc
 
 // mayScale reports whether HorizontalPodAutoscalers may scale the objects of a resource: those of the fleet and
 // those that the workspace defines. Another provider's may have limits for the author that a scaler would pass by.
-func (f *fleet) mayScale(in kcp.ClusterName, of schema.GroupResource) bool {
-	if k := f.consumers.Kind(of); k != nil {
+func (o Options) mayScale(in kcp.ClusterName, of schema.GroupResource) bool {
+	if k := o.Consumers.Kind(of); k != nil {
 		return true
 	}
-	_, _, bound := f.server.Bound(in, of)
+	_, _, bound := o.Server.Bound(in, of)
 	return !bound
 }
 
-// measure returns pods of a namespace and their usage. For a target that does not answer, there are placeholders
+// podsOf returns pods of a namespace and their usage. For a target that does not answer, there are placeholders
 // without usage, so that the controller does not take the remaining pods for the whole workload.
-func (f *fleet) measure(ctx context.Context, at kcp.Key, selector labels.Selector) (*pods.Measurement, error) {
-	area, of := f.area(at, selector)
-	m, err := f.options.pods.Measure(ctx, area, selector)
+func (o Options) podsOf(ctx context.Context, at kcp.Key, selector labels.Selector) (*pods.Measurement, error) {
+	area, of := o.area(at, selector)
+	m, err := o.Pods.Measure(ctx, area, selector)
 	if err != nil {
 		return nil, err
 	}
@@ -136,12 +142,12 @@ type scaled struct {
 
 // area returns where the pods that a selector selects may run, and their workloads. If no workload tells the labels of
 // its pods, they may be wherever the namespace has one.
-func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of []scaled) {
-	area = pods.Area{Cluster: at.Cluster, Compute: f.compute, Namespace: at.Namespace}
-	all := f.consumers.AssignedIn(at)
+func (o Options) area(at kcp.Key, selector labels.Selector) (area pods.Area, of []scaled) {
+	area = pods.Area{Cluster: at.Cluster, Compute: o.Compute, Namespace: at.Namespace}
+	all := o.Consumers.AssignedIn(at)
 	for _, a := range all {
 		id := engine.IDFor(a, a.Spec.Workload)
-		k := f.consumers.Kind(id.GroupResource)
+		k := o.Consumers.Kind(id.GroupResource)
 		if k == nil || len(k.Template) == 0 {
 			continue
 		}
@@ -169,8 +175,8 @@ func (f *fleet) area(at kcp.Key, selector labels.Selector) (area pods.Area, of [
 			keys[t.Key] = true
 		}
 	}
-	for _, t := range f.targets.List(f.compute) {
-		if keys[engine.TargetKey(string(f.compute), t.Name, string(t.UID))] {
+	for _, t := range o.Targets.List(o.Compute) {
+		if keys[engine.TargetKey(string(o.Compute), t.Name, string(t.UID))] {
 			area.Targets = append(area.Targets, *t)
 		}
 	}

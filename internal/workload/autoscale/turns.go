@@ -1,4 +1,4 @@
-package fleet
+package autoscale
 
 import (
 	"sync"
@@ -104,9 +104,4 @@ func (t *turns) drop(key kcp.Key) (was bool) {
 		}
 	}
 	return was
-}
-
-func namespaceOf(key kcp.Key) kcp.Key {
-	key.Name = ""
-	return key
 }
