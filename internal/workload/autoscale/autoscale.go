@@ -1,6 +1,6 @@
 // Package autoscale evaluates the HorizontalPodAutoscalers of the consumers of a compute workspace. It hides how
-// their targets are found and scaled, where their pods run, how many are evaluated at a time, and that evaluations
-// share what they read of physical clusters.
+// their targets are found and scaled, and where their pods run. It also hides how many are evaluated at a time, and
+// that evaluations share what they read of physical clusters.
 package autoscale
 
 import (

@@ -1,7 +1,8 @@
-// Package consumers knows the objects of the workspaces that bind a compute workspace: their Placements,
-// Assignments and TargetStatuses, the objects that are placed, and those that these refer to. It hides the
-// caches of them with their indexes, the kinds that come and go with ResourceProfiles, what is read from the
-// server instead of a cache, and which engines a change concerns.
+// Package consumers reads and writes the objects of the workspaces that bind a compute workspace: their Placements,
+// Assignments and TargetStatuses, the objects that are placed, and those that these refer to.
+//
+// It hides the caches and their indexes, and the kinds that come and go with ResourceProfiles. It also hides what is
+// read from the server instead of a cache, and which engines a change concerns.
 package consumers
 
 import (

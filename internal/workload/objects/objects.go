@@ -1,6 +1,6 @@
-// Package objects has what the packages of workloads share to read and to change API objects. It hides how a
-// client reaches the view of an export, how a cache is filled through a typed client, and which errors say that
-// an object was deleted meanwhile.
+// Package objects has what the packages of workloads share to read and to change API objects. It hides the
+// address of the view of an export, how a cache is filled through a typed client, and which errors say that
+// an object was deleted.
 package objects
 
 import (

@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// mostDomains is the maximum of failure domains that a belt remembers, that of the targets of a compute workspace.
+// mostDomains is the maximum of failure domains that a belt remembers. A compute workspace has no more targets.
 const mostDomains = 400
 
 // A belt limits how many workloads begin to leave targets that do not answer, by failure domain.

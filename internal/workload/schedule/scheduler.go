@@ -1,7 +1,6 @@
 // Package schedule decides for each object of the consumers of a compute workspace which targets have it, and
-// writes the decisions as Assignments. It hides the order of the steps: what a decision depends on, how many
-// workloads leave targets at a time, what follows workloads, where data are, and what is left of an object that
-// is deleted.
+// writes the decisions as Assignments. It hides what a decision depends on, and how many workloads leave targets at
+// a time. It also hides what follows workloads, where data are, and how a deleted object leaves its targets.
 package schedule
 
 import (
@@ -81,16 +80,11 @@ func (s *Scheduler) decideLoop() kcp.Loop {
 	}, s.options.Inputs...)}
 }
 
-// waking returns what wakes the loop that decides, nil before it runs.
-func (s *Scheduler) waking() func(kcp.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.wake
-}
-
 // Turn makes the scheduler decide anew, because the targets have changed for it.
 func (s *Scheduler) Turn() {
-	wake := s.waking()
+	s.mu.Lock()
+	wake := s.wake
+	s.mu.Unlock()
 	if wake == nil {
 		return
 	}
