@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -66,6 +67,30 @@ func TestStarting(t *testing.T) {
 				t.Errorf("%s: at last %s is %d\n%s", name, path, status, body)
 			}
 		}
+	}
+}
+
+// A start that ends before the server is ready does not wait for the shutdown delay.
+func TestStoppedStart(t *testing.T) {
+	t.Parallel()
+	o := server.DefaultOperation()
+	o.Requests.ShutdownDelayDuration = time.Hour
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := server.New(ctx, server.Config{
+			Dir: t.TempDir(), NoSync: true, Operation: o,
+			Loops: func(*server.Server) ([]control.Loop, error) { stop(); return nil, nil },
+		})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the start ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the start still waits")
 	}
 }
 

@@ -222,7 +222,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.preparePeers, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
 	} {
 		if err := step(ctx); err != nil {
-			s.Close()
+			s.abandon()
 			return nil, err
 		}
 	}
@@ -257,6 +257,15 @@ func (s *Server) Close() {
 			s.store.Close()
 		}
 	})
+}
+
+// abandon stops a server that was never ready. No client knows it, so it does not linger.
+func (s *Server) abandon() {
+	if s.generic != nil {
+		s.generic.ShutdownDelayDuration = 0 // the API server reads it when its context ends
+	}
+	s.cancel()
+	s.Close()
 }
 
 // lingerInShutdown makes the server report that it is not ready, and serves requests for

@@ -204,7 +204,11 @@ func measureTargets(b *testing.B, n int) {
 	y.consume(b)
 	var took []time.Duration
 	for i := range measured {
+		at := time.Now()
 		took = append(took, y.create(b, fmt.Sprintf("one-%d", i), i))
+		if took[i] > 300*time.Millisecond {
+			b.Logf("%s one-%d took %v", at.Format("15:04:05.000"), i, took[i])
+		}
 	}
 	b.ReportMetric(percentile(took, 50), "p50-ms")
 	b.ReportMetric(percentile(took, 99), "p99-ms")
