@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -29,7 +30,7 @@ const (
 )
 
 // DefinitionNames accepts the names of definitions that conflicted with another definition
-// of their group, after that definition has changed.
+// of their group or with a bound API, after that definition or binding has changed.
 func DefinitionNames(d Deps) control.Loop {
 	waiting := &unsettledDefinitions{newInbox(func() []control.Key { return loopKeys(d.Definitions.Unsettled()) }), d.Definitions}
 	d.Store.Feed().Follow(waiting)
@@ -49,7 +50,7 @@ func DefinitionNames(d Deps) control.Loop {
 }
 
 // unsettledDefinitions finds the definitions with conflicts that a change of another
-// definition may solve.
+// definition, or of a binding, may solve.
 type unsettledDefinitions struct {
 	*inbox
 	definitions *serve.Definitions
@@ -57,10 +58,14 @@ type unsettledDefinitions struct {
 
 // Apply implements [feed.Follower].
 func (f *unsettledDefinitions) Apply(e feed.Event) {
-	if e.Key.Resource != serve.CustomResourceDefinitions() {
-		return
+	var freed []keys.Key
+	switch e.Key.Resource {
+	case serve.CustomResourceDefinitions():
+		freed = f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)
+	case bind.BindingResource():
+		freed = f.definitions.UnsettledIn(e.Key.Cluster)
 	}
-	for _, k := range loopKeys(f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)) {
+	for _, k := range loopKeys(freed) {
 		f.put(k)
 	}
 }

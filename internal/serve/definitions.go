@@ -261,11 +261,20 @@ func (d *Definitions) keys(which func(row) bool) []keys.Key {
 // UnsettledBeside returns the unsettled definitions of cluster c in the group of the
 // definition called name, without that definition.
 func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []keys.Key {
+	return d.unsettled(c, func(r row) bool { return r.name != name && r.group == ResourceOfName(name).Group })
+}
+
+// UnsettledIn returns the unsettled definitions of cluster c.
+func (d *Definitions) UnsettledIn(c cluster.Name) []keys.Key {
+	return d.unsettled(c, func(row) bool { return true })
+}
+
+func (d *Definitions) unsettled(c cluster.Name, which func(row) bool) []keys.Key {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var all []keys.Key
 	for _, r := range d.clusters[c] {
-		if !r.settled && r.name != name && r.group == ResourceOfName(name).Group {
+		if !r.settled && which(r) {
 			all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -209,6 +210,23 @@ func TestANameHasOneOwner(t *testing.T) {
 	if list := must(consumer.any.Resource(sharedWidgets).Namespace("default").List(t.Context(), metav1.ListOptions{}))(t); len(list.Items) != 0 {
 		t.Errorf("objects of the export with another identity are visible: %v", list.Items)
 	}
+}
+
+// TestADefinitionGetsTheNameOfADeletedBinding shows that a definition whose names a bound API has
+// is accepted and served when the binding is gone.
+func TestADefinitionGetsTheNameOfADeletedBinding(t *testing.T) {
+	t.Parallel()
+	p, consumer := exporter(t), newTenant(t)
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	d := consumer.newKind(crd(t, sharedWidgets.Resource))
+	if !conditionIs(d, apiextensionsv1.NamesAccepted, "False") {
+		t.Fatalf("the definition has the names of the bound API: %+v", d.Status)
+	}
+	if err := consumer.any.Resource(apiBindings).Delete(t.Context(), "widgets", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	consumer.untilTold(d.Name, apiextensionsv1.Established, "True", "")
+	must(consumer.of(d).List(t.Context(), metav1.ListOptions{}))(t)
 }
 
 // TestObjectsPassToABindingOfTheSameIdentity shows that objects survive the deletion of their
