@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -85,16 +87,24 @@ func (c Config) embedded(fsync bool, fatal *fatalHook) *embed.Config {
 	return cfg
 }
 
+// advised adds to an error of the start what to do about it. Errors of etcd that end its process
+// have only a text.
+func advised(err error) error {
+	if strings.Contains(err.Error(), syscall.ENOSPC.Error()) {
+		return fmt.Errorf("%w; free space on its volume, or choose another directory", err)
+	}
+	return fmt.Errorf("%w; if its files are damaged, restore a backup, or move it away to start empty", err)
+}
+
 // start runs a member until it is ready. After an error, goroutines and open files may
 // remain; the caller ends the process.
 func start(ctx context.Context, cfg *embed.Config, fatal *fatalHook) (*embed.Etcd, error) {
-	const advice = "%w; if its files are damaged, restore a backup, or move it away to start empty"
 	finish, err := beginFirst(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkFiles(memberDir(cfg.Dir)); err != nil {
-		return nil, fmt.Errorf(advice, err)
+		return nil, advised(err)
 	}
 	running, failed := make(chan *embed.Etcd, 1), make(chan error, 1)
 	go func() {
@@ -127,11 +137,11 @@ func start(ctx context.Context, cfg *embed.Config, fatal *fatalHook) (*embed.Etc
 			}
 		case err = <-broken:
 		case err = <-failed:
-			err = fmt.Errorf(advice, err)
+			err = advised(err)
 		case err = <-fatal.reached:
-			return nil, fmt.Errorf(advice, err) // closing a half-started member would block forever
+			return nil, advised(err) // closing a half-started member would block forever
 		case <-ctx.Done():
-			err = fmt.Errorf("etcd is not ready: "+advice, context.Cause(ctx))
+			err = advised(fmt.Errorf("etcd is not ready: %w", context.Cause(ctx)))
 			if e == nil { // StartEtcd has no context
 				select {
 				case e = <-running:
