@@ -30,6 +30,9 @@ func TestCalledAs(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"kubectl-ws crate b":                        "error: there is no command \"kubectl ws crate\"; did you mean \"kubectl ws create\"?\nSee 'kubectl ws --help' for usage\n",
+		"kubectl-ws rm a":                           "error: there is no command \"kubectl ws rm\"; did you mean \"kubectl ws delete\"?\nSee 'kubectl ws --help' for usage\n",
+		"kubectl-kcp bind root:provider:widgets":    "error: there is no command \"kubectl kcp bind root:provider:widgets\"; use \"kubectl kcp bind apiexport|compute\"\nSee 'kubectl kcp bind --help' for usage\n",
+		"kubectl-kcp workload explain pod/web-1":    "error: pods are parts of workloads: write the workload of \"pod/web-1\", as in deployment/web\n",
 		"kubectl-ws --nope":                         "error: unknown flag: --nope\nSee 'kubectl ws --help' for usage\n",
 		"kubectl-ws create":                         "error: usage: kubectl ws create NAME [flags]; got 0 arguments\nSee 'kubectl ws create --help' for usage\n",
 		"kubectl-ws current a":                      "error: usage: kubectl ws current [flags]; got 1 argument\nSee 'kubectl ws current --help' for usage\n",

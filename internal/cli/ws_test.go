@@ -73,6 +73,8 @@ func TestRefused(t *testing.T) {
 		"off":               `workspace "root:off" is not available (Unavailable`,
 		"..":                `workspace "root" has no parent`,
 		"Capital":           `"Capital" is not a workspace name`,
+		"../..":             `"../.." is not a workspace name: names in a path are separated by colons, as in "..:.."`,
+		"/root/org/":        `"/root/org/" is not a workspace name: names in a path are separated by colons, as in ":root:org"`,
 		"-":                 "there is no previous workspace yet",
 		"~":                 "you have no home workspace on this server",
 		"~:below":           "you have no home workspace on this server",

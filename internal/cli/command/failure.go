@@ -52,6 +52,20 @@ func WithUsage(cmd *cobra.Command) {
 // typos is the edit distance within which a misspelled command is recognized.
 const typos = 2
 
+// fewCommands is how many commands an error lists at most.
+const fewCommands = 2
+
+// available returns the names of the visible subcommands of cmd.
+func available(cmd *cobra.Command) []string {
+	var names []string
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() && below.Name() != "help" {
+			names = append(names, below.Name())
+		}
+	}
+	return names
+}
+
 // Misused returns the error of a command that does not accept args.
 func Misused(cmd *cobra.Command, args []string) error {
 	path := cmd.CommandPath()
@@ -61,6 +75,8 @@ func Misused(cmd *cobra.Command, args []string) error {
 		message = fmt.Sprintf("there is no command %q", path+" "+args[0])
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 			message += fmt.Sprintf("; did you mean %q?", path+" "+near[0])
+		} else if few := available(cmd); len(few) <= fewCommands {
+			message += fmt.Sprintf("; use %q", path+" "+strings.Join(few, "|"))
 		}
 	}
 	return fmt.Errorf("%s\nSee '%s --help' for usage", message, path)

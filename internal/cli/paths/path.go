@@ -98,6 +98,9 @@ func Step(from cluster.Path, word string) (cluster.Path, error) {
 
 // InvalidName returns the error for a word that cannot be a workspace name.
 func InvalidName(word string) error {
+	if meant := strings.ReplaceAll(strings.TrimSuffix(word, "/"), "/", ":"); meant != word && meant != "" {
+		return fmt.Errorf("%q is not a workspace name: names in a path are separated by colons, as in %q", word, meant)
+	}
 	return fmt.Errorf("%q is not a workspace name: use lower-case letters, digits and dashes, and colons between the names of a path, as in :root:org:team", word)
 }
 

@@ -69,6 +69,9 @@ func workloadArgument(text string) (schema.GroupResource, string, error) {
 	if gr := schema.ParseGroupResource(kind); gr.Group != "" {
 		return gr, name, nil
 	}
+	if slices.Contains([]string{"pods", "pod", "po"}, kind) {
+		return schema.GroupResource{}, "", fmt.Errorf("pods are parts of workloads: write the workload of %q, as in deployment/web", text)
+	}
 	return schema.GroupResource{}, "", fmt.Errorf("unknown kind %q: write its resource and group, as in widgets.example.com/NAME", kind)
 }
 
@@ -322,6 +325,10 @@ func printReviewed(a *command.App, all map[string]*scheduling.PlacementReviewSta
 	}
 	if held {
 		a.Print.Note("So many physical clusters would not answer at once that the server itself would be the likely cause: nothing leaves them.")
+	}
+	if stay == 1 {
+		a.Print.Note("1 workload stays as it is.")
+		return
 	}
 	a.Print.Note("%d workloads stay as they are.", stay)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -109,7 +110,7 @@ func bindCompute(ctx context.Context, a *command.App, arg string, timeout time.D
 		}
 		a.Print.Note("Placement %q created: workloads of all namespaces run in any Location of %q.", defaultName, path)
 	}
-	a.Print.Say("Workspace '%s' runs %v on the physical clusters of '%s'.", here, made, path)
+	a.Print.Say("Workspace '%s' runs %s on the physical clusters of '%s'.", here, strings.Join(made, ", "), path)
 	return nil
 }
 

@@ -21,7 +21,7 @@ import (
 func deleteCommand(a *command.App) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use:   "delete WORKSPACE",
+		Use: "delete WORKSPACE", SuggestFor: []string{"rm", "remove"},
 		Short: "Delete a workspace with everything in it and below it",
 		Long:  "Delete a workspace with everything in it and below it, and wait until it is gone. While it waits, the command prints what the deletion waits for. If you interrupt the command, the deletion goes on.",
 		Example: `  # Delete a workspace below the current one

@@ -56,6 +56,9 @@ func explainCommand(a *command.App) *cobra.Command {
 			return err
 		}
 		facts, err := investigate(cmd.Context(), srv, q)
+		if other := *a.Flags.Impersonate; apierrors.IsForbidden(err) && other != "" && q.user == "" {
+			return fmt.Errorf("%w\nto explain the access of another user, use --for %s instead of --as", err, other)
+		}
 		if err != nil {
 			return err
 		}
