@@ -68,9 +68,11 @@ func (s *source) defragment(ctx context.Context) (done []etcd.Defragmented, err 
 
 func printDefragmented(out io.Writer, done []etcd.Defragmented) error {
 	for _, d := range done {
-		if _, err := fmt.Fprintf(out, "%s: %d MiB, before %d MiB, after %.1f s\n", d.Member, d.After>>20, d.Before>>20, d.Seconds); err != nil {
+		if _, err := fmt.Fprintf(out, "%s: %.1f MiB, before %.1f MiB, after %.1f s\n", d.Member, mebibytes(d.After), mebibytes(d.Before), d.Seconds); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func mebibytes(n int64) float64 { return float64(n) / (1 << 20) }

@@ -58,10 +58,24 @@ ordinary Kubernetes API, from one process.`,
 	start := start()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	root.AddCommand(optionsCommand(start), backupCommand(), restoreCommand(), defragmentCommand(), doctorCommand(), agentCommand(), builtinKubectl(), cli.Version(streams, "kcp"), cli.Man("KCP"))
+	refuseUnknownShells(root)
 	command.WithUsage(root)
 	root.AddCommand(start) // it explains its arguments itself
 	root.SetFlagErrorFunc(misplaced(start))
 	return root
+}
+
+// refuseUnknownShells makes the command completion fail for a shell that it does not know. That of
+// cobra prints its help to standard output, which users redirect to a file for their shell.
+func refuseUnknownShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "completion" {
+			continue
+		}
+		cmd.Args, cmd.DisableFlagsInUseLine = cobra.NoArgs, true
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 }
 
 // builtinKubectl returns the command for the help. Main runs kubectl before any flags are
@@ -70,6 +84,7 @@ func builtinKubectl() *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl [command]",
 		Short:              "Run the built-in kubectl, with the ws and kcp plugins",
+		SuggestFor:         []string{"ws", "workspace", "workspaces", "kcp", "get", "apply", "create", "delete", "config"},
 		Long:               "Run the built-in kubectl, with the ws and kcp plugins. Without a kubeconfig, it uses .kcp/admin.kubeconfig in the current directory.",
 		Example:            "  # Print all workspaces\n  kcp kubectl ws tree :\n\n  # List the config maps in the current workspace\n  kcp kubectl get configmaps",
 		DisableFlagParsing: true,
@@ -267,6 +282,9 @@ func (o *options) greet(out io.Writer, took time.Duration) {
 		_, _ = fmt.Fprintln(out, "Only this machine can reach it. To serve other machines, start it with --bind-address=0.0.0.0.")
 	case ip.IsUnspecified() && o.server.ExternalURL == "":
 		_, _ = fmt.Fprintln(out, "Other machines cannot use that URL. Set the URL that they use with --shard-external-url.")
+	}
+	if o.server.Dir == "" {
+		_, _ = fmt.Fprintln(out, "All data is lost when it stops, because --root-directory is empty.")
 	}
 	_, _ = fmt.Fprintf(out, `
 In another terminal:
