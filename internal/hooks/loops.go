@@ -71,7 +71,7 @@ func (s *slow) paused(tenant, c cluster.Name) error {
 		return tooSlow()
 	}
 	if len(s.until[tenant]) >= maxSlow {
-		return apierrors.NewServiceUnavailable("the webhooks or policies of several workspaces of this tenant did not answer within " + loopTime.String() + "; the server asks those of this workspace within a minute")
+		return apierrors.NewServiceUnavailable("the webhooks or policies of several workspaces of one tenant did not answer within " + loopTime.String() + "; the server asks those that apply to this deletion within a minute")
 	}
 	return nil
 }
@@ -106,8 +106,23 @@ func (h *Hooks) byLoop(ctx context.Context, r admit.Request, o admission.ObjectI
 	if r.GetOperation() != admission.Delete {
 		return nil
 	}
-	return h.slow.limited(ctx, r.Cluster, func(ctx context.Context) error {
-		_, err := h.each(ctx, r, o, h.validators.dispatch, h.validating.dispatch)
-		return err
-	})
+	_, err := h.each(ctx, r, o, h.slow.within(h.validators.dispatch), h.slow.within(h.validating.dispatch))
+	return err
+}
+
+// within returns a dispatch to hooks of which those of each cluster are limited. A provider whose
+// hooks are slow so holds up deletions of its own resources only, and all its consumers together
+// take no more of the loops' time than one.
+func (s *slow) within(run dispatch) dispatch {
+	return func(ctx context.Context, from source, r admit.Request, o admission.ObjectInterfaces) (has bool, err error) {
+		by := from.cluster
+		if from.above { // its policies are evaluated for the cluster of the request
+			by = r.Cluster
+		}
+		err = s.limited(ctx, by, func(ctx context.Context) (err error) {
+			has, err = run(ctx, from, r, o)
+			return err
+		})
+		return has, err
+	}
 }

@@ -170,7 +170,7 @@ func TestWebhooks(t *testing.T) {
 		"refuses": testWebhookRefuses, "changes": testWebhookChanges, "reinvoked": testWebhookReinvoked, "dry run": testWebhookDryRun,
 		"selects": testWebhookSelects, "fails": testWebhookFails, "addresses": testWebhookAddresses, "authorities": testWebhookAuthorities,
 		"lock out": testWebhookLockOut, "garbage": testWebhookGarbage, "privileges": testWebhookPrivileges, "provider": testWebhookProvider,
-		"hangs": testWebhookHangs, "limits": testWebhookLimits, "purge": testWebhookPurge,
+		"hangs": testWebhookHangs, "provider hangs": testWebhookProviderHangs, "limits": testWebhookLimits, "purge": testWebhookPurge,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, h) })
 	}

@@ -3,6 +3,8 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -236,6 +238,38 @@ func testWebhookProvider(t *testing.T, h *hooked) {
 	})
 	_, err = consumer.any.Resource(sharedWidgets).Namespace("default").Create(t.Context(), sizedWidget("b", 3), metav1.CreateOptions{})
 	wantRefusal(t, err, "ValidatingAdmissionPolicy 'tiny'")
+}
+
+// A provider's webhook that does not answer holds up deletions of the provider's own resources by the
+// server's loops, and of nothing else that its consumers have.
+func testWebhookProviderHangs(t *testing.T, h *hooked) {
+	p, consumer := h.tenant(t), h.tenant(t)
+	p.create(apiSchemas, widgetSchema("v1", "color"))
+	p.create(apiExports, widgetExport("widgets", "v1"))
+	consumer.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	h.validates(p, "/hang/"+string(p.name), nil, matching("example.com", "widgets", admissionregistrationv1.Delete))
+	for _, name := range []string{"held", "free"} {
+		consumer.create(core("namespaces"), decoded(`{apiVersion: v1, kind: Namespace, metadata: {name: %s}}`, name))
+	}
+	must(consumer.any.Resource(sharedWidgets).Namespace("held").Create(t.Context(), sizedWidget("a", 1), metav1.CreateOptions{}))(t)
+	must(consumer.kube.CoreV1().Secrets("free").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{}))(t)
+	late := func(o *unstructured.Unstructured) bool {
+		return o != nil && strings.Contains(fmt.Sprint(o.Object["status"]), "did not answer within 3s")
+	}
+	end := func(name string) {
+		if err := consumer.kube.CoreV1().Namespaces().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end("held")
+	consumer.await(core("namespaces"), "", "held", late)
+	end("free")
+	consumer.await(core("namespaces"), "", "free", func(o *unstructured.Unstructured) bool {
+		if late(o) {
+			t.Fatalf("the webhook of the provider holds up other objects: %v", o.Object["status"])
+		}
+		return gone(o)
+	})
 }
 
 // sizedWidget returns a widget of a size.
