@@ -73,12 +73,15 @@ const (
 	Heavy
 )
 
-// Lend runs wait while one heavy request of a tenant gives up its seat. It is for code that
-// knows the tenant but not the request, such as calls of webhooks. The seat may be that of
-// another request, which may end meanwhile.
-func (s *Shares) Lend(tenant string, wait func()) {
-	if s != nil && s.schedulers[Heavy].lend(tenant) {
-		defer s.schedulers[Heavy].giveBack(tenant)
+// Lend runs wait while one of some requests gives up its seat. It is for code that knows which
+// requests may wait but not which of them does, such as calls of webhooks. The seat may be that of
+// another of these requests, which may end meanwhile.
+func Lend(some []*Work, wait func()) {
+	for _, w := range some {
+		if resume, had := w.pause(); had {
+			defer resume()
+			break
+		}
 	}
 	wait()
 }
@@ -139,7 +142,8 @@ func Grow(ctx context.Context, bytes int64) error { return From(ctx).Grow(bytes)
 // disk or the client. After it the request continues at once, without waiting for a seat,
 // because other requests may wait for its locks.
 func Wait(ctx context.Context, wait func()) {
-	defer From(ctx).pause()()
+	resume, _ := From(ctx).pause()
+	defer resume()
 	wait()
 }
 
@@ -237,10 +241,11 @@ func (w *Work) Rest() {
 	w.Pause()
 }
 
-// pause gives up the seat until resume is called. resume takes a seat without waiting.
-func (w *Work) pause() (resume func()) {
+// pause gives up the seat until resume is called, and reports whether the work had one. resume takes
+// a seat without waiting.
+func (w *Work) pause() (resume func(), had bool) {
 	if !w.Pause() {
-		return func() {}
+		return func() {}, false
 	}
 	return func() {
 		w.mu.Lock()
@@ -248,7 +253,7 @@ func (w *Work) pause() (resume func()) {
 		w.mu.Unlock()
 		scheduler.force(tenant)
 		w.sit()
-	}
+	}, true
 }
 
 // Computed reports whether the request of ctx has computed for longer than a light one does, since it

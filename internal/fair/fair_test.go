@@ -105,7 +105,7 @@ func TestWaitingHoldsNoProcessor(t *testing.T) {
 		})
 		second.Pause()
 		refused(t, "while the first continues", second.Compute(t.Context(), Heavy))
-		s.Lend("a", func() {
+		Lend([]*Work{second, first}, func() {
 			if err := second.Compute(t.Context(), Heavy); err != nil {
 				t.Errorf("while a request of the tenant waits: %v", err)
 			}
@@ -113,7 +113,7 @@ func TestWaitingHoldsNoProcessor(t *testing.T) {
 		second.End()
 		first.End()
 		Wait(With(t.Context(), first), func() {}) // without effect after the end
-		s.Lend("a", func() {})
+		Lend([]*Work{first, second}, func() {})
 		if !s.Idle() {
 			t.Errorf("left: %+v", s)
 		}
@@ -361,7 +361,7 @@ func TestSeatsLentByOthers(t *testing.T) {
 	if err := w.Compute(t.Context(), Heavy); err != nil {
 		t.Fatal(err)
 	}
-	s.Lend("a", func() {
+	Lend([]*Work{w}, func() {
 		next := s.work("a") // gets the lent seat
 		if err := next.Compute(t.Context(), Heavy); err != nil {
 			t.Error(err)

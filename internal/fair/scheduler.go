@@ -54,7 +54,6 @@ type scheduler struct {
 type flow struct {
 	virtual time.Duration // virtual time: the flow with the lowest one is served next
 	taken   int
-	lent    int             // seats of requests that wait, or for which another one waits
 	slow    time.Time       // the tenant counts as slow until then
 	queue   []chan struct{} // in order of arrival; closed when the request has a seat
 	index   int             // in ready; -1 if the flow is not there
@@ -100,42 +99,11 @@ func (s *scheduler) force(tenant string) {
 	s.seat(s.flow(tenant))
 }
 
-// release frees a seat, and charges the tenant the time for which it was used. If all seats
-// of the tenant are lent, one of them need not be given back.
+// release frees a seat, and charges the tenant the time for which it was used.
 func (s *scheduler) release(tenant string, used time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.flows[tenant]
-	if f.taken == 0 {
-		f.lent--
-		s.forget(tenant, f)
-		return
-	}
-	s.unseat(tenant, f, used)
-}
-
-// lend frees a seat of a tenant without a charge, and reports whether the tenant had one.
-// The caller must then call giveBack.
-func (s *scheduler) lend(tenant string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.flows[tenant]
-	if f == nil || f.taken == 0 {
-		return false
-	}
-	f.lent++
-	s.unseat(tenant, f, 0)
-	return true
-}
-
-// giveBack takes a seat that was lent, unless its request has ended. It does not wait.
-func (s *scheduler) giveBack(tenant string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f := s.flows[tenant]; f != nil && f.lent > 0 {
-		f.lent--
-		s.seat(f)
-	}
+	s.unseat(tenant, s.flows[tenant], used)
 }
 
 // note records that a tenant uses the server. If tenants take turns, each has fewer seats.
@@ -188,7 +156,7 @@ func (s *scheduler) flow(tenant string) *flow {
 
 // forget deletes a flow without requests.
 func (s *scheduler) forget(tenant string, f *flow) {
-	if f.taken == 0 && f.lent == 0 && len(f.queue) == 0 {
+	if f.taken == 0 && len(f.queue) == 0 {
 		delete(s.flows, tenant)
 	}
 }

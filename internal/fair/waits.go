@@ -19,7 +19,7 @@ func (w *Waits) Begin(ctx context.Context) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.n++; w.n == 1 {
-		w.back = From(ctx).pause()
+		w.back, _ = From(ctx).pause()
 	}
 	return sync.OnceFunc(func() {
 		w.mu.Lock()

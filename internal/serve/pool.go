@@ -71,10 +71,6 @@ type PoolConfig struct {
 	Requested func(ctx context.Context, of keys.Resource, version string)
 	// Dialer calls the webhooks that convert between versions.
 	Dialer *dial.Dialer
-	// Lend makes a call to a conversion webhook of cluster c. Meanwhile it frees the
-	// processor seat of one heavy request of the tenant: calls have no context that
-	// identifies their request.
-	Lend func(c cluster.Name, call func())
 }
 
 // A Pool serves the custom resources of all clusters. It holds one handler for each
@@ -84,12 +80,13 @@ type Pool struct {
 	config    PoolConfig
 	models    func() map[string]*spec.Schema
 	handlers  *handlers
+	callers   *callers
 	converted *recent.Cache[convertedKey, []byte]
 }
 
 // NewPool returns a pool without handlers.
 func NewPool(c PoolConfig) *Pool {
-	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers(), converted: recent.New[convertedKey, []byte](maxConverted, convertedIdle)}
+	return &Pool{config: c, models: sync.OnceValue(c.Models), handlers: newHandlers(), callers: newCallers(), converted: recent.New[convertedKey, []byte](maxConverted, convertedIdle)}
 }
 
 // Wrap returns a handler that serves the custom resources of a request's cluster, and
@@ -206,10 +203,11 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 		return
 	}
 	if p.callsWebhook(s.Content.Definition) || s.Content.rules != nil {
-		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // see [PoolConfig.Lend]
+		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // it may wait for the webhook, see [callers]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
 		}
+		defer p.callers.enter(req.Context(), webhookKey(req.Context(), s.Content))()
 	}
 	h, done, err := p.handler(req.Context(), s.Content)
 	if err != nil {
@@ -246,10 +244,16 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 		rules := c.rules // and not c, see [handler]
 		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildRuled(d, rules) })
 	} else if callsWebhook(c.Definition) {
-		key.tenant, _ = cluster.From(ctx)
-		calls = webhooks(p.config, key.tenant, c.Definition)
+		key = webhookKey(ctx, c)
+		calls = webhooks(p.config, p.callers, key, c.Definition)
 	}
 	return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
+}
+
+// webhookKey returns the key of the handler of a content with a webhook for the cluster of ctx.
+func webhookKey(ctx context.Context, c *Content) handlerKey {
+	at, _ := cluster.From(ctx)
+	return handlerKey{c.Hash, at}
 }
 
 // callsWebhook reports whether objects of a definition are converted by a webhook of a tenant.

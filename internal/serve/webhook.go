@@ -9,7 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 )
 
@@ -21,20 +20,20 @@ func callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
 }
 
-// webhooks returns the resolver that the converter of crd uses to call webhooks for a
-// tenant. Upstream's converter passes neither a context with the tenant nor the CA bundle,
+// webhooks returns the resolver that the converter of crd uses to call webhooks for the
+// requests of a handler. Upstream's converter passes neither a context with the tenant nor the CA bundle,
 // so the resolver holds both.
-func webhooks(p PoolConfig, tenant cluster.Name, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
+func webhooks(p PoolConfig, by *callers, key handlerKey, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
 	// Upstream's resolver would send the credentials of the server's own pod to a
 	// webhook that the tenant names kubernetes.default.svc.
 	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(string) (*rest.Config, error) {
-				calls, err := p.Dialer.For(tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
+				calls, err := p.Dialer.For(key.tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
 				if err != nil {
 					calls = dial.Failing(err) // upstream parses the bundle too, and reports the error first
 				}
-				return webhookConfig(lending{calls, func(call func()) { p.Lend(tenant, call) }}), nil
+				return webhookConfig(lending{calls, func(call func()) { by.lend(key, call) }}), nil
 			},
 			ClientConfigForServiceFunc: func(name, _ string, _ int) (*rest.Config, error) {
 				return webhookConfig(dial.Failing(fmt.Errorf("service %q not found: services do not exist here; use clientConfig.url", name))), nil

@@ -234,15 +234,6 @@ func (s *Server) tenantOf(c cluster.Name) (cluster.Name, bool) {
 	return c, s.exists(s.ctx, c) // a cluster without a Workspace
 }
 
-// lend implements [serve.PoolConfig.Lend].
-func (s *Server) lend(c cluster.Name, call func()) {
-	if t, ok := s.tenantOf(c); ok {
-		s.shares.Lend(flow.TenantKey(t), call)
-		return
-	}
-	call()
-}
-
 // withoutOffline refuses requests to clusters that do not serve. s.offline is set after the
 // chain is built.
 func (s *Server) withoutOffline(next http.Handler, c *genericapiserver.Config) http.Handler {

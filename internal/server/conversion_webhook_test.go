@@ -123,6 +123,30 @@ func testHangingWebhook(t *testing.T, all *conversions) {
 	wantSpec(t, must(bad.endpoints(v2).Get(t.Context(), name, metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
 }
 
+// A webhook that hangs for the server's own loops, here for deletions of namespaces, holds no
+// processor of others.
+func testHangingWebhookOfLoops(t *testing.T, all *conversions) {
+	good := all.tenant(t)
+	good.grant("ann", rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "ann"})
+	good.endpoint(v1, "a", object{"hostPort": "h:1"})
+	name := good.unique("held")
+	hangs := all.hook.stall(t, name)
+	for range 2 { // on two processors there is one seat for heavy requests, on more there are more
+		bad := all.tenant(t)
+		bad.create(core("namespaces"), decoded(`{apiVersion: v1, kind: Namespace, metadata: {name: held}}`))
+		must(bad.any.Resource(endpoints(v1)).Namespace("held").Create(t.Context(), endpoint(v1, name, object{"hostPort": "h:1"}), metav1.CreateOptions{}))(t)
+		if err := bad.kube.CoreV1().Namespaces().Delete(t.Context(), "held", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		<-hangs.reached
+	}
+	ann := must(dynamic.NewForConfig(good.server.InProcess(string(good.name), as("ann"))))(t)
+	for range 3 {
+		wantSpec(t, must(ann.Resource(endpoints(v2)).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{}))(t), v2, object{"host": "h", "port": "1"})
+	}
+	hangs.end()
+}
+
 // An object that cannot be converted fails the lists and watches of its cluster only.
 func testFailingConversion(t *testing.T, all *conversions) {
 	bad, good := all.tenant(t), all.tenant(t)

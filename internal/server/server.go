@@ -369,7 +369,7 @@ func (s *Server) newPool(cfg *genericapiserver.Config) *serve.Pool {
 		Origin: func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
 			return s.virtual.Origin(ctx, c, gr, f)
 		},
-		Dialer: s.dialer, Lend: s.lend,
+		Dialer: s.dialer,
 	})
 }
 
