@@ -52,10 +52,10 @@ func listTargets(ctx context.Context, a *command.App) error {
 		return err
 	}
 	all, err := targetsIn(ctx, srv, srv.Base.Path)
-	if err != nil {
-		return noTargets(srv.Base.Path, err)
-	}
-	if len(all) == 0 {
+	switch {
+	case err != nil && !isUnserved(err):
+		return remote.About(srv.Base.Path, "%w", err)
+	case len(all) == 0:
 		a.Print.Note("Workspace '%s' has no physical clusters. To register one, run: kubectl kcp workload sync NAME --kubeconfig FILE", srv.Base.Path)
 		return nil
 	}

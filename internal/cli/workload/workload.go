@@ -170,11 +170,16 @@ func withTarget(ctx context.Context, a *command.App, name string, act targetActi
 
 // noTargets adds to an error that the workspace has no physical clusters, if that is the cause.
 func noTargets(here cluster.Path, err error) error {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "") {
+	if isUnserved(err) {
 		return remote.About(here, "workspace %q has no physical clusters; to register one, run: kubectl kcp workload sync NAME --kubeconfig FILE", here)
 	}
 	return remote.About(here, "%w", err)
+}
+
+// isUnserved reports whether err is that of a workspace that does not serve SyncTargets.
+func isUnserved(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }
 
 func targetOf(o *unstructured.Unstructured) (*workload.SyncTarget, error) {
