@@ -18,8 +18,8 @@ const (
 	// loopTime limits the hooks of one deletion by a loop of the server. Loops have few
 	// workers, which all tenants share.
 	loopTime = 3 * time.Second
-	// loopPause is how long deletions by loops in a cluster are refused after its hooks took
-	// longer.
+	// loopPause is how long deletions by loops that go through the hooks of a cluster are refused
+	// after these hooks took longer.
 	loopPause = time.Minute
 	// maxSlow is the number of such clusters of one tenant after which deletions in its other
 	// clusters are refused, too. One broken webhook must not stop them. A tenant with slow hooks in
