@@ -119,7 +119,7 @@ func (s *settling) conflict(r keys.Resource, names apiextensionsv1.CustomResourc
 	}
 	other, _ := s.Bindings.Owner(s.cluster, gr)
 	if other == s.from && has(s.from) {
-		return "" // nobody else has taken it over
+		return "" // no other binding has taken it over
 	}
 	if other != "" {
 		return fmt.Sprintf("%s is bound by APIBinding %s", gr, other)

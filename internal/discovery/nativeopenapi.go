@@ -20,7 +20,7 @@ type nativeOpenAPI struct {
 }
 
 type nativeV2 struct {
-	document *spec.Swagger // shared: nobody changes it
+	document *spec.Swagger // shared, so it never changes
 	handler  http.Handler
 }
 

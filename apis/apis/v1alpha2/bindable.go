@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DescriptionAnnotation on an APIExport has a text for those who may bind it.
+// DescriptionAnnotation on an APIExport describes the export to the users who may bind it.
 const DescriptionAnnotation = "kubernetes.io/description"
 
 // BindableExport is an APIExport that a user may bind. The server returns it from a virtual

@@ -98,8 +98,9 @@ func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutosc
 	return nil
 }
 
-// mayScale reports whether HorizontalPodAutoscalers may scale the objects of a resource: those of the fleet and
-// those that the workspace defines. Another provider's may have limits for the author that a scaler would pass by.
+// mayScale reports whether HorizontalPodAutoscalers may scale the objects of a resource. They may if the fleet places
+// the resource or the workspace defines it. Another provider may limit what the author may scale, and the scaler
+// would bypass that limit.
 func (o Options) mayScale(in kcp.ClusterName, of schema.GroupResource) bool {
 	if k := o.Consumers.Kind(of); k != nil {
 		return true

@@ -83,7 +83,7 @@ func (c *Cache) lister(k *Kind) cache.ListerWatcher {
 	p := k.Profile
 	of, selector := c.objectsIn.Resource(p.GroupVersionResource), ""
 	if p.Class == profile.Dependency {
-		// Those that are never copied are not kept either.
+		// The cache leaves out the objects that engines never copy.
 		selector = map[string]string{
 			"configmaps":      fields.OneTermNotEqualSelector(metav1.ObjectNameField, "kube-root-ca.crt").String(),
 			"secrets":         fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String(),

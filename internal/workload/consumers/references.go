@@ -167,7 +167,7 @@ func (c *Cache) wakeAll(a *workload.Assignment, id engine.ID) {
 	}
 }
 
-// wake wakes the engine of a target, and those who listen for agents.
+// wake wakes the engine of a target, and the listeners of agents.
 func (c *Cache) wake(target string, key kcp.Key) {
 	c.enginesMu.Lock()
 	if wake := c.engines[target]; wake != nil {

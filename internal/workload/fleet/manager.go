@@ -267,7 +267,7 @@ func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	}
 }
 
-// leave removes the finalizer of a SyncTarget, and those that no fleet would remove after it.
+// leave removes the finalizer of a SyncTarget, and the finalizers of ResourceProfiles that no fleet would remove after it.
 func (m *manager) leave(ctx context.Context, t *workload.SyncTarget) error {
 	if err := m.freeProfiles(ctx, kcp.KeyOf(t).Cluster); err != nil {
 		return err

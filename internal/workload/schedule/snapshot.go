@@ -132,7 +132,7 @@ func (s *Scheduler) partOf(id engine.ID, w *unstructured.Unstructured, t workloa
 		p.Gone = true
 		return p, nil
 	}
-	p.Gone = !exists // nobody can confirm it any more
+	p.Gone = !exists // a target that does not exist confirms nothing
 	p.Applied = r.Spec.Reason == "" && r.Spec.Observed && r.Spec.Generation == w.GetGeneration() && ptr.Equal(r.Spec.Replicas, t.Replicas)
 	var status struct {
 		AvailableReplicas int32 `json:"availableReplicas"`
