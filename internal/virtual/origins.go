@@ -24,6 +24,15 @@ func unavailable(gr schema.GroupResource, why string) error {
 // Origin returns where the objects of a resource are that cluster c has through a binding, and
 // that is served as f.
 func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+	o, err := x.applied(ctx, c, gr, f)
+	if err != nil && x.store.Feed().Fresh(ctx) { // the missing change may just have been committed
+		return x.applied(ctx, c, gr, f)
+	}
+	return o, err
+}
+
+// applied is [Storage.Origin] by the changes that are applied so far.
+func (x *Storage) applied(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
 	_, b := x.bindings.Owner(c, gr)
 	if b == nil {
 		return nil, unavailable(gr, "the APIBinding has just been deleted")
