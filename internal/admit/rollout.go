@@ -7,10 +7,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/tenancy"
 )
+
+// maxRollouts limits the APIExportRollouts of a cluster. A change of a schema or of a rollout is looked
+// at for each.
+const maxRollouts = 500
 
 // rollout validates what the schema of APIExportRollouts cannot express, and the rights of
 // their author.
@@ -18,6 +23,9 @@ func (s Sharing) rollout(ctx context.Context, r Request) error {
 	n, err := wrote[apisv1alpha1.APIExportRollout](r, "apiexportrollouts")
 	if err != nil || n == nil {
 		return err
+	}
+	if objects, _ := s.RolloutUsage(r.Cluster); r.GetOperation() == admission.Create && objects >= maxRollouts {
+		return r.Forbid(fmt.Errorf("a workspace has at most %d APIExportRollouts; delete some that are completed", maxRollouts))
 	}
 	if tenancy.IsBuiltIn(r.Cluster, n.Spec.Export) {
 		return r.Forbid(fmt.Errorf("spec.export is %s: the schemas of a built-in export are those of the server", n.Spec.Export))

@@ -32,6 +32,8 @@ type Sharing struct {
 	Usage func(cluster.Name) (objects, bytes int64)
 	// ConversionUsage is Usage for APIConversions.
 	ConversionUsage func(cluster.Name) (objects, bytes int64)
+	// RolloutUsage is Usage for APIExportRollouts.
+	RolloutUsage func(cluster.Name) (objects, bytes int64)
 	// Offered says why an export cannot have a native resource, nil if it can.
 	Offered func(schema.GroupResource) error
 	// Schema returns an APIResourceSchema, nil if there is none.

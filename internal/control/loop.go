@@ -25,6 +25,12 @@ const (
 	// of broken objects cost little.
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = 5 * time.Minute
+
+	// A key that takes longer than slowAfter leaves its worker to the other keys: it mostly
+	// waits for a webhook or another server that a tenant has chosen. At most maxSlow keys of
+	// a loop do so at a time.
+	slowAfter = 3 * time.Second
+	maxSlow   = 32
 )
 
 // A Loop reconciles objects, one key at a time.
@@ -47,7 +53,8 @@ type Loop struct {
 
 	// Workers is the maximum of keys that are reconciled concurrently; 0 means 4.
 	// One tenant never occupies all of them, except if the maximum is 1; see
-	// [Runner.Tenant]. Idle workers use no goroutine.
+	// [Runner.Tenant]. Idle workers use no goroutine. If the maximum is more than 1, up
+	// to 32 keys that take longer than three seconds do not count.
 	Workers int
 }
 
@@ -150,7 +157,8 @@ type scheduler struct {
 	queue    queue
 	started  bool
 	stopped  bool
-	busy     int  // workers
+	busy     int  // workers, without those of slow keys
+	slow     int  // keys that have left their workers to others
 	placing  bool // a worker looks up tenants, or will
 	reported int  // queue depth last added to the metric
 	timer    *time.Timer
@@ -316,14 +324,25 @@ func (s *scheduler) turn() *item {
 func (s *scheduler) step(it *item) (next *item) {
 	var until time.Time
 	returned := false
+	slow := s.whenSlow()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		left := slow()
+		if left {
+			s.slow--
+		}
 		if s.ending() {
-			s.busy--
+			if !left {
+				s.busy--
+			}
 			return
 		}
 		s.queue.done(it, until)
+		if left {
+			s.dispatch()
+			return
+		}
 		if !returned {
 			s.busy--
 			s.dispatch()
@@ -337,6 +356,31 @@ func (s *scheduler) step(it *item) (next *item) {
 	until = s.do(it)
 	returned = true
 	return nil
+}
+
+// whenSlow lets another worker take the place of the present one if that does not call ended in time.
+// The caller of ended holds mu. ended reports whether another worker has the place.
+func (s *scheduler) whenSlow() (ended func() (left bool)) {
+	if s.workers == 1 { // its keys may rely on it
+		return func() bool { return false }
+	}
+	var over, left bool // guarded by mu
+	timer := time.AfterFunc(slowAfter, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if over || s.ending() || s.slow == maxSlow {
+			return
+		}
+		left = true
+		s.slow++
+		s.busy--
+		s.dispatch()
+	})
+	return func() bool {
+		over = true
+		timer.Stop()
+		return left
+	}
 }
 
 // do reconciles one key and returns when it is due again, zero if it is done.

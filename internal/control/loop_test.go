@@ -192,6 +192,53 @@ func TestATenantNeverHoldsAllWorkers(t *testing.T) {
 	}
 }
 
+// TestSlowKeysLeaveTheirWorkers shows that tenants whose keys hang hold up the others for some seconds
+// only, whatever the number of workers, and that the number of such keys has a limit.
+func TestSlowKeysLeaveTheirWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, release := readyBell(), make(chan struct{})
+		var stuck, others atomic.Int32
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: 2, Do: func(_ context.Context, k Key) error {
+			if k.Cluster != "other" {
+				stuck.Add(1)
+				<-release
+			} else {
+				others.Add(1)
+			}
+			return nil
+		}})
+		hang := func(from, to int) {
+			for i := from; i < to; i++ {
+				b.ring(key("slow"+strconv.Itoa(i), "a"), key("slow"+strconv.Itoa(i), "b"))
+			}
+			synctest.Wait()
+		}
+		hang(0, 2)
+		b.ring(key("other", "a"))
+		synctest.Wait()
+		if stuck.Load() != 2 || others.Load() != 0 {
+			t.Fatalf("at first %d keys are stuck, and %d are done", stuck.Load(), others.Load())
+		}
+		<-time.After(slowAfter)
+		synctest.Wait()
+		if stuck.Load() != 2 || others.Load() != 1 {
+			t.Errorf("after some time %d keys are stuck, and %d are done: one of each tenant may be stuck", stuck.Load(), others.Load())
+		}
+		hang(2, 2*maxSlow)
+		<-time.After(2 * maxSlow * slowAfter)
+		synctest.Wait()
+		if got := stuck.Load(); got != maxSlow+2 {
+			t.Errorf("%d keys are stuck, want %d and those of two workers", got, maxSlow)
+		}
+		close(release)
+		b.ring(key("other", "b"))
+		synctest.Wait()
+		if stuck.Load() != 4*maxSlow || others.Load() != 2 {
+			t.Errorf("in the end %d and %d keys were worked on", stuck.Load(), others.Load())
+		}
+	})
+}
+
 func TestAKeyIsWorkedOnOnceAtATimeAndAgainIfWokenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, step := readyBell(), make(chan struct{})

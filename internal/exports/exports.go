@@ -50,7 +50,7 @@ type Exports struct {
 func New(s *store.Store, d *serve.Definitions, w *tenancy.Workspaces) *Exports {
 	x := &Exports{
 		conversions: newConversions(s.Feed()), Table: newTable(s.Feed()).IndexBy(identityOf),
-		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf), schemas: newSchemas(s.Feed()),
+		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf).IndexBy(begun), schemas: newSchemas(s.Feed()),
 		store: s, definitions: d, workspaces: w,
 	}
 	s.OnCreate(Resource(), InStorageVersion(Resource().GroupResource(), x.create))

@@ -51,6 +51,14 @@ func rolloutOf(r *apisv1alpha1.APIExportRollout) (*Rollout, error) {
 	return out, nil
 }
 
+// begun returns the export of a rollout that has begun, and has not ended.
+func begun(r *Rollout) []string {
+	if len(r.Stages) == 0 {
+		return nil
+	}
+	return []string{r.Export}
+}
+
 // Selects reports whether a ring of a rollout of an export selects a consumer.
 func Selects(r apisv1alpha1.RolloutRing, e Name, c cluster.Name) bool {
 	return slices.Contains(r.Clusters, string(c)) || hundredth(e, c) < uint64(max(0, r.Percent))
@@ -64,10 +72,8 @@ func hundredth(e Name, c cluster.Name) uint64 {
 
 // Rollout returns the rollout of an export that has begun, nil if there is none.
 func (x *Exports) Rollout(e Name) *Rollout {
-	for _, r := range x.Rollouts.List(e.Cluster, "") {
-		if r.Export == e.Name && len(r.Stages) > 0 {
-			return r
-		}
+	if all := x.Rollouts.By(e.Name, e.Cluster); len(all) > 0 {
+		return all[0]
 	}
 	return nil
 }

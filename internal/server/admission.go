@@ -102,7 +102,7 @@ func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 			}
 			return ""
 		},
-		ConversionUsage: s.usage(exports.ConversionResource()), Schema: s.schemaNamed,
+		ConversionUsage: s.usage(exports.ConversionResource()), RolloutUsage: s.usage(exports.RolloutResource()), Schema: s.schemaNamed,
 	}
 }
 
