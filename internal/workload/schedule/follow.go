@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -18,6 +19,16 @@ import (
 // A span is a target that has a workload of a namespace.
 type span struct{ key, location string }
 
+// spans are those of a namespace.
+type spans struct {
+	all  []span
+	next time.Time // when they may be computed again
+}
+
+// restFactor is how many times as long as it takes to compute the spans of a namespace they are then left
+// alone: all workloads of the namespace are looked at, and each change of one asks for it.
+const restFactor = 9
+
 // spanLoop keeps the targets of namespaces, and makes the scheduler look at the Services and others
 // that follow if they change. Without it, each change of a workload would concern all of them.
 func (s *Scheduler) spanLoop() kcp.Loop {
@@ -30,14 +41,21 @@ func (s *Scheduler) spanLoop() kcp.Loop {
 }
 
 func (s *Scheduler) respan(_ context.Context, at kcp.Key) error {
-	now := s.spansOf(at)
 	s.mu.Lock()
 	before, wake := s.spans[at], s.wake
-	if s.spans[at] = now; len(now) == 0 {
+	s.mu.Unlock()
+	began := time.Now()
+	if rest := before.next.Sub(began); rest > 0 {
+		return kcp.After(rest)
+	}
+	all := s.spansOf(at)
+	ended := time.Now()
+	s.mu.Lock()
+	if s.spans[at] = (spans{all, ended.Add(restFactor * ended.Sub(began))}); len(all) == 0 {
 		delete(s.spans, at)
 	}
 	s.mu.Unlock()
-	if slices.Equal(before, now) || wake == nil {
+	if slices.Equal(before.all, all) || wake == nil {
 		return nil
 	}
 	for _, k := range s.consumers.Kinds() {
@@ -75,7 +93,7 @@ func (s *Scheduler) spanned(at kcp.Key) []span {
 	known, ok := s.spans[at]
 	s.mu.Unlock()
 	if ok {
-		return known
+		return known.all
 	}
 	return s.spansOf(at)
 }

@@ -29,8 +29,11 @@ func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload
 		return nil
 	}
 	keys := policies.In(of.ID.Key)
-	fresh := s.fresh(of.ID.Key, next)
-	if len(keys) == 0 || len(fresh) == 0 {
+	if len(keys) == 0 {
+		return nil
+	}
+	fresh := s.fresh(of.ID.Key, next) // looks at all workloads of the namespace
+	if len(fresh) == 0 {
 		return nil
 	}
 	s.expect(of.ID.Key, fresh)

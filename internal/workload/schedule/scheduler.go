@@ -46,13 +46,13 @@ type Scheduler struct {
 	wake     func(kcp.Key)             // nil before the loops run; guarded by mu
 	ending   bool                      // the last SyncTarget or the export goes; guarded by mu
 	lost     bool                      // the export goes; guarded by mu
-	spans    map[kcp.Key][]span        // by namespace; guarded by mu
+	spans    map[kcp.Key]spans         // by namespace; guarded by mu
 	expected map[kcp.Key][]expectation // by namespace; guarded by mu
 }
 
 // New returns a Scheduler whose loops do not run.
 func New(o Options) *Scheduler {
-	return &Scheduler{options: o, consumers: o.Consumers, spans: map[kcp.Key][]span{}, expected: map[kcp.Key][]expectation{}}
+	return &Scheduler{options: o, consumers: o.Consumers, spans: map[kcp.Key]spans{}, expected: map[kcp.Key][]expectation{}}
 }
 
 // soon is the time after which a loop looks again at something that no source announces.
