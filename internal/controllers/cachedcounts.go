@@ -7,6 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/virtual"
 )
 
@@ -16,25 +17,25 @@ const countEvery = 2 * time.Second
 // CachedCounts keeps the counts in the status of ClusterCachedResources up to date. Many changes of
 // objects cost one count and one write per interval.
 func CachedCounts(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.Virtual.Cached.Keys()) })
+	inbox := trigger.New(func() []control.Key { return trigger.Keys(d.Virtual.Cached.Keys()) })
 	d.Store.Feed().Follow(&countCauses{inbox, d.Virtual})
 	var counted control.Intervals
 	return control.Loop{
 		Name: "clustercachedresources-counts", Workers: 1, // a count reads many objects
-		On: d.on(inbox.subscribe),
+		On: d.on(inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if wait := counted.Wait(k, time.Now()); wait > 0 {
 				return control.After(wait)
 			}
 			counted.Begin(k, time.Now(), countEvery)
-			return untilChange(d.Virtual.Count(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(d.Virtual.Count(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // countCauses finds the ClusterCachedResources whose counts a change may concern.
 type countCauses struct {
-	*inbox
+	*trigger.Inbox
 	virtual *virtual.Storage
 }
 
@@ -45,13 +46,13 @@ func (f *countCauses) Apply(e feed.Event) {
 		return
 	}
 	if e.Key.Resource == f.virtual.Resource {
-		f.put(keyOf(e.Key))
+		f.Put(trigger.Key(e.Key))
 		return
 	}
 	stays := e.Value != nil && e.Previous != nil
 	for _, r := range f.virtual.Cached.List(e.Key.Cluster, "") {
 		if r.GroupResource == e.Key.GroupResource() && !(stays && r.Part.String() == "") {
-			f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
+			f.Put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
 		}
 	}
 }

@@ -8,26 +8,27 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/virtual"
 )
 
 // CachedResources keeps the status of ClusterCachedResources up to date. They change with their
 // secret, and with the definition or binding that their workspace has the resource from.
 func CachedResources(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.Virtual.Cached.Keys()) })
+	inbox := trigger.New(func() []control.Key { return trigger.Keys(d.Virtual.Cached.Keys()) })
 	d.Store.Feed().Follow(&cachedCauses{inbox, d.Virtual})
 	return control.Loop{
 		Name: "clustercachedresources",
-		On:   d.on(inbox.subscribe),
+		On:   d.on(inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(d.Virtual.Reconcile(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(d.Virtual.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // cachedCauses finds the ClusterCachedResources that a change may concern.
 type cachedCauses struct {
-	*inbox
+	*trigger.Inbox
 	virtual *virtual.Storage
 }
 
@@ -35,7 +36,7 @@ type cachedCauses struct {
 func (f *cachedCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case f.virtual.Resource:
-		f.put(keyOf(e.Key))
+		f.Put(trigger.Key(e.Key))
 	case secrets:
 		f.in(e.Key.Cluster, func(r *virtual.Cached) bool {
 			return r.Secret.Namespace == e.Key.Namespace && r.Secret.Name == e.Key.Name
@@ -51,7 +52,7 @@ func (f *cachedCauses) Apply(e feed.Event) {
 func (f *cachedCauses) in(c cluster.Name, some func(*virtual.Cached) bool) {
 	for _, r := range f.virtual.Cached.List(c, "") {
 		if some(r) {
-			f.put(control.Key{Cluster: c, Name: r.Name})
+			f.Put(control.Key{Cluster: c, Name: r.Name})
 		}
 	}
 }

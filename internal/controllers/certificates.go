@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 const (
@@ -46,13 +47,7 @@ func CertificateRequests(d Deps) control.Loop {
 	table := feed.NewTable(d.Store.Feed(), certificateRequests, certificateRequestOf)
 	return control.Loop{
 		Name: "certificate-requests",
-		On: d.on(func(wake func(control.Key)) (unsubscribe func()) {
-			unsubscribe = table.Subscribe(func(k keys.Key) { wake(keyOf(k)) })
-			for _, k := range table.Keys() {
-				wake(keyOf(k))
-			}
-			return unsubscribe
-		}),
+		On:   d.on(trigger.Table(table)),
 		Do: func(ctx context.Context, k control.Key) error {
 			r, ok := table.Get(k.Cluster, "", k.Name)
 			if !ok {

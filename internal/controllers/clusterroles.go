@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	applyrbacv1 "k8s.io/client-go/applyconfigurations/rbac/v1"
 	typedrbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
 
@@ -60,5 +61,5 @@ func (d Deps) aggregate(ctx context.Context, c cluster.Name, role *rbacv1.Cluste
 		})
 	}
 	_, err = clients.ClusterRoles().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: aggregator, Force: true})
-	return ignore(err, apierrors.IsConflict) // the concurrent change wakes the loop
+	return utilerrors.FilterOut(err, apierrors.IsConflict) // the concurrent change wakes the loop
 }

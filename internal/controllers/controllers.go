@@ -1,5 +1,6 @@
-// Package controllers has the reconcile loops of the server, one per file. Each is a
-// function that returns a [control.Loop]. [All] lists them.
+// Package controllers lists the reconcile loops of the server, in [All]. It has those whose work
+// other packages do, one per file: it says what wakes them. Each is a function that returns a
+// [control.Loop].
 package controllers
 
 import (
@@ -14,9 +15,11 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/deletion"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/garbage"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -36,7 +39,9 @@ type Deps struct {
 	Quotas *store.Quotas
 	// ClusterRoles have only their UID, labels and rules.
 	ClusterRoles *feed.Table[*rbacv1.ClusterRole]
-	Kinds        *serve.Kinds
+	// Garbage collects the garbage of all clusters.
+	Garbage *garbage.Collector
+	Kinds   *serve.Kinds
 	// Definitions are the CustomResourceDefinitions of all clusters.
 	Definitions *serve.Definitions
 	// APIs are the exports and bindings of all clusters.
@@ -51,8 +56,6 @@ type Deps struct {
 	Checker *evolve.Checker
 	// DeletedLast are the resources whose objects are deleted after all others of a namespace.
 	DeletedLast []schema.GroupResource
-	// References counts the owner references of tenants. Optional.
-	References *References
 	// Issue returns the certificate that a request in PEM asks for, for users of one cluster.
 	Issue func(c cluster.Name, request []byte, life time.Duration) ([]byte, error)
 	// Client returns the configuration of clients with all rights in one cluster, or in
@@ -63,6 +66,7 @@ type Deps struct {
 // All returns all loops but those of [Everywhere]; their order does not matter. Call it before
 // the change feed of the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
+	instances := deletion.Instances{Store: d.Store, Kinds: d.Kinds, Client: d.Client}
 	return []control.Loop{
 		Scheduling(d),
 		Completion(d),
@@ -70,22 +74,22 @@ func All(d Deps) []control.Loop {
 		WorkspaceTypes(d),
 		Inactivity(d),
 		Mounts(d),
-		Deletion(d),
-		Garbage(d),
+		deletion.Workspaces(d.Workspaces, d.Client),
+		d.Garbage.Loop(),
 		Namespaces(d),
-		NamespaceDeletion(d),
+		deletion.Namespaces(d.Store, d.Namespaces, d.Client, d.DeletedLast),
 		ServiceAccountTokens(d),
 		ClusterRoleAggregation(d),
 		Quotas(d),
 		CertificateRequests(d),
 		PolicyTypes(d),
 		DefinitionNames(d),
-		DefinitionDeletion(d),
+		deletion.Definitions(d.Definitions, instances),
 		StorageRenewal(d),
 		Exports(d),
 		Bindings(d),
 		Rollouts(d),
-		BindingDeletion(d),
+		deletion.Bindings(d.APIs, instances),
 		EndpointSlices(d),
 		CachedResources(d),
 		CachedCounts(d),

@@ -10,22 +10,23 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // DefaultBindings makes the default bindings of workspaces whose creation could not make them:
 // an export was missing, or the creation was interrupted. Where the life cycle of the type is
 // Maintain, it makes them again, and lets them accept what the export claims later.
 func DefaultBindings(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return nil }) // all clusters wake the loop when it starts
-	f := &defaultCauses{inbox: inbox, deps: d, waiting: map[string]map[cluster.Name]struct{}{}}
+	inbox := trigger.New(func() []control.Key { return nil }) // all clusters wake the loop when it starts
+	f := &defaultCauses{Inbox: inbox, deps: d, waiting: map[string]map[cluster.Name]struct{}{}}
 	d.Store.Feed().Follow(f)
 	return control.Loop{
 		Name: "default-apibindings",
-		On:   d.on(d.clusters, f.types, inbox.subscribe),
+		On:   d.on(d.clusters, f.types, inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if k.Name != "" { // a WorkspaceType
 				for _, c := range d.Workspaces.Types.Maintained(k.Cluster, k.Name) {
-					f.put(control.Key{Cluster: c})
+					f.Put(control.Key{Cluster: c})
 				}
 				return nil
 			}
@@ -45,14 +46,14 @@ func DefaultBindings(d Deps) control.Loop {
 				}
 				_, err = d.Workspaces.BindDefaults(ctx, k.Cluster) // an export may have come meanwhile
 			}
-			return untilChange(err)
+			return trigger.UntilChange(err)
 		},
 	}
 }
 
 // defaultCauses finds the clusters whose default bindings a change may concern.
 type defaultCauses struct {
-	*inbox
+	*trigger.Inbox
 	deps Deps
 
 	mu      sync.Mutex
@@ -77,7 +78,7 @@ func (f *defaultCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case bind.BindingResource():
 		if _, known := f.deps.Workspaces.Tree.Cluster(e.Key.Cluster); known {
-			f.put(control.Key{Cluster: e.Key.Cluster})
+			f.Put(control.Key{Cluster: e.Key.Cluster})
 		}
 	case exports.Resource():
 		f.mu.Lock()
@@ -85,7 +86,7 @@ func (f *defaultCauses) Apply(e feed.Event) {
 		delete(f.waiting, e.Key.Name)
 		f.mu.Unlock()
 		for c := range all {
-			f.put(control.Key{Cluster: c})
+			f.Put(control.Key{Cluster: c})
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // EndpointSlices keeps the endpoints of APIExportEndpointSlices up to date. They change with the
@@ -27,16 +28,16 @@ func (d Deps) slices(name string, f *sliceCauses, reconcile func(context.Context
 	f.follow(d)
 	return control.Loop{
 		Name: name,
-		On:   d.on(f.subscribe, d.shardsFor(func() []control.Key { return loopKeys(f.all.Keys()) })),
+		On:   d.on(f.Subscribe, d.shardsFor(func() []control.Key { return trigger.Keys(f.all.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(reconcile(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // sliceCauses finds the slices that a change may concern.
 type sliceCauses struct {
-	*inbox
+	*trigger.Inbox
 	deps  Deps
 	own   keys.Resource                    // of the slices
 	all   *feed.Table[*endpoints.Slice]    // of the slices
@@ -47,7 +48,7 @@ type sliceCauses struct {
 
 // follow makes f follow the change feed. Call it before the feed starts.
 func (f *sliceCauses) follow(d Deps) {
-	f.inbox, f.deps = newInbox(func() []control.Key { return loopKeys(f.all.Keys()) }), d
+	f.Inbox, f.deps = trigger.New(func() []control.Key { return trigger.Keys(f.all.Keys()) }), d
 	f.bound, f.known = map[exports.Name]struct{}{}, map[control.Key]*endpoints.Slice{}
 	d.APIs.Bindings.OnExport(f.note)
 	d.Store.Feed().Follow(f)
@@ -64,8 +65,8 @@ func (f *sliceCauses) Reset() {
 func (f *sliceCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case f.own:
-		f.know(keyOf(e.Key))
-		f.put(keyOf(e.Key))
+		f.know(trigger.Key(e.Key))
+		f.Put(trigger.Key(e.Key))
 	case f.deps.Endpoints.PartitionResource:
 		f.in(e.Key.Cluster, func(s *endpoints.Slice) bool { return s.Partition == e.Key.Name })
 	case f.deps.Virtual.Resource:
@@ -81,7 +82,7 @@ func (f *sliceCauses) Apply(e feed.Event) {
 func (f *sliceCauses) in(c cluster.Name, some func(*endpoints.Slice) bool) {
 	for _, s := range f.all.List(c, "") {
 		if some(s) {
-			f.put(control.Key{Cluster: c, Name: s.Own})
+			f.Put(control.Key{Cluster: c, Name: s.Own})
 		}
 	}
 }
@@ -122,7 +123,7 @@ func (f *sliceCauses) know(k control.Key) {
 // delay the change feed.
 func (f *sliceCauses) of(export exports.Name) {
 	for _, k := range f.paths.Find(f.deps.APIs.Exports.AncestryOf(export.Cluster), export.Name) {
-		f.put(k)
+		f.Put(k)
 	}
 }
 
@@ -131,8 +132,8 @@ func (f *sliceCauses) Done() {
 	for _, export := range f.deps.APIs.Bindings.BoundExports() {
 		f.bound[export] = struct{}{}
 	}
-	for _, k := range f.inbox.all() {
+	for _, k := range trigger.Keys(f.all.Keys()) {
 		f.know(k)
-		f.put(k)
+		f.Put(k)
 	}
 }

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/virtual"
 )
@@ -28,8 +28,8 @@ import (
 type sliceWorld struct {
 	*testing.T
 	store            *store.Store
-	slices, bindings *inbox
-	looks            *inbox // the one whose keys put returns
+	slices, bindings *wakes
+	looks            *wakes // the one whose keys put returns
 }
 
 func newSliceWorld(t *testing.T) *sliceWorld {
@@ -48,9 +48,10 @@ func newSliceWorld(t *testing.T) *sliceWorld {
 	storage := virtual.New(virtual.Config{Store: s, Resolver: r, APIs: apis, Endpoints: slices, Workspaces: w})
 	causes := &sliceCauses{own: exports.SliceResource(), all: slices.Slices}
 	causes.follow(Deps{Store: s, APIs: apis, Endpoints: slices, Virtual: storage})
-	bindings := newInbox(func() []control.Key { return nil })
+	bindings := trigger.New(func() []control.Key { return nil })
 	s.Feed().Follow(&bindingCauses{bindings, apis})
-	world := &sliceWorld{t, s, causes.inbox, bindings, causes.inbox}
+	world := &sliceWorld{T: t, store: s, slices: wakesOf(causes.Inbox), bindings: wakesOf(bindings)}
+	world.looks = world.slices
 	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -99,15 +100,7 @@ func (w *sliceWorld) put(r keys.Resource, c cluster.Name, name, spec string) str
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.looks.mu.Lock()
-	defer w.looks.mu.Unlock()
-	var woken []string
-	for k := range w.looks.waiting {
-		woken = append(woken, string(k.Cluster)+"/"+k.Name)
-	}
-	w.looks.waiting = map[control.Key]struct{}{}
-	slices.Sort(woken)
-	return fmt.Sprint(woken)
+	return fmt.Sprint(w.looks.take())
 }
 
 // TestASliceFollowsItsOwnExport shows that events of an export, and its first and last binding, wake
@@ -127,18 +120,18 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	w.put(exports.SliceResource(), "other", "widgets", `{spec: {export: {name: widgets, path: other}}}`)
 	w.put(exports.SliceResource(), "third", "a", `{spec: {export: {name: widgets, path: one}}}`)
 	w.put(exports.SliceResource(), "third", "lost", `{spec: {export: {name: widgets, path: "root:gone"}}}`)
-	expect(w.put(exports.Resource(), "one", "widgets", identified), "[one/widgets third/a]", "after the creation of an export")
-	expect(w.put(exports.Resource(), "other", "widgets", identified), "[other/widgets]", "after that of another")
+	expect(w.put(exports.Resource(), "one", "widgets", identified), "[one|widgets third|a]", "after the creation of an export")
+	expect(w.put(exports.Resource(), "other", "widgets", identified), "[other|widgets]", "after that of another")
 
 	bound := func(to cluster.Name) string {
 		return fmt.Sprintf(`{spec: {reference: {export: {name: widgets, path: %s}}}, status: {apiExportClusterName: %s, phase: Bound}}`, to, to)
 	}
-	expect(w.put(bind.BindingResource(), "consumer", "b", bound("one")), "[one/widgets third/a]", "after the first binding")
+	expect(w.put(bind.BindingResource(), "consumer", "b", bound("one")), "[one|widgets third|a]", "after the first binding")
 	expect(w.put(bind.BindingResource(), "consumer", "c", bound("one")), "[]", "after the second binding")
 	expect(w.put(bind.BindingResource(), "consumer", "b", ""), "[]", "after the deletion of one of two")
-	expect(w.put(bind.BindingResource(), "consumer", "c", bound("other")), "[one/widgets other/widgets third/a]", "after the last binding went elsewhere")
-	expect(w.put(bind.BindingResource(), "consumer", "c", ""), "[other/widgets]", "after the deletion of the last binding")
-	expect(w.put(exports.Resource(), "one", "widgets", ""), "[one/widgets third/a]", "after the deletion of an export")
+	expect(w.put(bind.BindingResource(), "consumer", "c", bound("other")), "[one|widgets other|widgets third|a]", "after the last binding went elsewhere")
+	expect(w.put(bind.BindingResource(), "consumer", "c", ""), "[other|widgets]", "after the deletion of the last binding")
+	expect(w.put(exports.Resource(), "one", "widgets", ""), "[one|widgets third|a]", "after the deletion of an export")
 
 	// A workspace appears where a path led nowhere, and another one inside it.
 	w.below("root", "gone")
@@ -146,10 +139,10 @@ func TestASliceFollowsItsOwnExport(t *testing.T) {
 	w.put(exports.SliceResource(), "third", "deep", `{spec: {export: {name: widgets, path: "root:gone:inner"}}}`)
 	w.put(exports.SliceResource(), "third", "shallow", `{spec: {export: {name: widgets, path: "gone:inner"}}}`)
 	w.put(exports.SliceResource(), "third", "else", `{spec: {export: {name: widgets, path: "root:inner"}}}`)
-	expect(w.put(exports.Resource(), "gone", "widgets", identified), "[third/lost]", "after the creation of an export at a path that led nowhere")
-	expect(w.put(exports.Resource(), "inner", "widgets", identified), "[third/deep third/shallow]", "after the creation of one below")
+	expect(w.put(exports.Resource(), "gone", "widgets", identified), "[third|lost]", "after the creation of an export at a path that led nowhere")
+	expect(w.put(exports.Resource(), "inner", "widgets", identified), "[third|deep third|shallow]", "after the creation of one below")
 	w.put(exports.SliceResource(), "third", "deep", "")
-	expect(w.put(exports.Resource(), "inner", "widgets", ""), "[third/shallow]", "after the deletion of a slice")
+	expect(w.put(exports.Resource(), "inner", "widgets", ""), "[third|shallow]", "after the deletion of a slice")
 }
 
 // TestABindingWaitsForItsOwnExport shows that a binding that has found no export, or another one than
@@ -172,17 +165,17 @@ func TestABindingWaitsForItsOwnExport(t *testing.T) {
 		c          cluster.Name
 		name, want string
 	}{
-		{"one", "widgets", "[consumer/bound]"},
-		{"gone", "widgets", "[consumer/lost consumer/new consumer/replaced]"},
+		{"one", "widgets", "[consumer|bound]"},
+		{"gone", "widgets", "[consumer|lost consumer|new consumer|replaced]"},
 		{"gone", "gadgets", "[]"},
-		{"consumer", "widgets", "[consumer/own]"},
+		{"consumer", "widgets", "[consumer|own]"},
 	} {
 		if got := w.put(exports.Resource(), of.c, of.name, `{status: {identityHash: f00d}}`); got != of.want {
 			t.Errorf("after the creation of %s in %s, the loop looks at %s, want %s", of.name, of.c, got, of.want)
 		}
 	}
 	binding("lost", "root:gone", `{apiExportClusterName: one, phase: Bound}`)
-	if got := w.put(exports.Resource(), "gone", "widgets", `{status: {identityHash: f00e}}`); got != "[consumer/new consumer/replaced]" {
+	if got := w.put(exports.Resource(), "gone", "widgets", `{status: {identityHash: f00e}}`); got != "[consumer|new consumer|replaced]" {
 		t.Errorf("after one binding has found another export, the loop looks at %s", got)
 	}
 }

@@ -6,24 +6,25 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // Exports checks the identity of APIExports after their secret has changed.
 func Exports(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Exports.Keys()) })
+	inbox := trigger.New(func() []control.Key { return trigger.Keys(d.APIs.Exports.Keys()) })
 	d.Store.Feed().Follow(&exportCauses{inbox, d.APIs.Exports})
 	return control.Loop{
 		Name: "apiexports",
-		On:   d.on(inbox.subscribe),
+		On:   d.on(inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(d.APIs.Exports.Reconcile(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(d.APIs.Exports.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // exportCauses finds the exports that a change concerns.
 type exportCauses struct {
-	*inbox
+	*trigger.Inbox
 	exports *exports.Exports
 }
 
@@ -31,11 +32,11 @@ type exportCauses struct {
 func (f *exportCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case exports.Resource():
-		f.put(keyOf(e.Key))
+		f.Put(trigger.Key(e.Key))
 	case secrets:
 		for _, x := range f.exports.List(e.Key.Cluster, "") {
 			if x.Secret.Namespace == e.Key.Namespace && x.Secret.Name == e.Key.Name {
-				f.put(control.Key{Cluster: e.Key.Cluster, Name: x.Name})
+				f.Put(control.Key{Cluster: e.Key.Cluster, Name: x.Name})
 			}
 		}
 	}

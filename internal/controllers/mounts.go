@@ -16,21 +16,22 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
 )
 
 // Mounts updates mounted Workspaces from the objects that they are mounted from.
 func Mounts(d Deps) control.Loop {
 	l := &mounts{Deps: d, objects: map[keys.Key]map[control.Key]struct{}{}, from: map[control.Key]keys.Key{}}
-	l.inbox = newInbox(func() []control.Key { return loopKeys(d.Workspaces.Tree.Mounted()) })
+	l.Inbox = trigger.New(func() []control.Key { return trigger.Keys(d.Workspaces.Tree.Mounted()) })
 	d.Store.Feed().Follow(l)
-	return control.Loop{Name: "workspace-mounts", On: d.on(l.subscribe), Do: l.do}
+	return control.Loop{Name: "workspace-mounts", On: d.on(l.Subscribe), Do: l.do}
 }
 
 // mounts finds the mounted Workspaces that a change affects. It is a follower of the change
 // feed, after the tree and the definitions. It has no state for other workspaces.
 type mounts struct {
-	*inbox
+	*trigger.Inbox
 	Deps
 
 	mu      sync.RWMutex
@@ -43,15 +44,15 @@ func (l *mounts) Apply(e feed.Event) {
 	if e.Key.Resource == l.Workspaces.Resource {
 		child, _ := l.Workspaces.Tree.Child(e.Key.Cluster, e.Key.Name)
 		l.mu.RLock()
-		_, known := l.from[keyOf(e.Key)]
+		_, known := l.from[trigger.Key(e.Key)]
 		l.mu.RUnlock()
 		if child.Mount != nil || known {
-			l.put(keyOf(e.Key))
+			l.Put(trigger.Key(e.Key))
 		}
 		return
 	}
 	for _, k := range l.concerned(e.Key) {
-		l.put(k)
+		l.Put(k)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -17,12 +18,12 @@ import (
 // certificates in every namespace. It creates them again after a deletion, and resets the
 // certificates after a change, also of the server's own.
 func Namespaces(d Deps) control.Loop {
-	incomplete := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return loopKeys(d.Namespaces.Keys()) }), intact: d.Workspaces.IsIntact}
+	incomplete := &incompleteNamespaces{Inbox: trigger.New(func() []control.Key { return trigger.Keys(d.Namespaces.Keys()) }), intact: d.Workspaces.IsIntact}
 	d.Store.Feed().Follow(incomplete)
-	d.Workspaces.RootCA.Follow(incomplete.putAll)
+	d.Workspaces.RootCA.Follow(incomplete.PutAll)
 	return control.Loop{
 		Name: "namespaces",
-		On:   d.on(incomplete.subscribe),
+		On:   d.on(incomplete.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if n, ok := d.Namespaces.Get(k.Cluster, "", k.Name); !ok || n.Deleted != nil {
 				return nil
@@ -45,7 +46,7 @@ const (
 // incompleteNamespaces finds namespaces that may lack a part. It has no state for other
 // namespaces, except during a Reset.
 type incompleteNamespaces struct {
-	*inbox
+	*trigger.Inbox
 	intact func(runtime.Object) bool
 
 	// seen has the existing parts of each namespace between Reset and Done, else nil.
@@ -75,11 +76,11 @@ func (f *incompleteNamespaces) Apply(e feed.Event) {
 		f.seen[k] &^= part // deleted between Reset and Done
 	case part == itself && !there:
 	case !there:
-		f.put(k)
+		f.Put(k)
 	case part != itself:
 		f.record(k, e.Revision, part)
 	case f.last != k || f.revision != e.Revision || f.written|itself != whole:
-		f.put(k) // created without its content
+		f.Put(k) // created without its content
 	}
 }
 
@@ -87,7 +88,7 @@ func (f *incompleteNamespaces) Apply(e feed.Event) {
 func (f *incompleteNamespaces) Done() {
 	for k, has := range f.seen {
 		if has&itself != 0 && has != whole {
-			f.put(k)
+			f.Put(k)
 		}
 	}
 	f.seen = nil

@@ -16,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -24,7 +25,7 @@ type namespaceWorld struct {
 	t          *testing.T
 	store      *store.Store
 	workspaces *tenancy.Workspaces
-	follower   *incompleteNamespaces
+	wakes      *wakes
 	last       int64 // revision
 }
 
@@ -40,12 +41,12 @@ func openNamespaceWorld(t *testing.T, dir string) *namespaceWorld {
 		s.Values().Register(keys.NativeResource(schema.GroupResource{Resource: resource}), values.Codec{Codec: codec})
 	}
 	w := &tenancy.Workspaces{Store: s, BaseURL: "https://example.com", RootCA: tenancy.NewRootCA("certificates")}
-	f := &incompleteNamespaces{inbox: newInbox(func() []control.Key { return nil }), intact: w.IsIntact}
+	f := &incompleteNamespaces{Inbox: trigger.New(func() []control.Key { return nil }), intact: w.IsIntact}
 	s.Feed().Follow(f)
 	if err := s.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &namespaceWorld{t: t, store: s, workspaces: w, follower: f}
+	return &namespaceWorld{t: t, store: s, workspaces: w, wakes: wakesOf(f.Inbox)}
 }
 
 // write changes one object without its side effects.
@@ -71,15 +72,7 @@ func (w *namespaceWorld) found() []string {
 	if err := w.store.Feed().WaitFor(w.t.Context(), w.last); err != nil {
 		w.t.Fatal(err)
 	}
-	w.follower.inbox.mu.Lock()
-	defer w.follower.inbox.mu.Unlock()
-	var all []string
-	for k := range w.follower.waiting {
-		all = append(all, k.String())
-	}
-	clear(w.follower.waiting)
-	slices.Sort(all)
-	return all
+	return w.wakes.take()
 }
 
 func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
@@ -150,59 +143,27 @@ func TestOnlyNamespacesThatLackSomethingAreLookedAt(t *testing.T) {
 	}
 }
 
-func TestAnInboxLosesNothing(t *testing.T) {
-	all := []control.Key{{Name: "a"}, {Name: "b"}}
-	b := newInbox(func() []control.Key { return all })
-	var woken []control.Key
-	run := func() func() {
-		return b.subscribe(func(k control.Key) { woken = append(woken, k) })
-	}
-	check := func(step string, want ...control.Key) {
-		t.Helper()
-		if !slices.Equal(woken, want) {
-			t.Errorf("%s: woken %v, want %v", step, woken, want)
-		}
-		woken = nil
-	}
-	b.put(all[0])
-	stop := run()
-	check("put before", all[0])
-	b.put(all[1])
-	check("put while it runs", all[1])
-	stop()
-	stop = run()
-	check("what was queued when it stopped is not known", all...)
-	stop()
-
-	b = newInbox(b.all)
-	for i := range maxWaiting + 1 {
-		b.put(control.Key{Name: fmt.Sprint(i)})
-	}
-	run()
-	check("after a long time", all...)
-}
-
 // Followers run in every process, and loops in one. The keys that a process without loops
 // keeps are limited.
 func TestIdleFollowersForget(t *testing.T) {
 	tokens := newTokenSecrets()
 	tokens.Done()
-	for i := range 2 * maxWaiting {
+	for i := range 2 * trigger.MaxWaiting {
 		k := control.Key{Cluster: "one", Namespace: "x", Name: fmt.Sprint(i)}
 		tokens.set(k, "account")
 		tokens.set(k, "") // it was deleted
 	}
-	if n := len(tokens.gone); n > maxWaiting {
+	if n := len(tokens.gone); n > trigger.MaxWaiting {
 		t.Errorf("%d secrets are kept", n)
 	}
-	tokens.subscribe(func(control.Key) {})
+	tokens.Subscribe(func(control.Key) {})
 	before := len(tokens.gone)
-	for i := range maxWaiting {
+	for i := range trigger.MaxWaiting {
 		k := control.Key{Cluster: "two", Namespace: "x", Name: fmt.Sprint(i)}
 		tokens.set(k, "account")
 		tokens.set(k, "")
 	}
-	if n := len(tokens.gone); n != before+maxWaiting {
-		t.Errorf("the running loop does not get %d of %d secrets", before+maxWaiting-n, before+maxWaiting)
+	if n := len(tokens.gone); n != before+trigger.MaxWaiting {
+		t.Errorf("the running loop does not get %d of %d secrets", before+trigger.MaxWaiting-n, before+trigger.MaxWaiting)
 	}
 }

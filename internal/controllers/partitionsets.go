@@ -6,24 +6,25 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // PartitionSets keeps the Partitions of PartitionSets.
 func PartitionSets(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.Endpoints.PartitionSets.Keys()) })
+	inbox := trigger.New(func() []control.Key { return trigger.Keys(d.Endpoints.PartitionSets.Keys()) })
 	d.Store.Feed().Follow(&partitionCauses{inbox, d.Endpoints, map[control.Key]string{}})
 	return control.Loop{
 		Name: "partitionsets",
-		On:   d.on(inbox.subscribe, d.shardsFor(func() []control.Key { return loopKeys(d.Endpoints.PartitionSets.Keys()) })),
+		On:   d.on(inbox.Subscribe, d.shardsFor(func() []control.Key { return trigger.Keys(d.Endpoints.PartitionSets.Keys()) })),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(d.Endpoints.ReconcilePartitionSet(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(d.Endpoints.ReconcilePartitionSet(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // partitionCauses finds the PartitionSets that a change may concern.
 type partitionCauses struct {
-	*inbox
+	*trigger.Inbox
 	endpoints *endpoints.Endpoints
 	sets      map[control.Key]string // the set of each Partition that has one
 }
@@ -35,9 +36,9 @@ func (f *partitionCauses) Reset() { clear(f.sets) }
 func (f *partitionCauses) Apply(e feed.Event) {
 	switch e.Key.Resource {
 	case f.endpoints.SetResource:
-		f.put(keyOf(e.Key))
+		f.Put(trigger.Key(e.Key))
 	case f.endpoints.PartitionResource:
-		f.owned(keyOf(e.Key))
+		f.owned(trigger.Key(e.Key))
 	}
 }
 
@@ -58,16 +59,16 @@ func (f *partitionCauses) owned(k control.Key) {
 		}
 	}
 	for set := range of {
-		f.put(control.Key{Cluster: k.Cluster, Name: set})
+		f.Put(control.Key{Cluster: k.Cluster, Name: set})
 	}
 }
 
 // Done implements [feed.Follower].
 func (f *partitionCauses) Done() {
-	for _, k := range loopKeys(f.endpoints.Partitions.Keys()) {
+	for _, k := range trigger.Keys(f.endpoints.Partitions.Keys()) {
 		if p, ok := f.endpoints.Partitions.Get(k.Cluster, "", k.Name); ok && p.Set != "" {
 			f.sets[k] = p.Set
 		}
 	}
-	f.putAll()
+	f.PutAll()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/hooks"
-	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 const (
@@ -44,13 +44,7 @@ func PolicyTypes(d Deps) control.Loop {
 	var checked control.Intervals
 	return control.Loop{
 		Name: "policy-types",
-		On: d.on(func(wake func(control.Key)) (unsubscribe func()) {
-			unsubscribe = unchecked.Subscribe(func(k keys.Key) { wake(keyOf(k)) })
-			for _, k := range unchecked.Keys() {
-				wake(keyOf(k))
-			}
-			return unsubscribe
-		}),
+		On:   d.on(trigger.Table(unchecked)),
 		Do: func(ctx context.Context, k control.Key) error {
 			if is, ok := unchecked.Get(k.Cluster, "", k.Name); !ok || !is {
 				return nil

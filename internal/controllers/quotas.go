@@ -15,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // The status of a ResourceQuota is written once in quotaStatusEvery at most. Each of its limits adds
@@ -26,12 +27,12 @@ const (
 
 // Quotas keeps the status of ResourceQuotas: limits and what is used of them.
 func Quotas(d Deps) control.Loop {
-	counted := &countedQuotas{inbox: newInbox(func() []control.Key { return loopKeys(d.Quotas.Table().Keys()) }), of: d.Quotas}
+	counted := &countedQuotas{Inbox: trigger.New(func() []control.Key { return trigger.Keys(d.Quotas.Table().Keys()) }), of: d.Quotas}
 	d.Store.Feed().Follow(counted)
 	written := &control.Intervals{}
 	return control.Loop{
 		Name: "resource-quotas",
-		On:   d.on(counted.subscribe),
+		On:   d.on(counted.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			q, ok := d.Quotas.Table().Get(k.Cluster, k.Namespace, k.Name)
 			if !ok {
@@ -86,7 +87,7 @@ func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceL
 
 // countedQuotas finds the ResourceQuotas whose use changes.
 type countedQuotas struct {
-	*inbox
+	*trigger.Inbox
 	of *store.Quotas
 
 	reading bool
@@ -104,7 +105,7 @@ func (f *countedQuotas) Apply(e feed.Event) {
 		if e.Deleted() {
 			f.of.Forget(e.Key.Cluster)
 		} else {
-			f.put(keyOf(e.Key))
+			f.Put(trigger.Key(e.Key))
 		}
 	}
 	if e.Key.Root == keys.System || !e.Deleted() && e.Previous != nil {
@@ -112,7 +113,7 @@ func (f *countedQuotas) Apply(e feed.Event) {
 	}
 	for _, q := range f.of.Counting(e.Key) {
 		if q.Counts(e.Key.GroupResource()) {
-			f.put(control.Key{Cluster: e.Key.Cluster, Namespace: q.Namespace, Name: q.Name})
+			f.Put(control.Key{Cluster: e.Key.Cluster, Namespace: q.Namespace, Name: q.Name})
 		}
 	}
 }
@@ -120,5 +121,5 @@ func (f *countedQuotas) Apply(e feed.Event) {
 // Done implements [feed.Follower].
 func (f *countedQuotas) Done() {
 	f.reading = false
-	f.putAll()
+	f.PutAll()
 }

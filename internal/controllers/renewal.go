@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // StorageRenewal rewrites stored objects after an upgrade, in the new version of their kind,
@@ -11,7 +12,7 @@ import (
 func StorageRenewal(d Deps) control.Loop {
 	return control.Loop{
 		Name: "storage-renewal",
-		On:   d.on(once),
+		On:   d.on(trigger.Once),
 		Do: func(ctx context.Context, _ control.Key) error {
 			again, err := d.Store.Renew(ctx)
 			if err == nil && again > 0 {

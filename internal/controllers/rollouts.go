@@ -7,25 +7,26 @@ import (
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // Rollouts takes the steps of APIExportRollouts.
 func Rollouts(d Deps) control.Loop {
-	inbox := newInbox(func() []control.Key { return loopKeys(d.APIs.Exports.Rollouts.Keys()) })
+	inbox := trigger.New(func() []control.Key { return trigger.Keys(d.APIs.Exports.Rollouts.Keys()) })
 	d.Store.Feed().Follow(&rolloutCauses{inbox, d.APIs.Exports})
 	rollouts := evolve.NewRollouts(d.Checker)
 	return control.Loop{
 		Name: "apiexportrollouts",
-		On:   d.on(inbox.subscribe),
+		On:   d.on(inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			return untilChange(rollouts.Reconcile(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(rollouts.Reconcile(ctx, k.Cluster, k.Name))
 		},
 	}
 }
 
 // rolloutCauses finds the rollouts that a change may concern.
 type rolloutCauses struct {
-	*inbox
+	*trigger.Inbox
 	exports *exports.Exports
 }
 
@@ -35,7 +36,7 @@ func (f *rolloutCauses) Apply(e feed.Event) {
 	case exports.RolloutResource(), exports.Resource(), exports.SchemaResource():
 		for _, r := range f.exports.Rollouts.List(e.Key.Cluster, "") {
 			if !r.Ended || e.Key.Resource == exports.RolloutResource() && r.Name == e.Key.Name {
-				f.put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
+				f.Put(control.Key{Cluster: e.Key.Cluster, Name: r.Name})
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // Scheduling places Workspaces that no shard could host when they were created. A change of a
@@ -19,7 +20,7 @@ func Scheduling(d Deps) control.Loop {
 			if child, ok := tree.Child(k.Cluster, k.Name); !ok || !child.Unscheduled() {
 				return nil
 			}
-			return untilChange(d.Workspaces.Schedule(ctx, k.Cluster, k.Name))
+			return trigger.UntilChange(d.Workspaces.Schedule(ctx, k.Cluster, k.Name))
 		},
 	}
 }
@@ -27,7 +28,7 @@ func Scheduling(d Deps) control.Loop {
 // shards wakes a loop with the keys of the Workspaces that wait for a shard, when a Shard
 // changes.
 func (d Deps) shards(wake func(control.Key)) (unsubscribe func()) {
-	return d.shardsFor(func() []control.Key { return loopKeys(d.Workspaces.Tree.Unscheduled()) })(wake)
+	return d.shardsFor(func() []control.Key { return trigger.Keys(d.Workspaces.Tree.Unscheduled()) })(wake)
 }
 
 // shardsFor wakes a loop with some keys when a Shard changes.

@@ -4,17 +4,18 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
-// on returns the sources of a loop, which the subscriptions wake. The loop starts when the
-// change feed of the store has been read once, so that an object which it does not find does
-// not exist. Every loop of the server has its sources from here.
+var (
+	namespaces      = keys.Resource{Root: keys.Native, Resource: "namespaces"}
+	serviceAccounts = keys.Resource{Root: keys.Native, Resource: "serviceaccounts"}
+	secrets         = keys.Resource{Root: keys.Native, Resource: "secrets"}
+)
+
+// on returns the sources of a loop, see [trigger.On].
 func (d Deps) on(subscriptions ...func(wake func(control.Key)) (unsubscribe func())) []control.Source {
-	sources := make([]control.Source, len(subscriptions))
-	for i, subscribe := range subscriptions {
-		sources[i] = control.Source{Ready: d.Store.Feed().Ready(), Subscribe: subscribe}
-	}
-	return sources
+	return trigger.On(d.Store.Feed(), subscriptions...)
 }
 
 // clusters wakes a loop with the key of each logical cluster that changes.
@@ -39,10 +40,4 @@ func (d Deps) clusterRoles(wake func(control.Key)) (unsubscribe func()) {
 		wake(control.Key{Cluster: k.Cluster})
 	}
 	return unsubscribe
-}
-
-// once wakes a loop when it starts, with a key of the whole server.
-func once(wake func(control.Key)) (unsubscribe func()) {
-	wake(control.Key{Cluster: cluster.Admin, Name: "all"})
-	return nil
 }

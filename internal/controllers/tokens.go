@@ -11,12 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 // ServiceAccountTokens fills secrets for tokens of service accounts, and deletes the secrets
@@ -24,10 +26,10 @@ import (
 func ServiceAccountTokens(d Deps) control.Loop {
 	tokens := newTokenSecrets()
 	d.Store.Feed().Follow(tokens)
-	d.Workspaces.RootCA.Follow(tokens.putAll)
+	d.Workspaces.RootCA.Follow(tokens.PutAll)
 	return control.Loop{
 		Name: "service-account-tokens",
-		On:   d.on(tokens.subscribe),
+		On:   d.on(tokens.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			clients, err := typedcorev1.NewForConfig(d.Client(k.Cluster))
 			if err != nil {
@@ -44,7 +46,7 @@ func ServiceAccountTokens(d Deps) control.Loop {
 			if apierrors.IsNotFound(err) || err == nil && !isOf(secret, account) {
 				klog.FromContext(ctx).V(4).Info("The service account does not exist: deleting its token secret")
 				err := clients.Secrets(k.Namespace).Delete(ctx, k.Name, *metav1.NewPreconditionDeleteOptions(string(secret.UID)))
-				return untilChange(err)
+				return trigger.UntilChange(err)
 			}
 			if err != nil {
 				return err
@@ -96,14 +98,14 @@ func (d Deps) fillToken(ctx context.Context, clients typedcorev1.CoreV1Interface
 	// The annotations exist: validation requires the one with the name of the account.
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := clients.Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
-	return untilChange(err)
+	return trigger.UntilChange(err)
 }
 
 // dropReference removes a deleted secret from the list of its account.
 func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, secret control.Key, name string) error {
 	account, err := accountOf(ctx, clients, secret.Namespace, name)
 	if err != nil {
-		return ignore(err, apierrors.IsNotFound)
+		return utilerrors.FilterOut(err, apierrors.IsNotFound)
 	}
 	listed := len(account.Secrets)
 	account.Secrets = slices.DeleteFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == secret.Name })
@@ -111,13 +113,13 @@ func dropReference(ctx context.Context, clients typedcorev1.CoreV1Interface, sec
 		return nil
 	}
 	_, err = clients.ServiceAccounts(secret.Namespace).Update(ctx, account, metav1.UpdateOptions{})
-	return ignore(err, apierrors.IsNotFound)
+	return utilerrors.FilterOut(err, apierrors.IsNotFound)
 }
 
 // tokenSecrets maps token secrets to their service accounts. It has no state for other
 // secrets and accounts.
 type tokenSecrets struct {
-	*inbox
+	*trigger.Inbox
 
 	mu sync.Mutex
 	// known has the account of each secret, and of is its inverse.
@@ -131,7 +133,7 @@ type tokenSecrets struct {
 
 func newTokenSecrets() *tokenSecrets {
 	t := &tokenSecrets{gone: map[control.Key]string{}}
-	t.inbox = newInbox(t.keys)
+	t.Inbox = trigger.New(t.keys)
 	t.Reset()
 	return t
 }
@@ -145,11 +147,11 @@ func (t *tokenSecrets) Reset() {
 
 // Apply implements [feed.Follower].
 func (t *tokenSecrets) Apply(e feed.Event) {
-	k := keyOf(e.Key)
+	k := trigger.Key(e.Key)
 	switch e.Key.Resource {
 	case serviceAccounts:
 		for _, secret := range t.secretsOf(k) {
-			t.put(secret)
+			t.Put(secret)
 		}
 	case secrets:
 		account, err := tokenAccount(e)
@@ -158,7 +160,7 @@ func (t *tokenSecrets) Apply(e feed.Event) {
 			return
 		}
 		if t.set(k, account) {
-			t.put(k)
+			t.Put(k)
 		}
 	}
 }
@@ -168,7 +170,7 @@ func (t *tokenSecrets) Done() {
 	t.mu.Lock()
 	t.reading = false
 	t.mu.Unlock()
-	t.putAll()
+	t.PutAll()
 }
 
 func (t *tokenSecrets) keys() []control.Key {
@@ -202,7 +204,7 @@ func (t *tokenSecrets) set(k control.Key, account string) bool {
 		if t.of[at] = slices.DeleteFunc(t.of[at], func(s control.Key) bool { return s == k }); len(t.of[at]) == 0 {
 			delete(t.of, at)
 		}
-		if t.full(len(t.gone)) { // the process that runs the loop has them too
+		if t.Full(len(t.gone)) { // the process that runs the loop has them too
 			clear(t.gone)
 		}
 		t.gone[k] = old

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/usage"
 )
 
@@ -62,7 +63,7 @@ func (l *lastWrite) again(ctx context.Context, write func(context.Context) error
 func (l *lastWrite) before(write func(context.Context) error) func(wake func(control.Key)) (unsubscribe func()) {
 	return func(wake func(control.Key)) (unsubscribe func()) {
 		l.ctx = nil
-		once(wake)
+		trigger.Once(wake)
 		return func() {
 			if l.ctx == nil {
 				return

@@ -11,6 +11,7 @@ import (
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/garbage"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/offline"
@@ -73,12 +74,14 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	s.tallies = usage.NewRequests(s.store, System().GetName())
 	s.meter = usage.New(usage.Config{Store: s.store, APIs: s.apis, Tree: s.tree, Requests: s.tallies, Every: s.config.UsageEvery})
-	s.references = controllers.NewReferences(s.tree.Tenant)
+	kinds := s.kinds()
+	collector := garbage.New(s.store, kinds, s.ownLoops)
+	s.references = garbage.NewReferences(collector, s.tree.Tenant)
 	s.loops = controllers.All(controllers.Deps{
 		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
-		Kinds: s.kinds(), Definitions: s.definitions, APIs: s.apis, Endpoints: slices, Virtual: s.virtual, Usage: s.meter, Checker: s.checker,
-		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast, References: s.references,
+		Garbage: collector, Kinds: kinds, Definitions: s.definitions, APIs: s.apis, Endpoints: slices, Virtual: s.virtual, Usage: s.meter, Checker: s.checker,
+		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast,
 	})
 	return nil
 }

@@ -39,7 +39,6 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/credentials"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/discovery"
@@ -50,6 +49,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/flow"
+	"github.com/unforked/kcp/internal/garbage"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/hooks"
 	"github.com/unforked/kcp/internal/lookup"
@@ -176,7 +176,7 @@ type Server struct {
 
 	namespaces *feed.Table[store.Namespace]
 	quotas     *store.Quotas
-	references *controllers.References
+	references *garbage.References
 	loops      []control.Loop
 	tree       *tree.Tree
 	offline    *offline.Clusters

@@ -1,4 +1,4 @@
-package controllers
+package deletion
 
 import (
 	"context"
@@ -16,37 +16,37 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
-// NamespaceDeletion deletes the content of namespaces that are being deleted, and then the
-// namespaces, as Kubernetes does. Kubernetes first waits for writes that were admitted
-// before the deletion began. Here the store refuses them: they compare the namespace.
-func NamespaceDeletion(d Deps) control.Loop {
-	all := func() []control.Key { return loopKeys(d.Namespaces.Keys()) }
-	ending := &endingNamespaces{inbox: newInbox(all), all: all, deleting: d.deleting}
-	d.Store.Feed().Follow(ending)
+var namespaces = keys.Resource{Root: keys.Native, Resource: "namespaces"}
+
+// Namespaces deletes the content of namespaces that are being deleted, and then the namespaces, as
+// Kubernetes does; objects of the resources in last after all others. The table has the namespaces
+// of a store. Kubernetes first waits for writes that were admitted before the deletion began. Here
+// the store refuses them: they compare the namespace.
+func Namespaces(s *store.Store, table *feed.Table[store.Namespace], client func(cluster.Name) *rest.Config, last []schema.GroupResource) control.Loop {
+	ending := &endingNamespaces{Inbox: trigger.New(func() []control.Key { return trigger.Keys(table.Keys()) }), table: table}
+	s.Feed().Follow(ending)
 	return control.Loop{
 		Name: "namespace-deletion",
-		On:   d.on(ending.subscribe),
+		On:   trigger.On(s.Feed(), ending.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
-			if !d.deleting(k) {
+			if !ending.deleting(k) {
 				return nil
 			}
-			clients, err := namespaceClients(d.Client(k.Cluster), d.DeletedLast)
+			clients, err := namespaceClients(client(k.Cluster), last)
 			if err != nil {
 				return err
 			}
 			return clients.empty(ctx, k.Name)
 		},
 	}
-}
-
-// deleting reports whether a namespace exists and is being deleted.
-func (d Deps) deleting(k control.Key) bool {
-	n, _ := d.Namespaces.Get(k.Cluster, "", k.Name)
-	return n.Deleted != nil
 }
 
 // contentClients are clients of one cluster that delete the content of namespaces.
@@ -151,12 +151,15 @@ func (n emptiedNamespaces) UpdateStatus(ctx context.Context, namespace *corev1.N
 // endingNamespaces finds namespaces when their deletion begins, and again when their content
 // changes.
 type endingNamespaces struct {
-	*inbox
-	// all and deleting read a table that follows the change feed before this follower.
-	all      func() []control.Key
-	deleting func(control.Key) bool
-
+	*trigger.Inbox
+	table   *feed.Table[store.Namespace] // follows the change feed before this follower
 	reading bool
+}
+
+// deleting reports whether a namespace exists and is being deleted.
+func (f *endingNamespaces) deleting(k control.Key) bool {
+	n, _ := f.table.Get(k.Cluster, "", k.Name)
+	return n.Deleted != nil
 }
 
 // Reset implements [feed.Follower].
@@ -169,16 +172,16 @@ func (f *endingNamespaces) Apply(e feed.Event) {
 		k.Name = e.Key.Name
 	}
 	if !f.reading && k.Name != "" && f.deleting(k) {
-		f.put(k)
+		f.Put(k)
 	}
 }
 
 // Done implements [feed.Follower].
 func (f *endingNamespaces) Done() {
 	f.reading = false
-	for _, k := range f.all() {
+	for _, k := range trigger.Keys(f.table.Keys()) {
 		if f.deleting(k) {
-			f.put(k)
+			f.Put(k)
 		}
 	}
 }

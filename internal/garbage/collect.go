@@ -1,4 +1,4 @@
-package controllers
+package garbage
 
 import (
 	"context"
@@ -24,6 +24,9 @@ import (
 // because changes of the APIs of a cluster wake the waiting objects.
 const unservedRetry = 5 * time.Minute
 
+// unreadableRetry is the retry interval of deletions that wait until an object can be read.
+const unreadableRetry = 5 * time.Second
+
 // maxSearches limits the searches for one owner in all namespaces. A search results only in an
 // event, and etcd reads all objects of a resource in the cluster for it. So there is no search in
 // more than maxSearched bytes, or for dependents with many owners.
@@ -42,7 +45,7 @@ var (
 )
 
 // do checks one object, or the UID of an unknown owner.
-func (g *garbage) do(ctx context.Context, id objectID) error {
+func (g *Collector) do(ctx context.Context, id objectID) error {
 	g.mu.Lock()
 	l, ok := g.graph.look(id)
 	if g.unserved[id.cluster] == nil {
@@ -62,7 +65,7 @@ func (g *garbage) do(ctx context.Context, id objectID) error {
 	return err
 }
 
-func (g *garbage) lookAt(ctx context.Context, l look, known bool) error {
+func (g *Collector) lookAt(ctx context.Context, l look, known bool) error {
 	if !known {
 		return nil
 	}
@@ -78,7 +81,7 @@ func (g *garbage) lookAt(ctx context.Context, l look, known bool) error {
 
 // settle checks the claims to an owner. It reports whether the cluster serves the kinds of
 // all claims.
-func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
+func (g *Collector) settle(ctx context.Context, l look) (all bool, err error) {
 	all = true
 	searches := maxSearches
 	for _, c := range l.unsettled {
@@ -94,7 +97,7 @@ func (g *garbage) settle(ctx context.Context, l look) (all bool, err error) {
 
 // examine checks one claim. It returns the place of the owner, also if the owner is in
 // another namespace than claimed.
-func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (verdict, place, error) {
+func (g *Collector) examine(ctx context.Context, l look, c claim, searches *int) (verdict, place, error) {
 	kind, ok := g.kind(ctx, l.id.cluster, c.apiVersion, c.kind)
 	if !ok {
 		return unserved, place{}, nil
@@ -106,23 +109,23 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 		}
 		return wrong, l.at, nil
 	}
-	m, rev, err := g.deps.Store.Metadata(ctx, claimed)
+	m, rev, err := g.store.Metadata(ctx, claimed)
 	if err != nil {
 		return 0, place{}, err
 	}
 	if rev != 0 && m.UID == l.id.uid {
 		return held, placeOf(claimed), nil
 	}
-	if *searches--; !kind.Namespaced || *searches < 0 || !l.sought || g.deps.Store.Feed().Ledger().Usage(l.id.cluster, kind.Stored).Bytes > maxSearched {
+	if *searches--; !kind.Namespaced || *searches < 0 || !l.sought || g.store.Feed().Ledger().Usage(l.id.cluster, kind.Stored).Bytes > maxSearched {
 		return wrong, place{}, nil
 	}
 	// The owner may be in another namespace. An event about the dependent reports that.
-	named, err := g.deps.Store.KeysNamed(ctx, kind.Stored, l.id.cluster, c.name)
+	named, err := g.store.KeysNamed(ctx, kind.Stored, l.id.cluster, c.name)
 	if err != nil {
 		return 0, place{}, err
 	}
 	for _, k := range named {
-		if m, rev, err = g.deps.Store.Metadata(ctx, k); err != nil {
+		if m, rev, err = g.store.Metadata(ctx, k); err != nil {
 			return 0, place{}, err
 		}
 		if rev != 0 && m.UID == l.id.uid {
@@ -134,11 +137,11 @@ func (g *garbage) examine(ctx context.Context, l look, c claim, searches *int) (
 
 // kind returns how a cluster serves a kind. Before it returns false it waits for current
 // definitions.
-func (g *garbage) kind(ctx context.Context, c cluster.Name, apiVersion, kind string) (serve.Kind, bool) {
+func (g *Collector) kind(ctx context.Context, c cluster.Name, apiVersion, kind string) (serve.Kind, bool) {
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
-	k, ok := g.deps.Kinds.Find(c, gvk)
-	if !ok && g.deps.Store.Feed().Fresh(ctx) {
-		k, ok = g.deps.Kinds.Find(c, gvk)
+	k, ok := g.kinds.Find(c, gvk)
+	if !ok && g.store.Feed().Fresh(ctx) {
+		k, ok = g.kinds.Find(c, gvk)
 	}
 	return k, ok
 }
@@ -152,20 +155,20 @@ func ownerKey(c cluster.Name, kind serve.Kind, namespace, name string) keys.Key 
 
 // collect removes finalizers of an object whose dependents are done, and collects the object
 // if it has owners.
-func (g *garbage) collect(ctx context.Context, l look) error {
+func (g *Collector) collect(ctx context.Context, l look) error {
 	key := l.at.key(l.id.cluster)
-	kind, ok := g.deps.Kinds.StoredAs(key.Cluster, key.Resource)
-	if !ok && g.deps.Store.Feed().Fresh(ctx) {
-		kind, ok = g.deps.Kinds.StoredAs(key.Cluster, key.Resource)
+	kind, ok := g.kinds.StoredAs(key.Cluster, key.Resource)
+	if !ok && g.store.Feed().Fresh(ctx) {
+		kind, ok = g.kinds.StoredAs(key.Cluster, key.Resource)
 	}
 	if !ok {
 		return errUnserved
 	}
-	o := object{key: key, uid: l.id.uid, kind: kind, deps: g.deps}
+	o := object{key: key, uid: l.id.uid, kind: kind, of: g}
 	unknown, blocked := g.unreadable(key.Cluster)
 	if blocked && (l.orphaning && l.dependents == 0 || l.foreground && l.blocking == 0) {
 		klog.FromContext(ctx).Info("Deletion waits: an unreadable object may be a dependent", "deleting", key.String(), "unreadable", unknown.String())
-		return control.After(unreadableAgain)
+		return control.After(unreadableRetry)
 	}
 	if l.orphaning && l.dependents == 0 {
 		if err := o.removeFinalizer(ctx, metav1.FinalizerOrphanDependents); err != nil {
@@ -185,7 +188,7 @@ func (g *garbage) collect(ctx context.Context, l look) error {
 
 // collectOwned deletes an object, or removes owner references from it, as its owners
 // require. It reads the stored object and owners, as the graph may be stale.
-func (g *garbage) collectOwned(ctx context.Context, o object, l look) error {
+func (g *Collector) collectOwned(ctx context.Context, o object, l look) error {
 	live, version, err := o.read(ctx)
 	if err != nil || version == 0 || len(live.Owners) == 0 {
 		return err
@@ -194,7 +197,7 @@ func (g *garbage) collectOwned(ctx context.Context, o object, l look) error {
 	return errors.Join(g.collectLive(ctx, o, l, live, version), reported)
 }
 
-func (g *garbage) collectLive(ctx context.Context, o object, l look, live values.Metadata, version int64) error {
+func (g *Collector) collectLive(ctx context.Context, o object, l look, live values.Metadata, version int64) error {
 	if len(l.leaving) > 0 && live.Deleting {
 		return o.release(ctx, l.leaving)
 	}
@@ -225,7 +228,7 @@ const (
 )
 
 // standings returns the state of each owner, by the stored objects.
-func (g *garbage) standings(ctx context.Context, of keys.Key, owners []metav1.OwnerReference, left []types.UID) ([]standing, error) {
+func (g *Collector) standings(ctx context.Context, of keys.Key, owners []metav1.OwnerReference, left []types.UID) ([]standing, error) {
 	all := make([]standing, len(owners))
 	for i, ref := range owners {
 		kind, ok := g.kind(ctx, of.Cluster, ref.APIVersion, ref.Kind)
@@ -238,7 +241,7 @@ func (g *garbage) standings(ctx context.Context, of keys.Key, owners []metav1.Ow
 		case kind.Namespaced && of.Namespace == "":
 			return nil, errNamespaced
 		}
-		m, version, err := g.deps.Store.Metadata(ctx, ownerKey(of.Cluster, kind, of.Namespace, ref.Name))
+		m, version, err := g.store.Metadata(ctx, ownerKey(of.Cluster, kind, of.Namespace, ref.Name))
 		switch {
 		case err != nil:
 			return nil, err
@@ -285,7 +288,7 @@ func decide(o values.Metadata, standings []standing, dependents int) decision {
 	}
 }
 
-func (g *garbage) carryOut(ctx context.Context, o object, d decision, live values.Metadata, version int64) error {
+func (g *Collector) carryOut(ctx context.Context, o object, d decision, live values.Metadata, version int64) error {
 	if len(d.release) > 0 {
 		return o.release(ctx, d.release)
 	}

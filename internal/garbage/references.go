@@ -1,4 +1,4 @@
-package controllers
+package garbage
 
 import (
 	"maps"
@@ -14,23 +14,18 @@ const recountEvery = 2 * time.Second
 // References counts the owner references of the objects of tenants: the garbage collector keeps
 // each in memory. Methods may be called concurrently.
 type References struct {
-	tenant func(cluster.Name) cluster.Name
+	collector *Collector
+	tenant    func(cluster.Name) cluster.Name
 
 	mu      sync.Mutex
-	garbage *garbage // guarded by mu
-	counted time.Time
+	counted time.Time            // guarded by mu
 	sums    map[cluster.Name]int // by tenant, with what was added since; guarded by mu
 }
 
-// NewReferences returns counters of the tenants that a function names.
-func NewReferences(tenant func(cluster.Name) cluster.Name) *References {
-	return &References{tenant: tenant}
-}
-
-func (r *References) follow(g *garbage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.garbage = g
+// NewReferences returns counters of the references that a collector keeps. tenant returns the
+// tenant of a cluster.
+func NewReferences(c *Collector, tenant func(cluster.Name) cluster.Name) *References {
+	return &References{collector: c, tenant: tenant}
 }
 
 // Add adds the references of an object that is about to be written in cluster c. It returns false,
@@ -38,9 +33,9 @@ func (r *References) follow(g *garbage) {
 func (r *References) Add(c cluster.Name, n, most int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.garbage != nil && time.Since(r.counted) > recountEvery {
+	if time.Since(r.counted) > recountEvery {
 		r.sums, r.counted = map[cluster.Name]int{}, time.Now()
-		for of, links := range r.garbage.links() {
+		for of, links := range r.collector.links() {
 			r.sums[r.tenant(of)] += links
 		}
 	}
@@ -48,15 +43,12 @@ func (r *References) Add(c cluster.Name, n, most int) bool {
 	if r.sums[of]+n > most {
 		return false
 	}
-	if r.sums == nil {
-		r.sums = map[cluster.Name]int{}
-	}
 	r.sums[of] += n
 	return true
 }
 
 // links returns the number of owner references in each cluster.
-func (g *garbage) links() map[cluster.Name]int {
+func (g *Collector) links() map[cluster.Name]int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.graph.links)

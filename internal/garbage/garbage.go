@@ -1,4 +1,6 @@
-package controllers
+// Package garbage collects garbage in all clusters: objects whose owners are gone. It hides the graph
+// of owners and dependents, and how a stored object is read again before it is deleted.
+package garbage
 
 import (
 	"context"
@@ -7,40 +9,31 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
 )
 
-// garbageWorkers limits the concurrent deletions.
-const garbageWorkers = 16
+// workers limits the concurrent deletions.
+const workers = 16
 
-// Garbage is the garbage collector of all clusters, with the rules of Kubernetes. It deletes
-// objects without owners, and finishes the deletion of owners that waits for dependents.
-// Owners and dependents are always in the same cluster.
-func Garbage(d Deps) control.Loop {
-	g := &garbage{deps: d, graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[cluster.Name]map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{}}
-	d.Store.Feed().Follow(g)
-	if d.References != nil {
-		d.References.follow(g)
-	}
-	return control.Loop{
-		Name:    "garbage-collection",
-		On:      d.on(g.subscribe),
-		Workers: garbageWorkers,
-		Do: func(ctx context.Context, k control.Key) error {
-			return g.do(ctx, objectID{k.Cluster, types.UID(k.Name)})
-		},
-	}
-}
-
-// garbage has the ownership graph of all clusters. It is a follower of the change feed.
-type garbage struct {
-	deps Deps
+// A Collector is the garbage collector of all clusters, with the rules of Kubernetes. It deletes
+// objects without owners, and finishes the deletion of owners that waits for dependents. Owners
+// and dependents are always in the same cluster. It follows the change feed, with the ownership
+// graph of all clusters.
+type Collector struct {
+	store *store.Store
+	kinds *serve.Kinds
+	// client returns the configuration of clients with all rights in one cluster.
+	client func(cluster.Name) *rest.Config
 
 	mu       sync.Mutex // guards the fields below
 	graph    *ownership
@@ -54,10 +47,33 @@ type garbage struct {
 	unknown map[cluster.Name]map[keys.Key]struct{}
 }
 
-var _ feed.Follower = (*garbage)(nil)
+// New returns the collector of the objects in a store, whose change feed must not have started.
+// client returns the configuration of clients with all rights in one cluster.
+func New(s *store.Store, kinds *serve.Kinds, client func(cluster.Name) *rest.Config) *Collector {
+	g := &Collector{
+		store: s, kinds: kinds, client: client,
+		graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[cluster.Name]map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{},
+	}
+	s.Feed().Follow(g)
+	return g
+}
+
+// Loop returns the loop that collects garbage.
+func (g *Collector) Loop() control.Loop {
+	return control.Loop{
+		Name:    "garbage-collection",
+		On:      trigger.On(g.store.Feed(), g.subscribe),
+		Workers: workers,
+		Do: func(ctx context.Context, k control.Key) error {
+			return g.do(ctx, objectID{k.Cluster, types.UID(k.Name)})
+		},
+	}
+}
+
+var _ feed.Follower = (*Collector)(nil)
 
 // subscribe is [control.Source.Subscribe]. The names of keys are the UIDs of objects.
-func (g *garbage) subscribe(wake func(control.Key)) (unsubscribe func()) {
+func (g *Collector) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	g.mu.Lock()
 	n := g.next
 	g.next++
@@ -77,7 +93,7 @@ func (g *garbage) subscribe(wake func(control.Key)) (unsubscribe func()) {
 func (id objectID) key() control.Key { return control.Key{Cluster: id.cluster, Name: string(id.uid)} }
 
 // change calls f to change the graph, and then wakes the objects that need a check.
-func (g *garbage) change(f func()) {
+func (g *Collector) change(f func()) {
 	awake, wakers := g.changed(f)
 	for _, wake := range wakers {
 		for _, id := range awake {
@@ -88,7 +104,7 @@ func (g *garbage) change(f func()) {
 
 // changed calls f with the lock, and returns the objects to wake. It unlocks also if f
 // panics.
-func (g *garbage) changed(f func()) (awake []objectID, wakers []func(control.Key)) {
+func (g *Collector) changed(f func()) (awake []objectID, wakers []func(control.Key)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
@@ -99,7 +115,7 @@ func (g *garbage) changed(f func()) (awake []objectID, wakers []func(control.Key
 }
 
 // Reset implements [feed.Follower].
-func (g *garbage) Reset() {
+func (g *Collector) Reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	clear(g.unknown)
@@ -108,7 +124,7 @@ func (g *garbage) Reset() {
 }
 
 // Done implements [feed.Follower].
-func (g *garbage) Done() {
+func (g *Collector) Done() {
 	g.change(func() {
 		g.graph, g.building = g.building, nil
 		g.graph.awake = g.graph.due()
@@ -116,7 +132,7 @@ func (g *garbage) Done() {
 }
 
 // Apply implements [feed.Follower].
-func (g *garbage) Apply(e feed.Event) {
+func (g *Collector) Apply(e feed.Event) {
 	if e.Key.Root == keys.System || ephemeral(e.Key.Resource) {
 		return
 	}
@@ -153,7 +169,7 @@ func (g *garbage) Apply(e feed.Event) {
 
 // concerns reports whether a change of an object matters to the graph, and whether it may
 // change which kinds its cluster serves.
-func (g *garbage) concerns(id objectID, r keys.Resource, m values.Metadata) (matters, apis bool) {
+func (g *Collector) concerns(id objectID, r keys.Resource, m values.Metadata) (matters, apis bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	matters = len(m.Owners) > 0 || g.current().nodes[id] != nil || phaseOf(m).waits()
@@ -161,7 +177,7 @@ func (g *garbage) concerns(id objectID, r keys.Resource, m values.Metadata) (mat
 }
 
 // Unknown implements [feed.Careful].
-func (g *garbage) Unknown(k keys.Key) {
+func (g *Collector) Unknown(k keys.Key) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.unknown[k.Cluster] == nil {
@@ -171,7 +187,7 @@ func (g *garbage) Unknown(k keys.Key) {
 }
 
 // known removes an object from unknown, and wakes the deletions that waited for it.
-func (g *garbage) known(k keys.Key) {
+func (g *Collector) known(k keys.Key) {
 	g.mu.Lock()
 	_, was := g.unknown[k.Cluster][k]
 	if delete(g.unknown[k.Cluster], k); len(g.unknown[k.Cluster]) == 0 {
@@ -191,7 +207,7 @@ func (g *garbage) known(k keys.Key) {
 }
 
 // unreadable returns an object of a cluster whose owners are unknown.
-func (g *garbage) unreadable(c cluster.Name) (keys.Key, bool) {
+func (g *Collector) unreadable(c cluster.Name) (keys.Key, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for k := range g.unknown[c] {
@@ -201,7 +217,7 @@ func (g *garbage) unreadable(c cluster.Name) (keys.Key, bool) {
 }
 
 // current returns the graph that events change. The caller holds the lock.
-func (g *garbage) current() *ownership {
+func (g *Collector) current() *ownership {
 	if g.building != nil {
 		return g.building
 	}
@@ -209,7 +225,7 @@ func (g *garbage) current() *ownership {
 }
 
 // served wakes the objects of a cluster that wait for a kind. The caller holds the lock.
-func (g *garbage) served(c cluster.Name) {
+func (g *Collector) served(c cluster.Name) {
 	for id := range g.unserved[c] {
 		g.graph.awake = append(g.graph.awake, id)
 	}

@@ -1,4 +1,4 @@
-package controllers
+package garbage
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	st := openWithCluster(t)
 	var shape atomic.Pointer[serve.Shape]
 	shape.Store(serve.NewShape(things(t, "Dependent")))
-	done := runObserved(t, Deps{Store: st, Kinds: serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape.Load() })})
+	done := runObserved(t, New(st, serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape.Load() }), nil))
 
 	write := func(group, resource, kind, name string, owners ...metav1.OwnerReference) {
 		t.Helper()
@@ -84,10 +84,9 @@ func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 	st := openWithCluster(t)
 	shape := serve.NewShape(things(t, "Dependent"), scopedThings(t, "Owner", apiextensionsv1.NamespaceScoped))
 	server := &busy{told: make(chan struct{}, 10)}
-	done := runObserved(t, Deps{
-		Store: st, Kinds: serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape }),
-		Client: func(cluster.Name) *rest.Config { return &rest.Config{Host: "http://kcp", Transport: server} },
-	})
+	done := runObserved(t, New(st, serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape }), func(cluster.Name) *rest.Config {
+		return &rest.Config{Host: "http://kcp", Transport: server}
+	}))
 	for _, o := range []*unstructured.Unstructured{
 		{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Owner", "metadata": map[string]any{"namespace": "ns", "name": "top", "uid": "top"}}},
 		{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Dependent", "metadata": map[string]any{"name": "child", "uid": "child", "ownerReferences": []any{
@@ -130,17 +129,17 @@ func openWithCluster(t *testing.T) *store.Store {
 	return st
 }
 
-// runObserved runs the garbage collector, and reports every object that it checks.
-func runObserved(t *testing.T, d Deps) <-chan worked {
+// runObserved runs a garbage collector, and reports every object that it checks.
+func runObserved(t *testing.T, g *Collector) <-chan worked {
 	t.Helper()
-	loop, done := Garbage(d), make(chan worked, 100)
+	loop, done := g.Loop(), make(chan worked, 100)
 	do := loop.Do
 	loop.Do = func(ctx context.Context, k control.Key) error {
 		err := do(ctx, k)
 		done <- worked{k, err}
 		return err
 	}
-	if err := d.Store.Feed().Start(t.Context()); err != nil {
+	if err := g.store.Feed().Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,4 +1,4 @@
-package controllers
+package garbage
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// garbageCollector is the source of events.
-const garbageCollector = "garbage-collector-controller"
+// reporter is the source of events.
+const reporter = "garbage-collector-controller"
 
 // conflicts limits the attempts to patch an object that changes concurrently.
 const conflicts = 5
@@ -34,12 +34,12 @@ type object struct {
 	key  keys.Key
 	uid  types.UID
 	kind serve.Kind
-	deps Deps
+	of   *Collector
 }
 
 // read returns the current metadata of the object and its revision, 0 if it does not exist.
 func (o object) read(ctx context.Context) (values.Metadata, int64, error) {
-	m, version, err := o.deps.Store.Metadata(ctx, o.key)
+	m, version, err := o.of.store.Metadata(ctx, o.key)
 	if m.UID != o.uid {
 		version = 0
 	}
@@ -47,7 +47,7 @@ func (o object) read(ctx context.Context) (values.Metadata, int64, error) {
 }
 
 func (o object) client() (metadata.ResourceInterface, error) {
-	c, err := metadata.NewForConfig(o.deps.Client(o.key.Cluster))
+	c, err := metadata.NewForConfig(o.of.client(o.key.Cluster))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (o object) unblock(ctx context.Context) error {
 
 // reportMisplaced creates events about owners in another namespace, which are ignored. The
 // loop retries after errors, such as those of a busy server, until the object is deleted.
-func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
+func (g *Collector) reportMisplaced(ctx context.Context, o object) error {
 	id := objectID{o.key.Cluster, o.uid}
 	g.mu.Lock()
 	misplaced := g.graph.misplaced(id)
@@ -172,7 +172,7 @@ func (g *garbage) reportMisplaced(ctx context.Context, o object) error {
 }
 
 func (o object) report(ctx context.Context, r reference) error {
-	c, err := typedcorev1.NewForConfig(o.deps.Client(o.key.Cluster))
+	c, err := typedcorev1.NewForConfig(o.of.client(o.key.Cluster))
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (o object) report(ctx context.Context, r reference) error {
 		Type: corev1.EventTypeWarning, Reason: "OwnerRefInvalidNamespace",
 		Message: fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 			r.apiVersion, r.kind, o.key.Namespace, r.name, r.uid, o.key.Namespace),
-		Source: corev1.EventSource{Component: garbageCollector}, ReportingController: garbageCollector,
+		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
 	return err

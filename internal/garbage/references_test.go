@@ -1,4 +1,4 @@
-package controllers
+package garbage
 
 import (
 	"testing"
@@ -11,12 +11,11 @@ import (
 
 // The references of all clusters of a tenant count together, and those in flight count, too.
 func TestReferencesCountByTenant(t *testing.T) {
-	g := &garbage{graph: newOwnership()}
+	g := &Collector{graph: newOwnership()}
 	for _, c := range []cluster.Name{"a-1", "a-2", "b-1"} {
 		g.graph.put(owned{id: objectID{c, "child"}, at: place{name: "child"}, owners: []reference{{uid: "one"}, {uid: types.UID("two")}}})
 	}
-	r := NewReferences(func(c cluster.Name) cluster.Name { return c[:1] })
-	r.follow(g)
+	r := NewReferences(g, func(c cluster.Name) cluster.Name { return c[:1] })
 	if !r.Add("a-3", 2, 6) || r.Add("a-1", 1, 6) {
 		t.Error("the limit of a tenant is not that of all its clusters")
 	}

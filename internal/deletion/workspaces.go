@@ -1,21 +1,18 @@
-package controllers
+package deletion
 
 import (
 	"context"
-	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/trigger"
 )
 
 const (
@@ -29,17 +26,17 @@ const (
 	lookAgain = 20
 )
 
-// Deletion continues the deletion of workspaces with their clusters, and deletes clusters
+// Workspaces continues the deletion of workspaces with their clusters, and deletes clusters
 // whose Workspace is missing.
 //
 // Its keys are those of Workspaces: the queue is fair by the cluster of the key, so that
 // deletions of many workspaces do not delay those in other clusters. A key without a name is
 // that of a cluster; it wakes the key of the cluster's Workspace, if there is one.
-func Deletion(d Deps) control.Loop {
-	l := &deleter{Deps: d, tree: d.Workspaces.Tree, delete: through(d.Client), blocked: newAlarms(d.Store)}
+func Workspaces(w *tenancy.Workspaces, client func(cluster.Name) *rest.Config) control.Loop {
+	l := &deleter{workspaces: w, tree: w.Tree, delete: through(client), blocked: newAlarms(w.Store.Feed())}
 	return control.Loop{
 		Name:    "workspace-deletion",
-		On:      d.on(l.subscribe),
+		On:      trigger.On(w.Store.Feed(), l.subscribe),
 		Workers: 32, // they mostly wait for etcd
 		Do: func(ctx context.Context, k control.Key) error {
 			switch {
@@ -58,10 +55,10 @@ func Deletion(d Deps) control.Loop {
 }
 
 type deleter struct {
-	Deps
-	tree    *tree.Tree
-	delete  tenancy.Delete
-	blocked *alarms
+	workspaces *tenancy.Workspaces
+	tree       *tree.Tree
+	delete     tenancy.Delete
+	blocked    *alarms
 }
 
 func (l *deleter) subscribe(wake func(control.Key)) (unsubscribe func()) {
@@ -70,7 +67,7 @@ func (l *deleter) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	workspaces := l.tree.OnWorkspace(func(c cluster.Name, name string) {
 		wake(control.Key{Cluster: c, Name: name})
 		// The deletion of a cluster waits for its last workspace.
-		if l.Store.Feed().Ledger().Objects(c, l.Workspaces.Resource) == 0 {
+		if l.workspaces.Store.Feed().Ledger().Objects(c, l.workspaces.Resource) == 0 {
 			wake(control.Key{Cluster: c})
 		}
 	})
@@ -84,7 +81,7 @@ func (l *deleter) workspace(ctx context.Context, k control.Key) error {
 		return nil
 	}
 	return l.work(ctx, k, child.Cluster, func() (tenancy.Progress, error) {
-		return l.Workspaces.End(ctx, k.Cluster, k.Name, l.delete)
+		return l.workspaces.End(ctx, k.Cluster, k.Name, l.delete)
 	})
 }
 
@@ -94,7 +91,7 @@ func (l *deleter) cluster(ctx context.Context, k control.Key) error {
 	switch {
 	case !ok:
 		l.blocked.clear(k.Cluster)
-		if l.Store.Forget(k.Cluster) {
+		if l.workspaces.Store.Forget(k.Cluster) {
 			return control.After(forgetAfter)
 		}
 		return nil
@@ -107,7 +104,7 @@ func (l *deleter) cluster(ctx context.Context, k control.Key) error {
 		}
 	}
 	return l.work(ctx, k, k.Cluster, func() (tenancy.Progress, error) {
-		return l.Workspaces.EndCluster(ctx, k.Cluster, l.delete)
+		return l.workspaces.EndCluster(ctx, k.Cluster, l.delete)
 	})
 }
 
@@ -157,104 +154,14 @@ func (l *deleter) above(k control.Key) {
 	}
 }
 
-// through returns a function that deletes objects through the API, with admission and
-// validation.
+// through returns a function that deletes objects through the API, in the version that they are
+// stored in.
 func through(client func(cluster.Name) *rest.Config) tenancy.Delete {
 	return func(ctx context.Context, item store.Item) error {
 		gv, err := item.APIVersion(ctx)
 		if err != nil {
 			return err
 		}
-		c, err := dynamic.NewForConfig(client(item.Cluster))
-		if err != nil {
-			return err
-		}
-		background := metav1.DeletePropagationBackground
-		return c.Resource(gv.WithResource(item.Resource.Resource)).Namespace(item.Namespace).Delete(ctx, item.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &item.Metadata.UID}, PropagationPolicy: &background,
-		})
-	}
-}
-
-// alarms wakes the loop after changes in clusters whose deletion is blocked. It is a
-// follower of the change feed.
-type alarms struct {
-	mu    sync.RWMutex
-	wakes func(control.Key)
-	of    map[cluster.Name]*alarm
-}
-
-type alarm struct {
-	key   control.Key
-	until time.Time // end of the rest
-}
-
-func newAlarms(s *store.Store) *alarms {
-	a := &alarms{of: map[cluster.Name]*alarm{}}
-	s.Feed().Follow(a)
-	return a
-}
-
-func (a *alarms) start(wake func(control.Key)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.wakes = wake
-}
-
-func (a *alarms) wake(k control.Key) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	a.wakes(k)
-}
-
-func (a *alarms) set(c cluster.Name, k control.Key) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.of[c] = &alarm{key: k}
-}
-
-func (a *alarms) clear(c cluster.Name) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.of, c)
-}
-
-func (a *alarms) rest(c cluster.Name, d time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if it := a.of[c]; it != nil {
-		it.until = time.Now().Add(d)
-	}
-}
-
-// resting reports whether there is an alarm for c, and the remaining time of its rest.
-func (a *alarms) resting(c cluster.Name) (set bool, rest time.Duration) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	it := a.of[c]
-	if it == nil {
-		return false, 0
-	}
-	return true, time.Until(it.until)
-}
-
-// Reset implements [feed.Follower].
-func (a *alarms) Reset() {}
-
-// Apply implements [feed.Follower].
-func (a *alarms) Apply(e feed.Event) {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	if it := a.of[e.Key.Cluster]; it != nil && e.Key.Resource != tree.LogicalClusters() {
-		a.wakes(it.key)
-	}
-}
-
-// Done implements [feed.Follower].
-func (a *alarms) Done() {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	for _, it := range a.of {
-		a.wakes(it.key)
+		return remove(ctx, client, gv.WithResource(item.Resource.Resource), item)
 	}
 }
