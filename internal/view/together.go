@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/watchcache"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 const (
@@ -166,7 +166,7 @@ func (t *together) serve(w http.ResponseWriter, req *http.Request, next func(htt
 }
 
 func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {
-	requests := watchcache.NewProgressRequests()
+	requests := watches.NewProgressRequests()
 	m := newMerge(w, t, requests)
 	ctx, cancel := context.WithCancel(req.Context())
 	defer m.running.Wait()
@@ -181,7 +181,7 @@ func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.
 					fail(w, err)
 					return
 				}
-				ctx = watchcache.WithProgressRequests(routine.WithTask(ctx, nil), requests)
+				ctx = watches.WithProgressRequests(routine.WithTask(ctx, nil), requests)
 				info, _ := request.RequestInfoFrom(p.request.Context())
 				next(w, inside.WithContext(request.WithRequestInfo(ctx, info)), p)
 			}),

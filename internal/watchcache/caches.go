@@ -4,10 +4,12 @@ import (
 	"context"
 	"sync"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // Options configure the caches of a store.
@@ -34,43 +36,43 @@ type Caches struct {
 	mu      sync.Mutex
 	closers []func()
 
-	feedsMu  sync.Mutex
-	feeds    map[*feeding]struct{}
-	clock    *skipClock
-	final    *finalBookmarks
-	resumeAt int64 // where the last process ended its watches; 0 if unknown
+	feedsMu sync.Mutex
+	feeds   map[*feeding]struct{}
+	clock   *skipClock
 
-	closing   chan struct{} // closed by Close
-	closeOnce sync.Once
-	watches   sync.WaitGroup
+	watches     *watches.Watches
+	closeOnce   sync.Once
+	looking     sync.WaitGroup // at the histories
+	stopLooking func()
 }
 
 // New returns the caches of a store, whose feed has not started. The caller calls Close before
 // it closes the store.
 func New(ctx context.Context, s *store.Store, o Options) (*Caches, error) {
-	resumeAt, err := s.Marked(ctx, resumeMark)
+	direct := s.Client()
+	all, err := watches.New(ctx, s, direct)
 	if err != nil {
+		_ = direct.Close() // reports only that its context ended
 		return nil, err
 	}
 	c := &Caches{
 		store:    s,
 		client:   s.Client,
-		direct:   s.Client(),
+		direct:   direct,
 		deleters: max(1, o.DeleteCollectionWorkers),
 		limits:   defaultLimits(),
 		decoded:  newMemo[runtime.Object](decodedSize),
 		encoded:  newMemo[encodedValue](encodedSize),
 		feeds:    map[*feeding]struct{}{},
 		clock:    newSkipClock(),
-		final:    newFinalBookmarks(),
-		resumeAt: resumeAt,
-		closing:  make(chan struct{}),
+		watches:  all,
 	}
 	c.customs, c.histories = newCustomCaches(c), newHistories(c)
 	s.OnChange(c.customs.changed)
 	s.OnChange(c.histories.changed)
-	s.Feed().Share(newReads)
-	c.watches.Go(c.histories.look)
+	looking, stop := context.WithCancel(context.Background())
+	c.stopLooking = stop
+	c.looking.Go(func() { c.histories.look(looking) })
 	return c, nil
 }
 
@@ -78,8 +80,9 @@ func New(ctx context.Context, s *store.Store, o Options) (*Caches, error) {
 func (c *Caches) Close() { c.closeOnce.Do(c.close) }
 
 func (c *Caches) close() {
-	close(c.closing)
-	c.watches.Wait()
+	c.stopLooking()
+	c.watches.Close()
+	c.looking.Wait()
 	c.mu.Lock()
 	closers := c.closers
 	c.closers = nil
@@ -97,4 +100,26 @@ func (c *Caches) onClose(stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closers = append(c.closers, stop)
+}
+
+// EndWatches ends the watches that asked for bookmarks, so that their readers can resume them at
+// the next process. See [watches.Watches.End].
+func (c *Caches) EndWatches(ctx context.Context) {
+	c.watches.End(ctx, func(ctx context.Context, rev int64) {
+		c.catchUp(ctx, rev)
+		c.clock.skip(watches.BookmarkEvery)
+	})
+}
+
+// catchUp waits until all sources of buffered watches have everything up to revision rev.
+func (c *Caches) catchUp(ctx context.Context, rev int64) {
+	// Watches without a cache: a progress request needs a context like theirs.
+	_ = c.direct.RequestProgress(clientv3.WithRequireLeader(ctx)) // End repeats it
+	c.feedsMu.Lock()
+	var wg sync.WaitGroup
+	for f := range c.feeds {
+		wg.Go(func() { f.catchUp(ctx, rev) })
+	}
+	c.feedsMu.Unlock()
+	wg.Wait()
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // customStorage returns the storage of one schema of a custom resource. Writes and single
@@ -71,7 +72,8 @@ type custom struct {
 	unconverted       []byte            // the start of values stored in the version of the schema
 }
 
-func (c *custom) resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
+// Resource implements [watches.Source].
+func (c *custom) Resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
 
 // reader returns the storage for selectors of fields that only a schema defines.
 func (c *custom) reader(ctx context.Context) storage.Interface {
@@ -83,20 +85,23 @@ func (c *custom) reader(ctx context.Context) storage.Interface {
 
 func (c *custom) ReadinessCheck() error { return nil }
 
-func (c *custom) of() *Caches { return c.caches }
-
-func (c *custom) transformer() values.Transformer {
+// Transformer implements [watches.Source].
+func (c *custom) Transformer() values.Transformer {
 	return c.caches.store.Values().Transformer(c.cfg.GroupResource)
 }
 
-func (c *custom) past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+// Past implements [watches.Source].
+func (c *custom) Past(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
 	return c.etcdStorage.GetList(ctx, key, o, into)
 }
 
-func (c *custom) raw(framed []byte) (raw, error) { return rawOf(framed, c.caches.store.Stamps()) }
+// Raw implements [watches.Source].
+func (c *custom) Raw(framed []byte) (watches.Raw, error) {
+	return rawOf(framed, c.caches.store.Stamps())
+}
 
-// selects reports whether a predicate selects an object.
-func (c *custom) selects(r *raw, p storage.SelectionPredicate) (bool, error) {
+// Selects implements [watches.Source].
+func (c *custom) Selects(r *watches.Raw, p storage.SelectionPredicate) (bool, error) {
 	if cachedFields(p.Field) {
 		p.GetAttrs = rawAttrs
 		return p.Matches(r)
@@ -129,7 +134,7 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	}
 	if scope := store.ScopeOf(ctx); !cachedFields(o.Predicate.Field) && (scope == nil || !scope.Sparse) {
 		// All objects are decoded: the selector may choose any.
-		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.resource(ctx), o)); err != nil {
+		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.Resource(ctx), o)); err != nil {
 			return err
 		}
 		o.Predicate.GetAttrs = c.attrs
@@ -146,37 +151,37 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	if err != nil {
 		return err
 	}
-	var raws rawList
-	if err := c.raws(ctx, key, o, &raws); err != nil {
+	var raws watches.RawList
+	if err := c.Raws(ctx, key, o, &raws); err != nil {
 		return err
 	}
 	into.reserve(len(raws.Items))
 	if err := each(ctx, &raws, c.weighed(ctx), into.add); err != nil {
 		return err
 	}
-	raws.copyMeta(into.meta)
+	raws.CopyMeta(into.meta)
 	return nil
 }
 
 // weighed returns a decoder that counts the memory of objects, which are kept until the
 // request ends.
-func (c *custom) weighed(ctx context.Context) func(*raw) (runtime.Object, error) {
+func (c *custom) weighed(ctx context.Context) func(*watches.Raw) (runtime.Object, error) {
 	if c.metadataOnly {
 		return c.decode
 	}
-	return func(r *raw) (runtime.Object, error) {
+	return func(r *watches.Raw) (runtime.Object, error) {
 		o, err := c.decode(r)
 		if u, ok := o.(*unstructured.Unstructured); ok && err == nil {
 			err = fair.Grow(ctx, weigh(u.Object))
 		} else if err == nil {
-			err = fair.Grow(ctx, objectWeight+typedTimes*int64(len(r.framed)))
+			err = fair.Grow(ctx, objectWeight+typedTimes*int64(len(r.Framed)))
 		}
 		return o, err
 	}
 }
 
 // each converts every object of a list, and passes it to take.
-func each[V any](ctx context.Context, l *rawList, of func(*raw) (V, error), take func(V)) error {
+func each[V any](ctx context.Context, l *watches.RawList, of func(*watches.Raw) (V, error), take func(V)) error {
 	for i := range l.Items {
 		v, err := of(&l.Items[i])
 		if err != nil {
@@ -192,25 +197,23 @@ func each[V any](ctx context.Context, l *rawList, of func(*raw) (V, error), take
 
 // decode returns an object as its schema decodes it. It is shared, unless it is of a native kind:
 // registries change the objects that they read.
-func (c *custom) decode(r *raw) (runtime.Object, error) {
-	if r.shared != nil {
-		return r.shared.decoded(c, r)
-	}
-	return c.decodeAlone(r)
+func (c *custom) decode(r *watches.Raw) (runtime.Object, error) {
+	return r.Decode(c)
 }
 
-func (c *custom) decodeAlone(r *raw) (runtime.Object, error) {
+// DecodeRaw implements [watches.Decoder].
+func (c *custom) DecodeRaw(r *watches.Raw) (runtime.Object, error) {
 	if c.metadataOnly {
 		return c.decodeMetadata(r)
 	}
 	kept := c.caches.decoded
-	key := kept.key(c, r.ResourceVersion, r.framed)
-	if o, ok := kept.find(key, r.framed); ok {
+	key := kept.key(c, r.ResourceVersion, r.Framed)
+	if o, ok := kept.find(key, r.Framed); ok {
 		return c.own(o), nil
 	}
 	o, err := c.decoded(r)
-	if err == nil && c.keeps(r.framed) {
-		kept.put(key, r.framed, o, len(r.framed))
+	if err == nil && c.keeps(r.Framed) {
+		kept.put(key, r.Framed, o, len(r.Framed))
 	}
 	if err != nil {
 		return nil, err
@@ -226,8 +229,8 @@ func (c *custom) own(o runtime.Object) runtime.Object {
 	return o.DeepCopyObject()
 }
 
-func (c *custom) decoded(r *raw) (runtime.Object, error) {
-	o, err := runtime.Decode(c.cfg.Codec, r.framed)
+func (c *custom) decoded(r *watches.Raw) (runtime.Object, error) {
+	o, err := runtime.Decode(c.cfg.Codec, r.Framed)
 	if err != nil {
 		return nil, err
 	}
@@ -239,10 +242,18 @@ func (c *custom) decoded(r *raw) (runtime.Object, error) {
 	return o, nil
 }
 
-// event decodes an event with this schema. In a watch of all clusters, an object that
+// Watch implements [storage.Interface].
+func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if encodesEvents(ctx) {
+		return c.caches.watches.Follow(ctx, encodedEvents{c}, key, o)
+	}
+	return c.caches.watches.Follow(ctx, c, key, o)
+}
+
+// Event implements [watches.Source]: it decodes an event with this schema. In a watch of all clusters, an object that
 // cannot be decoded does not exist; a watch of one cluster ends.
-func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
-	r, ok := bare(e.Object).(*raw)
+func (c *custom) Event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	r, ok := e.Object.(*watches.Raw)
 	if !ok {
 		return e, true // a Status
 	}
@@ -256,7 +267,7 @@ func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 	case e.Type == watch.Deleted:
 		return c.named(e.Type, r)
 	case !wildcard:
-		return failed(err), true
+		return watches.Failed(err), true
 	case e.Type == watch.Modified:
 		return c.named(watch.Deleted, r)
 	default:
@@ -265,7 +276,7 @@ func (c *custom) event(e watch.Event, wildcard bool) (watch.Event, bool) {
 }
 
 // named returns an event with an object that has only the metadata of its raw.
-func (c *custom) named(t watch.EventType, r *raw) (watch.Event, bool) {
+func (c *custom) named(t watch.EventType, r *watches.Raw) (watch.Event, bool) {
 	o := c.newFunc()
 	accessor, err := meta.Accessor(o)
 	if err != nil {
@@ -279,8 +290,8 @@ func (c *custom) named(t watch.EventType, r *raw) (watch.Event, bool) {
 }
 
 // decodeMetadata returns an object with the fields that all versions have.
-func (c *custom) decodeMetadata(r *raw) (runtime.Object, error) {
-	tail, value, err := values.CutFrame(r.framed)
+func (c *custom) decodeMetadata(r *watches.Raw) (runtime.Object, error) {
+	tail, value, err := values.CutFrame(r.Framed)
 	if err != nil {
 		return nil, err
 	}

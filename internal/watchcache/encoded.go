@@ -21,6 +21,7 @@ import (
 
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // An Encoded is a custom resource as JSON for clients, after conversion by its schema. The
@@ -145,7 +146,7 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 	if !ok {
 		return c.Interface.Get(ctx, key, o, out)
 	}
-	var r raw
+	var r watches.Raw
 	err := c.etcdStorage.Get(ctx, key, o, &r)
 	if err != nil {
 		return err
@@ -160,12 +161,12 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 
 // encodedList lists from the cache that all schemas share, or from etcd.
 func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOptions, into *EncodedList) error {
-	var raws rawList
-	if err := c.raws(ctx, key, o, &raws); err != nil {
+	var raws watches.RawList
+	if err := c.Raws(ctx, key, o, &raws); err != nil {
 		return err
 	}
 	into.lines = make([][]byte, 0, len(raws.Items))
-	encoded := func(r *raw) ([]byte, error) {
+	encoded := func(r *watches.Raw) ([]byte, error) {
 		line, err := c.encoded(r)
 		if err == nil {
 			err = fair.Grow(ctx, int64(len(line)))
@@ -175,7 +176,7 @@ func (c *custom) encodedList(ctx context.Context, key string, o storage.ListOpti
 	if err := each(ctx, &raws, encoded, func(line []byte) { into.lines = append(into.lines, line) }); err != nil {
 		return err
 	}
-	raws.copyMeta(&into.about)
+	raws.CopyMeta(&into.about)
 	return nil
 }
 
@@ -196,15 +197,15 @@ func encodesEvents(ctx context.Context) bool {
 // object whose JSON is kept.
 type encodedEvents struct{ *custom }
 
-// event implements [source].
-func (c encodedEvents) event(e watch.Event, wildcard bool) (watch.Event, bool) {
-	r, ok := bare(e.Object).(*raw)
-	if !ok || e.Type == watch.Bookmark || len(r.framed) == 0 {
-		return c.custom.event(e, wildcard)
+// Event implements [watches.Source].
+func (c encodedEvents) Event(e watch.Event, wildcard bool) (watch.Event, bool) {
+	r, ok := e.Object.(*watches.Raw)
+	if !ok || e.Type == watch.Bookmark || len(r.Framed) == 0 {
+		return c.custom.Event(e, wildcard)
 	}
 	line, err := c.encoded(r)
 	if err != nil {
-		return c.custom.event(e, wildcard)
+		return c.custom.Event(e, wildcard)
 	}
 	return watch.Event{Type: e.Type, Object: &Encoded{line}}, true
 }
@@ -216,10 +217,10 @@ type encodedValue struct {
 }
 
 // encoded returns the JSON of an object, converted by its schema. It is shared.
-func (c *custom) encoded(r *raw) ([]byte, error) {
+func (c *custom) encoded(r *watches.Raw) ([]byte, error) {
 	kept := c.caches.encoded
-	key := kept.key(c, "", r.framed)
-	if read, ok := kept.find(key, r.framed); ok && read.revision == r.ResourceVersion {
+	key := kept.key(c, "", r.Framed)
+	if read, ok := kept.find(key, r.Framed); ok && read.revision == r.ResourceVersion {
 		return read.line, nil
 	}
 	decode := c.decoded
@@ -239,8 +240,8 @@ func (c *custom) encoded(r *raw) ([]byte, error) {
 		return nil, err
 	}
 	line := append(text, '\n')
-	if c.keeps(r.framed) {
-		kept.put(key, r.framed, encodedValue{r.ResourceVersion, line}, len(r.framed)+len(line))
+	if c.keeps(r.Framed) {
+		kept.put(key, r.Framed, encodedValue{r.ResourceVersion, line}, len(r.Framed)+len(line))
 	}
 	return line, nil
 }

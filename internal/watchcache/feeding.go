@@ -17,8 +17,12 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// betweenWatches is the least time between the starts of two watches of one cache.
-const betweenWatches = time.Second
+const (
+	// betweenWatches is the least time between the starts of two watches of one cache.
+	betweenWatches = time.Second
+	// pollEvery is how often a cache that catches up is polled.
+	pollEvery = 5 * time.Millisecond
+)
 
 // A feeding is the storage that fills a watch cache of all clusters.
 type feeding struct {
@@ -94,7 +98,7 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 	f.mu.Unlock()
 	from := f.from
 	if from == 0 {
-		from = f.caches.resumable()
+		from = f.caches.watches.Resumable()
 	}
 	if first && from > 0 {
 		// As of the revision at which the watches of the last cache ended: the cache and

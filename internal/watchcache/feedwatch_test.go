@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // forgets empties the memory of the feed, so that watches read past events from etcd.
@@ -101,7 +102,7 @@ func TestSlowReaderOfHistory(t *testing.T) {
 	defer watching.Stop()
 	for i := range 5 {
 		if i < 2 {
-			<-time.After(slowReader + slowReader/2) // slowReader is measured in real time
+			<-time.After(watches.SlowReader + watches.SlowReader/2) // SlowReader is measured in real time
 		}
 		expect(t, watching, fmt.Sprint("ADDED c1/o", i))
 	}
@@ -137,7 +138,7 @@ func TestSlowCustomWatch(t *testing.T) {
 func TestInitialEvents(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1")
-	for i := range replayPage + 10 { // more than a page
+	for i := range watches.ReplayPage + 10 { // more than a page
 		w.put(space{cluster: "c1"}, object{"ns", fmt.Sprintf("o%04d", i)}, "")
 	}
 	last := w.store.Latest()
@@ -151,7 +152,7 @@ func TestInitialEvents(t *testing.T) {
 			o := everything(rv)
 			o.Predicate.AllowWatchBookmarks, o.SendInitialEvents = true, &yes
 			watching := w.open_("c1", o)
-			for i := range replayPage + 10 {
+			for i := range watches.ReplayPage + 10 {
 				expect(t, watching, fmt.Sprintf("ADDED c1/o%04d", i))
 			}
 			e := next(t, watching)
@@ -179,7 +180,7 @@ func TestInitialEvents(t *testing.T) {
 func TestBookmarks(t *testing.T) {
 	w, _ := kelvin(t)
 	create(t, w.store, "c1", "c2")
-	w.store.limits.bookmark = 20 * time.Millisecond
+	w.store.watches.BookmarkEvery = 20 * time.Millisecond
 	w.put(space{cluster: "c1"}, object{"ns", "x"}, "")
 	red := choice{red: true}.options("0")
 	red.Predicate.AllowWatchBookmarks = true
@@ -207,8 +208,8 @@ func TestBookmarks(t *testing.T) {
 	expect(t, resumed, "ADDED c1/y")
 	expect(t, silent, "ADDED c1/y")
 
-	w.store.limits.bookmark = time.Hour
-	ctx, cancel := context.WithTimeout(in("c1"), beforeDeadline+50*time.Millisecond)
+	w.store.watches.BookmarkEvery = time.Hour
+	ctx, cancel := context.WithTimeout(in("c1"), watches.BeforeDeadline+50*time.Millisecond)
 	defer cancel()
 	red.Predicate.AllowWatchBookmarks = true
 	short, err := w.apis[0].Watch(ctx, w.root, red)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // FuzzRawDecode decodes any value in the cache of custom resources. The result must have the
@@ -23,7 +24,7 @@ func FuzzRawDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := o.(*raw)
+		r := o.(*watches.Raw)
 		if r.Namespace != "ns" || r.Name != "x" || cluster.Of(r) != "c1" || len(r.Annotations) != 1 || r.ResourceVersion != "" {
 			t.Errorf("taken in as %s/%s in %v at %q", r.Namespace, r.Name, r.Annotations, r.ResourceVersion)
 		}

@@ -128,3 +128,12 @@ func storageOf(t testing.TB, g generic.RESTOptionsGetter, gr schema.GroupResourc
 func jsonConfig(gr schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
 	return storagebackend.NewDefaultConfig("/", storetest.JSON()).ForResource(gr), nil
 }
+
+// bare returns the object of an event without the wrapper by which a cache shares its
+// encodings.
+func bare(o runtime.Object) runtime.Object {
+	if c, ok := o.(runtime.CacheableObject); ok {
+		return c.GetObject()
+	}
+	return o
+}

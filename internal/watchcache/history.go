@@ -68,16 +68,15 @@ func (h *histories) changed(e feed.Event) {
 	}
 }
 
-// look sweeps at intervals until the caches are closed.
-func (h *histories) look() {
-	ctx, cancel := context.WithCancel(context.Background())
+// look sweeps at intervals until ctx ends, or the watches do.
+func (h *histories) look(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
 	var ending sync.WaitGroup
 	defer ending.Wait()
 	defer cancel()
 	ending.Go(func() {
 		select {
-		case <-h.caches.closing:
-		case <-h.caches.final.begun:
+		case <-h.caches.watches.Ending():
 		case <-ctx.Done():
 		}
 		cancel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // items are the items of a list, of custom resources or of a native kind.
@@ -43,7 +44,7 @@ func (l items) scope(ctx context.Context, s *store.Store) error {
 	for i := range all {
 		all[i] = l.slice.Index(i)
 	}
-	left, err := scoped(ctx, s, l.meta.GetResourceVersion(), all, func(v *reflect.Value) cluster.Name {
+	left, err := watches.Scoped(ctx, s, l.meta.GetResourceVersion(), all, func(v *reflect.Value) cluster.Name {
 		o, ok := v.Addr().Interface().(metav1.Object)
 		if !ok {
 			return ""

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -17,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // nativeStorage returns the storage of a native resource in all clusters.
@@ -87,9 +87,9 @@ func (u *uncached) GetList(ctx context.Context, key string, o storage.ListOption
 // Watch implements [storage.Interface].
 func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if store.ScopeOf(ctx) != nil {
-		return watchFeed(ctx, u.feed, key, o)
+		return u.caches.watches.Follow(ctx, u.feed, key, o)
 	}
-	if err := u.caches.final.refuse(); err != nil {
+	if err := u.caches.watches.Refuse(); err != nil {
 		return nil, err
 	}
 	bookmarks := o.Predicate.AllowWatchBookmarks
@@ -98,7 +98,7 @@ func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return u.caches.buffered(w, bookmarks, u.caches.final.throttle(u.caches.readable(ctx, u.resource))), nil
+	return u.caches.watches.Buffered(w, bookmarks, u.caches.watches.Throttle(u.caches.readable(ctx, u.resource))), nil
 }
 
 // readable returns the conversion of the events of a watch of native objects for its reader.
@@ -119,15 +119,9 @@ func (c *Caches) decodable(ctx context.Context, r keys.Resource) func(watch.Even
 		case err == nil:
 			return e, true
 		case !all:
-			return failed(err), true
+			return watches.Failed(err), true
 		default:
 			return watch.Event{Type: watch.Deleted, Object: e.Object}, e.Type == watch.Modified
 		}
 	}
-}
-
-// failed returns the event that ends a watch because of err.
-func failed(err error) watch.Event {
-	status := apierrors.NewInternalError(err).Status()
-	return watch.Event{Type: watch.Error, Object: &status}
 }

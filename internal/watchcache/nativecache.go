@@ -115,9 +115,9 @@ func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOpt
 
 func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if store.ScopeOf(ctx) != nil {
-		return watchFeed(ctx, n.feed, key, o)
+		return n.caches.watches.Follow(ctx, n.feed, key, o)
 	}
-	if err := n.caches.final.refuse(); err != nil {
+	if err := n.caches.watches.Refuse(); err != nil {
 		return nil, err
 	}
 	o.Predicate.GetAttrs = n.attrs
@@ -128,7 +128,7 @@ func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	return n.caches.buffered(w, o.Predicate.AllowWatchBookmarks, n.caches.readable(ctx, n.resource)), nil
+	return n.caches.watches.Buffered(w, o.Predicate.AllowWatchBookmarks, n.caches.readable(ctx, n.resource)), nil
 }
 
 func (n *nativeCache) watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {

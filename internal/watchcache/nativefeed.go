@@ -16,6 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // nativeTimes is the memory of a decoded native object, per stored byte.
@@ -40,55 +41,59 @@ func (c *Caches) nativeFeed(kind keys.Resource, o store.Objects, attrs storage.A
 	return n, err
 }
 
-func (n *nativeFeed) of() *Caches { return n.caches }
+// Resource implements [watches.Source].
+func (n *nativeFeed) Resource(context.Context) keys.Resource { return n.kind }
 
-func (n *nativeFeed) resource(context.Context) keys.Resource { return n.kind }
-
-func (n *nativeFeed) transformer() values.Transformer {
+// Transformer implements [watches.Source].
+func (n *nativeFeed) Transformer() values.Transformer {
 	return n.caches.store.Values().Transformer(n.cfg.GroupResource)
 }
 
-func (n *nativeFeed) raws(context.Context, string, storage.ListOptions, *rawList) error {
+// Raws implements [watches.Source].
+func (n *nativeFeed) Raws(context.Context, string, storage.ListOptions, *watches.RawList) error {
 	return errors.New("native objects are read from the change feed in a sparse scope only")
 }
 
-func (n *nativeFeed) past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+// Past implements [watches.Source].
+func (n *nativeFeed) Past(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
 	return n.etcdStorage.GetList(ctx, key, o, into)
 }
 
-// raw returns an object. One that cannot be decoded has no object in it.
-func (n *nativeFeed) raw(framed []byte) (raw, error) {
+// Raw implements [watches.Source]. The raw of a value that cannot be decoded has no object.
+func (n *nativeFeed) Raw(framed []byte) (watches.Raw, error) {
 	tail, _, err := values.CutFrame(framed)
 	if err != nil {
-		return raw{}, err
+		return watches.Raw{}, err
 	}
 	in, namespace, name, _ := keys.SplitTail(tail)
-	r := raw{framed: framed}
+	r := watches.Raw{Framed: framed}
 	r.Namespace, r.Name, r.Annotations = namespace, name, n.caches.store.Stamps().Of(in)
 	if o, _, err := n.codec.Decode(framed, nil, n.newFunc()); err == nil {
 		if a, err := meta.Accessor(o); err == nil {
-			r.Labels, r.object = a.GetLabels(), o
+			r.Labels, r.Object = a.GetLabels(), o
 		}
 	}
 	return r, nil
 }
 
-func (n *nativeFeed) selects(r *raw, p storage.SelectionPredicate) (bool, error) {
-	if r.object == nil {
+// Selects implements [watches.Source].
+func (n *nativeFeed) Selects(r *watches.Raw, p storage.SelectionPredicate) (bool, error) {
+	if r.Object == nil {
 		return false, nil
 	}
 	p.GetAttrs = n.attrs
-	return p.Matches(r.object)
+	return p.Matches(r.Object)
 }
 
-func (n *nativeFeed) event(e watch.Event, _ bool) (watch.Event, bool) {
-	r, ok := e.Object.(*raw)
+// Event implements [watches.Source].
+func (n *nativeFeed) Event(e watch.Event, _ bool) (watch.Event, bool) {
+	r, ok := e.Object.(*watches.Raw)
 	switch {
 	case !ok:
 		return e, true // a Status
 	case e.Type == watch.Bookmark:
 		return watch.Event{Type: e.Type, Object: n.named(r)}, true
-	case r.object != nil:
+	case r.Object != nil:
 		o, err := n.decode(r)
 		return watch.Event{Type: e.Type, Object: o}, err == nil
 	case e.Type == watch.Added:
@@ -98,8 +103,8 @@ func (n *nativeFeed) event(e watch.Event, _ bool) (watch.Event, bool) {
 }
 
 // decode returns the object of r with its revision.
-func (n *nativeFeed) decode(r *raw) (runtime.Object, error) {
-	o := r.object.DeepCopyObject() // watches share it
+func (n *nativeFeed) decode(r *watches.Raw) (runtime.Object, error) {
+	o := r.Object.DeepCopyObject() // watches share it
 	a, err := meta.Accessor(o)
 	if err != nil {
 		return nil, err
@@ -109,7 +114,7 @@ func (n *nativeFeed) decode(r *raw) (runtime.Object, error) {
 }
 
 // named returns an object that has only the metadata of its raw.
-func (n *nativeFeed) named(r *raw) runtime.Object {
+func (n *nativeFeed) named(r *watches.Raw) runtime.Object {
 	o := n.newFunc()
 	if a, err := meta.Accessor(o); err == nil {
 		a.SetNamespace(r.Namespace)
@@ -122,13 +127,13 @@ func (n *nativeFeed) named(r *raw) runtime.Object {
 
 // list lists in a sparse scope.
 func (n *nativeFeed) list(ctx context.Context, scope *store.Scope, o storage.ListOptions, into runtime.Object) error {
-	raws, err := sparse(ctx, n, scope, o)
+	raws, err := n.caches.watches.List(ctx, n, scope, o)
 	if err != nil {
 		return err
 	}
 	all := make([]runtime.Object, 0, len(raws.Items))
 	for i := range raws.Items {
-		if err := fair.Grow(ctx, nativeTimes*int64(len(raws.Items[i].framed))); err != nil {
+		if err := fair.Grow(ctx, nativeTimes*int64(len(raws.Items[i].Framed))); err != nil {
 			return err
 		}
 		o, err := n.decode(&raws.Items[i])
@@ -161,12 +166,12 @@ func (nativeRaws) Encode(runtime.Object, io.Writer) error {
 
 // Decode implements [runtime.Decoder].
 func (c nativeRaws) Decode(framed []byte, _ *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
-	r, ok := into.(*raw)
+	r, ok := into.(*watches.Raw)
 	if !ok {
-		r = &raw{}
+		r = &watches.Raw{}
 	}
 	var err error
-	if *r, err = c.of.raw(append([]byte(nil), framed...)); err != nil {
+	if *r, err = c.of.Raw(append([]byte(nil), framed...)); err != nil {
 		return nil, nil, err
 	}
 	return r, &schema.GroupVersionKind{}, nil

@@ -10,6 +10,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
@@ -17,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/storetest"
+	"github.com/unforked/kcp/internal/values"
 )
 
 // events is a resource without a cache; here it contains config maps.
@@ -58,7 +61,11 @@ func rest(t testing.TB, w watch.Interface) (names []string, at string) {
 				t.Fatal(e.Object)
 			}
 			if at = ""; e.Type == watch.Bookmark {
-				at = strconv.FormatInt(revisionOf(e), 10)
+				a, err := meta.Accessor(e.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at = strconv.FormatInt(values.RevisionOf(a.GetResourceVersion()), 10)
 				continue
 			}
 			names = append(names, named(e))
@@ -210,7 +217,9 @@ func TestResumeAfterCompaction(t *testing.T) {
 		create(t, w.store, "c1")
 		made := w.put(space{cluster: "c1"}, object{"ns", "x"}, "")
 		endWatches(t, w.store)
-		at := strconv.FormatInt(w.store.final.rev.Load(), 10)
+		last, err := w.store.Marked(t.Context(), "resume")
+		w.ok(err, "mark")
+		at := strconv.FormatInt(last, 10)
 		key := w.store.Prefix() + w.resource("").Key("c1", "ns", "x").Path()
 		deleted, err := w.store.RawClient().Delete(t.Context(), key, clientv3.WithPrevKV())
 		w.ok(err, "delete revision %d", w.revision(made))
@@ -224,4 +233,10 @@ func TestResumeAfterCompaction(t *testing.T) {
 			t.Errorf("a watch from before what was forgotten got %v", e)
 		}
 	})
+}
+
+// endsInitial reports whether a bookmark ends the initial events of a watch.
+func endsInitial(e watch.Event) bool {
+	a, err := meta.Accessor(e.Object)
+	return err == nil && a.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/watches"
 )
 
 // limits say when a custom resource gets a watch cache, and when it loses the cache. A
@@ -34,14 +35,12 @@ type limits struct {
 	history int64
 	// sweep is the interval of the checks.
 	sweep time.Duration
-	// bookmark is the interval of bookmarks of a watch.
-	bookmark time.Duration
 	// probe is the interval of attempts to decrypt values that a cache lacks.
 	probe time.Duration
 }
 
 func defaultLimits() limits {
-	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, bookmark: bookmarkEvery, probe: 5 * time.Second}
+	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, probe: 5 * time.Second}
 }
 
 const (
@@ -263,14 +262,14 @@ func (c *customCaches) swollen() []keys.Resource {
 
 // live returns the bytes of the objects in the cache.
 func (w *warmCache) live(r keys.Resource) int64 {
-	var all rawList
+	var all watches.RawList
 	o := storage.ListOptions{ResourceVersion: "0", Recursive: true, Predicate: storage.Everything}
 	if err := w.GetList(context.Background(), r.Prefix(), o, &all); err != nil {
 		return 0 // the cache fails, and fills itself again
 	}
 	var n int64
 	for i := range all.Items {
-		n += int64(len(all.Items[i].framed))
+		n += int64(len(all.Items[i].Framed))
 	}
 	return n
 }
@@ -287,11 +286,11 @@ func (c *customCaches) close() {
 	c.running.Wait()
 }
 
-// raws lists custom resources as stored values: from the cache of the resource, if there is
-// one, or from etcd.
-func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+// Raws implements [watches.Source]: it lists custom resources as stored values, from the cache of
+// the resource, if there is one, or from etcd.
+func (c *custom) Raws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
 	if scope := store.ScopeOf(ctx); scope != nil && scope.Sparse {
-		list, err := sparse(ctx, c, scope, o)
+		list, err := c.caches.watches.List(ctx, c, scope, o)
 		if err == nil {
 			*into = *list
 		}
@@ -299,22 +298,22 @@ func (c *custom) raws(ctx context.Context, key string, o storage.ListOptions, in
 	}
 	err := c.allRaws(ctx, key, o, into)
 	if err == nil {
-		into.Items, err = scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *raw) cluster.Name { return cluster.Of(r) })
+		into.Items, err = watches.Scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *watches.Raw) cluster.Name { return cluster.Of(r) })
 	}
 	return err
 }
 
-// allRaws is raws without the scope of the request.
-func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error {
+// allRaws is Raws without the scope of the request.
+func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
 	o.Predicate.GetAttrs = rawAttrs
-	r, all := c.resource(ctx), c.caches.customs
+	r, all := c.Resource(ctx), c.caches.customs
 	if w := all.use(r); w != nil {
 		defer all.done(w)
 		if err := w.GetList(ctx, key, o, into); err == nil || !unready(err) {
 			return err
 		}
 	}
-	*into = rawList{}
+	*into = watches.RawList{}
 	if err := fair.Grow(ctx, c.caches.store.Stored(ctx, r, o)); err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func watchForms(b *testing.B, w *world) []struct {
 			if err != nil {
 				return nil, err
 			}
-			return w.store.buffered(in, false, func(e watch.Event) (watch.Event, bool) { return e, true }), nil
+			return w.store.watches.Buffered(in, false, func(e watch.Event) (watch.Event, bool) { return e, true }), nil
 		}},
 		{"cached", func(ctx context.Context) (watch.Interface, error) {
 			cache := warmed(b, w.apis[0], w.resource(""))
@@ -47,7 +47,10 @@ func watchForms(b *testing.B, w *world) []struct {
 			if err != nil {
 				return nil, err
 			}
-			return w.store.buffered(in, false, func(e watch.Event) (watch.Event, bool) { return custom.event(e, false) }), nil
+			return w.store.watches.Buffered(in, false, func(e watch.Event) (watch.Event, bool) {
+				e.Object = bare(e.Object)
+				return custom.Event(e, false)
+			}), nil
 		}},
 	}
 }

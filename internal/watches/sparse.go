@@ -1,4 +1,4 @@
-package watchcache
+package watches
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 )
 
 // memberKey returns the range of the objects of a cluster.
-func memberKey(ctx context.Context, s source, c cluster.Name) string {
-	return s.resource(ctx).Prefix() + "/" + string(c) + "/"
+func memberKey(ctx context.Context, s Source, c cluster.Name) string {
+	return s.Resource(ctx).Prefix() + "/" + string(c) + "/"
 }
 
 // snapshot returns the revision as of which a list in a sparse scope reads.
@@ -30,16 +30,16 @@ func snapshot(ctx context.Context, s *store.Store, o storage.ListOptions) (int64
 
 // members calls each for the objects of all members of a sparse scope as of a revision, until it
 // returns false. It reads each member, or all clusters if others have few objects.
-func members(ctx context.Context, s source, scope *store.Scope, rev int64, each func(*raw) (bool, error)) error {
-	if err := s.of().store.Feed().Await(ctx, rev); err != nil {
+func (all *Watches) members(ctx context.Context, s Source, scope *store.Scope, rev int64, each func(*Raw) (bool, error)) error {
+	if err := all.store.Feed().Await(ctx, rev); err != nil {
 		return err
 	}
-	all, ok := scope.Members(rev)
+	clusters, ok := scope.Members(rev)
 	if !ok {
 		return expired(rev)
 	}
-	if dense(s.of().store.Feed().Ledger(), s.resource(ctx), all) {
-		return pages(ctx, s, s.resource(ctx).Prefix()+"/", rev, func(r *raw) (bool, error) {
+	if dense(all.store.Feed().Ledger(), s.Resource(ctx), clusters) {
+		return all.pages(ctx, s, s.Resource(ctx).Prefix()+"/", rev, func(r *Raw) (bool, error) {
 			p, is := readable(scope, cluster.Of(r), rev)
 			if !is || !p.Has(r.Labels) {
 				return true, nil
@@ -47,12 +47,12 @@ func members(ctx context.Context, s source, scope *store.Scope, rev int64, each 
 			return each(r)
 		})
 	}
-	for _, c := range all {
+	for _, c := range clusters {
 		p, is := readable(scope, c, rev)
 		if !is {
 			continue
 		}
-		err := pages(ctx, s, memberKey(ctx, s, c), rev, func(r *raw) (bool, error) {
+		err := all.pages(ctx, s, memberKey(ctx, s, c), rev, func(r *Raw) (bool, error) {
 			if !p.Has(r.Labels) {
 				return true, nil
 			}
@@ -77,35 +77,35 @@ func dense(l *feed.Ledger, r keys.Resource, members []cluster.Name) bool {
 	return l.Bytes(r) <= of+memberRead*int64(len(members))
 }
 
-// sparse returns the objects that a list in a sparse scope selects, and their revision.
-func sparse(ctx context.Context, s source, scope *store.Scope, o storage.ListOptions) (*rawList, error) {
-	rev, err := snapshot(ctx, s.of().store, o)
+// List returns the objects that a list in a sparse scope selects, and their revision.
+func (all *Watches) List(ctx context.Context, s Source, scope *store.Scope, o storage.ListOptions) (*RawList, error) {
+	rev, err := snapshot(ctx, all.store, o)
 	if err != nil {
 		return nil, err
 	}
-	list := &rawList{}
-	list.ResourceVersion = s.of().store.ResourceVersion(rev)
-	err = members(ctx, s, scope, rev, func(r *raw) (bool, error) {
-		if ok, err := s.selects(r, o.Predicate); err != nil || !ok {
+	list := &RawList{}
+	list.ResourceVersion = all.store.ResourceVersion(rev)
+	err = all.members(ctx, s, scope, rev, func(r *Raw) (bool, error) {
+		if ok, err := s.Selects(r, o.Predicate); err != nil || !ok {
 			return true, nil //nolint:nilerr // one tenant's bad value must not fail the list
 		}
 		list.Items = append(list.Items, *r)
-		return true, fair.Grow(ctx, int64(len(r.framed)))
+		return true, fair.Grow(ctx, int64(len(r.Framed)))
 	})
 	return list, err
 }
 
 // replayMembers is [feedWatch.replay] in a sparse scope.
 func (w *feedWatch) replayMembers() bool {
-	rev, err := w.of().store.Newest(w.ctx)
+	rev, err := w.all.store.Newest(w.ctx)
 	if err != nil {
 		return w.fail(err)
 	}
 	if w.cursor = rev; !w.subscribe(rev) || !w.scopeAt(rev) {
 		return false
 	}
-	err = members(w.ctx, w.source, w.scope, rev, func(r *raw) (bool, error) {
-		if ok, err := w.selects(r, w.options.Predicate); err != nil || !ok {
+	err = w.all.members(w.ctx, w.Source, w.scope, rev, func(r *Raw) (bool, error) {
+		if ok, err := w.Selects(r, w.options.Predicate); err != nil || !ok {
 			return true, nil //nolint:nilerr // one tenant's bad value must not end the watch
 		}
 		return w.deliverEvent(watch.Added, r), nil

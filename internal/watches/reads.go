@@ -1,4 +1,4 @@
-package watchcache
+package watches
 
 import (
 	"sync"
@@ -27,26 +27,26 @@ func readsOf(e feed.Event) *reads {
 
 type read struct {
 	mu  sync.Mutex
-	raw weak.Pointer[raw]
+	raw weak.Pointer[Raw]
 }
 
 // after returns the object after the event.
-func (r *reads) after(w *feedWatch, e feed.Event) (*raw, error) {
+func (r *reads) after(w *feedWatch, e feed.Event) (*Raw, error) {
 	if r == nil {
 		return w.read(e, e.Value)
 	}
-	return r.now.get(func() (*raw, error) { return w.read(e, e.Value) })
+	return r.now.get(func() (*Raw, error) { return w.read(e, e.Value) })
 }
 
 // before returns the object before the event.
-func (r *reads) before(w *feedWatch, e feed.Event) (*raw, error) {
+func (r *reads) before(w *feedWatch, e feed.Event) (*Raw, error) {
 	if r == nil {
 		return w.read(e, e.Previous)
 	}
-	return r.was.get(func() (*raw, error) { return w.read(e, e.Previous) })
+	return r.was.get(func() (*Raw, error) { return w.read(e, e.Previous) })
 }
 
-func (r *read) get(fresh func() (*raw, error)) (*raw, error) {
+func (r *read) get(fresh func() (*Raw, error)) (*Raw, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if raw := r.raw.Value(); raw != nil {
@@ -56,7 +56,7 @@ func (r *read) get(fresh func() (*raw, error)) (*raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, value, err := values.CutFrame(raw.framed); err != nil || len(value) == 0 {
+	if _, value, err := values.CutFrame(raw.Framed); err != nil || len(value) == 0 {
 		return raw, nil //nolint:nilerr // not decrypted, maybe because this watch ended
 	}
 	raw.shared = &shared{}
@@ -64,10 +64,16 @@ func (r *read) get(fresh func() (*raw, error)) (*raw, error) {
 	return raw, nil
 }
 
-// shared are the objects that one value decodes to, by schema.
+// A Decoder decodes raws as one schema does.
+type Decoder interface {
+	// DecodeRaw returns an object that nothing changes.
+	DecodeRaw(r *Raw) (runtime.Object, error)
+}
+
+// shared are the objects that one value decodes to, by decoder.
 type shared struct {
 	mu  sync.Mutex
-	all map[*custom]*decoding
+	all map[Decoder]*decoding
 }
 
 type decoding struct {
@@ -75,16 +81,21 @@ type decoding struct {
 	u  weak.Pointer[unstructured.Unstructured] // of a custom resource; objects of native kinds are not shared
 }
 
-// decoded returns the object as a schema decodes it. It is shared.
-func (s *shared) decoded(c *custom, r *raw) (runtime.Object, error) {
+// Decode returns the object as a decoder decodes it. All readers of an event share one that is a
+// custom resource.
+func (r *Raw) Decode(by Decoder) (runtime.Object, error) {
+	s := r.shared
+	if s == nil {
+		return by.DecodeRaw(r)
+	}
 	s.mu.Lock()
-	d := s.all[c]
+	d := s.all[by]
 	if d == nil {
 		if s.all == nil {
-			s.all = map[*custom]*decoding{}
+			s.all = map[Decoder]*decoding{}
 		}
 		d = &decoding{}
-		s.all[c] = d
+		s.all[by] = d
 	}
 	s.mu.Unlock()
 	d.mu.Lock()
@@ -92,7 +103,7 @@ func (s *shared) decoded(c *custom, r *raw) (runtime.Object, error) {
 	if u := d.u.Value(); u != nil {
 		return u, nil
 	}
-	o, err := c.decodeAlone(r)
+	o, err := by.DecodeRaw(r)
 	if u, ok := o.(*unstructured.Unstructured); ok && err == nil {
 		d.u = weak.Make(u)
 	}

@@ -1,4 +1,4 @@
-package watchcache
+package watches
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// replayPage is the number of objects in a page of the initial list of a watch.
-	replayPage = 500
-	// slowReader is how long a reader may take for a change from etcd's history before the
+	// ReplayPage is the number of objects in a page of the initial list of a watch.
+	ReplayPage = 500
+	// SlowReader is how long a reader may take for a change from etcd's history before the
 	// watch of etcd is cancelled: etcd's client keeps the changes that are not read.
-	slowReader = time.Second
+	SlowReader = time.Second
 )
 
 // replay delivers the existing objects, and subscribes to later changes.
@@ -38,14 +38,14 @@ func (w *feedWatch) replay() bool {
 	}
 	ctx, done := w.ctx, paged(w.ctx)
 	for {
-		var page rawList
+		var page RawList
 		done() // of the page before
-		o.Predicate.Limit = replayPage
-		if err := w.raws(ctx, w.key, o, &page); err != nil {
+		o.Predicate.Limit = ReplayPage
+		if err := w.Raws(ctx, w.key, o, &page); err != nil {
 			return w.fail(err)
 		}
 		if w.cursor == 0 {
-			rev, err := w.of().store.Epoch().Revision(page.ResourceVersion)
+			rev, err := w.all.store.Epoch().Revision(page.ResourceVersion)
 			if err != nil {
 				return w.fail(err)
 			}
@@ -89,7 +89,7 @@ func paged(ctx context.Context) func() {
 // catchUp delivers changes from the history of etcd, until it has those that the feed had
 // dropped from memory.
 func (w *feedWatch) catchUp() bool {
-	c := w.of()
+	c := w.all
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(w.ctx))
 	defer cancel()
 	from, ask, done := w.historian()
@@ -137,9 +137,9 @@ func (w *feedWatch) catchUp() bool {
 // such a watch requests progress. It has a stream of its own, because etcd reports progress only
 // when all watches of a stream have caught up.
 func (w *feedWatch) historian() (from clientv3.Watcher, ask <-chan time.Time, done func()) {
-	c := w.of()
+	c := w.all
 	if w.scope == nil {
-		return c.direct, nil, func() {}
+		return c.history, nil, func() {}
 	}
 	client, tick := c.store.Client(), time.NewTicker(progressEvery)
 	return client, tick.C, func() {
@@ -151,7 +151,7 @@ func (w *feedWatch) historian() (from clientv3.Watcher, ask <-chan time.Time, do
 // change delivers a change from the history of etcd. slow reports that the reader was so slow
 // that the watch of etcd was cancelled.
 func (w *feedWatch) change(e *clientv3.Event, drop func()) (slow, ok bool) {
-	if err := etcd.Previous(w.ctx, w.of().direct.Client, e); errors.Is(err, rpctypes.ErrCompacted) {
+	if err := etcd.Previous(w.ctx, w.all.history.Client, e); errors.Is(err, rpctypes.ErrCompacted) {
 		return false, w.fail(expired(w.cursor))
 	} else if err != nil {
 		return false, false // the reader resumes
@@ -161,7 +161,7 @@ func (w *feedWatch) change(e *clientv3.Event, drop func()) (slow, ok bool) {
 	if !ok {
 		return false, true
 	}
-	late := time.AfterFunc(slowReader, drop)
+	late := time.AfterFunc(SlowReader, drop)
 	ok = w.deliver(change)
 	return !late.Stop(), ok
 }
@@ -174,15 +174,15 @@ func expired(rev int64) error {
 var errStopped = errors.New("the reader has stopped")
 
 // pages calls each for the objects of a range as of a revision, until it returns false.
-func pages(ctx context.Context, s source, key string, at int64, each func(*raw) (bool, error)) error {
+func (all *Watches) pages(ctx context.Context, s Source, key string, at int64, each func(*Raw) (bool, error)) error {
 	o := storage.ListOptions{
-		ResourceVersion: s.of().store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
+		ResourceVersion: all.store.ResourceVersion(at), ResourceVersionMatch: metav1.ResourceVersionMatchExact, Recursive: true, Predicate: storage.Everything,
 	}
 	done := paged(ctx)
 	for {
-		var page rawList
-		o.Predicate.Limit = replayPage
-		if err := s.past(ctx, key, o, &page); err != nil {
+		var page RawList
+		o.Predicate.Limit = ReplayPage
+		if err := s.Past(ctx, key, o, &page); err != nil {
 			return err
 		}
 		for i := range page.Items {

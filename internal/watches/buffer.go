@@ -1,11 +1,10 @@
-package watchcache
+package watches
 
 import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/feed"
@@ -27,23 +26,24 @@ type watchBuffer struct {
 	// began is the newest revision when the watch began: events up to it are a replay, which
 	// waits for its reader.
 	began int64
-	final *finalBookmarks
+	all   *Watches
 }
 
-// buffered returns in with a buffer. If the reader asked for bookmarks, it gets a final one.
-func (c *Caches) buffered(in watch.Interface, bookmarks bool, convert func(watch.Event) (watch.Event, bool)) watch.Interface {
+// Buffered returns a watch of a cache or of etcd with a buffer. If the reader asked for bookmarks,
+// it gets a final one. convert returns the event for the reader, and false if there is none.
+func (all *Watches) Buffered(in watch.Interface, bookmarks bool, convert func(watch.Event) (watch.Event, bool)) watch.Interface {
 	b := &watchBuffer{
 		in: in, out: make(chan watch.Event), stopped: make(chan struct{}), convert: convert,
-		began: c.store.Latest(), final: c.final,
+		began: all.store.Latest(), all: all,
 	}
 	b.stop = sync.OnceFunc(func() { close(b.stopped); in.Stop() })
 	done := func() {}
 	if bookmarks {
-		done = c.final.expect()
+		done = all.expect()
 	}
-	c.watches.Go(func() {
+	all.running.Go(func() {
 		defer done()
-		b.run(c.closing)
+		b.run(all.closing)
 	})
 	return b
 }
@@ -95,7 +95,7 @@ func (b *watchBuffer) run(closing <-chan struct{}) {
 				in = nil
 			}
 		case to <- event:
-			if next = nil; event.Type == watch.Error || b.final.last(event) {
+			if next = nil; event.Type == watch.Error || b.all.isFinal(event) {
 				return
 			}
 		case <-b.stopped:
@@ -125,13 +125,4 @@ func revisionOf(e watch.Event) int64 {
 func endsInitial(e watch.Event) bool {
 	accessor, err := meta.Accessor(e.Object)
 	return err == nil && accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
-}
-
-// bare returns the object of an event without the wrapper by which a cache shares its
-// encodings.
-func bare(o runtime.Object) runtime.Object {
-	if c, ok := o.(runtime.CacheableObject); ok {
-		return c.GetObject()
-	}
-	return o
 }

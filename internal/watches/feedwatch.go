@@ -1,4 +1,4 @@
-package watchcache
+package watches
 
 import (
 	"context"
@@ -19,31 +19,34 @@ import (
 	"github.com/unforked/kcp/internal/values"
 )
 
-// beforeDeadline is how long before its timeout a watch gets a last bookmark.
-const beforeDeadline = 2 * time.Second
+// BeforeDeadline is how long before its timeout a watch gets a last bookmark.
+const BeforeDeadline = 2 * time.Second
 
-// A source is the objects of one kind that a [feedWatch] reads.
-type source interface {
-	of() *Caches
-	resource(context.Context) keys.Resource
-	transformer() values.Transformer
-	// raws reads a page of the newest objects in the scope of the request.
-	raws(ctx context.Context, key string, o storage.ListOptions, into *rawList) error
-	// past reads a page of the objects as of a revision.
-	past(ctx context.Context, key string, o storage.ListOptions, into *rawList) error
-	// raw returns the object of a framed value, which it keeps.
-	raw(framed []byte) (raw, error)
-	// selects reports whether a predicate selects an object.
-	selects(r *raw, p storage.SelectionPredicate) (bool, error)
-	// event decodes the object of an event. It reports false for an event to leave out.
-	event(e watch.Event, wildcard bool) (watch.Event, bool)
+// A Source is the objects of one kind, for watches that follow the change feed and for lists of
+// clusters.
+type Source interface {
+	// Resource returns the resource that the request is about.
+	Resource(context.Context) keys.Resource
+	// Transformer decrypts stored values.
+	Transformer() values.Transformer
+	// Raws reads a page of the newest objects in the scope of the request.
+	Raws(ctx context.Context, key string, o storage.ListOptions, into *RawList) error
+	// Past reads a page of the objects as of a revision.
+	Past(ctx context.Context, key string, o storage.ListOptions, into *RawList) error
+	// Raw returns the object of a framed value, which it keeps.
+	Raw(framed []byte) (Raw, error)
+	// Selects reports whether a predicate selects an object.
+	Selects(r *Raw, p storage.SelectionPredicate) (bool, error)
+	// Event decodes the object of an event. It reports false for an event to leave out.
+	Event(e watch.Event, wildcard bool) (watch.Event, bool)
 }
 
 // A feedWatch is a watch of one kind in one cluster or in all. It begins with a list, or with
 // the changes since a revision, and continues with a subscription to the change feed. It does
 // not depend on the watch cache of its resource.
 type feedWatch struct {
-	source
+	Source
+	all      *Watches
 	ctx      context.Context // of the goroutine, ended by Stop
 	cancel   context.CancelFunc
 	key      string // of the object, or of a range if it ends with a slash
@@ -62,27 +65,18 @@ type feedWatch struct {
 	bookmarked int64             // revision of the last bookmark
 }
 
-// Watch implements [storage.Interface].
-func (c *custom) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if encodesEvents(ctx) {
-		return watchFeed(ctx, encodedEvents{c}, key, o)
-	}
-	return watchFeed(ctx, c, key, o)
-}
-
-// watchFeed begins a watch of a source.
-func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions) (watch.Interface, error) {
-	c := s.of()
-	if err := c.final.refuse(); err != nil {
+// Follow begins a watch of a source that follows the change feed.
+func (all *Watches) Follow(ctx context.Context, s Source, key string, o storage.ListOptions) (watch.Interface, error) {
+	if err := all.Refuse(); err != nil {
 		return nil, err
 	}
-	rev, err := c.store.Epoch().ParseResourceVersion(o.ResourceVersion)
+	rev, err := all.store.Epoch().ParseResourceVersion(o.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
-	resource := s.resource(ctx)
+	resource := s.Resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &feedWatch{source: s, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), requests: progressRequestsOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w := &feedWatch{Source: s, all: all, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), requests: progressRequestsOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
 	w.label = store.LabelOf(ctx, resource.GroupResource())
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
@@ -98,9 +92,9 @@ func watchFeed(ctx context.Context, s source, key string, o storage.ListOptions)
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	done := func() {}
 	if o.Predicate.AllowWatchBookmarks {
-		done = c.final.expect()
+		done = all.expect()
 	}
-	c.watches.Go(func() {
+	all.running.Go(func() {
 		defer done()
 		w.run()
 	})
@@ -133,7 +127,7 @@ func (w *feedWatch) run() {
 	w.follow()
 }
 
-func (w *feedWatch) feed() *feed.Feed { return w.of().store.Feed() }
+func (w *feedWatch) feed() *feed.Feed { return w.all.store.Feed() }
 
 func (w *feedWatch) beginsWithList() bool {
 	if w.options.SendInitialEvents == nil {
@@ -152,7 +146,7 @@ func (w *feedWatch) subscribe(after int64) bool {
 func (w *feedWatch) resume() bool {
 	if w.cursor == 0 {
 		var err error
-		if w.cursor, err = w.of().store.Newest(w.ctx); err != nil {
+		if w.cursor, err = w.all.store.Newest(w.ctx); err != nil {
 			return w.fail(err)
 		}
 	}
@@ -165,7 +159,7 @@ func (w *feedWatch) follow() {
 	defer timer.Stop()
 	var ending <-chan struct{}
 	if w.options.Predicate.AllowWatchBookmarks {
-		ending = w.of().final.begun
+		ending = w.all.ending
 	}
 	for changed := w.scopeChanged(); w.upToDate(); changed = w.scopeChanged() {
 		asked, ok := w.report()
@@ -186,7 +180,7 @@ func (w *feedWatch) follow() {
 			timer.Reset(w.untilBookmark())
 		case <-w.ctx.Done():
 			return
-		case <-w.of().closing:
+		case <-w.all.closing:
 			return
 		}
 	}
@@ -213,9 +207,9 @@ func (w *feedWatch) untilBookmark() time.Duration {
 	if !w.options.Predicate.AllowWatchBookmarks {
 		return math.MaxInt64
 	}
-	every := w.of().limits.bookmark
+	every := w.all.BookmarkEvery
 	if deadline, ok := w.ctx.Deadline(); ok {
-		if left := time.Until(deadline) - beforeDeadline; left > 0 {
+		if left := time.Until(deadline) - BeforeDeadline; left > 0 {
 			return min(every, left)
 		}
 	}
@@ -229,16 +223,15 @@ func (w *feedWatch) progress() bool {
 
 // end delivers the final bookmark.
 func (w *feedWatch) end() {
-	c := w.of()
-	if c.store.Feed().WaitFor(w.ctx, c.final.rev.Load()) == nil {
+	if w.feed().WaitFor(w.ctx, w.all.last.Load()) == nil {
 		w.progress()
 	}
 }
 
 func (w *feedWatch) bookmark(rev int64, annotations map[string]string) bool {
 	w.bookmarked = rev
-	r := &raw{}
-	r.ResourceVersion, r.Annotations = w.of().store.ResourceVersion(rev), annotations
+	r := &Raw{}
+	r.ResourceVersion, r.Annotations = w.all.store.ResourceVersion(rev), annotations
 	return w.deliverEvent(watch.Bookmark, r)
 }
 
@@ -252,7 +245,7 @@ func (w *feedWatch) deliver(e feed.Event) bool {
 	if !stays {
 		return true // the cluster is outside, or the reader got its objects with it
 	}
-	var now, was *raw
+	var now, was *Raw
 	var err error
 	has, had := false, e.Previous != nil
 	if e.Value != nil {
@@ -285,13 +278,13 @@ func (w *feedWatch) deliver(e feed.Event) bool {
 }
 
 // read returns the object of an event with one of its values.
-func (w *feedWatch) read(e feed.Event, value []byte) (*raw, error) {
-	s := w.of().store
-	framed, _, err := w.transformer().Lenient().TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
+func (w *feedWatch) read(e feed.Event, value []byte) (*Raw, error) {
+	s := w.all.store
+	framed, _, err := w.Transformer().Lenient().TransformFromStorage(w.ctx, value, values.Path(s.Prefix()+e.Key.Path()))
 	if err != nil {
 		return nil, err
 	}
-	r, err := w.raw(framed)
+	r, err := w.Raw(framed)
 	if err != nil {
 		return nil, err
 	}
@@ -300,14 +293,14 @@ func (w *feedWatch) read(e feed.Event, value []byte) (*raw, error) {
 }
 
 // selected reports whether the watch selects an object of a cluster of which it covers a part.
-func (w *feedWatch) selected(r *raw, p feed.Part) (bool, error) {
+func (w *feedWatch) selected(r *Raw, p feed.Part) (bool, error) {
 	if !p.Has(r.Labels) {
 		return false, nil
 	}
 	if w.options.Predicate.Empty() {
 		return true, nil
 	}
-	ok, err := w.selects(r, w.options.Predicate)
+	ok, err := w.Selects(r, w.options.Predicate)
 	if err != nil && w.wildcard {
 		return false, nil // one tenant's bad value must not end the watch
 	}
@@ -315,8 +308,8 @@ func (w *feedWatch) selected(r *raw, p feed.Part) (bool, error) {
 }
 
 // deliverEvent delivers an event.
-func (w *feedWatch) deliverEvent(t watch.EventType, r *raw) bool {
-	e, ok := w.event(watch.Event{Type: t, Object: r}, w.wildcard)
+func (w *feedWatch) deliverEvent(t watch.EventType, r *Raw) bool {
+	e, ok := w.Event(watch.Event{Type: t, Object: r}, w.wildcard)
 	return !ok || w.send(w.label.Event(e))
 }
 
@@ -327,7 +320,7 @@ func (w *feedWatch) fail(err error) bool {
 	}
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
-		return w.send(failed(err))
+		return w.send(Failed(err))
 	}
 	status := known.Status()
 	return w.send(watch.Event{Type: watch.Error, Object: &status})
@@ -339,7 +332,13 @@ func (w *feedWatch) send(e watch.Event) bool {
 	case w.out <- e:
 		return e.Type != watch.Error
 	case <-w.ctx.Done():
-	case <-w.of().closing:
+	case <-w.all.closing:
 	}
 	return false
+}
+
+// Failed returns the event that ends a watch because of err.
+func Failed(err error) watch.Event {
+	status := apierrors.NewInternalError(err).Status()
+	return watch.Event{Type: watch.Error, Object: &status}
 }

@@ -1,4 +1,4 @@
-package watchcache
+package watches
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
-// scoped removes, from the items of a list at a revision, those of clusters that were not in
+// Scoped removes, from the items of a list at a revision, those of clusters that were not in
 // the scope of the request then, or are not now.
-func scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
+func Scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
 	scope := store.ScopeOf(ctx)
 	if scope == nil {
 		return items, nil
@@ -124,7 +124,7 @@ func (w *feedWatch) rescope(rev int64) bool {
 	if err := w.feed().WaitFor(w.ctx, rev); err != nil {
 		return w.fail(err)
 	}
-	var held []*raw
+	var held []*Raw
 	changes, ok := w.members.To(rev)
 	if !ok {
 		return w.fail(expired(w.cursor))
@@ -155,7 +155,7 @@ func (w *feedWatch) rescope(rev int64) bool {
 // that leaves, as of the revision before. It returns those to deliver last. A reader that
 // stops in between resumes from the revision of its last event. It must get all others then,
 // so no event before the last one has the revision of the change.
-func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
+func (w *feedWatch) cross(c feed.SetChange) (last []*Raw, ok bool) {
 	kind, at := watch.Added, c.Revision
 	if !c.Enters {
 		kind, at = watch.Deleted, c.Revision-1
@@ -163,8 +163,8 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 	if c.Enters && !w.stillCovers(c.Cluster, c.Part) {
 		return nil, true
 	}
-	key := memberKey(w.ctx, w.source, c.Cluster)
-	err := pages(w.ctx, w.source, key, at, func(r *raw) (bool, error) {
+	key := memberKey(w.ctx, w.Source, c.Cluster)
+	err := w.all.pages(w.ctx, w.Source, key, at, func(r *Raw) (bool, error) {
 		if ok, err := w.selected(r, c.Part); err != nil || !ok {
 			return err == nil, err
 		}
@@ -172,8 +172,8 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 			if w.scope.Sparse {
 				r = nameOf(r)
 			}
-			r.ResourceVersion = w.of().store.ResourceVersion(at)
-		} else if r.ResourceVersion == w.of().store.ResourceVersion(c.Revision) {
+			r.ResourceVersion = w.all.store.ResourceVersion(at)
+		} else if r.ResourceVersion == w.all.store.ResourceVersion(c.Revision) {
 			last = append(last, r)
 			return true, nil
 		}
@@ -186,6 +186,6 @@ func (w *feedWatch) cross(c feed.SetChange) (last []*raw, ok bool) {
 }
 
 // nameOf returns a raw with nothing but the name of another.
-func nameOf(r *raw) *raw {
-	return &raw{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Annotations: r.Annotations, ResourceVersion: r.ResourceVersion}}
+func nameOf(r *Raw) *Raw {
+	return &Raw{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name, Annotations: r.Annotations, ResourceVersion: r.ResourceVersion}}
 }
