@@ -26,8 +26,8 @@ import (
 	"github.com/unforked/kcp/internal/watchcache"
 )
 
-// A registry is a store with definitions in two clusters, c1 and c2.
-type registry struct {
+// A world is a store with definitions in two clusters, c1 and c2.
+type world struct {
 	*testing.T
 	*Definitions
 	resolver *Resolver
@@ -41,8 +41,8 @@ type registry struct {
 	status rest.Updater
 }
 
-// newRegistry opens the store in dir. given returns the built-in contents of a cluster.
-func newRegistry(t *testing.T, dir string, given *Shape) *registry {
+// newWorld opens the store in dir. given returns the built-in contents of a cluster.
+func newWorld(t *testing.T, dir string, given *Shape) *world {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, Version: "1.36", NoSync: true})
 	if err != nil {
@@ -58,7 +58,7 @@ func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 		given = NewShape()
 	}
 	resolver := NewResolver(func(cluster.Name) *Shape { return given })
-	r := &registry{T: t, store: s, caches: caches, resolver: resolver, Definitions: NewDefinitions(s, resolver)}
+	r := &world{T: t, store: s, caches: caches, resolver: resolver, Definitions: NewDefinitions(s, resolver)}
 	info, err := r.APIGroup(caches.Natives(func(gr schema.GroupResource, _ kruntime.Object) (*storagebackend.ConfigForResource, error) {
 		return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
 	}))
@@ -81,12 +81,12 @@ func newRegistry(t *testing.T, dir string, given *Shape) *registry {
 	return r
 }
 
-func (r *registry) in(c cluster.Name) context.Context {
+func (r *world) in(c cluster.Name) context.Context {
 	return request.WithNamespace(request.WithRequestInfo(cluster.With(r.Context(), c), &request.RequestInfo{}), "")
 }
 
 // create creates a definition.
-func (r *registry) create(c cluster.Name, crd *definition) *definition {
+func (r *world) create(c cluster.Name, crd *definition) *definition {
 	r.Helper()
 	var internal apiextensions.CustomResourceDefinition
 	crd = crd.DeepCopy()
@@ -102,7 +102,7 @@ func (r *registry) create(c cluster.Name, crd *definition) *definition {
 	return r.external(out)
 }
 
-func (r *registry) external(o kruntime.Object) *definition {
+func (r *world) external(o kruntime.Object) *definition {
 	r.Helper()
 	out := &definition{}
 	if err := apiextensionsserver.Scheme.Convert(o, out, nil); err != nil {
@@ -112,7 +112,7 @@ func (r *registry) external(o kruntime.Object) *definition {
 }
 
 // change updates a definition or, with the status storage, its status.
-func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*apiextensions.CustomResourceDefinition)) *definition {
+func (r *world) change(by rest.Updater, c cluster.Name, name string, f func(*apiextensions.CustomResourceDefinition)) *definition {
 	r.Helper()
 	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old kruntime.Object) (kruntime.Object, error) {
 		next := old.DeepCopyObject().(*apiextensions.CustomResourceDefinition)
@@ -127,7 +127,7 @@ func (r *registry) change(by rest.Updater, c cluster.Name, name string, f func(*
 }
 
 // bytes stores arbitrary bytes as a definition, and waits until they are processed.
-func (r *registry) bytes(c cluster.Name, name, text string) {
+func (r *world) bytes(c cluster.Name, name, text string) {
 	r.Helper()
 	resp, err := r.store.RawClient().Put(r.Context(), fmt.Sprintf("/registry/n/apiextensions.k8s.io/customresourcedefinitions/-/%s/%s", c, name), text)
 	if err == nil {
@@ -139,7 +139,7 @@ func (r *registry) bytes(c cluster.Name, name, text string) {
 }
 
 // served returns the names of the resources that a cluster serves.
-func (r *registry) served(c cluster.Name) []string {
+func (r *world) served(c cluster.Name) []string {
 	var all []string
 	for _, s := range r.resolver.Shape(c).All() {
 		gr := s.Content.GroupResource()
@@ -152,7 +152,7 @@ func (r *registry) served(c cluster.Name) []string {
 	return all
 }
 
-func (r *registry) expect(when string, c cluster.Name, want ...string) {
+func (r *world) expect(when string, c cluster.Name, want ...string) {
 	r.Helper()
 	if d := cmp.Diff(want, r.served(c)); d != "" {
 		r.Errorf("%s, %s serves (-want +got):\n%s", when, c, d)
@@ -162,7 +162,7 @@ func (r *registry) expect(when string, c cluster.Name, want ...string) {
 // A definition is served when its creation is answered, in its cluster only. Equal definitions
 // share a content, and equal sets of definitions share a shape.
 func TestDefinitionsAreShared(t *testing.T) {
-	r := newRegistry(t, t.TempDir(), nil)
+	r := newWorld(t, t.TempDir(), nil)
 	foos, bars := called("foos foo Foo FooList"), called("bars bar Bar BarList")
 	r.create("c1", foos)
 	r.expect("after one", "c1", "foos.example.com/FooList")
@@ -218,7 +218,7 @@ func TestDefinitionsAreShared(t *testing.T) {
 // restart.
 func TestUndecodableDefinitions(t *testing.T) {
 	dir := t.TempDir()
-	r := newRegistry(t, dir, nil)
+	r := newWorld(t, dir, nil)
 	r.create("c1", called("foos foo Foo FooList"))
 	r.create("c1", called("bars bar Bar BarList"))
 	r.create("c2", called("foos foo Foo FooList"))
@@ -245,7 +245,7 @@ func TestUndecodableDefinitions(t *testing.T) {
 	r.bytes("c1", "foos.example.com", "nonsense")
 	r.caches.Close()
 	r.store.Close()
-	r = newRegistry(t, dir, nil)
+	r = newWorld(t, dir, nil)
 	r.expect("after a restart", "c1", "bars.example.com/BarList")
 	r.expect("elsewhere, after a restart", "c2", "foos.example.com/FooList")
 }
@@ -253,7 +253,7 @@ func TestUndecodableDefinitions(t *testing.T) {
 // Reset and Done replace the definitions with those applied between them, and end watches whose
 // definition has changed.
 func TestDefinitionsAreRebuilt(t *testing.T) {
-	r := newRegistry(t, t.TempDir(), nil)
+	r := newWorld(t, t.TempDir(), nil)
 	foos := schema.GroupResource{Group: "example.com", Resource: "foos"}
 	r.create("c1", called("foos foo Foo FooList"))
 	r.create("c1", called("bars bar Bar BarList"))
@@ -301,7 +301,7 @@ func TestDefinitionsAreRebuilt(t *testing.T) {
 // Built-in resources take precedence over definitions of a cluster.
 func TestGivenComesFirst(t *testing.T) {
 	dir := t.TempDir()
-	r := newRegistry(t, dir, nil)
+	r := newWorld(t, dir, nil)
 	r.create("c1", called("foos foo Other OtherList"))
 	r.expect("before", "c1", "foos.example.com/OtherList")
 	r.caches.Close()
@@ -310,7 +310,7 @@ func TestGivenComesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r = newRegistry(t, dir, NewShape(Served{Content: content, Identity: "secret"}))
+	r = newWorld(t, dir, NewShape(Served{Content: content, Identity: "secret"}))
 	r.expect("with what is given", "c1", "foos.example.com/FooList")
 	s, ok := r.resolver.Find("c1", content.GroupResource())
 	if !ok || len(s.Evidence) != 0 || s.Identity != "secret" {
@@ -331,7 +331,7 @@ func TestGivenComesFirst(t *testing.T) {
 
 // Accepted names that the spec does not have are not served.
 func TestForgedStatus(t *testing.T) {
-	r := newRegistry(t, t.TempDir(), nil)
+	r := newWorld(t, t.TempDir(), nil)
 	r.create("c1", called("foos foo Foo FooList"))
 	r.create("c1", called("bars bar Bar BarList"))
 	type crd = apiextensions.CustomResourceDefinition
@@ -393,7 +393,7 @@ func FuzzDefinitionName(f *testing.F) {
 
 // A content does not depend on the form that a definition has in JSON.
 func TestReadingsAreOfWhatIsStored(t *testing.T) {
-	r := newRegistry(t, t.TempDir(), nil)
+	r := newWorld(t, t.TempDir(), nil)
 	crd := settle(t, called("foos foo Foo FooList"))
 	text, err := json.Marshal(crd)
 	if err != nil {
@@ -410,7 +410,7 @@ func TestReadingsAreOfWhatIsStored(t *testing.T) {
 // Definitions in the core group have their own names in results, and not those that are used for
 // their validation.
 func TestDefinitionsInTheCoreGroup(t *testing.T) {
-	r := newRegistry(t, t.TempDir(), nil)
+	r := newWorld(t, t.TempDir(), nil)
 	r.Reserve("", apiextensionsv1.CustomResourceDefinitionNames{Plural: "configmaps", Singular: "configmap", Kind: "ConfigMap", ListKind: "ConfigMapList", ShortNames: []string{"cm"}})
 	in := func(names string) *definition {
 		crd := called(names)
