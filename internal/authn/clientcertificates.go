@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -157,6 +158,9 @@ func parseRequest(request []byte) (*x509.CertificateRequest, error) {
 	}
 	r, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
+		return nil, err
+	}
+	if err := bounds.PublicKey(r.PublicKey); err != nil {
 		return nil, err
 	}
 	return r, r.CheckSignature()

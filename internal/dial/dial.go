@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -159,12 +161,36 @@ func (d *Dialer) Close() {
 func (d *Dialer) For(tenant cluster.Name, bundle []byte) (http.RoundTripper, error) {
 	c := &caller{dialer: d, tenant: tenant, trust: sha256.Sum256(bundle)}
 	if len(bytes.TrimSpace(bundle)) > 0 {
-		c.roots = x509.NewCertPool()
-		if !c.roots.AppendCertsFromPEM(bundle) {
-			return nil, errors.New("no certificate authority in the CA bundle; it must be in PEM")
+		var err error
+		if c.roots, err = rootsOf(bundle); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// rootsOf returns the certificate authorities in a bundle in PEM. Go's TLS limits the keys of the certificates
+// that a server sends, but not those of authorities.
+func rootsOf(bundle []byte) (*x509.CertPool, error) {
+	roots, found := x509.NewCertPool(), false
+	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue
+		}
+		if err := bounds.PublicKey(c.PublicKey); err != nil {
+			return nil, fmt.Errorf("a certificate authority in the CA bundle: %w", err)
+		}
+		roots.AddCert(c)
+		found = true
+	}
+	if !found {
+		return nil, errors.New("no certificate authority in the CA bundle; it must be in PEM")
+	}
+	return roots, nil
 }
 
 // A caller makes the calls of one tenant.

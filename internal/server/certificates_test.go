@@ -4,13 +4,16 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"math/big"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,4 +207,41 @@ func TestOldCertificateRequestsAreDeleted(t *testing.T) {
 	must(owner.kube.CertificatesV1().CertificateSigningRequests().UpdateApproval(t.Context(), r.Name, r, metav1.UpdateOptions{}))(t)
 	owner.await(certificateRequests, "", "old", gone)
 	owner.await(certificateRequests, "", young.Name, there)
+}
+
+// hugeRequest returns a request for a certificate with an RSA key of some bits, and a signature of that size. It
+// is not valid.
+func hugeRequest(t *testing.T, bits int) []byte {
+	t.Helper()
+	n := new(big.Int).Lsh(big.NewInt(1), uint(bits-1))
+	key := must(x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: n.SetBit(n, 0, 1), E: 1<<31 - 1}))(t)
+	tbs := must(asn1.Marshal(struct {
+		Version      int
+		Subject, Key asn1.RawValue
+		Attributes   []asn1.RawValue `asn1:"tag:0"`
+	}{Subject: asn1.RawValue{FullBytes: must(asn1.Marshal(pkix.Name{CommonName: "x"}.ToRDNSequence()))(t)}, Key: asn1.RawValue{FullBytes: key}}))(t)
+	signature := make([]byte, bits/8)
+	signature[1] = 1
+	der := must(asn1.Marshal(struct {
+		TBS       asn1.RawValue
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}{asn1.RawValue{FullBytes: tbs}, pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue}, asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}}))(t)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+// The time to verify a signature grows with the square of the key. The request that a body has room for would
+// take a processor for hours, so it is refused before.
+func TestHugeKeysInRequestsForCertificates(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t).workspace("mine")
+	r := certificateRequest(t, "huge", certificatesv1.KubeAPIServerClientSignerName, "mallory")
+	r.Spec.Request = hugeRequest(t, 20_000)
+	if _, err := c.request(r); err == nil || !strings.Contains(err.Error(), "the RSA key has 20000 bits, and the limit is 8192") {
+		t.Errorf("got %v", err)
+	}
+	r.Spec.Request = hugeRequest(t, 8192)
+	if _, err := c.request(r); !apierrors.IsInvalid(err) {
+		t.Errorf("a key within the limit, with a wrong signature: %v", err)
+	}
 }

@@ -10,6 +10,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
+// mostKey is the maximum of the bytes of a client key in PEM, which has room for an RSA key of 8192 bits. To read a
+// key takes time that grows with the square of its size, or faster.
+const mostKey = 8 << 10
+
 // certificate returns a client certificate. Nil means none.
 type certificate func() (*tls.Certificate, error)
 
@@ -36,6 +40,9 @@ func configOf(k *clientcmdapi.Config, transport func(ca []byte, certificate cert
 		return nil, errors.New("impersonation is not supported")
 	}
 	var certificate certificate
+	if len(who.ClientKeyData) > mostKey {
+		return nil, fmt.Errorf("its client key has more than %d bytes", mostKey)
+	}
 	if len(who.ClientCertificateData) > 0 {
 		pair, err := tls.X509KeyPair(who.ClientCertificateData, who.ClientKeyData)
 		if err != nil {
