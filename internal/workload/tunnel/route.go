@@ -66,7 +66,7 @@ func (p *Pool) Pass(w http.ResponseWriter, req *http.Request, target string, sto
 // Route returns a transport like [Pool.Transport]. While this server has no tunnel of the target, it
 // goes through another server that has one.
 func (p *Pool) Route(target string, others func(context.Context) ([]Server, error)) http.RoundTripper {
-	return &routed{transport{p, target}, &http.Transport{IdleConnTimeout: ping, DisableCompression: true,
+	return &routed{transport{p, target}, &http.Transport{IdleConnTimeout: ping, DisableCompression: true, MaxResponseHeaderBytes: header,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			all, err := others(ctx)
 			if err != nil {

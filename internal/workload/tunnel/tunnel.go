@@ -31,6 +31,11 @@ const (
 	lingers = time.Second
 	// most is the number of tunnels of one target: replicas of its agent, and some that are ending.
 	most = 4
+	// unread is how much of a stream the agent may send before it is read, and unreadOfAll how much of all
+	// streams of a tunnel: enough that a stream that is read slowly does not delay others.
+	unread, unreadOfAll = 512 << 10, 512 << 20
+	// header is the maximum of the bytes of a header. The agent is a tenant's.
+	header = 64 << 10
 )
 
 // ErrNone means that the target has no tunnel to this server.
@@ -84,11 +89,15 @@ func (p *Pool) Accept(w http.ResponseWriter, req *http.Request, target string, c
 	conn := &Conn{socket: socket, ended: make(chan struct{})}
 	defer conn.close()
 	socket.ended = conn.close
-	t := &http2.Transport{ReadIdleTimeout: ping, PingTimeout: answers, DisableCompression: true}
+	t, err := http2.ConfigureTransports(&http.Transport{HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: unread, MaxReceiveBufferPerConnection: unreadOfAll}})
+	if err != nil {
+		return err
+	}
+	t.ReadIdleTimeout, t.PingTimeout, t.DisableCompression, t.MaxHeaderListSize = ping, answers, true, header
 	if conn.client, err = t.NewClientConn(socket); err != nil {
 		return nil //nolint:nilerr // the agent has gone
 	}
-	conn.transport = &http.Transport{DialContext: conn.dial, IdleConnTimeout: ping, DisableCompression: true}
+	conn.transport = &http.Transport{DialContext: conn.dial, IdleConnTimeout: ping, DisableCompression: true, MaxResponseHeaderBytes: header}
 	defer conn.transport.CloseIdleConnections()
 	if !p.add(target, conn) {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,5 +242,75 @@ func TestNoUpgrade(t *testing.T) {
 	resp, err := p.server.Client().Get(p.server.URL)
 	if err != nil || resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// A log that is read slowly does not fill the memory of the server, and headers of a hostile agent do not either.
+func TestHostileAgents(t *testing.T) {
+	var sent atomic.Int64
+	blocked := make(chan struct{}, 1000)
+	p := newPair(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/header" {
+			w.Header().Set("Long", strings.Repeat("x", 2*header))
+			return
+		}
+		chunk := make([]byte, 32<<10)
+		for {
+			late := time.AfterFunc(3*time.Second, func() { blocked <- struct{}{} })
+			n, err := w.Write(chunk)
+			sent.Add(int64(n))
+			late.Stop()
+			if err != nil {
+				return
+			}
+		}
+	})
+	if text, err := get(t, p.client(), "/header"); err == nil {
+		t.Errorf("a header of %d bytes: %q", 2*header, text)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://physical/log", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := p.client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	<-blocked
+	if n := sent.Load(); n > 2*unread {
+		t.Errorf("the server takes %d KiB that nobody reads", n>>10)
+	}
+}
+
+// The first frame of the server bounds what an agent that speaks HTTP/2 itself may send.
+func TestSettings(t *testing.T) {
+	pool := &Pool{}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_ = pool.Accept(w, req, "t", Check{Every: time.Hour}) // the test ends it
+	}))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := open(t.Context(), at, &tls.Config{InsecureSkipVerify: true}, Protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if _, err := io.ReadFull(socket, make([]byte, len(http2.ClientPreface))); err != nil {
+		t.Fatal(err)
+	}
+	f, err := http2.NewFramer(io.Discard, socket).ReadFrame()
+	settings, ok := f.(*http2.SettingsFrame)
+	if err != nil || !ok {
+		t.Fatalf("%v, %v", f, err)
+	}
+	if n, ok := settings.Value(http2.SettingInitialWindowSize); !ok || n != unread {
+		t.Errorf("unread bytes of a stream: %d, %v", n, ok)
+	}
+	if n, ok := settings.Value(http2.SettingMaxHeaderListSize); !ok || n != header {
+		t.Errorf("bytes of a header: %d, %v", n, ok)
 	}
 }
