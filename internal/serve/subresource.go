@@ -20,7 +20,7 @@ type Subresource struct {
 	// LongRunning requests have no timeout, and count as watches do.
 	LongRunning bool
 	// Handler gets the requests that the user may make. Their context has the user, the
-	// logical cluster and the RequestInfo.
+	// logical cluster and the RequestInfo. Without a handler, the storage of the resource serves them.
 	Handler http.Handler
 }
 
@@ -34,7 +34,7 @@ func (all Subresources) Within(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if info, ok := request.RequestInfoFrom(req.Context()); ok {
-			if s := all.find(info); s != nil {
+			if s := all.find(info); s != nil && s.Handler != nil {
 				s.Handler.ServeHTTP(w, req)
 				return
 			}

@@ -75,10 +75,9 @@ func Extension(o Options) kcp.Extension {
 		Unstored: []schema.GroupResource{review.Resource()},
 		// A workload is gone when its copies are. The first two say where these are, and new pods replace
 		// deleted ones until then.
-		DeletedLast: []schema.GroupResource{consumers.Assignments().GroupResource(), consumers.TargetStatuses().GroupResource(), {Resource: "pods"}},
-		Views:       []kcp.View{o.View},
-		// The view serves tunnels. They are declared here so that they have no timeout.
-		Subresources: []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}},
+		DeletedLast:  []schema.GroupResource{consumers.Assignments().GroupResource(), consumers.TargetStatuses().GroupResource(), {Resource: "pods"}},
+		Views:        []kcp.View{o.View},
+		Subresources: longRunning(),
 		Storage:      served.WithEvents,
 		Peers:        map[string]http.Handler{syncer.TunnelsTo: http.HandlerFunc(o.View.ServePeer)},
 		Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
@@ -90,6 +89,16 @@ func Extension(o Options) kcp.Extension {
 			return loops(s, o, reviews)
 		},
 	}
+}
+
+// longRunning returns the subresources that have no timeout. The view serves tunnels, and the storage of pods the
+// others.
+func longRunning() []kcp.Subresource {
+	all := []kcp.Subresource{{Resource: syncTargets().GroupResource(), Name: syncer.Tunnel, LongRunning: true, Handler: http.NotFoundHandler()}}
+	for _, name := range []string{"log", "exec", "attach", "portforward"} {
+		all = append(all, kcp.Subresource{Resource: pods.Resource().GroupResource(), Name: name, LongRunning: true})
+	}
+	return all
 }
 
 // usage offers the usage of pods.

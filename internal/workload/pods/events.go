@@ -148,7 +148,7 @@ func (e *events) List(ctx context.Context, o *internalversion.ListOptions) (runt
 func (e *events) add(ctx context.Context, w *workspace, which selection, list *core.EventList, all versions) {
 	var mu sync.Mutex
 	failed := e.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := e.pods.begin(ctx, of, true)
+		c, err := e.pods.begin(ctx, of)
 		if err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (e *events) Get(ctx context.Context, name string, o *metav1.GetOptions) (ru
 func (e *events) one(ctx context.Context, of *part, name string) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.pods.Deadline)
 	defer cancel()
-	c, err := e.pods.begin(ctx, of, true)
+	c, err := e.pods.begin(ctx, of)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}

@@ -86,16 +86,12 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 	return &refusal{fmt.Sprintf("Location %q does not answer", p.location)}
 }
 
-// client returns a client for a target, whose answers have at most the bytes of the budget.
+// client returns a client for a target, whose answers weigh at most as much as the budget has.
 func (l *Link) client(b *budget) (typed.CoreV1Interface, error) {
-	through := http.RoundTripper(l.Through)
-	if b != nil {
-		through = limited{through, b}
-	}
 	return typed.NewForConfigAndClient(&rest.Config{
 		Host: l.Server.String(), QPS: -1,
-		ContentConfig: rest.ContentConfig{AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON, ContentType: runtime.ContentTypeProtobuf},
-	}, &http.Client{Transport: through})
+		ContentConfig: rest.ContentConfig{AcceptContentTypes: runtime.ContentTypeJSON, ContentType: runtime.ContentTypeJSON},
+	}, &http.Client{Transport: limited{l.Through, b}})
 }
 
 // verify checks that the namespace at the target is that of the workspace, and of no other tenant.
@@ -120,15 +116,13 @@ type call struct {
 }
 
 // begin opens a request to the target of a part. The caller must call end.
-func (p *Pods) begin(ctx context.Context, of *part, bounded bool) (*call, error) {
-	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute))
+func (p *Pods) begin(ctx context.Context, of *part) (*call, error) {
+	consumer := p.tenant(of.workspace.cluster)
+	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, consumer))
 	if err != nil {
 		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
 	}
-	c := &call{part: of, leave: leave}
-	if bounded {
-		c.budget = p.limits.budget(of.workspace.compute)
-	}
+	c := &call{part: of, leave: leave, budget: p.limits.budget(owners{p.tenant(of.workspace.compute), consumer})}
 	if err := c.open(ctx, p); err != nil {
 		c.end()
 		return nil, err
@@ -156,9 +150,7 @@ func (c *call) open(ctx context.Context, p *Pods) error {
 }
 
 func (c *call) end() {
-	if c.budget != nil {
-		c.budget.release()
-	}
+	c.budget.end()
 	c.leave()
 }
 

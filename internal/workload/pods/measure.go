@@ -50,7 +50,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 	measured := 0
 	s := &store{Pods: p}
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := p.begin(ctx, of, true)
+		c, err := p.begin(ctx, of)
 		if err != nil {
 			return err
 		}

@@ -81,7 +81,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 	out := &metrics.PodMetricsList{}
 	var mu sync.Mutex
 	failed := u.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := u.pods.begin(ctx, of, true)
+		c, err := u.pods.begin(ctx, of)
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,7 @@ type Reach func(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTa
 type Pods struct {
 	reach  Reach
 	limits *limits
-	// Deadline is how long a target may take for an answer. Streams begin within it.
+	// Deadline is how long a target may take for an answer. The pod of a stream is found within it.
 	Deadline time.Duration
 
 	started atomic.Pointer[sources]
@@ -106,6 +106,14 @@ type workspace struct {
 	repeated map[[2]string]bool
 	// uids has the UIDs of the workloads, by namespace, kind and name.
 	uids map[[3]string]types.UID
+}
+
+// tenant returns the tenant of a workspace.
+func (p *Pods) tenant(of kcp.ClusterName) kcp.ClusterName {
+	if from := p.started.Load(); from != nil {
+		return from.server.Tenant(of)
+	}
+	return of
 }
 
 func errStarting() error { return apierrors.NewServiceUnavailable("the server is starting") }

@@ -166,7 +166,7 @@ func (s *store) List(ctx context.Context, o *internalversion.ListOptions) (runti
 	list, versions := &core.PodList{}, versions{}
 	var mu sync.Mutex
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := s.begin(ctx, of, true)
+		c, err := s.begin(ctx, of)
 		if err != nil {
 			return err
 		}
@@ -249,7 +249,7 @@ func (s *store) find(ctx context.Context, name string) (*call, *corev1.Pod, erro
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := s.each(asking, w.parts, func(ctx context.Context, of *part) error {
-		c, err := s.begin(ctx, of, true)
+		c, err := s.begin(ctx, of)
 		if err != nil {
 			return err
 		}

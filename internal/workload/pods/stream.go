@@ -97,7 +97,7 @@ func (s *logStream) InputStream(ctx context.Context, _, _ string) (io.ReadCloser
 	if err != nil {
 		return nil, false, "", err
 	}
-	req, err := http.NewRequestWithContext(of.ctx, http.MethodGet, of.locate(of.pod.Name, "log", s.query).String(), nil)
+	req, err := http.NewRequestWithContext(of.ctx, http.MethodGet, of.locate(of.pod, "log", s.query).String(), nil)
 	if err != nil {
 		of.close()
 		return nil, false, "", err
@@ -129,14 +129,15 @@ func (b *streamBody) Close() error {
 // A stream is an open request for a stream of a pod.
 type stream struct {
 	*call
-	pod   *corev1.Pod
+	pod   string          // its name at the target
 	ctx   context.Context // ends with the request, or when the server closes
 	close func()
 }
 
 // stream finds a pod and takes a slot for a stream.
 func (s *store) stream(ctx context.Context, name string) (*stream, error) {
-	leave, err := s.limits.enter(streaming(kcp.ClusterFrom(ctx)))
+	at := kcp.ClusterFrom(ctx)
+	leave, err := s.limits.enter(streaming(at), streamingOf(s.tenant(at)))
 	if err != nil {
 		return nil, err
 	}
@@ -145,9 +146,10 @@ func (s *store) stream(ctx context.Context, name string) (*stream, error) {
 		leave()
 		return nil, err
 	}
+	c.budget.release() // the pod is not kept
 	ctx, cancel := context.WithCancel(ctx)
 	done := s.untilClosing(cancel)
-	return &stream{call: c, pod: pod, ctx: ctx, close: func() { cancel(); done(); c.end(); leave() }}, nil
+	return &stream{call: c, pod: pod.Name, ctx: ctx, close: func() { cancel(); done(); c.end(); leave() }}, nil
 }
 
 // A connector serves a subresource that upgrades the connection.
@@ -187,7 +189,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 			return
 		}
 		defer of.close()
-		t := &tunnel{stream: of, to: of.locate(of.pod.Name, c.name, query), responder: responder}
+		t := &tunnel{stream: of, to: of.locate(of.pod, c.name, query), responder: responder}
 		t.handler(o).ServeHTTP(w, req.WithContext(of.ctx))
 	}), nil
 }

@@ -131,7 +131,7 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 	if len(w.parts) > parallelWatches {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the workspace has pods in more than %d pairs of namespace and physical cluster, which cannot be watched at once; watch a namespace", parallelWatches))
 	}
-	leave, err := s.limits.enter(streaming(m.cluster))
+	leave, err := s.limits.enter(streaming(m.cluster), streamingOf(s.tenant(m.cluster)))
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 	defer end()
 	late := time.AfterFunc(m.Deadline, end) // until the watch is open
 	defer late.Stop()
-	c, err := m.store.begin(ctx, of, false)
+	c, err := m.store.begin(ctx, of)
 	if err != nil {
 		return false
 	}
