@@ -164,7 +164,7 @@ func (c *connection) round(ctx context.Context) {
 
 // target returns the SyncTarget, nil if there is none any more.
 func (c *connection) target() *workload.SyncTarget {
-	return c.fleet.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
+	return c.fleet.term.targets.Get(kcp.Key{Cluster: c.fleet.compute, Name: c.name})
 }
 
 func (c *connection) workspace() push.Workspace {

@@ -37,7 +37,7 @@ func TestBusyServer(t *testing.T) {
 
 	at := time.Now()
 	busy, silent := physical.Unanswered("no answer", dial.ErrBusy), physical.Unanswered("no answer", context.DeadlineExceeded)
-	c := &connection{fleet: &fleet{compute: "compute", manager: &manager{options: fleetOptions(), targets: targets}}, name: "east",
+	c := &connection{fleet: &fleet{compute: "compute", manager: &manager{options: fleetOptions()}, term: &term{targets: targets}}, name: "east",
 		seen: at.Add(-time.Hour), alive: at.Add(-time.Hour), asked: at.Add(-time.Hour + 10*time.Second)}
 	c.observe(t.Context(), nil, busy) // writes nothing
 	for name, last := range map[string]time.Time{"seen": c.seen, "alive": c.alive} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,7 +42,21 @@ func TestNothingRegistered(t *testing.T) {
 			t.Errorf("a compute workspace without SyncTargets has goroutines:\n%s", strings.Join(stacks, "\n\n"))
 		}
 		c.register(t, "east", "")
-		c.wait(t, "east", func(of *workload.SyncTarget) bool { return of.Status.Conditions.Get(conditions.Ready) != nil })
+		seen := func(of *workload.SyncTarget) bool { return of.Status.Conditions.Get(conditions.Ready) != nil }
+		c.wait(t, "east", seen)
+		c.unregister(t, "east")
+		eventually(t, func() error {
+			if stacks := stacks("internal/workload"); len(stacks) > 0 {
+				return fmt.Errorf("without its last SyncTarget, a compute workspace has goroutines:\n%s", strings.Join(stacks, "\n\n"))
+			}
+			return nil
+		})
+		for i := range 3 { // a SyncTarget that comes while the server ends its work is not missed
+			name := fmt.Sprintf("west-%d", i)
+			c.register(t, name, "")
+			c.wait(t, name, seen)
+			c.unregister(t, name)
+		}
 	})
 	if with > without {
 		t.Errorf("%d goroutines with the extension, %d without", with, without)
@@ -193,6 +208,21 @@ func (c computing) register(t *testing.T, name, kubeconfig string) {
 	if _, err := c.targets.Create(t.Context(), of, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// unregister deletes a SyncTarget, and waits until it is gone.
+func (c computing) unregister(t *testing.T, name string) {
+	t.Helper()
+	if err := c.targets.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		_, err := c.targets.Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("SyncTarget %s exists: %v", name, err)
+	})
 }
 
 func (c computing) wait(t *testing.T, name string, until func(*workload.SyncTarget) bool) {

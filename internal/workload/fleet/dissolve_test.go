@@ -25,19 +25,7 @@ func TestLastTarget(t *testing.T) {
 	c, shop := placing(t)
 	placed := func(want bool) { t.Helper(); placed(t, shop, want) }
 	placed(true)
-	gone := func(name string) {
-		t.Helper()
-		if err := c.targets.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error {
-			_, err := c.targets.Get(t.Context(), name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return fmt.Errorf("SyncTarget %s exists: %v", name, err)
-		})
-	}
+	gone := func(name string) { t.Helper(); c.unregister(t, name) }
 	c.register(t, "west", "")
 	c.wait(t, "west", func(of *workload.SyncTarget) bool { return len(of.Finalizers) > 0 })
 	gone("east")

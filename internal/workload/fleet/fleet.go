@@ -27,20 +27,21 @@ type fleet struct {
 	profilesIn *profileClient
 	pace       pace
 
+	term *term
+
 	mu          sync.Mutex
 	ctx         context.Context        // of the fleet; ended by end
-	term        *term                  // guarded by mu
 	connections map[string]*connection // by SyncTarget; guarded by mu
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	profiles    func(kcp.Key)          // wakes the loop of ResourceProfiles; guarded by mu
 }
 
-func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet, error) {
+func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName) (*fleet, error) {
 	if err := export.EnsureKubernetes(ctx, m.server, compute); err != nil {
 		return nil, err
 	}
-	f := &fleet{manager: m, compute: compute, connections: map[string]*connection{}}
+	f := &fleet{manager: m, term: t, compute: compute, connections: map[string]*connection{}}
 	var err error
 	if f.consumers, err = consumers.Open(m.server, compute, "*"); err != nil {
 		return nil, err
@@ -48,38 +49,38 @@ func newFleet(ctx context.Context, m *manager, compute kcp.ClusterName) (*fleet,
 	if f.profilesIn, err = m.profilesOf(compute); err != nil {
 		return nil, err
 	}
-	f.inventory = inventory.New(inventory.Options{Compute: compute, Targets: m.targets, Locations: m.locations, Health: m.options.health, Count: f.countTargets, Turn: f.turn})
+	f.inventory = inventory.New(inventory.Options{Compute: compute, Targets: t.targets, Locations: t.locations, Health: m.options.health, Count: f.countTargets, Turn: f.turn})
 	f.scheduler = schedule.New(schedule.Options{
-		Consumers: f.consumers, Inventory: f.inventory, Inputs: []kcp.Source{m.targets.Read(), m.locations.Read()},
+		Consumers: f.consumers, Inventory: f.inventory, Inputs: []kcp.Source{t.targets.Read(), t.locations.Read()},
 		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed,
 	})
 	return f, nil
 }
 
 // start runs the caches and loops of the fleet until end is called or the term ends.
-func (f *fleet) start(t *term) {
+func (f *fleet) start() {
 	f.leads = true
-	f.follow(t)
+	f.follow()
 	f.inventory.Learn()
 	autoscaling := autoscale.Loop(f.ctx, autoscale.Options{
-		Server: f.server, Compute: f.compute, Consumers: f.consumers, Targets: f.targets, Pods: f.options.pods, Period: f.options.Autoscale,
+		Server: f.server, Compute: f.compute, Consumers: f.consumers, Targets: f.term.targets, Pods: f.options.pods, Period: f.options.Autoscale,
 	})
-	t.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.probeLoop(), autoscaling)...)
+	f.term.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.probeLoop(), autoscaling)...)
 }
 
 // follow runs what a server needs for the engines of the fleet, in this program or in agents: the
 // caches and the profiles. It decides nothing.
-func (f *fleet) follow(t *term) {
-	ctx, end := context.WithCancel(t.ctx)
-	f.ctx, f.end, f.term = ctx, end, t
-	f.consumers.Start(ctx, &t.work, f.probeAll) // engines that waited for the caches start
-	t.run(ctx, f.profileLoop())
+func (f *fleet) follow() {
+	ctx, end := context.WithCancel(f.term.ctx)
+	f.ctx, f.end = ctx, end
+	f.consumers.Start(ctx, &f.term.work, f.probeAll) // engines that waited for the caches start
+	f.term.run(ctx, f.profileLoop())
 }
 
 // countTargets makes the targets of a Location be counted.
 func (f *fleet) countTargets(location string) {
 	f.manager.mu.Lock()
-	wake := f.manager.count
+	wake := f.term.count
 	f.manager.mu.Unlock()
 	if wake != nil {
 		wake(kcp.Key{Cluster: f.compute, Name: location})
@@ -107,7 +108,7 @@ func (f *fleet) dissolved(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	// Without the export, the server reaches no consumer through the view. See [export.Exports.Free].
-	exported, err := f.exports.Exists(ctx, f.compute)
+	exported, err := f.term.exports.Exists(ctx, f.compute)
 	return !exported && err == nil, err
 }
 

@@ -16,7 +16,6 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/inventory"
@@ -31,42 +30,19 @@ type (
 
 // A manager runs the fleets while this server leads.
 type manager struct {
-	server    *kcp.Server
-	options   Options
-	targets   *kcp.Kind[*workload.SyncTarget]
-	locations *kcp.Kind[*scheduling.Location]
-	exports   *export.Exports // of the compute workspaces
-	// writeTargets and writeLocations write in all compute workspaces.
+	server  *kcp.Server
+	options Options
+	exports *export.Exports // never filled: it asks the server
+	// writeTargets and writeLocations read and write in all compute workspaces.
 	writeTargets   *targetClient
 	writeLocations *locationClient
 	tenants        uses
 
 	mu     sync.Mutex
-	term   *term                      // nil while another server leads; guarded by mu
+	term   *term                      // nil while another server leads, and without SyncTargets; guarded by mu
 	fleets map[kcp.ClusterName]*fleet // by compute workspace; guarded by mu
 	// followed has what agents use that are connected to this server while another one leads; guarded by mu.
 	followed map[kcp.ClusterName][]*term
-	wake     func(kcp.Key) // wakes the loop of SyncTargets; nil while another server leads; guarded by mu
-	count    func(kcp.Key) // wakes the loop of Locations; nil while another server leads; guarded by mu
-	lead     func(kcp.Key) // wakes the loop that leads; nil while another server leads; guarded by mu
-}
-
-// A term is the time in which this server leads.
-type term struct {
-	ctx   context.Context
-	end   context.CancelFunc
-	work  sync.WaitGroup
-	begun bool
-}
-
-// run runs loops until ctx ends, which ends with the term.
-func (t *term) run(ctx context.Context, loops ...kcp.Loop) {
-	t.work.Add(1)
-	wait := kcp.Start(ctx, loops...)
-	context.AfterFunc(ctx, func() {
-		defer t.work.Done()
-		wait()
-	})
 }
 
 func newManager(s *kcp.Server, o Options) (*manager, error) {
@@ -81,110 +57,47 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if m.writeLocations, err = client.New[*scheduling.Location, *scheduling.LocationList](cfg, "*", locations()); err != nil {
 		return nil, err
 	}
-	if m.exports, err = export.New(s); err != nil {
-		return nil, err
-	}
-	m.targets = objects.KindOf("synctargets", m.writeTargets)
-	m.locations = objects.KindOf("locations", m.writeLocations)
-	return m, nil
+	m.exports, err = export.New(s)
+	return m, err
 }
 
-// leadLoop begins a term when this server leads, and ends it when another one does. Before there is a
-// SyncTarget or an Assignment, that is all.
-func (m *manager) leadLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload", Workers: 4, Do: m.work, On: []kcp.Source{{Subscribe: func(wake func(kcp.Key)) func() {
-		t := &term{}
-		t.ctx, t.end = context.WithCancel(context.Background())
-		m.mu.Lock()
-		m.term, m.lead = t, wake
-		m.mu.Unlock()
-		forget := m.server.Await(syncTargets().GroupResource(), func() { wake(beginKey) })
-		forgetToo := m.server.Await(consumers.Assignments().GroupResource(), func() { wake(sweepKey) })
-		return func() {
-			forget()
-			forgetToo()
-			m.mu.Lock()
-			m.term, m.wake, m.count, m.lead, m.fleets = nil, nil, nil, nil, map[kcp.ClusterName]*fleet{}
-			m.mu.Unlock()
-			t.end()
-			t.work.Wait()
-			m.tenants.reset()
+// exportChanged wakes the loop of SyncTargets when the export of a compute workspace changes.
+func (m *manager) exportChanged(t *term) kcp.Source {
+	return t.exports.Wakes(func(e *apis.APIExport) (keys []kcp.Key) {
+		if now := t.exports.Get(kcp.KeyOf(e)); now == nil || now.DeletionTimestamp != nil {
+			t.lead.free(kcp.KeyOf(e).Cluster)
 		}
-	}}}}
-}
-
-// beginKey is the key of the work that begins with the first SyncTarget.
-var beginKey = kcp.Key{Cluster: export.Root, Name: "begin"}
-
-// sweepKey is the key of the work that looks for consumers whose export was deleted while no server led.
-var sweepKey = kcp.Key{Cluster: export.Root, Name: "sweep"}
-
-// work does what a key of the loop stands for.
-func (m *manager) work(ctx context.Context, key kcp.Key) error {
-	switch key {
-	case beginKey:
-		return m.begin()
-	case sweepKey:
-		return m.exports.Sweep(ctx)
-	}
-	return m.exports.Free(ctx, key.Cluster)
-}
-
-// begin begins to follow SyncTargets, Locations and exports.
-func (m *manager) begin() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.term
-	if t == nil || t.begun {
-		return nil
-	}
-	t.begun = true
-	t.work.Go(func() { m.targets.Run(t.ctx) })
-	t.work.Go(func() { m.locations.Run(t.ctx) })
-	t.work.Go(func() { m.exports.Run(t.ctx) })
-	t.run(t.ctx, m.targetsLoop(), m.locationsLoop())
-	return nil
-}
-
-// waking is a source that lets others wake the loop of SyncTargets while it runs.
-func (m *manager) waking() kcp.Source {
-	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.wake = wake
-		return nil
-	}}
-}
-
-// exportChanged wakes the loops that depend on the export of a compute workspace.
-func (m *manager) exportChanged() kcp.Source {
-	return m.exports.Wakes(func(e *apis.APIExport) (keys []kcp.Key) {
-		m.mu.Lock()
-		wake := m.lead
-		m.mu.Unlock()
-		if wake != nil {
-			wake(kcp.KeyOf(e))
-		}
-		for _, t := range m.targets.List(kcp.KeyOf(e).Cluster) {
-			keys = append(keys, kcp.KeyOf(t))
+		for _, of := range t.targets.List(kcp.KeyOf(e).Cluster) {
+			keys = append(keys, kcp.KeyOf(of))
 		}
 		return keys
 	})
 }
 
 // targetsLoop connects to the physical clusters.
-func (m *manager) targetsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-targets", On: []kcp.Source{m.targets.Changed(), m.exportChanged(), m.locations.Read(), m.waking()}, Do: m.target, Workers: 16}
+func (m *manager) targetsLoop(t *term) kcp.Loop {
+	return kcp.Loop{Name: "workload-targets", Workers: 16, On: []kcp.Source{t.targets.Changed(), m.exportChanged(t), t.locations.Read(), m.waking(&t.wake)},
+		Do: func(ctx context.Context, key kcp.Key) error { return m.target(ctx, t, key) }}
 }
 
-func (m *manager) target(ctx context.Context, key kcp.Key) error {
-	t := m.targets.Get(key)
-	exported, err := m.exports.Exists(ctx, key.Cluster)
+// waking is a source that lets others wake a loop while it runs.
+func (m *manager) waking(wakes *func(kcp.Key)) kcp.Source {
+	return kcp.Source{Subscribe: func(wake func(kcp.Key)) func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		*wakes = wake
+		return nil
+	}}
+}
+
+func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
+	t := in.targets.Get(key)
+	exported, err := in.exports.Exists(ctx, key.Cluster)
 	if err != nil {
 		return err
 	}
 	ends := t != nil && t.DeletionTimestamp != nil && !exported // nothing of it is left to wait for
-	f, err := m.fleet(ctx, key.Cluster, t != nil && !ends)
+	f, err := m.fleet(ctx, in, key.Cluster, t != nil && !ends)
 	if f == nil && ends && err == nil {
 		return m.leave(ctx, t)
 	}
@@ -241,7 +154,7 @@ func (m *manager) target(ctx context.Context, key kcp.Key) error {
 // last reports whether a SyncTarget that no workload uses goes as the last one of its workspace. Of several that go
 // at once, that is the first by name.
 func (m *manager) last(f *fleet, t *workload.SyncTarget) bool {
-	return !slices.ContainsFunc(m.targets.List(f.compute), func(of *workload.SyncTarget) bool {
+	return !slices.ContainsFunc(f.term.targets.List(f.compute), func(of *workload.SyncTarget) bool {
 		switch {
 		case of.Name == t.Name:
 			return false
@@ -257,13 +170,12 @@ func (m *manager) last(f *fleet, t *workload.SyncTarget) bool {
 // wakeTargets makes the loop look at the SyncTargets of a compute workspace.
 func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	m.mu.Lock()
-	wake := m.wake
-	m.mu.Unlock()
-	if wake == nil {
+	defer m.mu.Unlock()
+	if m.term == nil || m.term.wake == nil {
 		return
 	}
-	for _, t := range m.targets.List(compute) {
-		wake(kcp.KeyOf(t))
+	for _, t := range m.term.targets.List(compute) {
+		m.term.wake(kcp.KeyOf(t))
 	}
 }
 
@@ -294,18 +206,19 @@ func (m *manager) finalize(ctx context.Context, t *workload.SyncTarget, finalize
 }
 
 // fleet returns the fleet of a compute workspace. If there is none, it starts one or returns nil.
-func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool) (*fleet, error) {
-	m.mu.Lock()
-	f, t := m.fleets[compute], m.term
-	m.mu.Unlock()
-	if f != nil || !start || t == nil {
+func (m *manager) fleet(ctx context.Context, t *term, compute kcp.ClusterName, start bool) (*fleet, error) {
+	f := m.leading(compute)
+	if f == nil && !start {
+		t.lead.review() // a SyncTarget that had no fleet may be the last one
+	}
+	if f != nil || !start {
 		return f, nil
 	}
-	f, err := newFleet(ctx, m, compute)
+	f, err := newFleet(ctx, m, t, compute)
 	if err != nil {
 		return nil, err
 	}
-	if have, published := m.publish(f, t); !published {
+	if have, published := m.publish(f); !published {
 		return have, nil
 	}
 	f.inventory.CountAll()
@@ -313,14 +226,14 @@ func (m *manager) fleet(ctx context.Context, compute kcp.ClusterName, start bool
 }
 
 // publish starts a fleet, unless there is another one, or this server does not lead any more.
-func (m *manager) publish(f *fleet, t *term) (have *fleet, published bool) {
+func (m *manager) publish(f *fleet) (have *fleet, published bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if have := m.fleets[f.compute]; have != nil || m.term != t {
+	if have := m.fleets[f.compute]; have != nil || m.term != f.term {
 		return have, false
 	}
 	m.fleets[f.compute] = f
-	f.start(t)
+	f.start()
 	for _, own := range m.followed[f.compute] { // its agents connect again, and use this one
 		own.end()
 	}
@@ -329,7 +242,7 @@ func (m *manager) publish(f *fleet, t *term) (have *fleet, published bool) {
 
 // dropEmpty ends a fleet without targets, once nothing is left of it in its consumers.
 func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
-	if len(m.targets.List(f.compute)) > 0 {
+	if len(f.term.targets.List(f.compute)) > 0 {
 		return nil
 	}
 	if done, err := f.dissolved(ctx); err != nil || !done {
@@ -344,32 +257,28 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 		delete(m.fleets, f.compute)
 		f.end()
 	}
+	f.term.lead.free(f.compute) // the export may be gone, and its cache may not know that yet
+	f.term.lead.review()
 	return nil
 }
 
 // locationsLoop counts the targets of Locations, and makes the schedulers notice changes.
-func (m *manager) locationsLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-locations", Do: m.location, On: []kcp.Source{
-		m.locations.Changed(), m.targets.Read(), {Subscribe: func(wake func(kcp.Key)) func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.count = wake
-			return nil
-		}},
-	}}
+func (m *manager) locationsLoop(t *term) kcp.Loop {
+	return kcp.Loop{Name: "workload-locations", On: []kcp.Source{t.locations.Changed(), t.targets.Read(), m.waking(&t.count)},
+		Do: func(ctx context.Context, key kcp.Key) error { return m.location(ctx, t, key) }}
 }
 
-func (m *manager) location(ctx context.Context, key kcp.Key) error {
-	if f, err := m.fleet(ctx, key.Cluster, false); f != nil && err == nil {
+func (m *manager) location(ctx context.Context, of *term, key kcp.Key) error {
+	if f := m.leading(key.Cluster); f != nil {
 		f.inventory.LearnLocation(key.Name)
 	}
-	l := m.locations.Get(key)
+	l := of.locations.Get(key)
 	if l == nil || l.DeletionTimestamp != nil {
 		return nil
 	}
 	var next scheduling.LocationStatus
 	all, available := int32(0), int32(0)
-	for _, t := range m.targets.List(key.Cluster) {
+	for _, t := range of.targets.List(key.Cluster) {
 		if !inventory.Has(l, t) {
 			continue
 		}

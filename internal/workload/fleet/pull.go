@@ -85,7 +85,7 @@ func (f *fleet) beat(ctx context.Context, key kcp.Key) error {
 	f.mu.Lock()
 	c := f.connections[key.Name]
 	f.mu.Unlock()
-	t := f.targets.Get(key)
+	t := f.term.targets.Get(key)
 	if c == nil || c.mode != workload.PullMode || t == nil {
 		return nil
 	}
@@ -166,19 +166,22 @@ func (m *manager) source(ctx context.Context, compute kcp.ClusterName) (*syncer.
 	if f := m.leading(compute); f != nil {
 		return f.consumers.Source(f.ctx.Done()), func() {}, nil
 	}
-	f, err := newFleet(ctx, m, compute)
+	t, err := m.newTerm(context.Background())
 	if err != nil {
 		return nil, nil, err
 	}
-	t := &term{}
-	t.ctx, t.end = context.WithCancel(context.Background())
+	f, err := newFleet(ctx, m, t, compute)
+	if err != nil {
+		t.end()
+		return nil, nil, err
+	}
 	m.mu.Lock()
 	if leads := m.fleets[compute]; leads != nil {
 		m.mu.Unlock()
 		t.end()
 		return leads.consumers.Source(leads.ctx.Done()), func() {}, nil
 	}
-	f.follow(t)
+	f.follow()
 	m.followed[compute] = append(m.followed[compute], t)
 	m.mu.Unlock()
 	err = m.server.Go(func(ctx context.Context) {

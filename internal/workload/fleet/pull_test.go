@@ -34,13 +34,15 @@ func TestOneFleet(t *testing.T) {
 		t.Fatal("it ends before the server leads")
 	default:
 	}
-	leads := &term{}
-	leads.ctx, leads.end = context.WithCancel(context.Background())
+	leads, err := m.newTerm(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { leads.end(); leads.work.Wait() })
 	m.mu.Lock()
 	m.term = leads
 	m.mu.Unlock()
-	f, err := m.fleet(t.Context(), compute, true)
+	f, err := m.fleet(t.Context(), leads, compute, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -153,7 +153,7 @@ func (f *fleet) placementLoop() kcp.Loop {
 		f.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
 			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Name: a.Spec.Placement}}
 		}),
-		f.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
+		f.term.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
 			if kcp.KeyOf(t).Cluster == f.compute && t.Status.LastSyncerHeartbeatTime == nil {
 				for _, p := range f.consumers.Placements.List("*") {
 					keys = append(keys, kcp.KeyOf(p))
