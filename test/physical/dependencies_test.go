@@ -123,6 +123,19 @@ func (s *tenant) follows(t *testing.T) {
 			return err
 		})
 	}
+	for object, rule := range map[string]string{"cm/settings": "is wherever a workload that refers to it is", "secret/password": "refers to it", "secrets/registry": "refers to it", "sa/runner": "refers to it"} {
+		out := must(t, "workload", "explain", object, "-w", ":root:"+s.name)
+		for _, want := range []string{rule, "east", "west", `Deployment "a"`, `Deployment "b"`} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", object, want, out)
+			}
+		}
+	}
+	for object, want := range map[string]string{"sa/default": "each physical cluster has its own", "cm/kube-root-ca.crt": "each physical cluster has its own", "ns/default": "only objects in namespaces do"} {
+		if out, err := kubectl(t, "workload", "explain", object, "-w", ":root:"+s.name); !strings.Contains(out+fmt.Sprint(err), want) {
+			t.Errorf("%s: %v\n%s", object, err, out)
+		}
+	}
 	patch := []byte(`{"data":{"key":"two"}}`)
 	if _, err := s.CoreV1().ConfigMaps("default").Patch(t.Context(), "settings", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -152,6 +165,9 @@ func (s *tenant) follows(t *testing.T) {
 	for _, c := range s.clusters {
 		c.has(t, "settings", "")
 	}
+	if out := must(t, "workload", "explain", "cm/settings", "-w", ":root:"+s.name); !strings.Contains(out, "is in no physical cluster") || !strings.Contains(out, "no workload that is placed refers to it") {
+		t.Error(out)
+	}
 }
 
 func (s *tenant) saysMissing(t *testing.T) {
@@ -170,6 +186,9 @@ func (s *tenant) saysMissing(t *testing.T) {
 	})
 	out := must(t, "workload", "get", "deploy/lacks", "-w", ":root:"+s.name)
 	if !strings.Contains(out, "MissingDependency") {
+		t.Error(out)
+	}
+	if out := must(t, "workload", "explain", "secret/token", "-w", ":root:"+s.name); !strings.Contains(out, `MissingDependency: secrets "token" has the type`) {
 		t.Error(out)
 	}
 	s.configMap(t, "absent", "here")

@@ -305,6 +305,12 @@ func (s *tenant) followers(t *testing.T) {
 	s.rolledOut(t, "web")
 	for _, object := range []string{"svc/web", "ingress/web", "netpol/web", "pdb/web"} {
 		s.at(t, object, "east 0/-, west 0/-")
+		out := must(t, "workload", "explain", object, "-w", ":root:"+s.name)
+		for _, want := range []string{`"web" is wherever a workload of its namespace is`, "east", "west", `Deployment "web"`} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", object, want, out)
+			}
+		}
 	}
 	n := 0
 	for name, c := range s.clusters {

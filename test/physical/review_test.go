@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -135,16 +136,25 @@ func (s *tenant) explains(t *testing.T) {
 	if err := same(foreseen(got), s.actual(t)); err != nil || got.Omitted != 0 || got.Held {
 		t.Errorf("%v, %+v", err, got)
 	}
+	if _, err := s.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "none"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	out := must(t, "workload", "explain", "deployment/one", "-w", ":root:shop")
 	for _, want := range []string{`Deployment "one": Placement "default" applies; placed`, "it runs its part", "it would take replicas, others are enough", "east", "west"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	for arg, want := range map[string]string{"deployment/nope": "does not exist", "nonsense": "write it as KIND/NAME", "thing/x": "unknown kind"} {
+	for arg, want := range map[string]string{"deployment/nope": "does not exist", "nonsense": "write it as KIND/NAME", "thing/x": "no resource type", "po/one-abc": "write the workload of the pod", "svc/nope": "does not exist"} {
 		if out, err := kubectl(t, "workload", "explain", arg, "-w", ":root:shop"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("explain %s: %v\n%s", arg, err, out)
 		}
+	}
+	if out := must(t, "workload", "explain", "deploy/one", "-w", ":root:shop"); !strings.Contains(out, "it runs its part") {
+		t.Error(out)
+	}
+	if out := must(t, "workload", "explain", "role/none", "-w", ":root:shop"); !strings.Contains(out, "its kind is not one that physical clusters run") {
+		t.Error(out)
 	}
 	if out, err := kubectl(t, "workload", "simulate", "-w", ":root:shop"); err == nil {
 		t.Errorf("nothing to simulate:\n%s", out)

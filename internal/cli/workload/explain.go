@@ -28,51 +28,25 @@ func explainPlacementCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME",
 		Short: "Explain why a workload runs where it runs",
-		Long:  "Explain why a workload of the current workspace runs where it runs, why it does not run elsewhere, and what it waits for. The server answers with the code of its scheduler. The names of the physical clusters are shown to those who may list them in the compute workspace.",
+		Long: `Explain why a workload of the current workspace runs where it runs, why it does not run elsewhere, and what it waits for. The server answers with the code of its scheduler. The names of the physical clusters are shown to those who may list them in the compute workspace.
+
+Of an object that is where workloads are, such as a Service or a ConfigMap, the command prints these workloads. KIND is written as kubectl accepts it.`,
 		Example: `  # Explain where the Deployment web runs
-  kubectl kcp workload explain deployment/web`,
+  kubectl kcp workload explain deployment/web
+
+  # Explain where the ConfigMap settings is
+  kubectl kcp workload explain cm/settings`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		of, name, err := workloadArgument(args[0])
+		kind, name, err := splitArgument(args[0])
 		if err != nil {
 			return err
 		}
-		namespace := metav1.NamespaceDefault
-		if of, _, err := a.Flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
-			namespace = of
-		}
-		return explainPlacement(cmd.Context(), a, scheduling.ReviewedReference{Group: of.Group, Resource: of.Resource, Namespace: namespace, Name: name})
+		return explainPlacement(cmd.Context(), a, kind, namespaceOf(a), name)
 	}
 	return cmd
-}
-
-// workloadArgument parses KIND/NAME.
-func workloadArgument(text string) (schema.GroupResource, string, error) {
-	kind, name, err := splitArgument(text)
-	if err != nil {
-		return schema.GroupResource{}, "", err
-	}
-	kind = strings.ToLower(kind)
-	for group, all := range map[string][][]string{
-		"apps":  {{"deployments", "deployment", "deploy"}, {"statefulsets", "statefulset", "sts"}, {"daemonsets", "daemonset", "ds"}, {"replicasets", "replicaset", "rs"}},
-		"batch": {{"jobs", "job"}, {"cronjobs", "cronjob", "cj"}},
-		"":      {{"services", "service", "svc"}, {"persistentvolumeclaims", "persistentvolumeclaim", "pvc"}},
-	} {
-		for _, names := range all {
-			if slices.Contains(names, strings.TrimSuffix(kind, "."+group)) {
-				return schema.GroupResource{Group: group, Resource: names[0]}, name, nil
-			}
-		}
-	}
-	if gr := schema.ParseGroupResource(kind); gr.Group != "" {
-		return gr, name, nil
-	}
-	if slices.Contains([]string{"pods", "pod", "po"}, kind) {
-		return schema.GroupResource{}, "", fmt.Errorf("pods are parts of workloads: write the workload of %q, as in deployment/web", text)
-	}
-	return schema.GroupResource{}, "", fmt.Errorf("unknown kind %q: write its resource and group, as in widgets.example.com/NAME", kind)
 }
 
 // splitArgument returns the kind and the name in KIND/NAME.
@@ -84,18 +58,28 @@ func splitArgument(text string) (kind, name string, err error) {
 	return kind, name, nil
 }
 
-func explainPlacement(ctx context.Context, a *command.App, of scheduling.ReviewedReference) error {
+func explainPlacement(ctx context.Context, a *command.App, kind, namespace, name string) error {
 	_, srv, err := a.Open(ctx)
 	if err != nil {
 		return err
 	}
-	here := srv.Base.Path
-	got, err := reviewPlacement(ctx, srv, scheduling.PlacementReviewSpec{Workloads: []scheduling.ReviewedReference{of}})
+	of, err := find(srv, kind, namespace, name)
 	if err != nil {
-		return remote.About(here, "cannot explain where %s/%s runs: %w", of.Resource, of.Name, err)
+		return err
+	}
+	if of.GroupResource() == (schema.GroupResource{Resource: "pods"}) {
+		return fmt.Errorf("pods are parts of workloads: write the workload of the pod %q, as in deployment/web", name)
+	}
+	here := srv.Base.Path
+	got, err := reviewPlacement(ctx, srv, scheduling.PlacementReviewSpec{Workloads: []scheduling.ReviewedReference{{Group: of.Group, Resource: of.Resource, Namespace: namespace, Name: name}}})
+	switch {
+	case err != nil && isUnserved(err):
+		return remote.About(here, "workspace %q uses no physical clusters; to use those of another workspace, run: kubectl kcp bind compute PATH", here)
+	case err != nil:
+		return remote.About(here, "cannot explain where %s/%s runs: %w", of.Resource, name, err)
 	}
 	if len(got.Workloads) == 0 {
-		return remote.About(here, "%s %q does not exist in namespace %q of workspace %q, or does not run on physical clusters", of.Resource, of.Name, of.Namespace, here)
+		return explainFollower(ctx, a, srv, of)
 	}
 	w := got.Workloads[0]
 	a.Print.Say("%s %q: %s", w.Kind, w.Name, verdict(w))

@@ -12,15 +12,17 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
 
 	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -166,7 +168,6 @@ func loadsOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) (map
 }
 
 func splitCommand(a *command.App) *cobra.Command {
-	var namespace string
 	cmd := &cobra.Command{
 		Use:   "get KIND/NAME",
 		Short: "Print which locations run a workload",
@@ -181,13 +182,18 @@ func splitCommand(a *command.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		namespace = metav1.NamespaceDefault
-		if of, _, err := a.Flags.ToRawKubeConfigLoader().Namespace(); err == nil && of != "" {
-			namespace = of
-		}
-		return printSplit(cmd.Context(), a, kind, namespace, name)
+		return printSplit(cmd.Context(), a, kind, namespaceOf(a), name)
 	}
 	return cmd
+}
+
+// namespaceOf returns the namespace that the flags or the kubeconfig choose.
+func namespaceOf(a *command.App) string {
+	of, _, err := a.Flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil || of == "" {
+		return metav1.NamespaceDefault
+	}
+	return of
 }
 
 func printSplit(ctx context.Context, a *command.App, kind, namespace, name string) error {
@@ -196,7 +202,11 @@ func printSplit(ctx context.Context, a *command.App, kind, namespace, name strin
 		return err
 	}
 	here := srv.Base.Path
-	w, err := getWorkload(ctx, srv, kind, namespace, name)
+	of, err := find(srv, kind, namespace, name)
+	if err != nil {
+		return err
+	}
+	w, err := of.get(ctx, srv)
 	if err != nil {
 		return err
 	}
@@ -261,73 +271,85 @@ func readyOf(r *workload.TargetStatus) int32 {
 	return cmp.Or(s.ReadyReplicas, s.NumberReady, s.Ready)
 }
 
-// getWorkload reads a workload of the current workspace. The kind may be written as kubectl accepts it.
-func getWorkload(ctx context.Context, s *remote.Server, kind, namespace, name string) (*unstructured.Unstructured, error) {
+// found is an object that an argument names. It may not exist.
+type found struct {
+	schema.GroupVersionResource
+	namespaced      bool
+	namespace, name string
+	mapper          meta.RESTMapper // of the workspace
+}
+
+// find returns the object of a kind, which may be written as kubectl accepts it, in the current workspace.
+func find(s *remote.Server, kind, namespace, name string) (found, error) {
 	here := s.Base.Path
 	client, err := discovery.NewDiscoveryClientForConfigAndClient(s.In(here), s.Client)
 	if err != nil {
-		return nil, err
+		return found{}, err
 	}
 	known := memory.NewMemCacheClient(client)
-	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil)
-	of, err := mapper.ResourceFor(schema.ParseGroupResource(strings.ToLower(kind)).WithVersion(""))
-	if err != nil {
-		return nil, fmt.Errorf("workspace %q has no resource type %q; to use the physical clusters of another workspace, run: kubectl kcp bind compute PATH", here, kind)
+	of := found{namespace: namespace, name: name, mapper: restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(known), known, nil)}
+	if of.GroupVersionResource, err = of.mapper.ResourceFor(schema.ParseGroupResource(strings.ToLower(kind)).WithVersion("")); err != nil {
+		return found{}, fmt.Errorf("workspace %q has no resource type %q; to use the physical clusters of another workspace, run: kubectl kcp bind compute PATH", here, kind)
 	}
-	all, err := s.Resource(here, of)
+	gvk, err := of.mapper.KindFor(of.GroupVersionResource)
+	if err != nil {
+		return found{}, err
+	}
+	mapping, err := of.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return found{}, err
+	}
+	of.namespaced = mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	return of, nil
+}
+
+// objects returns a client for the objects beside this one.
+func (f found) objects(s *remote.Server) (dynamic.ResourceInterface, error) {
+	all, err := s.Resource(s.Base.Path, f.GroupVersionResource)
+	if err != nil || !f.namespaced {
+		return all, err
+	}
+	return all.Namespace(f.namespace), nil
+}
+
+// get reads the object.
+func (f found) get(ctx context.Context, s *remote.Server) (*unstructured.Unstructured, error) {
+	here := s.Base.Path
+	all, err := f.objects(s)
 	if err != nil {
 		return nil, err
 	}
-	w, err := all.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, remote.About(here, "cannot read %s %q in namespace %q: %w", of.Resource, name, namespace, err)
+	w, err := all.Get(ctx, f.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && f.namespaced:
+		return nil, remote.About(here, "%s %q does not exist in namespace %q of workspace %q", f.Resource, f.name, f.namespace, here)
+	case err != nil:
+		return nil, remote.About(here, "cannot read %s %q: %w", f.Resource, f.name, err)
 	}
 	return w, nil
 }
 
 // assignmentOf returns the Assignment of a workload, nil if it has none.
 func assignmentOf(ctx context.Context, s *remote.Server, namespace string, w *unstructured.Unstructured) (*workload.Assignment, error) {
-	all, err := s.Resource(s.Base.Path, workload.GroupVersion.WithResource("assignments"))
-	if err != nil {
-		return nil, err
-	}
-	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		found := &workload.Assignment{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, found); err != nil {
-			return nil, err
-		}
-		if found.Spec.Workload.UID == string(w.GetUID()) {
-			return found, nil
+	all, err := assignmentsIn(ctx, s, namespace)
+	for _, of := range all {
+		if of.Spec.Workload.UID == string(w.GetUID()) {
+			return of, nil
 		}
 	}
-	return nil, nil
+	return nil, err
 }
 
 // reportsOf returns the reports about a workload by the keys of their targets.
 func reportsOf(ctx context.Context, s *remote.Server, namespace string, w *unstructured.Unstructured) (map[string]*workload.TargetStatus, error) {
-	all, err := s.Resource(s.Base.Path, workload.GroupVersion.WithResource("targetstatuses"))
-	if err != nil {
-		return nil, err
-	}
-	list, err := all.Namespace(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
+	all, err := reportsIn(ctx, s, namespace)
 	found := map[string]*workload.TargetStatus{}
-	for i := range list.Items {
-		r := &workload.TargetStatus{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, r); err != nil {
-			return nil, err
-		}
+	for _, r := range all {
 		if r.Spec.Workload.UID == string(w.GetUID()) {
 			found[r.Spec.Key] = r
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // targetNames returns the names of physical clusters by their keys, as far as the user may list
