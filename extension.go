@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/fair"
@@ -40,7 +41,7 @@ type (
 	// An Offer is an API group with kinds that only APIBindings give to logical clusters.
 	Offer = native.Offer
 	// An OfferedKind is a kind of an Offer.
-	OfferedKind = serve.Offer
+	OfferedKind = catalog.Offer
 	// A View serves requests below /services/, of one logical cluster or of many.
 	View = view.View
 	// A ViewRequest is a request for a View, parsed from its path.

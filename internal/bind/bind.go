@@ -14,9 +14,10 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -33,13 +34,13 @@ type APIs struct {
 
 	defaults    readyExports
 	store       *store.Store
-	definitions *serve.Definitions
+	definitions *define.Definitions
 	workspaces  *tenancy.Workspaces
 }
 
 // New returns the bindings to exports in a store, whose change feed must not have started. The
 // bindings become a source of the resolver, and creations of bindings are complete when they return.
-func New(s *store.Store, x *exports.Exports, d *serve.Definitions, r *serve.Resolver, w *tenancy.Workspaces) *APIs {
+func New(s *store.Store, x *exports.Exports, d *define.Definitions, r *catalog.Resolver, w *tenancy.Workspaces) *APIs {
 	a := &APIs{Exports: x, Bindings: newBindings(s.Feed(), x, d, r), store: s, definitions: d, workspaces: w}
 	if a.binds() {
 		w.Defaults = a

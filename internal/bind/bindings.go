@@ -15,11 +15,12 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // A Binding is the decoded part of an APIBinding. Equal bindings of all clusters share one. It
@@ -58,15 +59,15 @@ type Bound struct {
 // Resource returns where the objects of the resource are stored.
 func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupResource, b.Identity) }
 
-// Bindings are the bindings of all clusters, a [serve.Source]. It follows the change feed. A
+// Bindings are the bindings of all clusters, a [catalog.Source]. It follows the change feed. A
 // binding takes a name and a pointer to data that equal bindings share.
 type Bindings struct {
 	// Members are the clusters in which the view of each export reads.
 	Members *feed.Members[ViewList]
 
 	exports     *exports.Exports
-	definitions *serve.Definitions
-	resolver    *serve.Resolver
+	definitions *define.Definitions
+	resolver    *catalog.Resolver
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name][]bindingRow // sorted by name
@@ -98,7 +99,7 @@ type sharedBinding struct {
 	rows int
 }
 
-func newBindings(f *feed.Feed, x *exports.Exports, d *serve.Definitions, r *serve.Resolver) *Bindings {
+func newBindings(f *feed.Feed, x *exports.Exports, d *define.Definitions, r *catalog.Resolver) *Bindings {
 	b := &Bindings{
 		Members: feed.NewMembers[ViewList](f.Revision), exports: x, definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
@@ -213,37 +214,37 @@ func owner(rows []bindingRow, gr schema.GroupResource) (found *bindingRow, as Bo
 	return found, as
 }
 
-// Find implements [serve.Source]. The evidence is the binding, and the conversion of the schema.
-func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (serve.Found, bool) {
+// Find implements [catalog.Source]. The evidence is the binding, and the conversion of the schema.
+func (b *Bindings) Find(c cluster.Name, gr schema.GroupResource) (catalog.Found, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	r, bound := owner(b.clusters[c], gr)
 	if r == nil {
-		return serve.Found{}, false
+		return catalog.Found{}, false
 	}
 	content, ok := b.definitions.Bound(bound.UID, r.Deleting)
 	if !ok {
-		return serve.Found{}, false
+		return catalog.Found{}, false
 	}
 	content, evidence := b.exports.Converted(r.Export.Cluster, bound.Schema, content)
 	content = content.In(b.storage(r.Export, bound))
-	evidence = append(evidence, serve.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
-	return serve.Found{Served: serve.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
+	evidence = append(evidence, catalog.Evidence{Key: BindingResource().Key(c, "", r.name), Revision: r.revision})
+	return catalog.Found{Served: catalog.Served{Content: content, Identity: bound.Identity}, Evidence: evidence}, true
 }
 
 // storage returns where the objects of a bound resource are.
-func (b *Bindings) storage(e exports.Name, bound Bound) serve.Storage {
+func (b *Bindings) storage(e exports.Name, bound Bound) catalog.Storage {
 	if !bound.Virtual {
-		return serve.Stored
+		return catalog.Stored
 	}
 	return b.exports.Storage(e, bound.GroupResource)
 }
 
-// All implements [serve.Source].
-func (b *Bindings) All(c cluster.Name) []serve.Served {
+// All implements [catalog.Source].
+func (b *Bindings) All(c cluster.Name) []catalog.Served {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var all []serve.Served
+	var all []catalog.Served
 	rows := b.clusters[c]
 	for i, r := range rows {
 		for _, bound := range r.Bound {
@@ -253,14 +254,14 @@ func (b *Bindings) All(c cluster.Name) []serve.Served {
 			if content, ok := b.definitions.Bound(bound.UID, r.Deleting); ok {
 				content, _ = b.exports.Converted(r.Export.Cluster, bound.Schema, content)
 				content = content.In(b.storage(r.Export, bound))
-				all = append(all, serve.Served{Content: content, Identity: bound.Identity})
+				all = append(all, catalog.Served{Content: content, Identity: bound.Identity})
 			}
 		}
 	}
 	return all
 }
 
-// Anywhere implements [serve.Source].
+// Anywhere implements [catalog.Source].
 func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -274,7 +275,7 @@ func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
 
 // FindIdentity returns a resource of an identity as most clusters serve it. It takes time
 // proportional to the number of distinct bindings.
-func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (serve.Served, bool) {
+func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (catalog.Served, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	uses := map[string]int{} // by UID of the schema
@@ -290,7 +291,7 @@ func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (serve
 		}
 	}
 	content, ok := b.definitions.Bound(most, false)
-	return serve.Served{Content: content, Identity: identity}, ok
+	return catalog.Served{Content: content, Identity: identity}, ok
 }
 
 // Reset implements [feed.Follower].

@@ -6,10 +6,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -57,7 +57,7 @@ func (b *Bindings) schemas(c cluster.Name) []BoundSchema {
 	var all []BoundSchema
 	for _, r := range b.clusters[c] {
 		for _, bound := range r.Bound {
-			if serve.IsNativeSchema(bound.UID) {
+			if catalog.IsNativeSchema(bound.UID) {
 				continue
 			}
 			all = append(all, BoundSchema{Provider: r.Export.Cluster, Name: bound.Schema, UID: bound.UID})

@@ -7,8 +7,8 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 )
@@ -57,7 +57,7 @@ func (a *APIs) Bootstrap(ctx context.Context) error {
 
 // binds reports whether this server can bind exports. Without CustomResourceDefinitions it
 // cannot, and has the kinds of its built-in exports in every workspace.
-func (a *APIs) binds() bool { return a.store.Serves(serve.CustomResourceDefinitions()) }
+func (a *APIs) binds() bool { return a.store.Serves(define.Resource()) }
 
 // RootBinding reports whether a binding of the root workspace is to a built-in export.
 func (a *APIs) RootBinding(name string) bool {

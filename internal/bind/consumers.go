@@ -3,9 +3,9 @@ package bind
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // A Consumer is a cluster that has a resource through a binding.
@@ -35,7 +35,7 @@ func (b *Bindings) Count(e exports.Name) int {
 }
 
 // Served returns how the consumers of a provider are served a resource.
-func (a *APIs) Served(provider cluster.Name, b Bound) (*serve.Content, bool) {
+func (a *APIs) Served(provider cluster.Name, b Bound) (*catalog.Content, bool) {
 	content, ok := a.definitions.Bound(b.UID, false)
 	if !ok {
 		return nil, false

@@ -10,9 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -71,7 +72,7 @@ func boundTo(now *exports.Definition, before []apisv1alpha2.BoundResource) (apis
 	if i < 0 {
 		return b, nil
 	}
-	if len(before[i].StorageVersions) > 0 != (r.Virtual == nil) || serve.IsNativeSchema(before[i].Schema.UID) != r.Native {
+	if len(before[i].StorageVersions) > 0 != (r.Virtual == nil) || catalog.IsNativeSchema(before[i].Schema.UID) != r.Native {
 		return b, exports.InvalidSchema(fmt.Sprintf("the APIExport has another storage for %s than when it was bound; delete this APIBinding and create it again", r.GroupResource))
 	}
 	for _, v := range before[i].StorageVersions { // objects may still be stored in them
@@ -85,7 +86,7 @@ func boundTo(now *exports.Definition, before []apisv1alpha2.BoundResource) (apis
 // reserve adds the condition that no other write claims names in a group of the cluster
 // meanwhile. It waits until this process knows the names that are claimed now.
 func (s *settling) reserve(ctx context.Context, group string) error {
-	claims := serve.Claims(s.cluster, group)
+	claims := define.Claims(s.cluster, group)
 	if slices.ContainsFunc(s.relies, func(c *store.Condition) bool { return c.On == claims }) {
 		return nil // groups share keys
 	}

@@ -8,11 +8,12 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
@@ -43,13 +44,13 @@ func closedShelf(t *testing.T, o store.Options, followers ...feed.Follower) *she
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	s.Values().Register(serve.CustomResourceDefinitions(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
+	s.Values().Register(define.Resource(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
 	for _, f := range followers {
 		s.Feed().Follow(f)
 	}
-	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
+	r := catalog.NewResolver(func(cluster.Name) *catalog.Shape { return catalog.NewShape() })
 	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
-	d, w := serve.NewDefinitions(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
+	d, w := define.New(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
 	return &shelf{t, s, New(s, exports.New(s, d, w), d, r, w)}
 }
 

@@ -5,10 +5,10 @@ import (
 
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/trigger"
 )
 
@@ -44,7 +44,7 @@ func (f *bindingCauses) Apply(e feed.Event) {
 			return
 		}
 		f.unsettled(e.Key)
-	case serve.CustomResourceDefinitions():
+	case define.Resource():
 		if e.Deleted() {
 			f.unsettled(e.Key)
 		}

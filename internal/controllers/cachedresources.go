@@ -4,10 +4,11 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/virtual"
 )
@@ -41,8 +42,8 @@ func (f *cachedCauses) Apply(e feed.Event) {
 		f.in(e.Key.Cluster, func(r *virtual.Cached) bool {
 			return r.Secret.Namespace == e.Key.Namespace && r.Secret.Name == e.Key.Name
 		})
-	case serve.CustomResourceDefinitions():
-		f.in(e.Key.Cluster, func(r *virtual.Cached) bool { return serve.DefinitionName(r.GroupResource) == e.Key.Name })
+	case define.Resource():
+		f.in(e.Key.Cluster, func(r *virtual.Cached) bool { return catalog.DefinitionName(r.GroupResource) == e.Key.Name })
 	case bind.BindingResource():
 		f.in(e.Key.Cluster, func(*virtual.Cached) bool { return true })
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/trigger"
 )
 
@@ -41,14 +41,14 @@ func DefinitionNames(d Deps) control.Loop {
 // definition, or of a binding, may solve.
 type unsettledDefinitions struct {
 	*trigger.Inbox
-	definitions *serve.Definitions
+	definitions *define.Definitions
 }
 
 // Apply implements [feed.Follower].
 func (f *unsettledDefinitions) Apply(e feed.Event) {
 	var freed []keys.Key
 	switch e.Key.Resource {
-	case serve.CustomResourceDefinitions():
+	case define.Resource():
 		freed = f.definitions.UnsettledBeside(e.Key.Cluster, e.Key.Name)
 	case bind.BindingResource():
 		freed = f.definitions.UnsettledIn(e.Key.Cluster)

@@ -10,12 +10,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
@@ -39,10 +40,10 @@ func newSliceWorld(t *testing.T) *sliceWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	s.Values().Register(serve.CustomResourceDefinitions(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
-	r := serve.NewResolver(func(cluster.Name) *serve.Shape { return serve.NewShape() })
+	s.Values().Register(define.Resource(), values.Codec{Codec: apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
+	r := catalog.NewResolver(func(cluster.Name) *catalog.Shape { return catalog.NewShape() })
 	tree := tree.NewTree(s, tenancy.WorkspaceResource("w"), "https://kcp.example.com")
-	d, w := serve.NewDefinitions(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
+	d, w := define.New(s, r), &tenancy.Workspaces{Store: s, Tree: tree}
 	apis := bind.New(s, exports.New(s, d, w), d, r, w)
 	slices := endpoints.New(s, apis, w, "")
 	storage := virtual.New(virtual.Config{Store: s, Resolver: r, APIs: apis, Endpoints: slices, Workspaces: w})

@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
@@ -63,7 +64,7 @@ func (l *mounts) concerned(k keys.Key) []control.Key {
 	switch {
 	case len(l.from) == 0:
 		return nil
-	case k.Resource != serve.CustomResourceDefinitions():
+	case k.Resource != define.Resource():
 		return slices.Collect(maps.Keys(l.objects[k]))
 	}
 	var all []control.Key
@@ -162,8 +163,8 @@ func (l *mounts) read(ctx context.Context, ws control.Key, ref tenancyapi.Object
 // defined reports whether a CustomResourceDefinition in the logical cluster of a Workspace
 // defines a kind. Workspaces cannot be mounted from kinds that the server adds to every
 // cluster, such as LogicalCluster, which also has a URL and a phase.
-func (l *mounts) defined(ctx context.Context, ws control.Key, kind serve.Kind) (bool, error) {
-	key := keys.Key{Resource: serve.CustomResourceDefinitions(), Cluster: ws.Cluster, Name: serve.DefinitionName(kind.GroupVersionResource().GroupResource())}
+func (l *mounts) defined(ctx context.Context, ws control.Key, kind catalog.Kind) (bool, error) {
+	key := keys.Key{Resource: define.Resource(), Cluster: ws.Cluster, Name: catalog.DefinitionName(kind.GroupVersionResource().GroupResource())}
 	stored, _, err := l.Store.Read(ctx, key)
 	return stored != nil, err
 }

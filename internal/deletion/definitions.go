@@ -10,17 +10,18 @@ import (
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/control"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/trigger"
 )
 
 // Definitions deletes the instances of definitions that are being deleted, and then
 // removes the finalizer of the definitions.
-func Definitions(d *serve.Definitions, of Instances) control.Loop {
+func Definitions(d *define.Definitions, of Instances) control.Loop {
 	ending := &endingDefinitions{trigger.New(func() []control.Key { return trigger.Keys(d.AllDeleting()) }), d, of.Store.Feed().Ledger()}
 	of.Store.Feed().Follow(ending)
 	return control.Loop{
@@ -44,7 +45,7 @@ func Definitions(d *serve.Definitions, of Instances) control.Loop {
 // instance is deleted.
 type endingDefinitions struct {
 	*trigger.Inbox
-	definitions *serve.Definitions
+	definitions *define.Definitions
 	ledger      *feed.Ledger
 }
 
@@ -52,9 +53,9 @@ type endingDefinitions struct {
 func (f *endingDefinitions) Apply(e feed.Event) {
 	name := e.Key.Name
 	switch {
-	case e.Key.Resource == serve.CustomResourceDefinitions():
+	case e.Key.Resource == define.Resource():
 	case e.Key.Root == keys.Custom && e.Deleted() && f.ledger.Objects(e.Key.Cluster, e.Key.Resource) == 0:
-		name = serve.DefinitionName(e.Key.GroupResource())
+		name = catalog.DefinitionName(e.Key.GroupResource())
 	default:
 		return
 	}
@@ -79,7 +80,7 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 		return e.finish(ctx, crd, "NeverEstablished", "resource was never established")
 	}
 	all := &sweep{Instances: e.instances, cluster: e.key.Cluster, forced: tenancy.IsForced(crd)}
-	resource := keys.CustomResource(serve.ResourceOfName(crd.Name), "")
+	resource := keys.CustomResource(catalog.ResourceOfName(crd.Name), "")
 	left, err := all.empty(ctx, resource)
 	if err != nil {
 		return errors.Join(err, e.report(ctx, crd, "InstanceDeletionFailed", "could not issue all deletes: "+err.Error()))

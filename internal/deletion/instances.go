@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
@@ -33,7 +33,7 @@ const (
 // fields are required.
 type Instances struct {
 	Store *store.Store
-	Kinds *serve.Kinds
+	Kinds *catalog.Kinds
 	// Client returns the configuration of clients with all rights in one cluster.
 	Client func(cluster.Name) *rest.Config
 }

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/recent"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // Clusters of equal shape share all documents, and those of similar shape the equal ones.
@@ -16,7 +16,7 @@ func TestEqualShapesShareOneBuild(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
 	extra := content(t, define("example.com", "widgets", "Widget", "v1"))
-	shapes := map[cluster.Name]*serve.Shape{"other": shapeOf(append(own(t), extra)...)}
+	shapes := map[cluster.Name]*catalog.Shape{"other": shapeOf(append(own(t), extra)...)}
 	names := []cluster.Name{"a", "b", "c", "d", "other"}
 	for _, n := range names[:4] {
 		shapes[n] = shapeOf(contents...)
@@ -43,8 +43,8 @@ func TestEqualShapesShareOneBuild(t *testing.T) {
 // A document with the same hash is always the same.
 func TestDocumentsAreBuiltAgain(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(append(own(t), content(t, define("coordination.k8s.io", "clocks", "Clock", "v1")))...)})
-	w.documents = recent.New[serve.Hash, *document](1, maxIdle)
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(append(own(t), content(t, define("coordination.k8s.io", "clocks", "Clock", "v1")))...)})
+	w.documents = recent.New[catalog.Hash, *document](1, maxIdle)
 	before := urls(t, w, "a")
 	for _, n := range []string{"apis/tenancy.kcp.io/v1alpha1", "apis/core.kcp.io/v1alpha1", "apis/coordination.k8s.io/v1", "apis/tenancy.kcp.io/v1alpha1"} {
 		r := w.get(t, "a", before[n])

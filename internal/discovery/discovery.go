@@ -27,6 +27,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/common"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/inprocess"
 	"github.com/unforked/kcp/internal/recent"
 	"github.com/unforked/kcp/internal/serve"
@@ -59,37 +60,37 @@ type Discovery struct {
 
 	base    *genericapiserver.GenericAPIServer
 	openAPI *nativeOpenAPI
-	shapeOf func(context.Context) *serve.Shape
+	shapeOf func(context.Context) *catalog.Shape
 	codecs  serializer.CodecFactory // of aggregated discovery
 
-	offered   *recent.Cache[*serve.Offers, map[schema.GroupVersion]resources]
+	offered   *recent.Cache[*catalog.Offers, map[schema.GroupVersion]resources]
 	natives   *recent.Cache[string, []apidiscoveryv2.APIGroupDiscovery] // native groups, by "api" or "apis"
-	groups    *recent.Cache[serve.Hash, map[string]http.Handler]        // by shape, then by path without outer slashes
-	openAPIV2 *recent.Cache[serve.Hash, http.Handler]                   // by shape
-	openAPIV3 *recent.Cache[serve.Hash, *openAPIV3]                     // by shape
-	hashes    *recent.Cache[serve.Hash, string]                         // hashes of documents, by key of the part
-	documents *recent.Cache[serve.Hash, *document]                      // by key of the part
-	views     *recent.Cache[serve.Hash, http.Handler]                   // by shape
+	groups    *recent.Cache[catalog.Hash, map[string]http.Handler]      // by shape, then by path without outer slashes
+	openAPIV2 *recent.Cache[catalog.Hash, http.Handler]                 // by shape
+	openAPIV3 *recent.Cache[catalog.Hash, *openAPIV3]                   // by shape
+	hashes    *recent.Cache[catalog.Hash, string]                       // hashes of documents, by key of the part
+	documents *recent.Cache[catalog.Hash, *document]                    // by key of the part
+	views     *recent.Cache[catalog.Hash, http.Handler]                 // by shape
 }
 
 // NewDiscovery returns the discovery of a server's clusters. shapeOf returns the custom
 // resources of a request's cluster; nil means none. config is that of base, which must not install
 // OpenAPI itself. All groups of base must be installed, and base prepared to run, before the first
 // request.
-func NewDiscovery(base *genericapiserver.GenericAPIServer, config *genericapiserver.Config, shapeOf func(context.Context) *serve.Shape) *Discovery {
+func NewDiscovery(base *genericapiserver.GenericAPIServer, config *genericapiserver.Config, shapeOf func(context.Context) *catalog.Shape) *Discovery {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
 	return &Discovery{
 		base: base, shapeOf: shapeOf, codecs: serializer.NewCodecFactory(scheme),
 		configV2: config.OpenAPIConfig, configV3: config.OpenAPIV3Config, openAPI: installOpenAPI(base, config.OpenAPIConfig, config.OpenAPIV3Config),
-		offered:   recent.New[*serve.Offers, map[schema.GroupVersion]resources](2, maxIdle),
+		offered:   recent.New[*catalog.Offers, map[schema.GroupVersion]resources](2, maxIdle),
 		natives:   recent.New[string, []apidiscoveryv2.APIGroupDiscovery](2, maxIdle),
-		groups:    recent.New[serve.Hash, map[string]http.Handler](maxGroups, maxIdle),
-		openAPIV2: recent.New[serve.Hash, http.Handler](maxOpenAPIV2, maxIdle),
-		openAPIV3: recent.New[serve.Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
-		hashes:    recent.New[serve.Hash, string](maxHashes, maxIdle),
-		documents: recent.New[serve.Hash, *document](maxDocuments, maxIdle),
-		views:     recent.New[serve.Hash, http.Handler](maxDocuments, maxIdle),
+		groups:    recent.New[catalog.Hash, map[string]http.Handler](maxGroups, maxIdle),
+		openAPIV2: recent.New[catalog.Hash, http.Handler](maxOpenAPIV2, maxIdle),
+		openAPIV3: recent.New[catalog.Hash, *openAPIV3](maxOpenAPIV3, maxIdle),
+		hashes:    recent.New[catalog.Hash, string](maxHashes, maxIdle),
+		documents: recent.New[catalog.Hash, *document](maxDocuments, maxIdle),
+		views:     recent.New[catalog.Hash, http.Handler](maxDocuments, maxIdle),
 	}
 }
 
@@ -137,7 +138,7 @@ func describes(path string) bool {
 
 // page returns the handler of a request in clusters of a shape. It returns nil if the
 // native server's response is the same.
-func (d *Discovery) page(r *http.Request, s *serve.Shape) (http.Handler, error) {
+func (d *Discovery) page(r *http.Request, s *catalog.Shape) (http.Handler, error) {
 	path := r.URL.Path
 	ctx := context.WithoutCancel(r.Context()) // other requests may wait for the result after this client has gone
 	if !strings.HasPrefix(path, "/openapi/") {
@@ -166,7 +167,7 @@ func (d *Discovery) page(r *http.Request, s *serve.Shape) (http.Handler, error) 
 
 // buildGroups returns the handlers of the discovery paths that contain resources of a
 // shape.
-func (d *Discovery) buildGroups(ctx context.Context, s *serve.Shape) (map[string]http.Handler, error) {
+func (d *Discovery) buildGroups(ctx context.Context, s *catalog.Shape) (map[string]http.Handler, error) {
 	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
 	pages := map[string]http.Handler{}
 	byVersion, err := d.contents(ctx, s)
@@ -224,7 +225,7 @@ func (d *Discovery) nativeGroups(ctx context.Context, root string) ([]apidiscove
 }
 
 // contents returns the contents that a shape adds to each group and version.
-func (d *Discovery) contents(ctx context.Context, s *serve.Shape) (map[schema.GroupVersion][]*serve.Content, error) {
+func (d *Discovery) contents(ctx context.Context, s *catalog.Shape) (map[schema.GroupVersion][]*catalog.Content, error) {
 	core, err := d.nativeGroups(ctx, "api")
 	if err != nil {
 		return nil, err

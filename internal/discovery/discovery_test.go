@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 const (
@@ -43,7 +43,7 @@ func groupNames(groups []*metav1.APIGroup) []string {
 
 func TestDiscoveryOfClustersSideBySide(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"own":     shapeOf(own(t)...),
 		"widgets": shapeOf(content(t, define("example.com", "widgets", "Widget", "v1beta1", "v2", "v1alpha1")), content(t, define("a.example.com", "gadgets", "Gadget", "v1"))),
 		"shared":  shapeOf(content(t, define("coordination.k8s.io", "clocks", "Clock", "v1", "v1alpha1"))),
@@ -100,7 +100,7 @@ func TestDiscoveryOfClustersSideBySide(t *testing.T) {
 // Both forms of discovery have the same data about each resource.
 func TestDiscoveryOfOneResource(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(content(t, define("example.com", "widgets", "Widget", "v1beta1", "v2"))),
 	})
 	all := metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
@@ -137,7 +137,7 @@ func TestDiscoveryOfOneResource(t *testing.T) {
 
 func TestPreferredVersions(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(
 		content(t, define("example.com", "widgets", "Widget", "v1alpha1", "v1", "v1beta1")),
 		content(t, define("example.com", "gadgets", "Gadget", "v10", "v2")),
 		content(t, define("coordination.k8s.io", "clocks", "Clock", "v1beta1")),
@@ -174,7 +174,7 @@ func TestPreferredVersions(t *testing.T) {
 // the server. Its apiVersion, too, is that of Kubernetes' aggregator.
 func TestGroupListLooksNative(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(own(t)...)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(own(t)...)})
 	var plain, got metav1.APIGroupList
 	for name, list := range map[cluster.Name]*metav1.APIGroupList{"a": &got, "plain": &plain} {
 		if err := json.Unmarshal(w.get(t, name, "/apis").Body.Bytes(), list); err != nil {
@@ -193,7 +193,7 @@ func TestGroupListLooksNative(t *testing.T) {
 func TestAggregatedDiscoveryIsCached(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	for _, accept := range []string{acceptV2, acceptV2 + ",application/json", acceptProtobuf} {
@@ -219,7 +219,7 @@ func TestAggregatedDiscoveryIsCached(t *testing.T) {
 
 func TestMethodsAndPathsOfDiscovery(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(own(t)...), cluster.All: shapeOf(own(t)...),
 	})
 	for _, path := range []string{"/apis", "/apis/tenancy.kcp.io", "/apis/tenancy.kcp.io/v1alpha1", "/apis/coordination.k8s.io"} {
@@ -248,7 +248,7 @@ func TestMethodsAndPathsOfDiscovery(t *testing.T) {
 // Native resources are served even if a cluster defines resources of the same name.
 func TestNativeResourcesWin(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(
 		content(t, define("coordination.k8s.io", "leases", "Lease", "v1")), own(t)[0],
 	)})
 	for _, path := range []string{"/apis/coordination.k8s.io/v1", "/apis/coordination.k8s.io"} {
@@ -278,7 +278,7 @@ func TestNothingIsMadeOfWhatIsBeingRemoved(t *testing.T) {
 	c.Definition.Status.Conditions = append(c.Definition.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{
 		Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionTrue,
 	})
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(c)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(c)})
 	list, err := w.client(t, "a").ServerResourcesForGroupVersion("example.com/v1")
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func TestVersionsNotServed(t *testing.T) {
 	crd.Spec.Versions[0].Served = false
 	none := define("example.org", "gadgets", "Gadget", "v1")
 	none.Spec.Versions[0].Served = false
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(content(t, crd), content(t, none)), "none": shapeOf(content(t, none))})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(content(t, crd), content(t, none)), "none": shapeOf(content(t, none))})
 	_, lists, err := w.client(t, "a").ServerGroupsAndResources()
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestVersionsNotServed(t *testing.T) {
 func TestViewWithoutCoreGroup(t *testing.T) {
 	t.Parallel()
 	c := own(t)[0]
-	h, err := startWorld(t, nil).Viewed(t.Context(), serve.NewShape(serve.Served{Content: c}), Verbs{c.GroupResource(): {"get", "list"}})
+	h, err := startWorld(t, nil).Viewed(t.Context(), catalog.NewShape(catalog.Served{Content: c}), Verbs{c.GroupResource(): {"get", "list"}})
 	if err != nil {
 		t.Fatal(err)
 	}

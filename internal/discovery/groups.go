@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/serve"
 )
 
@@ -35,7 +36,7 @@ func at(gv schema.GroupVersion) string {
 
 // contentsByVersion returns the contents of a shape by group and version, ordered by
 // name. It leaves out resources that are native.
-func contentsByVersion(s *serve.Shape, natives []apidiscoveryv2.APIGroupDiscovery) map[schema.GroupVersion][]*serve.Content {
+func contentsByVersion(s *catalog.Shape, natives []apidiscoveryv2.APIGroupDiscovery) map[schema.GroupVersion][]*catalog.Content {
 	native := map[schema.GroupVersionResource]bool{}
 	for _, g := range natives {
 		for _, v := range g.Versions {
@@ -44,7 +45,7 @@ func contentsByVersion(s *serve.Shape, natives []apidiscoveryv2.APIGroupDiscover
 			}
 		}
 	}
-	by := map[schema.GroupVersion][]*serve.Content{}
+	by := map[schema.GroupVersion][]*catalog.Content{}
 	for _, r := range s.All() {
 		for _, v := range r.Content.Definition.Spec.Versions {
 			resource := r.Content.GroupResource().WithVersion(v.Name)
@@ -54,7 +55,7 @@ func contentsByVersion(s *serve.Shape, natives []apidiscoveryv2.APIGroupDiscover
 		}
 	}
 	for _, contents := range by {
-		slices.SortFunc(contents, func(a, b *serve.Content) int {
+		slices.SortFunc(contents, func(a, b *catalog.Content) int {
 			return cmp.Compare(a.GroupResource().Resource, b.GroupResource().Resource)
 		})
 	}
@@ -62,7 +63,7 @@ func contentsByVersion(s *serve.Shape, natives []apidiscoveryv2.APIGroupDiscover
 }
 
 // resourcesOf describes contents as they are served in one group and version.
-func (d *Discovery) resourcesOf(ctx context.Context, gv schema.GroupVersion, contents []*serve.Content) (resources, error) {
+func (d *Discovery) resourcesOf(ctx context.Context, gv schema.GroupVersion, contents []*catalog.Content) (resources, error) {
 	var out resources
 	for _, c := range contents {
 		if c.Native() {

@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/apis/crds"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // nothing is the storage of a native resource without objects.
@@ -103,10 +103,10 @@ type world struct {
 }
 
 // startWorld serves the native kinds in every cluster, and the shapes.
-func startWorld(t *testing.T, shapes map[cluster.Name]*serve.Shape) *world {
+func startWorld(t *testing.T, shapes map[cluster.Name]*catalog.Shape) *world {
 	t.Helper()
 	native, config := startNative(t)
-	d := NewDiscovery(native, config, func(ctx context.Context) *serve.Shape {
+	d := NewDiscovery(native, config, func(ctx context.Context) *catalog.Shape {
 		name, _ := cluster.From(ctx)
 		return shapes[name]
 	})
@@ -163,11 +163,11 @@ func (w *world) do(t *testing.T, method string, name cluster.Name, path string, 
 }
 
 // own returns the contents of this project's definitions of workspaces, a sample of two groups.
-func own(t *testing.T) []*serve.Content {
+func own(t *testing.T) []*catalog.Content {
 	t.Helper()
-	var out []*serve.Content
+	var out []*catalog.Content
 	for _, name := range crds.Names() {
-		if group := serve.ResourceOfName(name).Group; group != "core.kcp.io" && group != "tenancy.kcp.io" || name == "shards.core.kcp.io" { // Shards are in root alone
+		if group := catalog.ResourceOfName(name).Group; group != "core.kcp.io" && group != "tenancy.kcp.io" || name == "shards.core.kcp.io" { // Shards are in root alone
 			continue
 		}
 		text, err := crds.YAML(name)
@@ -184,15 +184,15 @@ func own(t *testing.T) []*serve.Content {
 }
 
 // reversed returns contents in the opposite order.
-func reversed(contents []*serve.Content) []*serve.Content {
+func reversed(contents []*catalog.Content) []*catalog.Content {
 	out := slices.Clone(contents)
 	slices.Reverse(out)
 	return out
 }
 
-func content(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *serve.Content {
+func content(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *catalog.Content {
 	t.Helper()
-	c, err := serve.NewContent(crd)
+	c, err := catalog.NewContent(crd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,12 +235,12 @@ func define(group, plural, kind string, versions ...string) *apiextensionsv1.Cus
 	return crd
 }
 
-func shapeOf(contents ...*serve.Content) *serve.Shape {
-	var served []serve.Served
+func shapeOf(contents ...*catalog.Content) *catalog.Shape {
+	var served []catalog.Served
 	for _, c := range contents {
-		served = append(served, serve.Served{Content: c})
+		served = append(served, catalog.Served{Content: c})
 	}
-	return serve.NewShape(served...)
+	return catalog.NewShape(served...)
 }
 
 func equal(t *testing.T, what string, got, want any) {

@@ -19,13 +19,13 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // offered splits contents into those of custom resources, and those of each offers.
-func offered(contents []*serve.Content) (custom []*serve.Content, native map[*serve.Offers][]*serve.Content) {
-	native = map[*serve.Offers][]*serve.Content{}
+func offered(contents []*catalog.Content) (custom []*catalog.Content, native map[*catalog.Offers][]*catalog.Content) {
+	native = map[*catalog.Offers][]*catalog.Content{}
 	for _, c := range contents {
 		if o := c.Offers(); o != nil {
 			native[o] = append(native[o], c)
@@ -37,7 +37,7 @@ func offered(contents []*serve.Content) (custom []*serve.Content, native map[*se
 }
 
 // offeredGroups returns the discovery of the registries of offers.
-func (d *Discovery) offeredGroups(ctx context.Context, o *serve.Offers) (map[schema.GroupVersion]resources, error) {
+func (d *Discovery) offeredGroups(ctx context.Context, o *catalog.Offers) (map[schema.GroupVersion]resources, error) {
 	return d.offered.Get(ctx, o, func() (map[schema.GroupVersion]resources, error) {
 		r, err := o.Registries()
 		if err != nil {
@@ -65,7 +65,7 @@ func (d *Discovery) offeredGroups(ctx context.Context, o *serve.Offers) (map[sch
 }
 
 // describeOffered describes an offered content as it is served in a group and version.
-func (d *Discovery) describeOffered(ctx context.Context, gv schema.GroupVersion, c *serve.Content) (resources, error) {
+func (d *Discovery) describeOffered(ctx context.Context, gv schema.GroupVersion, c *catalog.Content) (resources, error) {
 	groups, err := d.offeredGroups(ctx, c.Offers())
 	if err != nil {
 		return resources{}, err
@@ -91,7 +91,7 @@ func (d *Discovery) describeOffered(ctx context.Context, gv schema.GroupVersion,
 
 // routesOf returns the routes of a group and version for some contents, with which upstream's builders
 // make an OpenAPI document of nothing else.
-func routesOf(r *genericapiserver.GenericAPIServer, gv schema.GroupVersion, contents []*serve.Content) []common.RouteContainer {
+func routesOf(r *genericapiserver.GenericAPIServer, gv schema.GroupVersion, contents []*catalog.Content) []common.RouteContainer {
 	var of []*restful.WebService
 	for _, s := range r.Handler.GoRestfulContainer.RegisteredWebServices() {
 		if s.RootPath() == "/"+at(gv) {
@@ -108,7 +108,7 @@ func routesOf(r *genericapiserver.GenericAPIServer, gv schema.GroupVersion, cont
 // someRoutes are the routes of a web service for some resources.
 type someRoutes struct {
 	common.RouteContainer
-	of []*serve.Content
+	of []*catalog.Content
 }
 
 // Routes implements [common.RouteContainer].
@@ -119,13 +119,13 @@ func (s someRoutes) Routes() []common.Route {
 			path = strings.TrimPrefix(path, part)
 		}
 		resource, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-		return !slices.ContainsFunc(s.of, func(c *serve.Content) bool { return c.GroupResource().Resource == resource })
+		return !slices.ContainsFunc(s.of, func(c *catalog.Content) bool { return c.GroupResource().Resource == resource })
 	})
 }
 
 // addOffered adds the OpenAPI of offered contents in a group and version to a document, which may be
 // empty.
-func addOffered(doc *spec3.OpenAPI, o *serve.Offers, gv schema.GroupVersion, contents []*serve.Content, config *common.OpenAPIV3Config) error {
+func addOffered(doc *spec3.OpenAPI, o *catalog.Offers, gv schema.GroupVersion, contents []*catalog.Content, config *common.OpenAPIV3Config) error {
 	r, err := o.Registries()
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func addOffered(doc *spec3.OpenAPI, o *serve.Offers, gv schema.GroupVersion, con
 }
 
 // addOfferedV2 adds the OpenAPI version 2 of offered contents to a document.
-func addOfferedV2(doc *spec.Swagger, o *serve.Offers, gv schema.GroupVersion, contents []*serve.Content, config *common.Config) error {
+func addOfferedV2(doc *spec.Swagger, o *catalog.Offers, gv schema.GroupVersion, contents []*catalog.Content, config *common.Config) error {
 	r, err := o.Registries()
 	if err != nil {
 		return err

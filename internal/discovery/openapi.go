@@ -21,8 +21,8 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // groupVersionKinds is the OpenAPI extension that lists the kinds of a schema.
@@ -38,25 +38,25 @@ type openAPIV3 struct {
 // A part is the set of custom resources of one group and version.
 type part struct {
 	gv       schema.GroupVersion
-	contents []*serve.Content
+	contents []*catalog.Content
 	shared   bool // the group and version has native kinds too
 }
 
 // key returns a hash of the part. Equal parts of different shapes have equal keys.
-func (p part) key() serve.Hash {
+func (p part) key() catalog.Hash {
 	sum := sha256.New()
 	sum.Write([]byte(at(p.gv) + "\n"))
 	for _, c := range p.contents {
 		sum.Write(c.Hash[:])
 	}
-	var key serve.Hash
+	var key catalog.Hash
 	sum.Sum(key[:0])
 	return key
 }
 
 // buildOpenAPIV3 returns the OpenAPI of a shape. A part that cannot be built is listed
 // without a hash, and a request for it gets the error. Other parts are not affected.
-func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *serve.Shape) (*openAPIV3, error) {
+func (d *Discovery) buildOpenAPIV3(ctx context.Context, s *catalog.Shape) (*openAPIV3, error) {
 	v := &openAPIV3{parts: map[string]part{}, failed: map[string]error{}}
 	natives, err := hashesOf(d.openAPI.v3().service)
 	if err != nil {
@@ -264,7 +264,7 @@ func withoutEmptyGroup[P any](paths map[string]P) map[string]P {
 }
 
 // buildOpenAPIV2 returns a handler for the OpenAPI v2 document of a shape.
-func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *serve.Shape) (http.Handler, error) {
+func (d *Discovery) buildOpenAPIV2(ctx context.Context, s *catalog.Shape) (http.Handler, error) {
 	byVersion, err := d.contents(ctx, s)
 	if err != nil {
 		return nil, err

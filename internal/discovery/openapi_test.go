@@ -20,13 +20,13 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	explain "k8s.io/kubectl/pkg/explain/v2"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 func TestOpenAPIOfClustersSideBySide(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"own":    shapeOf(own(t)...),
 		"shared": shapeOf(content(t, define("coordination.k8s.io", "clocks", "Clock", "v1", "v1alpha1")), content(t, define("coordination.k8s.io", "bells", "Bell", "v1"))),
 		"core":   shapeOf(content(t, define("", "things", "Thing", "v1"))),
@@ -87,7 +87,7 @@ func TestOpenAPIOfClustersSideBySide(t *testing.T) {
 // Merging keeps the parts of the native document of a shared group other than kinds.
 func TestSharedDocumentKeepsTheNativeOne(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"shared": shapeOf(content(t, define("coordination.k8s.io", "clocks", "Clock", "v1"))),
 	})
 	gv := schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}
@@ -119,7 +119,7 @@ func TestSharedDocumentKeepsTheNativeOne(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(append(own(t), content(t, define("coordination.k8s.io", "clocks", "Clock", "v1")))...)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(append(own(t), content(t, define("coordination.k8s.io", "clocks", "Clock", "v1")))...)})
 	for _, c := range []struct {
 		resource schema.GroupVersionResource
 		field    string
@@ -141,7 +141,7 @@ func TestExplain(t *testing.T) {
 func TestOpenAPIV2IsCachedAndEncoded(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	a := w.get(t, "a", "/openapi/v2")
@@ -168,7 +168,7 @@ func TestOpenAPIV2IsCachedAndEncoded(t *testing.T) {
 // through definitions that they share.
 func TestOpenAPIV2LeavesTheNativeDocumentAlone(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(own(t)...), "b": shapeOf(content(t, define("example.com", "widgets", "Widget", "v1"))),
 	})
 	marshal := func() string {
@@ -209,7 +209,7 @@ func urls(t *testing.T, w *world, name cluster.Name) map[string]string {
 func TestOpenAPIV3IsCachedAndEncoded(t *testing.T) {
 	t.Parallel()
 	contents := own(t)
-	w := startWorld(t, map[cluster.Name]*serve.Shape{
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{
 		"a": shapeOf(contents...), "b": shapeOf(reversed(contents)...), "c": shapeOf(contents[0]),
 	})
 	etag := w.get(t, "a", "/openapi/v3").Header().Get("Etag")
@@ -246,7 +246,7 @@ func TestOpenAPIV3IsCachedAndEncoded(t *testing.T) {
 // A client with an old hash is sent to the new one in the same cluster.
 func TestOldHashLeadsToTheSameCluster(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(own(t)...)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(own(t)...)})
 	for name, path := range map[cluster.Name]string{"a": "apis/tenancy.kcp.io/v1alpha1", "plain": "api/v1"} {
 		asked := w.url + "/clusters/" + string(name) + "/openapi/v3/" + path + "?hash=OLD"
 		r := w.get(t, name, "/openapi/v3/"+path+"?hash=OLD")
@@ -266,7 +266,7 @@ func TestOldHashLeadsToTheSameCluster(t *testing.T) {
 // A missing document is 404 in all clusters.
 func TestNoDocument(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(own(t)...)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(own(t)...)})
 	for _, name := range []cluster.Name{"a", "plain"} {
 		for path, want := range map[string]int{
 			"api/v1": http.StatusOK, "api/v2": http.StatusNotFound, "apis/none.example.com/v1": http.StatusNotFound,
@@ -283,7 +283,7 @@ func TestShapeThatCannotBeDescribed(t *testing.T) {
 	crd := define("broken.example.com", "widgets", "Widget", "v1")
 	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Default = &apiextensionsv1.JSON{Raw: []byte("1e999")} // no number of Go
 	broken := content(t, crd)
-	w := startWorld(t, map[cluster.Name]*serve.Shape{"a": shapeOf(append(own(t), broken)...)})
+	w := startWorld(t, map[cluster.Name]*catalog.Shape{"a": shapeOf(append(own(t), broken)...)})
 	for path, want := range map[string]int{
 		"/openapi/v2":                            http.StatusInternalServerError,
 		"/openapi/v3/apis/broken.example.com/v1": http.StatusInternalServerError,

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/catalog"
 )
 
 // Verbs are the verbs of a view, by resource or, as in "widgets/status", by subresource.
@@ -35,8 +35,8 @@ func verbs(crd *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 }
 
 // storageVerbs returns what clients can do with the objects of a content, nil for everything.
-func storageVerbs(c *serve.Content) Verbs {
-	if c.Storage() != serve.Cached {
+func storageVerbs(c *catalog.Content) Verbs {
+	if c.Storage() != catalog.Cached {
 		return nil
 	}
 	return Verbs{c.GroupResource(): {"get", "list", "watch"}}

@@ -17,12 +17,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/kube-openapi/pkg/handler3"
 
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/catalog"
 )
 
 // Viewed returns a handler for the discovery and OpenAPI of a view that serves the resources
 // of a shape, and native resources, with the verbs in can.
-func (d *Discovery) Viewed(ctx context.Context, s *serve.Shape, can Verbs) (http.Handler, error) {
+func (d *Discovery) Viewed(ctx context.Context, s *catalog.Shape, can Verbs) (http.Handler, error) {
 	pages := map[string]http.Handler{}
 	core, others := map[schema.GroupVersion]resources{}, map[schema.GroupVersion]resources{}
 	byVersion, err := d.contents(ctx, s)
@@ -83,13 +83,13 @@ func (d *Discovery) Viewed(ctx context.Context, s *serve.Shape, can Verbs) (http
 // ViewedOnce is [Discovery.Viewed] for a view of all resources of a shape with all verbs. A
 // resource in only has just these verbs, "*" for all, and the subresources that are in only;
 // native resources must be in it. Views of equal resources share the result.
-func (d *Discovery) ViewedOnce(ctx context.Context, s *serve.Shape, only map[schema.GroupResource][]string) (http.Handler, error) {
+func (d *Discovery) ViewedOnce(ctx context.Context, s *catalog.Shape, only map[schema.GroupResource][]string) (http.Handler, error) {
 	sum := sha256.New()
 	sum.Write(s.Key[:])
 	for _, gr := range slices.SortedFunc(maps.Keys(only), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
 		sum.Write(fmt.Appendf(nil, "%s %q\n", gr, only[gr]))
 	}
-	var key serve.Hash
+	var key catalog.Hash
 	sum.Sum(key[:0])
 	ctx = context.WithoutCancel(ctx) // other requests may wait for the result after this client has gone
 	return d.views.Get(ctx, key, func() (http.Handler, error) {

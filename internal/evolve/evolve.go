@@ -20,6 +20,7 @@ import (
 
 	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
@@ -44,7 +45,7 @@ type Checker struct {
 	APIs  *bind.APIs
 	Store *store.Store
 	// Inspect returns the inspector of a content, see [serve.Pool.Inspect].
-	Inspect func(c *serve.Content, bare bool) (*serve.Inspector, error)
+	Inspect func(c *catalog.Content, bare bool) (*serve.Inspector, error)
 	// PathOf returns the path of a cluster, "" if it has none.
 	PathOf func(cluster.Name) cluster.Path
 	// Compute runs a function with a processor seat of the tenant of a cluster.
@@ -68,7 +69,7 @@ type Schemas struct {
 	// Names are names of APIResourceSchemas in the cluster of the export.
 	Names []string
 	// Contents are further schemas. With neither, a check only has the versions in use.
-	Contents []*serve.Content
+	Contents []*catalog.Content
 }
 
 // compute runs f with a processor seat of the tenant of an export. Others wait for the seat, so f
@@ -143,7 +144,7 @@ type target struct {
 
 // targets returns the resources to check, and the consumers that have objects of them.
 func (c *Checker) targets(ctx context.Context, r Request, export *exports.Export) ([]*target, error) {
-	next := map[schema.GroupResource]*serve.Content{}
+	next := map[schema.GroupResource]*catalog.Content{}
 	contents := slices.Clone(r.Contents)
 	for _, name := range r.Names {
 		content, err := c.APIs.Exports.Candidate(ctx, r.Export.Cluster, name)
@@ -211,7 +212,7 @@ func (c *Checker) gather(r Request, t *target) {
 }
 
 // compare adds the versions of a content in use, and the changes from it that concern all objects.
-func (t *target) compare(now *serve.Content) {
+func (t *target) compare(now *catalog.Content) {
 	for _, v := range now.Definition.Spec.Versions {
 		t.versions[v.Name] = true
 	}

@@ -13,6 +13,7 @@ import (
 
 	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/serve"
 )
 
@@ -23,12 +24,12 @@ const (
 
 // A shape is how a schema serves objects.
 type shape struct {
-	content *serve.Content
+	content *catalog.Content
 	full    *serve.Inspector
 	bare    *serve.Inspector // without defaults; only of schemas in use
 }
 
-func (c *Checker) shape(content *serve.Content) (*shape, error) {
+func (c *Checker) shape(content *catalog.Content) (*shape, error) {
 	full, err := c.Inspect(content, false)
 	return &shape{content: content, full: full}, err
 }

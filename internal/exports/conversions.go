@@ -4,10 +4,10 @@ import (
 	"context"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // conversions are the APIConversions of all clusters.
@@ -17,7 +17,7 @@ type conversions struct {
 
 // A conversion is the rules of an APIConversion at a revision.
 type conversion struct {
-	rules    *serve.Rules
+	rules    *catalog.Rules
 	revision int64
 }
 
@@ -27,13 +27,13 @@ func newConversions(f *feed.Feed) *conversions {
 		if err := e.Unmarshal(context.Background(), &c); err != nil {
 			return conversion{}, err
 		}
-		rules, err := serve.NewRules(&c.Spec)
+		rules, err := catalog.NewRules(&c.Spec)
 		return conversion{rules, e.Revision}, err
 	})}
 }
 
 // Converted returns how the objects of a schema in cluster c are served, and the evidence for it.
-func (x *Exports) Converted(c cluster.Name, schema string, content *serve.Content) (*serve.Content, []serve.Evidence) {
+func (x *Exports) Converted(c cluster.Name, schema string, content *catalog.Content) (*catalog.Content, []catalog.Evidence) {
 	if !content.Convertible() {
 		return content, nil
 	}
@@ -41,7 +41,7 @@ func (x *Exports) Converted(c cluster.Name, schema string, content *serve.Conten
 	if ok {
 		content = found.rules.Of(content)
 	}
-	return content, []serve.Evidence{{Key: ConversionResource().Key(c, "", schema), Revision: found.revision}}
+	return content, []catalog.Evidence{{Key: ConversionResource().Key(c, "", schema), Revision: found.revision}}
 }
 
 // OnConversion makes x call f with the cluster of every APIConversion that changes. f must not

@@ -10,15 +10,15 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
 
 // Converters returns the conversions of the kinds with several versions: APIExports and APIBindings.
-func Converters() map[schema.GroupResource]serve.Convert {
-	return map[schema.GroupResource]serve.Convert{
+func Converters() map[schema.GroupResource]catalog.Convert {
+	return map[schema.GroupResource]catalog.Convert{
 		Resource().GroupResource(): between(
 			func(e *apisv1alpha1.APIExport) (runtime.Object, error) { return e.ToV1alpha2(), e.Convertible() },
 			func(e *apisv1alpha2.APIExport) runtime.Object { return apisv1alpha1.APIExportFromV1alpha2(e) }),
@@ -29,7 +29,7 @@ func Converters() map[schema.GroupResource]serve.Convert {
 }
 
 // between returns the conversion between v1alpha1 and v1alpha2 of one kind.
-func between[Old, New any](up func(*Old) (runtime.Object, error), down func(*New) runtime.Object) serve.Convert {
+func between[Old, New any](up func(*Old) (runtime.Object, error), down func(*New) runtime.Object) catalog.Convert {
 	return func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		gv, err := schema.ParseGroupVersion(to)
 		if err != nil {

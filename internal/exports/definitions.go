@@ -14,8 +14,9 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -53,7 +54,7 @@ func (x *Exports) Define(ctx context.Context, e Name, consumer cluster.Name, r E
 			return nil, err
 		}
 		d := &Definition{Exported: r, Names: content.Definition.Status.AcceptedNames, Version: content.StorageVersion()}
-		d.Name, d.UID = serve.NativeSchema(r.GroupResource)
+		d.Name, d.UID = catalog.NativeSchema(r.GroupResource)
 		return d, nil
 	}
 	r = x.assigned(e, consumer, r)
@@ -69,7 +70,7 @@ func (x *Exports) Define(ctx context.Context, e Name, consumer cluster.Name, r E
 func (x *Exports) Defined(e Name, consumer cluster.Name, r Exported) (uid string, exists bool) {
 	uid = x.schemas.get(e.Cluster, x.assigned(e, consumer, r).Schema).uid
 	if r.Native {
-		_, uid = serve.NativeSchema(r.GroupResource)
+		_, uid = catalog.NativeSchema(r.GroupResource)
 	}
 	_, exists = x.definitions.Bound(uid, false)
 	return uid, exists
@@ -79,8 +80,8 @@ func (x *Exports) Defined(e Name, consumer cluster.Name, r Exported) (uid string
 type Missing map[schema.GroupResource]string
 
 // Shape returns the resources of an export that consumers store, and those that are missing.
-func (x *Exports) Shape(ctx context.Context, name Name, e *Export) (*serve.Shape, Missing, error) {
-	var all []serve.Served
+func (x *Exports) Shape(ctx context.Context, name Name, e *Export) (*catalog.Shape, Missing, error) {
+	var all []catalog.Served
 	lacks := Missing{}
 	for _, r := range e.Resources {
 		if r.Virtual != nil {
@@ -95,14 +96,14 @@ func (x *Exports) Shape(ctx context.Context, name Name, e *Export) (*serve.Shape
 		case err != nil:
 			return nil, nil, err
 		}
-		all = append(all, serve.Served{Content: content, Identity: e.Identity})
+		all = append(all, catalog.Served{Content: content, Identity: e.Identity})
 	}
-	return serve.NewShape(all...), lacks, nil
+	return catalog.NewShape(all...), lacks, nil
 }
 
 // content returns the content of a resource of an export. It makes the definition of its schema,
 // unless it exists.
-func (x *Exports) content(ctx context.Context, c cluster.Name, r Exported) (*serve.Content, error) {
+func (x *Exports) content(ctx context.Context, c cluster.Name, r Exported) (*catalog.Content, error) {
 	if r.Native {
 		content, found := x.definitions.Offers.Find(r.GroupResource)
 		if !found {
@@ -158,7 +159,7 @@ func (x *Exports) define(ctx context.Context, c cluster.Name, r Exported) (*apis
 			Type: t, Status: apiextensionsv1.ConditionTrue, Reason: "Bound", LastTransitionTime: crd.CreationTimestamp,
 		})
 	}
-	rev, err = x.store.Commit(ctx, []store.Write{{Resource: serve.CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Object: crd, Payer: tenant}})
+	rev, err = x.store.Commit(ctx, []store.Write{{Resource: define.Resource(), Cluster: cluster.BoundDefinitions, Object: crd, Payer: tenant}})
 	switch {
 	case storage.IsExist(err): // another binding made it
 		return found, x.store.Feed().CatchUp(ctx)
@@ -196,7 +197,7 @@ func (x *Exports) Undefine(ctx context.Context, uid string) error {
 
 // Candidate returns the content with which an APIResourceSchema of a provider would be served. No
 // export has to name the schema. Candidate reads it from the store.
-func (x *Exports) Candidate(ctx context.Context, provider cluster.Name, name string) (*serve.Content, error) {
+func (x *Exports) Candidate(ctx context.Context, provider cluster.Name, name string) (*catalog.Content, error) {
 	s := &apisv1alpha1.APIResourceSchema{}
 	rev, err := x.store.ReadInto(ctx, SchemaResource().Key(provider, "", name), s)
 	if err != nil {
@@ -218,8 +219,8 @@ func (x *Exports) Candidate(ctx context.Context, provider cluster.Name, name str
 }
 
 // ContentOf returns the content of a definition made of an APIResourceSchema.
-func ContentOf(crd *apiextensionsv1.CustomResourceDefinition) (*serve.Content, error) {
+func ContentOf(crd *apiextensionsv1.CustomResourceDefinition) (*catalog.Content, error) {
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	crd.Status.AcceptedNames = crd.Spec.Names
-	return serve.NewContent(crd)
+	return catalog.NewContent(crd)
 }

@@ -18,8 +18,8 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/values"
@@ -41,13 +41,13 @@ type Exports struct {
 	conversions *conversions
 	unions      unions
 	store       *store.Store
-	definitions *serve.Definitions
+	definitions *define.Definitions
 	workspaces  *tenancy.Workspaces
 }
 
 // New returns the exports in a store, whose change feed must not have started. Creations of exports
 // are complete when they return.
-func New(s *store.Store, d *serve.Definitions, w *tenancy.Workspaces) *Exports {
+func New(s *store.Store, d *define.Definitions, w *tenancy.Workspaces) *Exports {
 	x := &Exports{
 		conversions: newConversions(s.Feed()), Table: newTable(s.Feed()).IndexBy(identityOf),
 		Rollouts: feed.NewCustomTable(s.Feed(), RolloutResource(), rolloutOf).IndexBy(begun), schemas: newSchemas(s.Feed()),

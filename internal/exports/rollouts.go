@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // maxUnions limits the contents of rollouts that are kept.
@@ -116,11 +116,11 @@ func (x *Exports) everySchema(e Name, r Exported) []Exported {
 // A unions is a cache of the contents that a view serves during rollouts.
 type unions struct {
 	mu  sync.Mutex
-	all map[string]*serve.Content // by the hashes of their parts
+	all map[string]*catalog.Content // by the hashes of their parts
 }
 
 // of returns the union of contents, the newest first.
-func (u *unions) of(all []*serve.Content) (*serve.Content, error) {
+func (u *unions) of(all []*catalog.Content) (*catalog.Content, error) {
 	if len(all) == 1 {
 		return all[0], nil
 	}
@@ -133,7 +133,7 @@ func (u *unions) of(all []*serve.Content) (*serve.Content, error) {
 	if c := u.all[key]; c != nil {
 		return c, nil
 	}
-	c, err := serve.Union(all[0], all[1:]...)
+	c, err := catalog.Union(all[0], all[1:]...)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (u *unions) of(all []*serve.Content) (*serve.Content, error) {
 		clear(u.all)
 	}
 	if u.all == nil {
-		u.all = map[string]*serve.Content{}
+		u.all = map[string]*catalog.Content{}
 	}
 	u.all[key] = c
 	return c, nil
@@ -149,8 +149,8 @@ func (u *unions) of(all []*serve.Content) (*serve.Content, error) {
 
 // viewed returns how the view of an export serves a resource. While a rollout is under way, that
 // is a union in which the objects of all consumers keep their fields.
-func (x *Exports) viewed(ctx context.Context, e Name, r Exported) (*serve.Content, error) {
-	var all []*serve.Content
+func (x *Exports) viewed(ctx context.Context, e Name, r Exported) (*catalog.Content, error) {
+	var all []*catalog.Content
 	for _, one := range x.everySchema(e, r) {
 		content, err := x.content(ctx, e.Cluster, one)
 		if err != nil {

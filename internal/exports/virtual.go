@@ -7,7 +7,7 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/catalog"
 )
 
 // A Virtual is where the objects of an exported resource are, instead of the clusters of
@@ -30,11 +30,11 @@ func virtualOf(v *apisv1alpha2.VirtualStorage) *Virtual {
 }
 
 // Storage returns the kind of storage.
-func (v *Virtual) Storage() serve.Storage {
+func (v *Virtual) Storage() catalog.Storage {
 	if v.GroupKind == cacheapi.GroupVersion.WithKind("ClusterCachedResourceEndpointSlice").GroupKind() {
-		return serve.Cached
+		return catalog.Cached
 	}
-	return serve.Remote
+	return catalog.Remote
 }
 
 // Virtual returns the virtual storage of a resource, nil if it has none.
@@ -48,11 +48,11 @@ func (e *Export) Virtual(gr schema.GroupResource) *Virtual {
 
 // Storage returns where the objects of a virtual resource of an export are. Without the export
 // they can only be read, which then fails.
-func (x *Exports) Storage(name Name, gr schema.GroupResource) serve.Storage {
+func (x *Exports) Storage(name Name, gr schema.GroupResource) catalog.Storage {
 	if e, ok := x.Get(name.Cluster, "", name.Name); ok {
 		if v := e.Virtual(gr); v != nil {
 			return v.Storage()
 		}
 	}
-	return serve.Cached
+	return catalog.Cached
 }

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -137,7 +137,7 @@ func (g *Collector) examine(ctx context.Context, l look, c claim, searches *int)
 
 // kind returns how a cluster serves a kind. Before it returns false it waits for current
 // definitions.
-func (g *Collector) kind(ctx context.Context, c cluster.Name, apiVersion, kind string) (serve.Kind, bool) {
+func (g *Collector) kind(ctx context.Context, c cluster.Name, apiVersion, kind string) (catalog.Kind, bool) {
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
 	k, ok := g.kinds.Find(c, gvk)
 	if !ok && g.store.Feed().Fresh(ctx) {
@@ -146,7 +146,7 @@ func (g *Collector) kind(ctx context.Context, c cluster.Name, apiVersion, kind s
 	return k, ok
 }
 
-func ownerKey(c cluster.Name, kind serve.Kind, namespace, name string) keys.Key {
+func ownerKey(c cluster.Name, kind catalog.Kind, namespace, name string) keys.Key {
 	if !kind.Namespaced {
 		namespace = ""
 	}

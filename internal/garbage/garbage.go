@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/values"
@@ -31,7 +31,7 @@ const workers = 16
 // graph of all clusters.
 type Collector struct {
 	store *store.Store
-	kinds *serve.Kinds
+	kinds *catalog.Kinds
 	// client returns the configuration of clients with all rights in one cluster.
 	client func(cluster.Name) *rest.Config
 
@@ -49,7 +49,7 @@ type Collector struct {
 
 // New returns the collector of the objects in a store, whose change feed must not have started.
 // client returns the configuration of clients with all rights in one cluster.
-func New(s *store.Store, kinds *serve.Kinds, client func(cluster.Name) *rest.Config) *Collector {
+func New(s *store.Store, kinds *catalog.Kinds, client func(cluster.Name) *rest.Config) *Collector {
 	g := &Collector{
 		store: s, kinds: kinds, client: client,
 		graph: newOwnership(), wakers: map[int]func(control.Key){}, unserved: map[cluster.Name]map[objectID]struct{}{}, unknown: map[cluster.Name]map[keys.Key]struct{}{},

@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -29,9 +29,9 @@ import (
 func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	t.Parallel()
 	st := openWithCluster(t)
-	var shape atomic.Pointer[serve.Shape]
-	shape.Store(serve.NewShape(things(t, "Dependent")))
-	done := runObserved(t, New(st, serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape.Load() }), nil))
+	var shape atomic.Pointer[catalog.Shape]
+	shape.Store(catalog.NewShape(things(t, "Dependent")))
+	done := runObserved(t, New(st, catalog.NewKinds(nil, func(cluster.Name) *catalog.Shape { return shape.Load() }), nil))
 
 	write := func(group, resource, kind, name string, owners ...metav1.OwnerReference) {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestOwnersAreLookedForOnceTheirKindIsServed(t *testing.T) {
 	if w := <-done; w.key.Name != "top" || w.err == nil {
 		t.Fatalf("%v was checked, with %v; its kind is not served", w.key, w.err)
 	}
-	shape.Store(serve.NewShape(things(t, "Dependent"), things(t, "Owner")))
+	shape.Store(catalog.NewShape(things(t, "Dependent"), things(t, "Owner")))
 	write("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "owners.example.com")
 	for range 2 { // the owner, and then the dependent
 		if w := <-done; w.err != nil {
@@ -82,9 +82,9 @@ func (b *busy) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestMisplacedOwnersAreReportedAgain(t *testing.T) {
 	t.Parallel()
 	st := openWithCluster(t)
-	shape := serve.NewShape(things(t, "Dependent"), scopedThings(t, "Owner", apiextensionsv1.NamespaceScoped))
+	shape := catalog.NewShape(things(t, "Dependent"), scopedThings(t, "Owner", apiextensionsv1.NamespaceScoped))
 	server := &busy{told: make(chan struct{}, 10)}
-	done := runObserved(t, New(st, serve.NewKinds(nil, func(cluster.Name) *serve.Shape { return shape }), func(cluster.Name) *rest.Config {
+	done := runObserved(t, New(st, catalog.NewKinds(nil, func(cluster.Name) *catalog.Shape { return shape }), func(cluster.Name) *rest.Config {
 		return &rest.Config{Host: "http://kcp", Transport: server}
 	}))
 	for _, o := range []*unstructured.Unstructured{
@@ -150,15 +150,15 @@ func runObserved(t *testing.T, g *Collector) <-chan worked {
 }
 
 // things is the definition of a kind without namespaces.
-func things(t *testing.T, kind string) serve.Served {
+func things(t *testing.T, kind string) catalog.Served {
 	t.Helper()
 	return scopedThings(t, kind, apiextensionsv1.ClusterScoped)
 }
 
-func scopedThings(t *testing.T, kind string, scope apiextensionsv1.ResourceScope) serve.Served {
+func scopedThings(t *testing.T, kind string, scope apiextensionsv1.ResourceScope) catalog.Served {
 	t.Helper()
 	plural := map[string]string{"Owner": "owners", "Dependent": "dependents"}[kind]
-	content, err := serve.NewContent(&apiextensionsv1.CustomResourceDefinition{
+	content, err := catalog.NewContent(&apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com", Scope: scope,
@@ -169,5 +169,5 @@ func scopedThings(t *testing.T, kind string, scope apiextensionsv1.ResourceScope
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve.Served{Content: content}
+	return catalog.Served{Content: content}
 }

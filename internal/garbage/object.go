@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -33,7 +33,7 @@ const conflicts = 5
 type object struct {
 	key  keys.Key
 	uid  types.UID
-	kind serve.Kind
+	kind catalog.Kind
 	of   *Collector
 }
 

@@ -17,11 +17,11 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/unforked/kcp/internal/admit"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -44,7 +44,7 @@ type Config struct {
 	// PathOf returns the path of a cluster.
 	PathOf func(cluster.Name) cluster.Path
 	// Kind returns a kind that a cluster serves.
-	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
+	Kind func(cluster.Name, schema.GroupVersionKind) (catalog.Kind, bool)
 	// Client returns a configuration of clients that read in a cluster.
 	Client func(cluster.Name) *rest.Config
 	// Models returns the OpenAPI models of the built-in kinds.

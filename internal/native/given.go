@@ -8,25 +8,25 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/apis/crds"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
 // Given holds the custom resources that the server defines in every cluster. The kinds of
 // built-in exports are in clusters that bind these; requests to all clusters have them, too.
 type Given struct {
-	workspace *serve.Shape // of all clusters but the server's own
-	root      *serve.Shape // of the root workspace
-	all       *serve.Shape // of requests to all clusters
-	system    *serve.Shape // of the server's own clusters
+	workspace *catalog.Shape // of all clusters but the server's own
+	root      *catalog.Shape // of the root workspace
+	all       *catalog.Shape // of requests to all clusters
+	system    *catalog.Shape // of the server's own clusters
 }
 
 // NewGiven returns the shapes of the server's own kinds and of further kinds. The kinds of
 // built-in exports are stored under the identities of these, by name. If bound is set, clusters
 // get them with bindings; else all workspaces have them, and root has all.
 func NewGiven(identities map[string]string, bound bool, further []*apiextensionsv1.CustomResourceDefinition) (*Given, error) {
-	var every, workspaces, all []serve.Served
+	var every, workspaces, all []catalog.Served
 	for _, name := range crds.Names() {
 		text, err := crds.YAML(name)
 		if err != nil {
@@ -37,32 +37,32 @@ func NewGiven(identities map[string]string, bound bool, further []*apiextensions
 			return nil, fmt.Errorf("definition of %s: %w", name, err)
 		}
 		if len(crd.Spec.Versions) > 1 {
-			serve.InProcess(crd)
+			catalog.InProcess(crd)
 		}
-		content, err := serve.NewContent(crd)
+		content, err := catalog.NewContent(crd)
 		if err != nil {
 			return nil, err
 		}
 		if of, exported := tenancy.BuiltInOf(name); exported && of.Given {
-			every = append(every, serve.Served{Content: content, Identity: identities[of.Name]})
+			every = append(every, catalog.Served{Content: content, Identity: identities[of.Name]})
 		} else if exported {
-			all = append(all, serve.Served{Content: content, Identity: identities[of.Name]})
+			all = append(all, catalog.Served{Content: content, Identity: identities[of.Name]})
 			if of.Everywhere && !bound {
 				workspaces = append(workspaces, all[len(all)-1])
 			}
 		} else {
-			every = append(every, serve.Served{Content: content})
+			every = append(every, catalog.Served{Content: content})
 		}
 	}
 	for _, crd := range further {
-		content, err := serve.NewContent(crd)
+		content, err := catalog.NewContent(crd)
 		if err != nil {
 			return nil, fmt.Errorf("definition of %s: %w", crd.Name, err)
 		}
-		workspaces = append(workspaces, serve.Served{Content: content})
+		workspaces = append(workspaces, catalog.Served{Content: content})
 	}
 	workspaces = append(workspaces, every...)
-	g := &Given{workspace: serve.NewShape(workspaces...), all: serve.NewShape(slices.Concat(workspaces, all)...), system: serve.NewShape(every...)}
+	g := &Given{workspace: catalog.NewShape(workspaces...), all: catalog.NewShape(slices.Concat(workspaces, all)...), system: catalog.NewShape(every...)}
 	if g.root = g.workspace; !bound {
 		g.root = g.all
 	}
@@ -70,7 +70,7 @@ func NewGiven(identities map[string]string, bound bool, further []*apiextensions
 }
 
 // Of returns the shape of the kinds that the server defines in cluster c.
-func (g *Given) Of(c cluster.Name) *serve.Shape {
+func (g *Given) Of(c cluster.Name) *catalog.Shape {
 	switch {
 	case c == "" || c.System():
 		return g.system

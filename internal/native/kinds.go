@@ -10,14 +10,14 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // kindsOf returns the kinds of a built-in group whose objects can be deleted, the preferred
 // version first.
-func kindsOf(info *genericapiserver.APIGroupInfo) ([]serve.Kind, error) {
-	var kinds []serve.Kind
+func kindsOf(info *genericapiserver.APIGroupInfo) ([]catalog.Kind, error) {
+	var kinds []catalog.Kind
 	for _, gv := range info.PrioritizedVersions {
 		for plural, storage := range info.VersionedResourcesStorageMap[gv.Version] {
 			_, deletable := storage.(rest.GracefulDeleter)
@@ -29,7 +29,7 @@ func kindsOf(info *genericapiserver.APIGroupInfo) ([]serve.Kind, error) {
 			if err != nil {
 				return nil, fmt.Errorf("kind of %s: %w", plural, err)
 			}
-			kinds = append(kinds, serve.Kind{
+			kinds = append(kinds, catalog.Kind{
 				GroupVersionKind: gvk, Plural: plural, Namespaced: scoper.NamespaceScoped(), Stored: storedAs(gv.Group, plural),
 			})
 		}

@@ -53,9 +53,10 @@ import (
 
 	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/lookup"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/watchcache"
 )
@@ -94,7 +95,7 @@ func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, s
 // are set.
 type Groups struct {
 	Caches      *watchcache.Caches
-	Definitions *serve.Definitions
+	Definitions *define.Definitions
 	Version     basecompatibility.EffectiveVersion
 	// RootCA has the certificates that verify the server. Every namespace has a copy.
 	RootCA        *tenancy.RootCA
@@ -116,7 +117,7 @@ type Groups struct {
 	// Settle waits until all that this process has written is in force.
 	Settle func(context.Context)
 	// Kind returns a kind that a cluster serves.
-	Kind func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
+	Kind func(cluster.Name, schema.GroupVersionKind) (catalog.Kind, bool)
 	// Further are API groups to install besides the built-in ones.
 	Further []Group
 	// Storage may replace the storage of each resource, one after the other.
@@ -126,7 +127,7 @@ type Groups struct {
 // Installed describes the installed groups.
 type Installed struct {
 	// Kinds are the built-in kinds whose objects can be deleted.
-	Kinds []serve.Kind
+	Kinds []catalog.Kind
 	// Own are the built-in resources.
 	Own map[schema.GroupResource]bool
 	// Models are the OpenAPI models of the core group.

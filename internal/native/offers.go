@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/catalog"
 )
 
 // An Offer is an API group whose kinds clusters have only through bindings. Build is called once,
@@ -15,12 +15,12 @@ import (
 type Offer struct {
 	Group
 	// Resources are the kinds. Build returns the registries of just these.
-	Resources []serve.Offer
+	Resources []catalog.Offer
 }
 
 // Offers returns the kinds of offers. newServer returns the API server in which they are installed.
-func (s Groups) Offers(in *Installed, all []Offer, newServer func() (*genericapiserver.GenericAPIServer, error)) (*serve.Offers, error) {
-	var resources []serve.Offer
+func (s Groups) Offers(in *Installed, all []Offer, newServer func() (*genericapiserver.GenericAPIServer, error)) (*catalog.Offers, error) {
+	var resources []catalog.Offer
 	seen := map[schema.GroupResource]bool{}
 	for _, o := range all {
 		for _, r := range o.Resources {
@@ -34,7 +34,7 @@ func (s Groups) Offers(in *Installed, all []Offer, newServer func() (*genericapi
 			resources = append(resources, r)
 		}
 	}
-	return serve.NewOffers(resources, func() (*genericapiserver.GenericAPIServer, error) {
+	return catalog.NewOffers(resources, func() (*genericapiserver.GenericAPIServer, error) {
 		to, err := newServer()
 		if err != nil {
 			return nil, err

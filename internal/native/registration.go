@@ -22,8 +22,8 @@ import (
 	validatingbindingstore "k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicybinding/storage"
 	validatingwebhookstore "k8s.io/kubernetes/pkg/registry/admissionregistration/validatingwebhookconfiguration/storage"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // settleTime limits how long a write of a webhook or policy waits until it is in force.
@@ -102,7 +102,7 @@ func (kindResolver) Resolve(gvk schema.GroupVersionKind) (schema.GroupVersionRes
 // has it.
 type kindAuthorizer struct {
 	authorizer authorizer.Authorizer
-	kind       func(cluster.Name, schema.GroupVersionKind) (serve.Kind, bool)
+	kind       func(cluster.Name, schema.GroupVersionKind) (catalog.Kind, bool)
 }
 
 // Authorize implements [authorizer.Authorizer].

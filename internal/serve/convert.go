@@ -13,24 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"github.com/unforked/kcp/internal/catalog"
 )
-
-// A Convert function returns an object of a resource of the server in another version, the
-// apiVersion to.
-type Convert func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error)
-
-// InProcess makes a definition convert its objects with a [Convert] function, see
-// [PoolConfig.Converters]. Upstream can only convert with a webhook, so this is one that the
-// server calls in its own process; the URL is never connected to.
-func InProcess(crd *apiextensionsv1.CustomResourceDefinition) {
-	url := "https://conversion.invalid/"
-	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
-		Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &url}, ConversionReviewVersions: []string{"v1"},
-		},
-	}
-}
 
 // converts returns the resolver by which upstream's converter calls a function.
 func converts(c converting) webhook.AuthenticationInfoResolverWrapper {
@@ -43,7 +28,7 @@ func converts(c converting) webhook.AuthenticationInfoResolverWrapper {
 
 // converting answers conversion reviews, with a function or with rules.
 type converting struct {
-	convert Convert
+	convert catalog.Convert
 	rules   *ruled // nil for a function
 }
 
@@ -85,7 +70,7 @@ func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // convertJSON converts one object in JSON.
-func convertJSON(convert Convert, text []byte, to string) ([]byte, error) {
+func convertJSON(convert catalog.Convert, text []byte, to string) ([]byte, error) {
 	var o unstructured.Unstructured
 	if err := o.UnmarshalJSON(text); err != nil {
 		return nil, err

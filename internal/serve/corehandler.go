@@ -27,6 +27,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/upstream"
 )
 
@@ -65,14 +66,14 @@ func (p *Pool) buildCore(d *upstream.Definition, from generic.RESTOptionsGetter)
 	store := *objects.Store
 	store.UpdateStrategy = ways.status
 	h.status = &statusOfCore{&store}
-	h.scope, err = upstream.StatusScope(handler, d.CRD, coreVersion)
+	h.scope, err = upstream.StatusScope(handler, d.CRD, catalog.CoreVersion)
 	return h, err
 }
 
 // ServeHTTP implements [http.Handler].
 func (h *coreHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
-	served := ok && h.status != nil && info.Subresource == "status" && info.APIVersion == coreVersion && (info.Namespace != "") == h.namespaced
+	served := ok && h.status != nil && info.Subresource == "status" && info.APIVersion == catalog.CoreVersion && (info.Namespace != "") == h.namespaced
 	var write http.HandlerFunc
 	switch {
 	case served && info.Verb == "update":
@@ -129,11 +130,11 @@ func (s coreStrategy) ValidateUpdate(ctx context.Context, o, old runtime.Object)
 // apiVersion stays as it is. The result shares all other fields with o.
 func inStandIn(o runtime.Object) runtime.Object {
 	u, ok := o.(*unstructured.Unstructured)
-	if !ok || u.GetAPIVersion() != coreVersion {
+	if !ok || u.GetAPIVersion() != catalog.CoreVersion {
 		return o
 	}
 	out := &unstructured.Unstructured{Object: maps.Clone(u.Object)}
-	out.SetAPIVersion(coreGroup + "/" + coreVersion)
+	out.SetAPIVersion(catalog.CoreGroup + "/" + catalog.CoreVersion)
 	return out
 }
 
@@ -141,7 +142,7 @@ func inStandIn(o runtime.Object) runtime.Object {
 func ofCore(errs field.ErrorList) field.ErrorList {
 	for _, e := range errs {
 		if e.Field == "apiVersion" {
-			e.Detail = "must be " + coreVersion
+			e.Detail = "must be " + catalog.CoreVersion
 		}
 	}
 	return errs
@@ -159,11 +160,11 @@ func newCoreStrategies(crd *apiextensionsv1.CustomResourceDefinition, typer runt
 	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd.DeepCopy(), &internal, nil); err != nil {
 		return nil, err
 	}
-	of, err := apiextensions.GetSchemaForVersion(&internal, coreVersion)
+	of, err := apiextensions.GetSchemaForVersion(&internal, catalog.CoreVersion)
 	if err != nil {
 		return nil, err
 	}
-	sub, err := apiextensions.GetSubresourcesForVersion(&internal, coreVersion)
+	sub, err := apiextensions.GetSubresourcesForVersion(&internal, catalog.CoreVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +192,7 @@ func newCoreStrategies(crd *apiextensionsv1.CustomResourceDefinition, typer runt
 	if err := defaulting.PruneDefaults(shape); err != nil {
 		return nil, err
 	}
-	kind := schema.GroupVersionKind{Group: coreGroup, Version: coreVersion, Kind: crd.Status.AcceptedNames.Kind}
+	kind := schema.GroupVersionKind{Group: catalog.CoreGroup, Version: catalog.CoreVersion, Kind: crd.Status.AcceptedNames.Kind}
 	s := customresource.NewStrategy(typer, crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind, validator, statusValidator, shape, sub.Status, sub.Scale,
 		crd.Spec.Versions[0].SelectableFields)
 	ways := &coreStrategies{objects: coreStrategy{s}}

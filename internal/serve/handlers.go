@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -22,7 +23,7 @@ const (
 
 // A handlerKey identifies a handler. Requests with equal keys share it.
 type handlerKey struct {
-	content Hash
+	content catalog.Hash
 	tenant  cluster.Name // only if the handler calls webhooks
 }
 
@@ -39,7 +40,7 @@ type handlers struct {
 	closed bool
 }
 
-// A handler serves one content. It holds the definition but not the [Content], so that
+// A handler serves one content. It holds the definition but not the [catalog.Content], so that
 // the garbage collector can free the Content.
 type handler struct {
 	definition *upstream.Definition
@@ -61,7 +62,7 @@ func newHandlers() *handlers {
 
 // of returns the handler of key, and builds it with build if it does not exist. Other
 // handlers stay available meanwhile. The caller must call done when the request has ended.
-func (s *handlers) of(key handlerKey, c *Content, build func(*upstream.Definition) (http.Handler, error)) (h http.Handler, done func(), err error) {
+func (s *handlers) of(key handlerKey, c *catalog.Content, build func(*upstream.Definition) (http.Handler, error)) (h http.Handler, done func(), err error) {
 	use := s.take(key, c)
 	use.once.Do(func() {
 		defer func() {
@@ -72,8 +73,8 @@ func (s *handlers) of(key handlerKey, c *Content, build func(*upstream.Definitio
 		if use.definition.CRD, use.err = c.Whole(); use.err == nil {
 			gr := c.GroupResource()
 			use.definition.CRD.Name = gr.Resource + "." + gr.Group // the name that upstream looks up, also in the core group
-			if c.rules != nil {
-				InProcess(use.definition.CRD)
+			if c.Rules() != nil {
+				catalog.InProcess(use.definition.CRD)
 			}
 			use.http, use.err = build(use.definition)
 		}
@@ -85,7 +86,7 @@ func (s *handlers) of(key handlerKey, c *Content, build func(*upstream.Definitio
 	return use.http, func() { s.release(use) }, nil
 }
 
-func (s *handlers) take(key handlerKey, c *Content) *handler {
+func (s *handlers) take(key handlerKey, c *catalog.Content) *handler {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.byKey[key]

@@ -26,32 +26,6 @@ func requestedIdentity(ctx context.Context) (string, bool) {
 	return identity, ok
 }
 
-// An identitySource is a [Source] whose resources have the identities of exports.
-type identitySource interface {
-	// FindIdentity returns the resource gr of an identity as any cluster serves it.
-	FindIdentity(gr schema.GroupResource, identity string) (Served, bool)
-}
-
-// Identified returns the resource gr of an identity, as a request to cluster c or to all
-// clusters gets it.
-func (r *Resolver) Identified(c cluster.Name, gr schema.GroupResource, identity string) (Found, bool) {
-	f, ok := r.Find(c, gr)
-	if ok && f.Identity == identity && identity != "" {
-		return f, true
-	}
-	if c != cluster.All {
-		return Found{}, false
-	}
-	for _, s := range r.sources {
-		if of, is := s.(identitySource); is {
-			if served, ok := of.FindIdentity(gr, identity); ok {
-				return Found{Served: served}, true
-			}
-		}
-	}
-	return Found{}, false
-}
-
 // identified serves a request for a resource with an identity, and refuses it if there is no
 // such resource.
 func (p *Pool) identified(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, identity string) {

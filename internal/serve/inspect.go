@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/recent"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -45,13 +46,13 @@ type inspected struct {
 
 // Inspect returns the inspector of a content. If bare is true, it reads objects without the
 // defaults of the schema.
-func (p *Pool) Inspect(c *Content, bare bool) (in *Inspector, err error) {
+func (p *Pool) Inspect(c *catalog.Content, bare bool) (in *Inspector, err error) {
 	defer func() {
 		if r := recover(); r != nil { // a schema of a tenant must not crash the server
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	defer upstream.ForgetPatterns(maxKept)
+	defer upstream.ForgetPatterns()
 	crd, err := c.Whole()
 	if err != nil {
 		return nil, err
@@ -60,19 +61,19 @@ func (p *Pool) Inspect(c *Content, bare bool) (in *Inspector, err error) {
 	if gr.Group == "" {
 		return nil, errors.New("objects of the core group cannot be checked yet")
 	}
-	crd.Name = DefinitionName(gr)
-	in = &Inspector{group: gr.Group, versions: map[string]inspected{}, External: callsWebhook(crd)}
+	crd.Name = catalog.DefinitionName(gr)
+	in = &Inspector{group: gr.Group, versions: map[string]inspected{}, External: catalog.CallsWebhook(crd)}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	switch {
 	case in.External:
 		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
-	case c.rules != nil:
-		rules := p.newRuled(crd, c.rules)
+	case c.Rules() != nil:
+		rules := p.newRuled(crd, c.Rules())
 		if rules.err != nil {
 			return nil, rules.err
 		}
 		rules.cache = recent.New[convertedKey, []byte](1, convertedIdle) // the cache of the pool is for objects that are read again
-		InProcess(crd)
+		catalog.InProcess(crd)
 		calls = converts(converting{rules: rules})
 	}
 	if bare {
@@ -114,27 +115,8 @@ func (p *Pool) inspect(crd *apiextensionsv1.CustomResourceDefinition, version st
 func withoutDefaults(crd *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range crd.Spec.Versions {
 		if v.Schema != nil {
-			eachSchema(v.Schema.OpenAPIV3Schema, func(s *apiextensionsv1.JSONSchemaProps) { s.Default = nil })
+			catalog.EachSchema(v.Schema.OpenAPIV3Schema, func(s *apiextensionsv1.JSONSchemaProps) { s.Default = nil })
 		}
-	}
-}
-
-// eachSchema calls f with a schema and all schemas of its parts that can have defaults, or unknown
-// fields.
-func eachSchema(s *apiextensionsv1.JSONSchemaProps, f func(*apiextensionsv1.JSONSchemaProps)) {
-	if s == nil {
-		return
-	}
-	f(s)
-	for name, p := range s.Properties {
-		eachSchema(&p, f)
-		s.Properties[name] = p
-	}
-	if s.Items != nil {
-		eachSchema(s.Items.Schema, f)
-	}
-	if s.AdditionalProperties != nil {
-		eachSchema(s.AdditionalProperties.Schema, f)
 	}
 }
 

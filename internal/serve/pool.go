@@ -1,3 +1,5 @@
+// Package serve serves requests for custom resources in all clusters. It hides the handlers: equal
+// definitions share one of upstream's, and the package adds what these lack.
 package serve
 
 import (
@@ -23,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/etcd"
@@ -35,7 +38,7 @@ import (
 
 // PoolConfig configures a [Pool]. All fields are required.
 type PoolConfig struct {
-	Resolver *Resolver
+	Resolver *catalog.Resolver
 	// Native reports whether a resource is native. The pool ignores custom resources of
 	// these names.
 	Native func(schema.GroupResource) bool
@@ -59,10 +62,10 @@ type PoolConfig struct {
 	// MaxBody is the maximal size of a request body, in bytes.
 	MaxBody int64
 	// Converters convert the objects of resources that the server defines.
-	Converters map[schema.GroupResource]Convert
+	Converters map[schema.GroupResource]catalog.Convert
 	// Origin returns where the objects of a resource are that is not stored in the cluster that
 	// has it.
-	Origin func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f Found) (*Origin, error)
+	Origin func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f catalog.Found) (*Origin, error)
 	// ConversionTimeout is the time that the rules of an APIConversion may take for one object
 	// or one list.
 	ConversionTimeout time.Duration
@@ -74,7 +77,7 @@ type PoolConfig struct {
 }
 
 // A Pool serves the custom resources of all clusters. It holds one handler for each
-// [Content], built for the first request. A content with a conversion webhook has one
+// [catalog.Content], built for the first request. A content with a conversion webhook has one
 // handler per cluster: conversions have no context, so the handler must know the cluster.
 type Pool struct {
 	config    PoolConfig
@@ -131,9 +134,9 @@ func (p *Pool) Wrap(next http.Handler) http.Handler {
 }
 
 // found serves a request for a resource.
-func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
+func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f catalog.Found) {
 	defer p.requested(req.Context(), info, f)()
-	if f.Content.storage != Stored {
+	if f.Content.Storage() != catalog.Stored {
 		p.virtual(w, req, info, f)
 		return
 	}
@@ -143,7 +146,7 @@ func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.Req
 
 // requested reports a request for a resource of an export in a version that is served. The caller
 // calls returned after the handler has returned.
-func (p *Pool) requested(ctx context.Context, info *request.RequestInfo, f Found) (returned func()) {
+func (p *Pool) requested(ctx context.Context, info *request.RequestInfo, f catalog.Found) (returned func()) {
 	if f.Identity == "" || !apihelpers.HasServedCRDVersion(f.Content.Definition, info.APIVersion) {
 		return func() {}
 	}
@@ -159,7 +162,7 @@ func (p *Pool) requested(ctx context.Context, info *request.RequestInfo, f Found
 
 // conditional makes a write conditional on the evidence for its resource, so that the
 // write fails if the resource has changed. It returns reads as they are.
-func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, f Found) *http.Request {
+func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, f catalog.Found) *http.Request {
 	switch info.Verb {
 	case "get", "list", "watch":
 		return req
@@ -177,7 +180,7 @@ func (p *Pool) conditional(req *http.Request, info *request.RequestInfo, f Found
 
 // renewed returns the current revision of a key of the evidence for f, which has changed.
 // It fails unless f is still served as before.
-func (p *Pool) renewed(ctx context.Context, c cluster.Name, f Found, on keys.Key) (int64, error) {
+func (p *Pool) renewed(ctx context.Context, c cluster.Name, f catalog.Found, on keys.Key) (int64, error) {
 	p.config.Fresh(ctx)
 	gr := f.Content.GroupResource()
 	now, ok := p.config.Resolver.Find(c, gr)
@@ -191,7 +194,7 @@ func (p *Pool) renewed(ctx context.Context, c cluster.Name, f Found, on keys.Key
 	return 0, etcd.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
 }
 
-func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
+func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s catalog.Found) {
 	gv := schema.GroupVersion{Group: s.Content.Definition.Spec.Group}
 	info, _ := request.RequestInfoFrom(req.Context())
 	gv.Version = info.APIVersion
@@ -202,7 +205,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	if p.callsWebhook(s.Content.Definition) || s.Content.rules != nil {
+	if p.callsWebhook(s.Content.Definition) || s.Content.Rules() != nil {
 		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // it may wait for the webhook, see [callers]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
@@ -216,7 +219,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 		return
 	}
 	defer func() { WhenServed(req.Context(), done) }()
-	defer upstream.ForgetPatterns(maxKept)
+	defer upstream.ForgetPatterns()
 	if translated {
 		h = wellKnown{h, kind, p.config.MaxBody}
 	}
@@ -231,19 +234,18 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s Found) {
 
 // handler returns the handler of a content for the cluster of ctx. The caller must call
 // done when the request has ended.
-func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done func(), err error) {
-	if c.offers != nil {
-		h, err = c.offers.handler(c)
+func (p *Pool) handler(ctx context.Context, c *catalog.Content) (h http.Handler, done func(), err error) {
+	if c.Native() {
+		h, err = offeredHandler(c)
 		return h, func() {}, err
 	}
 	key := handlerKey{content: c.Hash}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	if convert := p.config.Converters[c.GroupResource()]; convert != nil {
 		calls = converts(converting{convert: convert})
-	} else if c.rules != nil {
-		rules := c.rules // and not c, see [handler]
+	} else if rules := c.Rules(); rules != nil { // and not c, see [handler]
 		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildRuled(d, rules) })
-	} else if callsWebhook(c.Definition) {
+	} else if catalog.CallsWebhook(c.Definition) {
 		key = webhookKey(ctx, c)
 		calls = webhooks(p.config, p.callers, key, c.Definition)
 	}
@@ -251,7 +253,7 @@ func (p *Pool) handler(ctx context.Context, c *Content) (h http.Handler, done fu
 }
 
 // webhookKey returns the key of the handler of a content with a webhook for the cluster of ctx.
-func webhookKey(ctx context.Context, c *Content) handlerKey {
+func webhookKey(ctx context.Context, c *catalog.Content) handlerKey {
 	at, _ := cluster.From(ctx)
 	return handlerKey{c.Hash, at}
 }
@@ -259,7 +261,7 @@ func webhookKey(ctx context.Context, c *Content) handlerKey {
 // callsWebhook reports whether objects of a definition are converted by a webhook of a tenant.
 func (p *Pool) callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	gr := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}
-	return callsWebhook(crd) && p.config.Converters[gr] == nil
+	return catalog.CallsWebhook(crd) && p.config.Converters[gr] == nil
 }
 
 func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) (http.Handler, error) {
@@ -277,7 +279,7 @@ func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, cal
 }
 
 // buildRuled builds a handler whose objects are converted by rules.
-func (p *Pool) buildRuled(d *upstream.Definition, r *Rules) (http.Handler, error) {
+func (p *Pool) buildRuled(d *upstream.Definition, r *catalog.Rules) (http.Handler, error) {
 	rules := p.newRuled(d.CRD, r)
 	of := p.definitionHandler(d, p.config.Storage, converts(converting{rules: rules}))
 	of.Admission = checked{p.config.Admission, rules}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 )
 
@@ -32,41 +32,6 @@ func gadgets(group string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// Equal definitions of different clusters share a content. Differences that affect requests make
-// another content.
-func TestContent(t *testing.T) {
-	hash := func(change func(*apiextensionsv1.CustomResourceDefinition)) Hash {
-		crd := gadgets("example.com")
-		change(crd)
-		c, err := NewContent(crd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c.Hash
-	}
-	same := hash(func(*apiextensionsv1.CustomResourceDefinition) {})
-	if same != hash(func(c *apiextensionsv1.CustomResourceDefinition) {
-		c.UID, c.Labels = "other", map[string]string{"a": "b"}
-	}) {
-		t.Error("whose definition it is makes a difference")
-	}
-	for name, change := range map[string]func(*apiextensionsv1.CustomResourceDefinition){
-		"schema": func(c *apiextensionsv1.CustomResourceDefinition) {
-			c.Spec.Versions[0].Schema.OpenAPIV3Schema.MaxProperties = new(int64(1))
-		},
-		"short name": func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Names.ShortNames = []string{"g"} },
-		"scope":      func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Scope = apiextensionsv1.NamespaceScoped },
-		"terminating": func(c *apiextensionsv1.CustomResourceDefinition) {
-			c.Status.Conditions = since(time.Now(), apiextensionsv1.Terminating)
-		},
-		"accepted": func(c *apiextensionsv1.CustomResourceDefinition) { c.Status.AcceptedNames.Plural = "gizmos" },
-	} {
-		if hash(change) == same {
-			t.Errorf("another %s makes no difference", name)
-		}
-	}
-}
-
 // noStorage refuses every resource.
 type noStorage struct{ asked int }
 
@@ -78,21 +43,10 @@ func (n *noStorage) GetRESTOptions(schema.GroupResource, runtime.Object) (generi
 // The first request for a content builds its only handler. Unserved resources are 404. A content
 // that cannot be served returns its error.
 func TestPool(t *testing.T) {
-	var contents []*Content
-	for range 2 { // as read in two clusters
-		c, err := NewContent(gadgets("example.com"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		contents = append(contents, c)
-	}
-	shape := NewShape(Served{Content: contents[0]})
-	if other := NewShape(Served{Content: contents[1]}); shape.Key != other.Key {
-		t.Error("clusters that serve the same have different shapes")
-	}
+	shape := catalog.NewShape(catalog.Served{Content: contentOf(t, "example.com")})
 	storage := &noStorage{}
 	p := NewPool(PoolConfig{
-		Resolver: NewResolver(func(cluster.Name) *Shape { return shape }), Storage: storage,
+		Resolver: catalog.NewResolver(func(cluster.Name) *catalog.Shape { return shape }), Storage: storage,
 		Native: func(schema.GroupResource) bool { return false }, Fresh: func(context.Context) bool { return false },
 		Models: func() map[string]*spec.Schema { return nil },
 	})

@@ -3,19 +3,16 @@ package serve
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 
-	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/conversion"
 	"github.com/unforked/kcp/internal/recent"
 )
@@ -29,55 +26,6 @@ const (
 	cachedBytes   = 64 << 10
 )
 
-// Rules are the rules of an APIConversion. They are immutable.
-type Rules struct {
-	text []byte // JSON of an APIConversionSpec
-	hash Hash
-
-	mu sync.Mutex
-	of map[Hash]*Content // contents with these rules, by the hash without; guarded by mu
-}
-
-// NewRules returns the rules of an APIConversion.
-func NewRules(spec *apisv1alpha1.APIConversionSpec) (*Rules, error) {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return nil, err
-	}
-	return &Rules{text: text, hash: sha256.Sum256(text), of: map[Hash]*Content{}}, nil
-}
-
-// Convertible reports whether rules have a meaning for a content: it has several versions, and
-// neither a webhook nor a registry converts between them.
-func (c *Content) Convertible() bool {
-	return !c.Native() && len(c.Definition.Spec.Versions) > 1 && !callsWebhook(c.Definition)
-}
-
-// Of returns a content whose objects are converted by the rules. It returns the content itself
-// if rules have no meaning for it.
-func (r *Rules) Of(c *Content) *Content {
-	if !c.Convertible() {
-		return c
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if ruled := r.of[c.Hash]; ruled != nil {
-		return ruled
-	}
-	ruled := *c
-	ruled.rules = r
-	ruled.Hash = sha256.Sum256(slices.Concat(c.Hash[:], r.hash[:]))
-	ruled.WatchHash = sha256.Sum256(slices.Concat(c.WatchHash[:], r.hash[:]))
-	d := *c.Definition
-	d.UID = types.UID(fmt.Sprintf("%x", ruled.Hash))
-	ruled.Definition = &d
-	if len(r.of) >= 4 { // a schema, and one that is being deleted; others had its name before
-		clear(r.of)
-	}
-	r.of[c.Hash] = &ruled
-	return &ruled
-}
-
 // A ruled converts the objects of one handler.
 type ruled struct {
 	conversion *conversion.Conversion
@@ -85,22 +33,24 @@ type ruled struct {
 	served     []schema.GroupVersion
 	timeout    time.Duration // of one call, which converts an object or a list
 	cache      *recent.Cache[convertedKey, []byte]
-	hash       Hash // of the rules and the schema
+	hash       catalog.Hash // of the rules and the schema
 }
 
-type convertedKey struct{ rules, object Hash }
+type convertedKey struct{ rules, object catalog.Hash }
 
 // newRuled compiles rules for a definition. A schema may have replaced the one that the rules
 // were written for, so it may fail: conversions then fail, and the storage version is served.
-func (p *Pool) newRuled(crd *apiextensionsv1.CustomResourceDefinition, r *Rules) *ruled {
-	out := &ruled{timeout: p.config.ConversionTimeout, cache: p.converted, hash: sha256.Sum256(slices.Concat([]byte(crd.UID), r.hash[:]))}
+func (p *Pool) newRuled(crd *apiextensionsv1.CustomResourceDefinition, r *catalog.Rules) *ruled {
+	hash := r.Hash()
+	out := &ruled{timeout: p.config.ConversionTimeout, cache: p.converted, hash: sha256.Sum256(slices.Concat([]byte(crd.UID), hash[:]))}
 	for _, v := range crd.Spec.Versions {
 		if v.Served {
 			out.served = append(out.served, schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name})
 		}
 	}
-	spec := &apisv1alpha1.APIConversionSpec{}
-	if out.err = json.Unmarshal(r.text, spec); out.err != nil {
+	spec, err := r.Spec()
+	if err != nil {
+		out.err = err
 		return out
 	}
 	compiled, errs := conversion.Compile(crd, spec)
@@ -111,8 +61,8 @@ func (p *Pool) newRuled(crd *apiextensionsv1.CustomResourceDefinition, r *Rules)
 	return out
 }
 
-// begin returns a [Convert] function for the objects of one call.
-func (r *ruled) begin() (Convert, func()) {
+// begin returns a [catalog.Convert] function for the objects of one call.
+func (r *ruled) begin() (catalog.Convert, func()) {
 	ctx, stop := context.WithTimeout(context.Background(), r.timeout)
 	return func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		if r.err != nil {

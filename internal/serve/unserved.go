@@ -3,7 +3,6 @@ package serve
 import (
 	"fmt"
 	"net/http"
-	"slices"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/unforked/kcp/internal/catalog"
 )
 
 // refuseUnserved answers 404 to a request for a resource that its cluster does not serve.
@@ -26,7 +27,7 @@ func refuseUnserved(w http.ResponseWriter, req *http.Request, info *request.Requ
 // distinguish a missing resource from a missing object.
 func unserved(gr schema.GroupResource) error {
 	why := "this workspace serves no"
-	if slices.Contains(kubernetesGroups(), gr.Group) {
+	if catalog.IsKubernetesGroup(gr.Group) {
 		why = "workspaces run no containers, and this one serves no"
 	}
 	return notServed(gr, fmt.Sprintf("%s %s; "+

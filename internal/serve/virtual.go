@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,39 +13,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/store"
 )
-
-// A Storage says where the objects of a resource are.
-type Storage byte
-
-const (
-	// Stored objects are in the cluster that has the resource.
-	Stored Storage = iota
-	// Cached objects are those of another cluster. They can only be read.
-	Cached
-	// Remote objects are on another server, which gets all requests.
-	Remote
-)
-
-// In returns the content for objects in a storage. Its discovery has only the verbs of that
-// storage.
-func (c *Content) In(s Storage) *Content {
-	if s == Stored {
-		return c
-	}
-	in := *c
-	in.storage, in.stored = s, c
-	in.Hash = sha256.Sum256(append(slices.Clone(c.Hash[:]), byte(s)))
-	in.WatchHash = sha256.Sum256(append(slices.Clone(c.WatchHash[:]), byte(s)))
-	return &in
-}
-
-// Storage returns where the objects of the content are.
-func (c *Content) Storage() Storage { return c.storage }
 
 // An Origin has the objects of a resource that are not stored in the cluster of a request.
 type Origin struct {
@@ -55,7 +27,7 @@ type Origin struct {
 	// Cluster and Found are the cluster with the objects, and how it serves them. The objects
 	// of Part can be read.
 	Cluster cluster.Name
-	Found   Found
+	Found   catalog.Found
 	Part    feed.Part
 	// Scope returns the scope of a watch of these objects.
 	Scope func() (store.Scope, func())
@@ -69,13 +41,13 @@ type Origin struct {
 
 // virtual serves a request for a resource whose objects are not stored in the cluster of the
 // request. The definition of that cluster describes them.
-func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f Found) {
+func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, f catalog.Found) {
 	fail := func(err error) {
 		gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 	}
 	gr := f.Content.GroupResource()
-	if f.Content.storage == Cached && (info.Subresource != "" || !readsOnly(info.Verb)) {
+	if f.Content.Storage() == catalog.Cached && (info.Subresource != "" || !readsOnly(info.Verb)) {
 		fail(unchangeable(gr, info))
 		return
 	}
@@ -108,8 +80,8 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 	}
 	ctx, left := origin.Enter(req.Context(), info.Verb)
 	defer func() { WhenServed(ctx, left) }()
-	in := Served{Content: f.Content.stored, Identity: origin.Found.Identity}
-	p.serve(w, req.WithContext(store.WithIdentity(ctx, in.Identity)), Found{Served: in})
+	in := catalog.Served{Content: f.Content.AsStored(), Identity: origin.Found.Identity}
+	p.serve(w, req.WithContext(store.WithIdentity(ctx, in.Identity)), catalog.Found{Served: in})
 }
 
 // Enter returns the context in which a request reads the objects of the origin. The caller must

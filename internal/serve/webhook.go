@@ -15,11 +15,6 @@ import (
 // webhookTime is kube-apiserver's timeout of a conversion.
 const webhookTime = 30 * time.Second
 
-// callsWebhook reports whether objects of a definition are converted by a webhook.
-func callsWebhook(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
-}
-
 // webhooks returns the resolver that the converter of crd uses to call webhooks for the
 // requests of a handler. Upstream's converter passes neither a context with the tenant nor the CA bundle,
 // so the resolver holds both.

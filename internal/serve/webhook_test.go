@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 )
@@ -40,7 +41,7 @@ func TestHandlersOfWebhooks(t *testing.T) {
 		crd  *apiextensionsv1.CustomResourceDefinition
 		want int
 	}{{gadgets("example.com"), 1}, {withWebhook("example.com", "https://example.com"), 2}} {
-		content, err := NewContent(c.crd)
+		content, err := catalog.NewContent(c.crd)
 		if err != nil {
 			t.Fatal(err)
 		}

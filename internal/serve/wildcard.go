@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -22,7 +23,7 @@ import (
 func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.RequestInfo) http.Handler {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	reads := info.Verb == "list" || info.Verb == "watch"
-	if gr.Group == "" && info.APIVersion != coreVersion {
+	if gr.Group == "" && info.APIVersion != catalog.CoreVersion {
 		return nil
 	}
 	if c != cluster.All || !reads || info.Subresource != "" || !wantsMetadata(req) || !p.config.Resolver.Anywhere(gr) {
@@ -52,7 +53,7 @@ func wantsMetadata(req *http.Request) bool {
 }
 
 // anyContent returns a content without a schema, for a resource of any definition.
-func anyContent(gr schema.GroupResource, version string) (*Content, error) {
+func anyContent(gr schema.GroupResource, version string) (*catalog.Content, error) {
 	preserve := true
 	crd := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: gr.Group, Scope: apiextensionsv1.NamespaceScoped, // lists of all namespaces also hold cluster-scoped objects
@@ -62,8 +63,8 @@ func anyContent(gr schema.GroupResource, version string) (*Content, error) {
 			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve}},
 		}},
 	}}
-	crd.Name = DefinitionName(gr)
-	return NewContent(crd)
+	crd.Name = catalog.DefinitionName(gr)
+	return catalog.NewContent(crd)
 }
 
 type viewedKey struct{}
@@ -71,15 +72,15 @@ type viewedKey struct{}
 // WithViewed returns a context for a request through a view, in which the view decides how a
 // resource is served: f holds for requests to all clusters, which have no definitions of their
 // own.
-func WithViewed(ctx context.Context, f Found) context.Context {
+func WithViewed(ctx context.Context, f catalog.Found) context.Context {
 	return context.WithValue(ctx, viewedKey{}, f)
 }
 
 // viewedFrom returns the resource gr as a view serves it to all clusters.
-func viewedFrom(ctx context.Context, gr schema.GroupResource) (Found, bool) {
-	f, ok := ctx.Value(viewedKey{}).(Found)
+func viewedFrom(ctx context.Context, gr schema.GroupResource) (catalog.Found, bool) {
+	f, ok := ctx.Value(viewedKey{}).(catalog.Found)
 	if c, _ := cluster.From(ctx); !ok || c != cluster.All || f.Content.GroupResource() != gr {
-		return Found{}, false
+		return catalog.Found{}, false
 	}
 	return f, true
 }

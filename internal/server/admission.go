@@ -16,11 +16,12 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/native"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
@@ -44,7 +45,7 @@ func (s *Server) admission() admit.Rules {
 			_, given := s.given.Of(c).Find(gr)
 			return given || tenancy.IsKind(gr) || s.isOwn(gr)
 		},
-		Usage: s.usage(serve.CustomResourceDefinitions()),
+		Usage: s.usage(define.Resource()),
 	}
 	types := admit.WorkspaceTypes{
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
@@ -90,7 +91,7 @@ func (s *Server) admission() admit.Rules {
 func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 	return admit.Sharing{
 		Offered: func(gr schema.GroupResource) error { return s.definitions.Offers.Refuse(gr) },
-		Check:   serve.Check, Usage: s.usage(exports.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		Check:   define.Check, Usage: s.usage(exports.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
 		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
 		Locate: func(ctx context.Context, path string) (cluster.Name, bool) {
 			at, ok := s.apis.Exports.Locate(ctx, "", path, "")
@@ -188,7 +189,7 @@ func reviews() []schema.GroupResource {
 // builtIn reports whether every cluster has a resource without an APIBinding or definition.
 func (s *Server) builtIn(gr schema.GroupResource) bool {
 	return gr.Group == apisv1alpha2.GroupVersion.Group || gr == tree.LogicalClusters().GroupResource() || slices.Contains(reviews(), gr) ||
-		slices.ContainsFunc(s.natives.Kinds, func(k serve.Kind) bool { return k.Group == gr.Group && k.Plural == gr.Resource })
+		slices.ContainsFunc(s.natives.Kinds, func(k catalog.Kind) bool { return k.Group == gr.Group && k.Plural == gr.Resource })
 }
 
 // schemaNamed returns an APIResourceSchema, nil if there is none.

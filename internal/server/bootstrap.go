@@ -7,6 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/controllers"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/exports"
@@ -17,7 +18,6 @@ import (
 	"github.com/unforked/kcp/internal/offline"
 	"github.com/unforked/kcp/internal/quota"
 	"github.com/unforked/kcp/internal/reach"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/usage"
@@ -36,7 +36,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	}
 	identity := identities[tenancy.Export]
 	var err error
-	if s.given, err = native.NewGiven(identities, s.store.Serves(serve.CustomResourceDefinitions()), s.config.Kinds); err != nil {
+	if s.given, err = native.NewGiven(identities, s.store.Serves(define.Resource()), s.config.Kinds); err != nil {
 		return err
 	}
 	workspaces := tenancy.WorkspaceResource(identity)

@@ -7,16 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/hooks"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 // prepareHooks sets s.hooks, which call webhooks and evaluate policies after the rules. s.natives,
 // s.dialer, s.tree and s.apis are set later.
 func (s *Server) prepareHooks(context.Context) error {
-	s.kinds = sync.OnceValue(func() *serve.Kinds { return serve.NewKinds(s.natives.Kinds, s.resolver.Shape) })
+	s.kinds = sync.OnceValue(func() *catalog.Kinds { return catalog.NewKinds(s.natives.Kinds, s.resolver.Shape) })
 	s.hooks = hooks.New(hooks.Config{
 		Store: s.store, Rules: s.rules, Authorizer: s.authorizers(),
 		Dialer: func() *dial.Dialer { return s.dialer },
@@ -36,6 +36,6 @@ func (s *Server) prepareHooks(context.Context) error {
 }
 
 // kind returns a kind that cluster c serves.
-func (s *Server) kind(c cluster.Name, gvk schema.GroupVersionKind) (serve.Kind, bool) {
+func (s *Server) kind(c cluster.Name, gvk schema.GroupVersionKind) (catalog.Kind, bool) {
 	return s.kinds().Find(c, gvk)
 }

@@ -37,9 +37,11 @@ import (
 	"github.com/unforked/kcp/internal/authn"
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/dial"
 	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/encryption"
@@ -155,13 +157,13 @@ type Server struct {
 	admins   *authn.Admins
 	rules    admit.Rules
 	hooks    *hooks.Hooks
-	kinds    func() *serve.Kinds // of all groups
+	kinds    func() *catalog.Kinds // of all groups
 	pool     *serve.Pool
 	dialer   *dial.Dialer // for calls to addresses that tenants configure
 	// resolver knows the custom resources of each cluster. Its sources are the definitions and the
 	// bindings of apis.
-	resolver    *serve.Resolver
-	definitions *serve.Definitions
+	resolver    *catalog.Resolver
+	definitions *define.Definitions
 	api         http.Handler // the end of the handler chain
 	given       *native.Given
 	rbac        *lookup.RBAC
@@ -294,9 +296,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.caches, err = watchcache.New(ctx, s.store, watchcache.Options{DeleteCollectionWorkers: s.config.DeleteCollectionWorkers})
-	s.resolver = serve.NewResolver(func(c cluster.Name) *serve.Shape { return s.given.Of(c) })
+	s.resolver = catalog.NewResolver(func(c cluster.Name) *catalog.Shape { return s.given.Of(c) })
 	s.resolver.Fresh = s.store.Feed().Fresh
-	s.definitions = serve.NewDefinitions(s.store, s.resolver)
+	s.definitions = define.New(s.store, s.resolver)
 	return err
 }
 
@@ -366,7 +368,7 @@ func (s *Server) newPool(cfg *genericapiserver.Config) *serve.Pool {
 		Converters:        exports.Converters(),
 		Requested:         s.requested,
 		ConversionTimeout: s.config.ConversionTimeout,
-		Origin: func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+		Origin: func(ctx context.Context, c cluster.Name, gr schema.GroupResource, f catalog.Found) (*serve.Origin, error) {
 			return s.virtual.Origin(ctx, c, gr, f)
 		},
 		Dialer: s.dialer,

@@ -16,6 +16,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/edge"
@@ -23,7 +24,6 @@ import (
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/record"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 	"github.com/unforked/kcp/internal/values"
@@ -47,11 +47,11 @@ func (s *Server) newViews() (*view.Views, error) {
 		Limit: func(ctx context.Context, at cluster.Name, a authorizer.Attributes) (bool, error) {
 			return s.authz.Limits(ctx, at, a)
 		},
-		Discovery: func(ctx context.Context, shape *serve.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error) {
+		Discovery: func(ctx context.Context, shape *catalog.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error) {
 			bindings, _ := s.given.Of(cluster.Root).Find(bind.BindingResource().GroupResource())
 			only := map[schema.GroupResource][]string{bind.BindingResource().GroupResource(): {"get", "list", "watch"}}
 			maps.Copy(only, claimed)
-			return s.discovery.ViewedOnce(ctx, serve.NewShape(append(slices.Clone(shape.All()), bindings)...), only)
+			return s.discovery.ViewedOnce(ctx, catalog.NewShape(append(slices.Clone(shape.All()), bindings)...), only)
 		},
 	})
 	s.schemas = view.NewSchemas(view.SchemasConfig{
@@ -59,7 +59,7 @@ func (s *Server) newViews() (*view.Views, error) {
 		Discovery: func(ctx context.Context) (http.Handler, error) {
 			gr := exports.SchemaResource().GroupResource()
 			schemas, _ := s.given.Of(cluster.Root).Find(gr)
-			return s.discovery.ViewedOnce(ctx, serve.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
+			return s.discovery.ViewedOnce(ctx, catalog.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
 		},
 	})
 	checks := &view.Checks{Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Checker: func() *evolve.Checker { return s.checker }}
@@ -68,8 +68,8 @@ func (s *Server) newViews() (*view.Views, error) {
 }
 
 // cachedContent serves the discovery of the view of a ClusterCachedResource.
-func (s *Server) cachedContent(ctx context.Context, c *serve.Content) (http.Handler, error) {
-	return s.discovery.ViewedOnce(ctx, serve.NewShape(serve.Served{Content: c}), map[schema.GroupResource][]string{c.GroupResource(): {"get", "list", "watch"}})
+func (s *Server) cachedContent(ctx context.Context, c *catalog.Content) (http.Handler, error) {
+	return s.discovery.ViewedOnce(ctx, catalog.NewShape(catalog.Served{Content: c}), map[schema.GroupResource][]string{c.GroupResource(): {"get", "list", "watch"}})
 }
 
 // withViews passes requests for views to inside, and all others to others. A request for a
@@ -96,7 +96,7 @@ func (s *Server) viewedClusters() http.Handler {
 	status := schema.GroupResource{Group: clusters.Group, Resource: clusters.Resource + "/status"}
 	page := sync.OnceValues(func() (http.Handler, error) {
 		served, _ := s.given.Of(cluster.Root).Find(clusters)
-		return s.discovery.Viewed(context.Background(), serve.NewShape(served), discovery.Verbs{
+		return s.discovery.Viewed(context.Background(), catalog.NewShape(served), discovery.Verbs{
 			clusters: {"get", "list", "watch"},
 			status:   {"get", "patch", "update"},
 		})

@@ -20,9 +20,15 @@ var compiled atomic.Value
 //go:linkname compiledMu k8s.io/kube-openapi/pkg/validation/validate.cacheMutex
 var compiledMu *sync.Mutex
 
-// ForgetPatterns clears the library's cache of compiled patterns if it has more than limit
-// entries. The library compiles patterns again when it needs them.
-func ForgetPatterns(limit int) {
+// maxPatterns is the maximum number of patterns that the library keeps compiled.
+const maxPatterns = 1000
+
+// ForgetPatterns clears the library's cache of compiled patterns if it has too many entries. The
+// library compiles patterns again when it needs them.
+func ForgetPatterns() { forgetPatterns(maxPatterns) }
+
+// forgetPatterns clears the cache if it has more than limit entries.
+func forgetPatterns(limit int) {
 	if patterns() <= limit {
 		return
 	}

@@ -84,10 +84,10 @@ func TestForgetPatterns(t *testing.T) {
 	if before <= limit {
 		t.Fatalf("the library keeps %d patterns", before)
 	}
-	if ForgetPatterns(before); patterns() != before {
+	if forgetPatterns(before); patterns() != before {
 		t.Errorf("%d patterns are left of %d, which are not too many", patterns(), before)
 	}
-	if ForgetPatterns(limit); patterns() != 0 {
+	if forgetPatterns(limit); patterns() != 0 {
 		t.Errorf("the library still keeps %d patterns", patterns())
 	}
 	if err := validate.Pattern("", "", "8", "^(7|1)$"); err == nil {

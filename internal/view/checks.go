@@ -16,10 +16,11 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/evolve"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/fair"
-	"github.com/unforked/kcp/internal/serve"
 )
 
 const (
@@ -119,13 +120,13 @@ func (v *Checks) check(req *http.Request, r *Request) (*apisv1alpha1.APIExportCh
 
 // candidate returns the content of a schema that is not stored, which must be valid like one that
 // is.
-func candidate(req *http.Request, spec *apisv1alpha1.APIExportCheckSpec, s *apisv1alpha1.APIResourceSchema) (*serve.Content, error) {
+func candidate(req *http.Request, spec *apisv1alpha1.APIExportCheckSpec, s *apisv1alpha1.APIResourceSchema) (*catalog.Content, error) {
 	kind := schema.GroupKind{Group: apisv1alpha1.GroupVersion.Group, Kind: "APIResourceSchema"}
 	crd, err := s.CustomResourceDefinition()
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if errs := serve.Check(req.Context(), crd); len(errs) > 0 {
+	if errs := define.Check(req.Context(), crd); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(kind, s.Name, errs)
 	}
 	content, err := exports.ContentOf(crd)
@@ -134,7 +135,7 @@ func candidate(req *http.Request, spec *apisv1alpha1.APIExportCheckSpec, s *apis
 	}
 	for i := range spec.Conversions {
 		if c := &spec.Conversions[i]; c.Name == s.Name {
-			rules, err := serve.NewRules(&c.Spec)
+			rules, err := catalog.NewRules(&c.Spec)
 			if err != nil {
 				return nil, apierrors.NewBadRequest(err.Error())
 			}

@@ -12,10 +12,10 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -99,7 +99,7 @@ func (v *Exports) stored(ctx context.Context, name exports.Name, e *exports.Expo
 		return false
 	}
 	served, ok := shape.Find(gr)
-	return ok && served.Content.Storage() == serve.Stored
+	return ok && served.Content.Storage() == catalog.Stored
 }
 
 // labelled adds the label of a claim to the objects of a request, which is not stored with them.
@@ -165,7 +165,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 			add(claimed, asked.GroupResource, c.Verbs)
 		}
 	}
-	return v.config.Discovery(ctx, serve.NewShape(shape...), claimed)
+	return v.config.Discovery(ctx, catalog.NewShape(shape...), claimed)
 }
 
 // add adds the verbs of a claimed resource and its subresources.

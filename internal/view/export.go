@@ -22,6 +22,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
@@ -41,7 +42,7 @@ type ExportsConfig struct {
 	APIs func() *bind.APIs
 	// Discovery describes the resources of a view: those of a shape, and claimed ones with the
 	// verbs that are claimed.
-	Discovery func(ctx context.Context, of *serve.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error)
+	Discovery func(ctx context.Context, of *catalog.Shape, claimed map[schema.GroupResource][]string) (http.Handler, error)
 	// Epoch returns the epoch of resource versions.
 	Epoch func() values.Epoch
 	// Limit reports whether RBAC in the cluster of an export lets a user make a request for its
@@ -161,7 +162,7 @@ type viewing struct {
 	export *exports.Export
 	info   *request.RequestInfo
 	user   user.Info
-	shape  *serve.Shape
+	shape  *catalog.Shape
 }
 
 // via returns the export of the view with its identity.
@@ -186,13 +187,13 @@ func (v *Exports) plan(req *http.Request, r *Request, of *viewing) (*Plan, error
 	case !exported && asked:
 		return v.claimedInCluster(req, r, of, gr, claimed)
 	case r.Cluster == cluster.All:
-		return v.everywhere(req, of, gr, serve.Found{Served: served})
+		return v.everywhere(req, of, gr, catalog.Found{Served: served})
 	}
 	return v.inCluster(req, r, of, gr)
 }
 
 // everywhere plans a request for all clusters that bind the export.
-func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupResource, f serve.Found) (*Plan, error) {
+func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupResource, f catalog.Found) (*Plan, error) {
 	if err := onlyReads(req, of.info, gr); err != nil {
 		return nil, err
 	}
@@ -230,9 +231,9 @@ func (v *Exports) while(of *viewing, is func(context.Context) bool) func(context
 // viewed returns the context of a list or watch of a resource that an export has. A watch ends
 // when the export serves the resource in another way, or the export of the view may not read it any
 // more; the client then watches again.
-func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResource, as serve.Served, may func() bool) func(context.Context) (context.Context, func()) {
+func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResource, as catalog.Served, may func() bool) func(context.Context) (context.Context, func()) {
 	return func(ctx context.Context) (context.Context, func()) {
-		ctx = serve.WithViewed(ctx, serve.Found{Served: as})
+		ctx = serve.WithViewed(ctx, catalog.Found{Served: as})
 		if of.info.Verb != "watch" {
 			return ctx, func() {}
 		}
@@ -250,7 +251,7 @@ func (v *Exports) scope(r bind.ViewList, sparse bool) func() (store.Scope, func(
 
 // serves reports whether an export has a resource as it had when a watch began. If that cannot be
 // found out, the watch continues.
-func (v *Exports) serves(ctx context.Context, name exports.Name, gr schema.GroupResource, as serve.Served) bool {
+func (v *Exports) serves(ctx context.Context, name exports.Name, gr schema.GroupResource, as catalog.Served) bool {
 	export, ok := v.config.APIs().Exports.Get(name.Cluster, "", name.Name)
 	if !ok {
 		return false

@@ -15,6 +15,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/serve"
@@ -27,13 +28,13 @@ import (
 type Replication struct {
 	exports   *Exports
 	storage   func() *virtual.Storage
-	discovery func(context.Context, *serve.Content) (http.Handler, error)
+	discovery func(context.Context, *catalog.Content) (http.Handler, error)
 }
 
 // NewReplication returns the views. They use the guard, the exports and the bindings of e. storage
 // returns the virtual storage, which is made after the views. discovery describes a content of which
 // objects can only be read.
-func NewReplication(e *Exports, storage func() *virtual.Storage, discovery func(context.Context, *serve.Content) (http.Handler, error)) *Replication {
+func NewReplication(e *Exports, storage func() *virtual.Storage, discovery func(context.Context, *catalog.Content) (http.Handler, error)) *Replication {
 	return &Replication{e, storage, discovery}
 }
 
@@ -119,7 +120,7 @@ func (v *Replication) read(req *http.Request, r *Request, of *cachedReading) err
 		ctx, left := v.exports.lasting.until(ctx, of.member, r.Cluster)
 		ctx, ended := of.origin.Until(ctx)
 		ctx, done := of.origin.Enter(ctx, of.info.Verb)
-		return serve.WithViewed(ctx, serve.Found{Served: of.origin.Found.Served}), func() { done(); ended(); left() }
+		return serve.WithViewed(ctx, catalog.Found{Served: of.origin.Found.Served}), func() { done(); ended(); left() }
 	}
 	return nil
 }

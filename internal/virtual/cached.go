@@ -16,11 +16,11 @@ import (
 
 	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -71,10 +71,10 @@ type sourceError struct{ reason, message string }
 func (e *sourceError) Error() string { return e.message }
 
 // source returns how cluster c serves the resource of a ClusterCachedResource.
-func (x *Storage) source(c cluster.Name, gr schema.GroupResource, version string) (serve.Found, error) {
+func (x *Storage) source(c cluster.Name, gr schema.GroupResource, version string) (catalog.Found, error) {
 	in, ok := x.resolver.Find(c, gr)
 	switch {
-	case !ok || in.Content.Storage() != serve.Stored:
+	case !ok || in.Content.Storage() != catalog.Stored:
 		return in, &sourceError{cacheapi.NoResources, fmt.Sprintf("this workspace stores no %s", gr)}
 	case !slices.ContainsFunc(in.Content.Definition.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 		return v.Served && (version == "" || v.Name == version)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/exports"
@@ -23,7 +24,7 @@ func unavailable(gr schema.GroupResource, why string) error {
 
 // Origin returns where the objects of a resource are that cluster c has through a binding, and
 // that is served as f.
-func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f catalog.Found) (*serve.Origin, error) {
 	o, err := x.applied(ctx, c, gr, f)
 	if err != nil && x.store.Feed().Fresh(ctx) { // the missing change may just have been committed
 		return x.applied(ctx, c, gr, f)
@@ -32,7 +33,7 @@ func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupRes
 }
 
 // applied is [Storage.Origin] by the changes that are applied so far.
-func (x *Storage) applied(ctx context.Context, c cluster.Name, gr schema.GroupResource, f serve.Found) (*serve.Origin, error) {
+func (x *Storage) applied(ctx context.Context, c cluster.Name, gr schema.GroupResource, f catalog.Found) (*serve.Origin, error) {
 	_, b := x.bindings.Owner(c, gr)
 	if b == nil {
 		return nil, unavailable(gr, "the APIBinding has just been deleted")
@@ -50,7 +51,7 @@ func (x *Storage) applied(ctx context.Context, c cluster.Name, gr schema.GroupRe
 		return nil, unavailable(gr, "the APIExport does not have the resource any more, or stores it otherwise")
 	case v.Storage() != f.Content.Storage():
 		return nil, unavailable(gr, "the APIExport has just changed; try again")
-	case v.Storage() == serve.Remote:
+	case v.Storage() == catalog.Remote:
 		return x.remote(ctx, c, &elsewhere{b.Export, v, gr, f.Identity})
 	}
 	return x.copies(&elsewhere{b.Export, v, gr, f.Identity}, f)
@@ -65,7 +66,7 @@ type elsewhere struct {
 }
 
 // copies returns the origin of a resource with the objects of a ClusterCachedResource.
-func (x *Storage) copies(of *elsewhere, f serve.Found) (*serve.Origin, error) {
+func (x *Storage) copies(of *elsewhere, f catalog.Found) (*serve.Origin, error) {
 	gr, at := of.resource, of.export.Cluster
 	s, ok := x.Slices.Get(at, "", of.Name)
 	if !ok {
@@ -126,7 +127,7 @@ func (x *Storage) slicedSince(c cluster.Name, slice string) int64 {
 }
 
 // unlike says why objects cannot be served as another definition describes them, "" if they can.
-func unlike(stored, served *serve.Content) string {
+func unlike(stored, served *catalog.Content) string {
 	from, to := stored.Definition.Spec, served.Definition.Spec
 	if from.Scope != to.Scope {
 		return fmt.Sprintf("they are %s for the provider, and %s in the APIResourceSchema", from.Scope, to.Scope)
@@ -140,10 +141,10 @@ func unlike(stored, served *serve.Content) string {
 }
 
 // cached returns a ClusterCachedResource, and how its cluster serves the resource.
-func (x *Storage) cached(name exports.Name) (*Cached, serve.Found, error) {
+func (x *Storage) cached(name exports.Name) (*Cached, catalog.Found, error) {
 	r, ok := x.Cached.Get(name.Cluster, "", name.Name)
 	if !ok || r.Deleting {
-		return nil, serve.Found{}, errors.New("the ClusterCachedResource of the provider does not exist")
+		return nil, catalog.Found{}, errors.New("the ClusterCachedResource of the provider does not exist")
 	}
 	in, err := x.source(name.Cluster, r.GroupResource, r.Version)
 	if err != nil {
@@ -154,7 +155,7 @@ func (x *Storage) cached(name exports.Name) (*Cached, serve.Found, error) {
 
 // origin returns the origin of the objects of a ClusterCachedResource. Call [readers.covers] and
 // [readers.follow] for it.
-func (x *Storage) origin(name exports.Name, r *Cached, in serve.Found) *serve.Origin {
+func (x *Storage) origin(name exports.Name, r *Cached, in catalog.Found) *serve.Origin {
 	return &serve.Origin{Cluster: name.Cluster, Found: in, Part: r.Part, Scope: func() (store.Scope, func()) {
 		set, done := x.readers.members.Use(name)
 		return store.Scope{Set: set, Sparse: true}, done

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
@@ -25,8 +26,8 @@ type readers struct {
 
 	// These are used by the feed alone.
 	building bool
-	last     int64                                                   // revision of the last change
-	virtual  map[exports.Name]map[schema.GroupResource]serve.Storage // virtual resources of exports
+	last     int64                                                     // revision of the last change
+	virtual  map[exports.Name]map[schema.GroupResource]catalog.Storage // virtual resources of exports
 
 	mu    sync.Mutex
 	watch map[keys.Key]map[*reader]struct{} // by the objects that they depend on
@@ -40,7 +41,7 @@ type reader struct {
 
 func newReaders(x *Storage) *readers {
 	return &readers{
-		storage: x, members: feed.NewMembers[exports.Name](x.store.Feed().Revision), virtual: map[exports.Name]map[schema.GroupResource]serve.Storage{},
+		storage: x, members: feed.NewMembers[exports.Name](x.store.Feed().Revision), virtual: map[exports.Name]map[schema.GroupResource]catalog.Storage{},
 		watch: map[keys.Key]map[*reader]struct{}{},
 	}
 }
@@ -110,7 +111,7 @@ func (r *readers) of(c cluster.Name) []feed.In[exports.Name] {
 // objects are in another kind of storage.
 func (r *readers) export(name exports.Name) {
 	before := r.virtual[name]
-	now := map[schema.GroupResource]serve.Storage{}
+	now := map[schema.GroupResource]catalog.Storage{}
 	if e, ok := r.storage.exports.Get(name.Cluster, "", name.Name); ok {
 		for _, x := range e.Resources {
 			if x.Virtual != nil {

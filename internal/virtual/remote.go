@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
@@ -78,7 +79,7 @@ func (x *Storage) storedKind(c cluster.Name, kind schema.GroupKind) (keys.Resour
 	for _, s := range x.resolver.Shape(c).All() {
 		d := s.Content.Definition
 		if d.Spec.Group == kind.Group && d.Status.AcceptedNames.Kind == kind.Kind {
-			return keys.CustomResource(s.Content.GroupResource(), s.Identity), d.Spec.Scope == apiextensionsv1.ClusterScoped && s.Content.Storage() == serve.Stored
+			return keys.CustomResource(s.Content.GroupResource(), s.Identity), d.Spec.Scope == apiextensionsv1.ClusterScoped && s.Content.Storage() == catalog.Stored
 		}
 	}
 	return keys.Resource{}, false

@@ -12,12 +12,12 @@ import (
 
 	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	"github.com/unforked/kcp/internal/bind"
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 )
@@ -25,7 +25,7 @@ import (
 // A Config has the dependencies of [Storage]. All fields are required.
 type Config struct {
 	Store      *store.Store
-	Resolver   *serve.Resolver
+	Resolver   *catalog.Resolver
 	APIs       *bind.APIs
 	Endpoints  *endpoints.Endpoints
 	Workspaces *tenancy.Workspaces
@@ -45,7 +45,7 @@ type Storage struct {
 	Resource, SliceResource keys.Resource
 
 	store      *store.Store
-	resolver   *serve.Resolver
+	resolver   *catalog.Resolver
 	exports    *exports.Exports
 	bindings   *bind.Bindings
 	endpoints  *endpoints.Endpoints

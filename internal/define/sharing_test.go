@@ -1,4 +1,4 @@
-package serve
+package define
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 
 // Cached definitions share the memory of equal parts, without a change of their content.
 func TestShare(t *testing.T) {
-	crd := gadgets("example.com")
+	crd := called("gadgets gadget Gadget GadgetList")
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 	crd.Annotations = map[string]string{"long": strings.Repeat("x", longText), "short": "x"}
 	crd.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "test", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}}

@@ -1,4 +1,4 @@
-package serve
+package recent
 
 import (
 	"errors"
@@ -22,41 +22,35 @@ func collected(t *testing.T, what string, happened func() bool) {
 	t.Errorf("not collected: %s", what)
 }
 
-func (i *interned[K, V]) len() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return len(i.values)
-}
-
 // A value is kept while it is referenced.
 func TestInterned(t *testing.T) {
-	all := newInterned[int, string]()
+	all := NewInterned[int, string]()
 	built := 0
 	build := func(s string) func() (*string, error) {
 		return func() (*string, error) { built++; return &s, nil }
 	}
-	one, _ := all.get(1, build("one"))
-	if again, err := all.get(1, build("other")); again != one || err != nil || built != 1 {
+	one, _ := all.Get(1, build("one"))
+	if again, err := all.Get(1, build("other")); again != one || err != nil || built != 1 {
 		t.Errorf("got %v, %v, built %d times", *again, err, built)
 	}
-	kept, _ := all.get(2, build("two"))
+	kept, _ := all.Get(2, build("two"))
 	if kept == one {
 		t.Error("two keys have one value")
 	}
 	failure := errors.New("cannot")
-	if v, err := all.get(3, func() (*string, error) { return nil, failure }); v != nil || !errors.Is(err, failure) {
+	if v, err := all.Get(3, func() (*string, error) { return nil, failure }); v != nil || !errors.Is(err, failure) {
 		t.Errorf("got %v, %v", v, err)
 	}
-	if v, err := all.get(3, build("three")); err != nil || *v != "three" {
+	if v, err := all.Get(3, build("three")); err != nil || *v != "three" {
 		t.Errorf("after an error: %v", err)
 	}
-	collected(t, "values that nobody has", func() bool { return all.len() <= 2 })
+	collected(t, "values that nobody has", func() bool { return all.Len() <= 2 })
 	runtime.KeepAlive(one)
-	collected(t, "values that nobody has", func() bool { return all.len() <= 1 })
+	collected(t, "values that nobody has", func() bool { return all.Len() <= 1 })
 	if v := all.find(2); v != kept {
 		t.Errorf("a value that is in use was forgotten: %v", v)
 	}
-	if v, err := all.get(1, build("one again")); err != nil || *v != "one again" {
+	if v, err := all.Get(1, build("one again")); err != nil || *v != "one again" {
 		t.Errorf("a value that was forgotten: %v, %v", v, err)
 	}
 	runtime.KeepAlive(kept)
@@ -64,9 +58,9 @@ func TestInterned(t *testing.T) {
 
 // The cleanup of an old value does not remove a new value of the same key.
 func TestInternedAgain(t *testing.T) {
-	all := newInterned[string, [64]byte]()
+	all := NewInterned[string, [64]byte]()
 	for i := range 200 {
-		v, err := all.get("key", func() (*[64]byte, error) { return &[64]byte{byte(i)}, nil })
+		v, err := all.Get("key", func() (*[64]byte, error) { return &[64]byte{byte(i)}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,12 +72,12 @@ func TestInternedAgain(t *testing.T) {
 		}
 		runtime.KeepAlive(v)
 	}
-	collected(t, "the last", func() bool { return all.len() == 0 })
+	collected(t, "the last", func() bool { return all.Len() == 0 })
 }
 
 // Concurrent callers get the same value.
 func TestInternedConcurrently(t *testing.T) {
-	all := newInterned[string, int]()
+	all := NewInterned[string, int]()
 	for round := range 20 {
 		key := strconv.Itoa(round % 3)
 		var wg sync.WaitGroup
@@ -91,7 +85,7 @@ func TestInternedConcurrently(t *testing.T) {
 		var builds atomic.Int32
 		for i := range got {
 			wg.Go(func() {
-				got[i], _ = all.get(key, func() (*int, error) { builds.Add(1); return new(round), nil })
+				got[i], _ = all.Get(key, func() (*int, error) { builds.Add(1); return new(round), nil })
 			})
 		}
 		runtime.GC()
@@ -103,5 +97,5 @@ func TestInternedConcurrently(t *testing.T) {
 		}
 		runtime.KeepAlive(got)
 	}
-	collected(t, "all", func() bool { return all.len() == 0 })
+	collected(t, "all", func() bool { return all.Len() == 0 })
 }

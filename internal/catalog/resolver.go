@@ -1,21 +1,18 @@
-package serve
+package catalog
 
 import (
 	"context"
 	"crypto/sha256"
 	"slices"
 	"sync"
-	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/recent"
 )
-
-// grace is the time that a watch continues after its resource was removed, so that it
-// can deliver the last events.
-const grace = time.Second
 
 // A Source is a reason for which clusters serve custom resources, such as their
 // CustomResourceDefinitions. Its methods may be called concurrently. It reports changes
@@ -53,32 +50,18 @@ type Resolver struct {
 
 	given   func(cluster.Name) *Shape
 	sources []Source
-	shapes  *interned[Hash, Shape]
+	shapes  *recent.Interned[Hash, Shape]
 
 	mu       sync.RWMutex
 	clusters map[cluster.Name]*Shape // of clusters that have more than the server defines
 	watches  map[resourceID]map[*contentWatch]struct{}
 }
 
-// A resourceID identifies a custom resource of a cluster.
-type resourceID struct {
-	cluster  cluster.Name
-	resource schema.GroupResource
-}
-
-// A contentWatch is a watch of a custom resource. It ends when the resource changes; the
-// client then watches again and gets the new content. Watches in other clusters continue,
-// though they share the handler.
-type contentWatch struct {
-	served Served
-	end    context.CancelFunc
-}
-
 // NewResolver returns a resolver without sources. given returns the resources that the
 // server defines in a cluster, which never change.
 func NewResolver(given func(cluster.Name) *Shape) *Resolver {
 	return &Resolver{
-		given: given, shapes: newInterned[Hash, Shape](),
+		given: given, shapes: recent.NewInterned[Hash, Shape](),
 		clusters: map[cluster.Name]*Shape{}, watches: map[resourceID]map[*contentWatch]struct{}{},
 	}
 }
@@ -162,85 +145,42 @@ func (r *Resolver) shared(fresh *Shape) *Shape {
 	}
 	var key Hash
 	sum.Sum(key[:0])
-	shape, _ := r.shapes.get(key, func() (*Shape, error) { return fresh, nil })
+	shape, _ := r.shapes.Get(key, func() (*Shape, error) { return fresh, nil })
 	return shape
 }
 
-// names adds the names of all resources in a group of a cluster to t.
-func (r *Resolver) names(c cluster.Name, group string, t taken) {
-	for _, all := range [][]Served{r.given(c).All(), r.further(c)} {
-		for _, s := range all {
-			if s.Content.Definition.Spec.Group == group {
-				t.add(s.Content.Definition.Status.AcceptedNames)
+// Names returns the names of all resources in a group of a cluster.
+func (r *Resolver) Names(c cluster.Name, group string) (all []apiextensionsv1.CustomResourceDefinitionNames) {
+	for _, s := range slices.Concat(r.given(c).All(), r.further(c)) {
+		if s.Content.Definition.Spec.Group == group {
+			all = append(all, s.Content.Definition.Status.AcceptedNames)
+		}
+	}
+	return all
+}
+
+// An identitySource is a [Source] whose resources have the identities of exports.
+type identitySource interface {
+	// FindIdentity returns the resource gr of an identity as any cluster serves it.
+	FindIdentity(gr schema.GroupResource, identity string) (Served, bool)
+}
+
+// Identified returns the resource gr of an identity, as a request to cluster c or to all
+// clusters gets it.
+func (r *Resolver) Identified(c cluster.Name, gr schema.GroupResource, identity string) (Found, bool) {
+	f, ok := r.Find(c, gr)
+	if ok && f.Identity == identity && identity != "" {
+		return f, true
+	}
+	if c != cluster.All {
+		return Found{}, false
+	}
+	for _, s := range r.sources {
+		if of, is := s.(identitySource); is {
+			if served, ok := of.FindIdentity(gr, identity); ok {
+				return Found{Served: served}, true
 			}
 		}
 	}
-}
-
-// Changed reports that a source has another resource gr in cluster c, or has it no more.
-// It ends the watches of the old resource.
-func (r *Resolver) Changed(c cluster.Name, gr schema.GroupResource) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.clusters, c)
-	r.check(resourceID{c, gr})
-}
-
-// Rebuilt reports that any resource of a source may have changed.
-func (r *Resolver) Rebuilt() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.clusters)
-	for id := range r.watches {
-		r.check(id)
-	}
-}
-
-// check ends the watches whose resource has changed. The caller holds mu.
-func (r *Resolver) check(id resourceID) {
-	if len(r.watches[id]) == 0 {
-		return
-	}
-	now, ok := r.Find(id.cluster, id.resource)
-	for w := range r.watches[id] {
-		switch {
-		case !ok:
-			time.AfterFunc(grace, w.end)
-		case !now.watchedAs(w.served):
-			w.end()
-		}
-	}
-}
-
-// watchedAs reports whether a watch of s is a watch of other, too.
-func (s Served) watchedAs(other Served) bool {
-	return s.Content.WatchHash == other.Content.WatchHash && s.Identity == other.Identity
-}
-
-// WatchContext returns a context for a watch of a resource in cluster c. The context ends
-// when the resource changes. The caller must call the returned function when the watch has
-// ended.
-func (r *Resolver) WatchContext(ctx context.Context, c cluster.Name, f Found) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	if len(f.Evidence) == 0 {
-		return ctx, cancel // it never changes
-	}
-	id, w := resourceID{c, f.Content.GroupResource()}, &contentWatch{f.Served, cancel}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.watches[id] == nil {
-		r.watches[id] = map[*contentWatch]struct{}{}
-	}
-	r.watches[id][w] = struct{}{}
-	if now, ok := r.Find(c, id.resource); !ok || !now.watchedAs(f.Served) {
-		cancel() // it has changed since the caller read it
-	}
-	return ctx, func() {
-		cancel()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if delete(r.watches[id], w); len(r.watches[id]) == 0 {
-			delete(r.watches, id)
-		}
-	}
+	return Found{}, false
 }

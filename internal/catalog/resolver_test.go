@@ -1,7 +1,8 @@
-package serve
+package catalog
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -84,10 +85,12 @@ func TestSourcesOfAResolver(t *testing.T) {
 			t.Errorf("%s is in the shape as %+v", gr, served)
 		}
 	}
-	names := newTaken()
-	r.names("c1", "example.com", names)
-	if !names.kinds.HasAll("Foo", "Bar", "BazList") || !names.resources.HasAll("foos", "bar", "bazzes") {
-		t.Errorf("names in use: %v", names)
+	var kinds []string
+	for _, n := range r.Names("c1", "example.com") {
+		kinds = append(kinds, n.Kind)
+	}
+	if got, want := strings.Join(kinds, " "), "Foo Bar Bar Foo Baz"; got != want {
+		t.Errorf("names in use: %s, want %s", got, want)
 	}
 	if len(r.Shape("c2").All()) != 1 || len(r.clusters) != 1 {
 		t.Errorf("a cluster without further resources has %v, and is kept: %d", r.Shape("c2").All(), len(r.clusters))
@@ -124,6 +127,12 @@ func TestWatchesEndWithTheirResource(t *testing.T) {
 		}
 		done()
 	}
+	v.set("c1")
+	late, done := r.WatchContext(t.Context(), "c1", from(t, "foos foo Foo FooList", "one", 7))
+	if late.Err() == nil {
+		t.Error("a watch of a resource that is gone begins")
+	}
+	done()
 	if len(r.watches) != 0 {
 		t.Errorf("watches are kept: %v", r.watches)
 	}

@@ -1,6 +1,6 @@
-// Package serve serves custom resources in all clusters. It hides how clusters share them: equal
-// definitions share one handler of upstream, and equal sets of definitions share one [Shape].
-package serve
+// Package catalog knows which custom resources each cluster serves, and why. It hides how clusters
+// share them: equal definitions share one [Content], and equal sets of contents share one [Shape].
+package catalog
 
 import (
 	"crypto/sha256"
@@ -89,8 +89,8 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	return c, nil
 }
 
-// terminating returns the content as it is while its instances are being deleted.
-func (c *Content) terminating() (*Content, error) {
+// Terminating returns the content as it is while its instances are being deleted.
+func (c *Content) Terminating() (*Content, error) {
 	whole, err := c.Whole()
 	if err != nil {
 		return nil, err
@@ -117,49 +117,23 @@ func (c *Content) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: c.Definition.Spec.Group, Resource: c.Definition.Status.AcceptedNames.Plural}
 }
 
-// A Served is a custom resource of one cluster.
-type Served struct {
-	Content *Content
-	// Identity is the identity of the export that its objects are stored under, empty
-	// for a definition of the cluster itself.
-	Identity string
-}
-
-// A Shape is the set of custom resources that a cluster serves. Clusters with equal
-// sets share one. It is immutable.
-type Shape struct {
-	// Key is a hash of the contents. Shapes with equal keys have the same discovery
-	// and OpenAPI.
-	Key    Hash
-	served []Served
-	by     map[schema.GroupResource]Served
-}
-
-// NewShape returns the shape of the resources in served. The first of several with the
-// same group and resource takes precedence.
-func NewShape(served ...Served) *Shape {
-	s := &Shape{by: map[schema.GroupResource]Served{}}
-	for _, r := range served {
-		gr := r.Content.GroupResource()
-		if _, taken := s.by[gr]; !taken {
-			s.by[gr] = r
-			s.served = append(s.served, r)
+// Versions returns the served versions of the content.
+func (c *Content) Versions() []string {
+	var all []string
+	for _, v := range c.Definition.Spec.Versions {
+		if v.Served {
+			all = append(all, v.Name)
 		}
 	}
-	slices.SortFunc(s.served, func(a, b Served) int { return slices.Compare(a.Content.Hash[:], b.Content.Hash[:]) })
-	sum := sha256.New()
-	for _, r := range s.served {
-		sum.Write(r.Content.Hash[:])
-	}
-	sum.Sum(s.Key[:0])
-	return s
+	return all
 }
 
-// All returns all resources in a fixed order. The caller must not change the slice.
-func (s *Shape) All() []Served { return s.served }
-
-// Find returns the custom resource of that group and plural name.
-func (s *Shape) Find(gr schema.GroupResource) (Served, bool) {
-	r, ok := s.by[gr]
-	return r, ok
+// StorageVersion returns the version in which objects are stored.
+func (c *Content) StorageVersion() string {
+	for _, v := range c.Definition.Spec.Versions {
+		if v.Storage {
+			return v.Name
+		}
+	}
+	return ""
 }

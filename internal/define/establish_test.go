@@ -1,4 +1,4 @@
-package serve
+package define
 
 import (
 	"context"
@@ -32,11 +32,17 @@ type definition = apiextensionsv1.CustomResourceDefinition
 // and short names.
 func called(names string) *definition {
 	n := strings.Fields(names)
-	crd := gadgets("example.com")
-	crd.Name = n[0] + ".example.com"
-	crd.Generation = 1
-	crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: n[0], Singular: n[1], Kind: n[2], ListKind: n[3], ShortNames: n[4:]}
-	return crd
+	return &definition{
+		ObjectMeta: metav1.ObjectMeta{Name: n[0] + ".example.com", Generation: 1},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: n[0], Singular: n[1], Kind: n[2], ListKind: n[3], ShortNames: n[4:]},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
 }
 
 // wanting returns crd with other names in its spec than in its status.

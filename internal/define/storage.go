@@ -1,4 +1,4 @@
-package serve
+package define
 
 import (
 	"cmp"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
@@ -72,7 +73,7 @@ func (s *definitionStorage) Create(ctx context.Context, obj runtime.Object, vali
 
 // Update implements [rest.Updater].
 func (s *definitionStorage) Update(ctx context.Context, name string, o rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, opts *metav1.UpdateOptions) (out runtime.Object, created bool, err error) {
-	err = s.d.define(ctx, ResourceOfName(name).Group, func(ctx context.Context) error {
+	err = s.d.define(ctx, catalog.ResourceOfName(name).Group, func(ctx context.Context) error {
 		out, created, err = s.REST.Update(ctx, name, o, create, update, force, opts)
 		return err
 	})
@@ -133,7 +134,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 		return apierrors.NewBadRequest(err.Error())
 	}
 	claims := Claims(c, group)
-	defer upstream.ForgetPatterns(maxKept)
+	defer upstream.ForgetPatterns()
 	for range attempts {
 		revision, at, err := d.store.Revision(ctx, claims)
 		if err != nil {
@@ -143,7 +144,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 			return err
 		}
 		claiming := store.WithCondition(context.WithValue(ctx, takenKey{}, d.names(c, group)), &store.Condition{
-			Of: CustomResourceDefinitions(), On: claims, Revision: revision, Advance: true,
+			Of: Resource(), On: claims, Revision: revision, Advance: true,
 			Renew: func(context.Context, int64) (int64, error) { return 0, errNamesMoved },
 		})
 		if err = write(claiming); !errors.Is(err, errNamesMoved) {
@@ -200,7 +201,7 @@ func (s updating) ValidateUpdate(ctx context.Context, obj, old runtime.Object) f
 // Check returns what is wrong with a definition that a binding serves, as for the creation of
 // a definition.
 func Check(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) field.ErrorList {
-	defer upstream.ForgetPatterns(maxKept)
+	defer upstream.ForgetPatterns()
 	crd = crd.DeepCopy()
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	var internal apiextensions.CustomResourceDefinition

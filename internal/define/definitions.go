@@ -1,4 +1,6 @@
-package serve
+// Package define has the CustomResourceDefinitions of all clusters. It hides how they are checked,
+// established and stored, and how equal ones share memory.
+package define
 
 import (
 	"context"
@@ -15,30 +17,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/recent"
 	"github.com/unforked/kcp/internal/store"
 )
 
-// CustomResourceDefinitions returns the resource that definitions are stored as.
-func CustomResourceDefinitions() keys.Resource {
+// Resource returns the resource that definitions are stored as.
+func Resource() keys.Resource {
 	return keys.NativeResource(apiextensionsv1.Resource("customresourcedefinitions"))
 }
 
-// Definitions are the CustomResourceDefinitions of all clusters, a [Source] of a
-// [Resolver]. It follows the change feed. Each definition of a cluster takes a name and a
+// Definitions are the CustomResourceDefinitions of all clusters, a [catalog.Source] of a
+// [catalog.Resolver]. It follows the change feed. Each definition of a cluster takes a name and a
 // pointer to data that equal definitions share. All methods are safe for concurrent use.
 type Definitions struct {
 	store    *store.Store
-	resolver *Resolver
+	resolver *catalog.Resolver
 	// Offers are the native kinds that bindings can give to clusters. Set it before the change feed
 	// starts.
-	Offers *Offers
+	Offers *catalog.Offers
 	native map[string][]apiextensionsv1.CustomResourceDefinitionNames // by group
 
-	decoded  *interned[Hash, decodedDefinition]
-	contents *interned[Hash, Content]
+	decoded  *recent.Interned[catalog.Hash, decodedDefinition]
+	contents *recent.Interned[catalog.Hash, catalog.Content]
 	sharing  *sharing
 
 	mu       sync.RWMutex
@@ -59,19 +63,19 @@ type row struct {
 // A decodedDefinition is the decoded part of a definition. Equal definitions of all clusters share
 // one. It is immutable.
 type decodedDefinition struct {
-	content *Content // nil if the definition is not served
+	content *catalog.Content // nil if the definition is not served
 	group   string
 	names   apiextensionsv1.CustomResourceDefinitionNames // accepted
 	settled bool                                          // established with all names of its spec
 }
 
-// NewDefinitions returns the definitions in a store, whose change feed must not have
+// New returns the definitions in a store, whose change feed must not have
 // started, and adds them to the sources of a resolver.
-func NewDefinitions(s *store.Store, r *Resolver) *Definitions {
+func New(s *store.Store, r *catalog.Resolver) *Definitions {
 	d := &Definitions{
 		store: s, resolver: r, native: map[string][]apiextensionsv1.CustomResourceDefinitionNames{},
-		Offers:  NewOffers(nil, nil),
-		decoded: newInterned[Hash, decodedDefinition](), contents: newInterned[Hash, Content](), sharing: newSharing(),
+		Offers:  catalog.NewOffers(nil, nil),
+		decoded: recent.NewInterned[catalog.Hash, decodedDefinition](), contents: recent.NewInterned[catalog.Hash, catalog.Content](), sharing: newSharing(),
 		clusters: map[cluster.Name]rows{},
 	}
 	s.Feed().Follow(d)
@@ -79,35 +83,35 @@ func NewDefinitions(s *store.Store, r *Resolver) *Definitions {
 	return d
 }
 
-// Find implements [Source]. The evidence is the definition.
-func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (Found, bool) {
-	r, ok := d.row(c, DefinitionName(gr))
+// Find implements [catalog.Source]. The evidence is the definition.
+func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (catalog.Found, bool) {
+	r, ok := d.row(c, catalog.DefinitionName(gr))
 	if !ok || !r.serves(gr) {
-		return Found{}, false
+		return catalog.Found{}, false
 	}
-	on := keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name}
-	return Found{Served{Content: r.content}, []Evidence{{on, r.revision}}}, true
+	on := keys.Key{Resource: Resource(), Cluster: c, Name: r.name}
+	return catalog.Found{catalog.Served{Content: r.content}, []catalog.Evidence{{on, r.revision}}}, true
 }
 
-// All implements [Source].
-func (d *Definitions) All(c cluster.Name) []Served {
+// All implements [catalog.Source].
+func (d *Definitions) All(c cluster.Name) []catalog.Served {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	var all []Served
+	var all []catalog.Served
 	for _, r := range d.clusters[c] {
 		if r.content != nil && r.serves(r.content.GroupResource()) {
-			all = append(all, Served{Content: r.content})
+			all = append(all, catalog.Served{Content: r.content})
 		}
 	}
 	return all
 }
 
-// Anywhere implements [Source].
+// Anywhere implements [catalog.Source].
 func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, in := range d.clusters {
-		if r, ok := in.find(DefinitionName(gr)); ok && r.serves(gr) {
+		if r, ok := in.find(catalog.DefinitionName(gr)); ok && r.serves(gr) {
 			return true
 		}
 	}
@@ -117,15 +121,15 @@ func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 // serves reports whether the definition makes its cluster serve gr. A definition of a bound
 // schema has another name, and serves nothing in its own cluster.
 func (r row) serves(gr schema.GroupResource) bool {
-	return r.content != nil && r.content.GroupResource() == gr && r.name == DefinitionName(gr)
+	return r.content != nil && r.content.GroupResource() == gr && r.name == catalog.DefinitionName(gr)
 }
 
 // Bound returns the content of the bound schema with a UID. ending is for a binding that is
 // being deleted.
-func (d *Definitions) Bound(uid string, ending bool) (*Content, bool) {
-	var bound *Content
-	if IsNativeSchema(uid) {
-		bound, _ = d.Offers.Find(ResourceOfName(strings.TrimPrefix(uid, nativeSchema+":")))
+func (d *Definitions) Bound(uid string, ending bool) (*catalog.Content, bool) {
+	var bound *catalog.Content
+	if catalog.IsNativeSchema(uid) {
+		bound, _ = d.Offers.FindSchema(uid)
 	} else if r, ok := d.row(cluster.BoundDefinitions, uid); ok {
 		bound = r.content
 	}
@@ -135,11 +139,11 @@ func (d *Definitions) Bound(uid string, ending bool) (*Content, bool) {
 	case !ending:
 		return bound, true
 	}
-	c, err := bound.terminating()
+	c, err := bound.Terminating()
 	if err != nil {
 		return nil, false // never happens: the content was decoded before
 	}
-	c, err = d.contents.get(c.Hash, func() (*Content, error) { return c, nil })
+	c, err = d.contents.Get(c.Hash, func() (*catalog.Content, error) { return c, nil })
 	return c, err == nil
 }
 
@@ -161,9 +165,9 @@ func (all rows) find(name string) (row, bool) {
 }
 
 // BoundEvidence returns the evidence that there is a definition of the bound schema with a UID.
-func (d *Definitions) BoundEvidence(uid string) (Evidence, bool) {
+func (d *Definitions) BoundEvidence(uid string) (catalog.Evidence, bool) {
 	r, ok := d.row(cluster.BoundDefinitions, uid)
-	return Evidence{keys.Key{Resource: CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Name: uid}, r.revision}, ok
+	return catalog.Evidence{keys.Key{Resource: Resource(), Cluster: cluster.BoundDefinitions, Name: uid}, r.revision}, ok
 }
 
 // AllBound returns the definitions of all bound schemas.
@@ -172,7 +176,7 @@ func (d *Definitions) AllBound() []keys.Key {
 	defer d.mu.RUnlock()
 	var all []keys.Key
 	for _, r := range d.clusters[cluster.BoundDefinitions] {
-		all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: cluster.BoundDefinitions, Name: r.name})
+		all = append(all, keys.Key{Resource: Resource(), Cluster: cluster.BoundDefinitions, Name: r.name})
 	}
 	return all
 }
@@ -189,7 +193,9 @@ func (d *Definitions) names(c cluster.Name, group string) taken {
 	for _, n := range d.native[group] {
 		t.add(n)
 	}
-	d.resolver.names(c, group, t)
+	for _, n := range d.resolver.Names(c, group) {
+		t.add(n)
+	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, r := range d.clusters[c] { // also those that are not served
@@ -251,7 +257,7 @@ func (d *Definitions) keys(which func(row) bool) []keys.Key {
 	for c, in := range d.clusters {
 		for _, r := range in {
 			if which(r) {
-				all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+				all = append(all, keys.Key{Resource: Resource(), Cluster: c, Name: r.name})
 			}
 		}
 	}
@@ -261,7 +267,7 @@ func (d *Definitions) keys(which func(row) bool) []keys.Key {
 // UnsettledBeside returns the unsettled definitions of cluster c in the group of the
 // definition called name, without that definition.
 func (d *Definitions) UnsettledBeside(c cluster.Name, name string) []keys.Key {
-	return d.unsettled(c, func(r row) bool { return r.name != name && r.group == ResourceOfName(name).Group })
+	return d.unsettled(c, func(r row) bool { return r.name != name && r.group == catalog.ResourceOfName(name).Group })
 }
 
 // UnsettledIn returns the unsettled definitions of cluster c.
@@ -275,7 +281,7 @@ func (d *Definitions) unsettled(c cluster.Name, which func(row) bool) []keys.Key
 	var all []keys.Key
 	for _, r := range d.clusters[c] {
 		if !r.settled && which(r) {
-			all = append(all, keys.Key{Resource: CustomResourceDefinitions(), Cluster: c, Name: r.name})
+			all = append(all, keys.Key{Resource: Resource(), Cluster: c, Name: r.name})
 		}
 	}
 	return all
@@ -298,7 +304,7 @@ func (d *Definitions) Done() {
 
 // Apply implements [feed.Follower].
 func (d *Definitions) Apply(e feed.Event) {
-	if e.Key.Resource != CustomResourceDefinitions() {
+	if e.Key.Resource != Resource() {
 		return
 	}
 	var now *decodedDefinition
@@ -314,7 +320,7 @@ func (d *Definitions) Apply(e feed.Event) {
 		}
 	}
 	if d.put(e.Key.Cluster, row{e.Key.Name, e.Revision, deleting, now}) {
-		d.resolver.Changed(e.Key.Cluster, ResourceOfName(e.Key.Name))
+		d.resolver.Changed(e.Key.Cluster, catalog.ResourceOfName(e.Key.Name))
 	}
 }
 
@@ -369,14 +375,14 @@ func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 		_, _ = fmt.Fprintln(sum, len(part))
 		sum.Write(part)
 	}
-	var key Hash
+	var key catalog.Hash
 	sum.Sum(key[:0])
-	return d.decoded.get(key, func() (*decodedDefinition, error) {
+	return d.decoded.Get(key, func() (*decodedDefinition, error) {
 		if err := json.Unmarshal(parts.Spec, &crd.Spec); err != nil {
 			return nil, err
 		}
 		if e.Key.Cluster == cluster.BoundDefinitions {
-			crd.Name = DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
+			crd.Name = catalog.DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
 		}
 		r := &decodedDefinition{
 			group: crd.Spec.Group, names: crd.Status.AcceptedNames,
@@ -385,11 +391,11 @@ func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 		if !isServed(crd) {
 			return r, nil
 		}
-		content, err := NewContent(crd)
+		content, err := catalog.NewContent(crd)
 		if err != nil {
 			return nil, err
 		}
-		r.content, err = d.contents.get(content.Hash, func() (*Content, error) { return content, nil })
+		r.content, err = d.contents.Get(content.Hash, func() (*catalog.Content, error) { return content, nil })
 		return r, err
 	})
 }
@@ -398,6 +404,6 @@ func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 // name accepted, it would be served under the name of another definition.
 func isServed(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Status.AcceptedNames.Plural == crd.Spec.Names.Plural && crd.Status.AcceptedNames.Kind != "" &&
-		DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}) == crd.Name &&
+		catalog.DefinitionName(schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}) == crd.Name &&
 		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 }

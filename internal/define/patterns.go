@@ -1,4 +1,4 @@
-package serve
+package define
 
 import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -6,9 +6,6 @@ import (
 
 	"github.com/unforked/kcp/internal/bounds"
 )
-
-// maxKept is the maximum number of patterns that upstream keeps compiled.
-const maxKept = 1000
 
 // patterns counts the regular expressions of a definition.
 type patterns struct {

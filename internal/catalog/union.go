@@ -1,4 +1,4 @@
-package serve
+package catalog
 
 import (
 	"slices"
@@ -47,7 +47,7 @@ func Union(first *Content, others ...*Content) (*Content, error) {
 
 // keepUnknown makes a schema of whole objects keep all fields.
 func keepUnknown(s *apiextensionsv1.JSONSchemaProps) {
-	eachSchema(s, func(s *apiextensionsv1.JSONSchemaProps) {
+	EachSchema(s, func(s *apiextensionsv1.JSONSchemaProps) {
 		if s.AdditionalProperties == nil && (s.Type == "object" || len(s.Properties) > 0) {
 			s.XPreserveUnknownFields = new(true)
 		}
@@ -55,5 +55,24 @@ func keepUnknown(s *apiextensionsv1.JSONSchemaProps) {
 	if meta, ok := s.Properties["metadata"]; ok { // which has fields of its own
 		meta.XPreserveUnknownFields = nil
 		s.Properties["metadata"] = meta
+	}
+}
+
+// EachSchema calls f with a schema and all schemas of its parts that can have defaults, or unknown
+// fields.
+func EachSchema(s *apiextensionsv1.JSONSchemaProps, f func(*apiextensionsv1.JSONSchemaProps)) {
+	if s == nil {
+		return
+	}
+	f(s)
+	for name, p := range s.Properties {
+		EachSchema(&p, f)
+		s.Properties[name] = p
+	}
+	if s.Items != nil {
+		EachSchema(s.Items.Schema, f)
+	}
+	if s.AdditionalProperties != nil {
+		EachSchema(s.AdditionalProperties.Schema, f)
 	}
 }

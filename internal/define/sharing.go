@@ -1,4 +1,4 @@
-package serve
+package define
 
 import (
 	"crypto/sha256"
@@ -7,6 +7,9 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/recent"
 )
 
 // longText is the minimal length in bytes of an annotation that is deduplicated.
@@ -14,12 +17,12 @@ const longText = 256
 
 // sharing deduplicates the schemas and managed fields of definitions in many clusters.
 type sharing struct {
-	schemas *interned[Hash, apiextensions.CustomResourceValidation]
-	fields  *interned[Hash, metav1.FieldsV1]
+	schemas *recent.Interned[catalog.Hash, apiextensions.CustomResourceValidation]
+	fields  *recent.Interned[catalog.Hash, metav1.FieldsV1]
 }
 
 func newSharing() *sharing {
-	return &sharing{newInterned[Hash, apiextensions.CustomResourceValidation](), newInterned[Hash, metav1.FieldsV1]()}
+	return &sharing{recent.NewInterned[catalog.Hash, apiextensions.CustomResourceValidation](), recent.NewInterned[catalog.Hash, metav1.FieldsV1]()}
 }
 
 // Share replaces large parts of crd by shared, equal ones. The caller must own crd, and
@@ -36,7 +39,7 @@ func (d *Definitions) Share(crd *apiextensions.CustomResourceDefinition) {
 	}
 	for i := range crd.ManagedFields {
 		if own := crd.ManagedFields[i].FieldsV1; own != nil {
-			crd.ManagedFields[i].FieldsV1, _ = d.sharing.fields.get(sha256.Sum256(own.GetRawBytes()), func() (*metav1.FieldsV1, error) { return own, nil })
+			crd.ManagedFields[i].FieldsV1, _ = d.sharing.fields.Get(sha256.Sum256(own.GetRawBytes()), func() (*metav1.FieldsV1, error) { return own, nil })
 		}
 	}
 	for k, v := range crd.Annotations {
@@ -54,6 +57,6 @@ func (s *sharing) schema(own *apiextensions.CustomResourceValidation) *apiextens
 	if err != nil {
 		return own // never happens: the schema was decoded from JSON
 	}
-	shared, _ := s.schemas.get(sha256.Sum256(text), func() (*apiextensions.CustomResourceValidation, error) { return own, nil })
+	shared, _ := s.schemas.Get(sha256.Sum256(text), func() (*apiextensions.CustomResourceValidation, error) { return own, nil })
 	return shared
 }

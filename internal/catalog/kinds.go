@@ -1,4 +1,4 @@
-package serve
+package catalog
 
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
