@@ -18,8 +18,8 @@ import (
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/view"
+	"github.com/unforked/kcp/internal/registry"
 )
 
 type (
@@ -143,7 +143,7 @@ func ClusterFrom(ctx context.Context) ClusterName {
 // provider to whom a permission claim gives only some objects. It is empty for all objects. The
 // server applies it to objects that it stores. An extension that has objects elsewhere must apply it,
 // or refuse the request.
-func SelectorFrom(ctx context.Context) string { return store.PartFrom(ctx).String() }
+func SelectorFrom(ctx context.Context) string { return registry.PartFrom(ctx).String() }
 
 // Wait runs wait, which waits for another system, such as a server outside. Meanwhile, the request of
 // ctx leaves its share of the processors to others. Goroutines of one request may wait at the same time.

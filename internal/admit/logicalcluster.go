@@ -89,15 +89,15 @@ func derived(label string) bool {
 
 // settable returns the annotations of kcp.io that operators may change.
 func settable() []string {
-	return slices.Concat(inactivity, limits, []string{core.ForceDeleteAnnotation, core.ForceDeletedByAnnotation})
+	return slices.Concat(inactivity, sizeLimits, []string{core.ForceDeleteAnnotation, core.ForceDeletedByAnnotation})
 }
 
-// limits are the annotations with the limits of a logical cluster.
-var limits = []string{core.MaxTotalObjectsAnnotation, core.MaxTotalBytesAnnotation, core.MaxTreeObjectsAnnotation, core.MaxTreeBytesAnnotation}
+// sizeLimits are the annotations with the limits of a logical cluster.
+var sizeLimits = []string{core.MaxTotalObjectsAnnotation, core.MaxTotalBytesAnnotation, core.MaxTreeObjectsAnnotation, core.MaxTreeBytesAnnotation}
 
 // checkLimits refuses limits that are not numbers.
 func checkLimits(r Request) error {
-	for _, key := range limits {
+	for _, key := range sizeLimits {
 		value, ok := r.Object().GetAnnotations()[key]
 		if _, err := strconv.ParseInt(value, 10, 64); ok && err != nil {
 			return r.Forbid(fmt.Errorf("annotation %s is %q and has to be a whole number; 0 means no limit", key, value))
@@ -116,7 +116,7 @@ func keepSystemKeys(r Request) {
 	}
 	annotations, labels := slices.Collect(maps.Keys(old.GetAnnotations())), slices.Collect(maps.Keys(old.GetLabels()))
 	annotations = slices.DeleteFunc(annotations, func(key string) bool {
-		return !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(limits, key))
+		return !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(sizeLimits, key))
 	})
 	labels = slices.DeleteFunc(labels, func(key string) bool { return !system(key) })
 	now.SetAnnotations(madeGood(old.GetAnnotations(), now.GetAnnotations(), annotations...))
@@ -141,7 +141,7 @@ func validateLogicalCluster(r Request) error {
 	}
 	for _, key := range changed(old.GetAnnotations(), now.GetAnnotations()) {
 		// The rule ForceDelete decides on the annotations of forced deletion.
-		if !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(inactivity, key) && !slices.Contains(limits, key)) {
+		if !system(key) || slices.Contains(settable(), key) && (r.operator() || !slices.Contains(inactivity, key) && !slices.Contains(sizeLimits, key)) {
 			continue
 		}
 		return r.Forbid(fmt.Errorf("annotation %s of LogicalCluster is kept by the system and cannot be changed", key))

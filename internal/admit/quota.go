@@ -8,7 +8,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/limits"
 )
 
 const (
@@ -19,9 +19,9 @@ const (
 )
 
 // Quotas bounds the number of ResourceQuotas, and applies them to dry runs. To other creations
-// the store applies them, when it stores the object: no plugin can count exactly, because it
-// does not learn whether the request succeeds.
-func Quotas(of func() *store.Quotas) Rule {
+// the store applies them, when it writes the object: no plugin can count exactly, because it does
+// not learn whether the request succeeds.
+func Quotas(of func() *limits.Quotas) Rule {
 	return Rule{Name: "KCPKubeResourceQuota", Validate: func(ctx context.Context, r Request) error {
 		if r.GetSubresource() != "" || r.GetOperation() != admission.Create && r.GetOperation() != admission.Update {
 			return nil

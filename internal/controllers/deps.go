@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/garbage"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/trigger"
@@ -35,7 +36,7 @@ type Deps struct {
 	// Namespaces has the deletion timestamp of each namespace, nil if it has none.
 	Namespaces *feed.Table[store.Namespace]
 	// Quotas are the ResourceQuotas of all clusters.
-	Quotas *store.Quotas
+	Quotas *limits.Quotas
 	// ClusterRoles have only their UID, labels and rules.
 	ClusterRoles *feed.Table[*rbacv1.ClusterRole]
 	// Garbage collects the garbage of all clusters.

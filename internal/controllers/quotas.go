@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/trigger"
 )
 
@@ -50,7 +50,7 @@ func Quotas(d Deps) control.Loop {
 						return err
 					}
 					used[h.Name] = *resource.NewQuantity(n, resource.DecimalSI)
-				case !store.Uncounted(h.GroupResource):
+				case !limits.Uncounted(h.GroupResource):
 					used[h.Name] = *resource.NewQuantity(0, resource.DecimalSI)
 				}
 			}
@@ -88,7 +88,7 @@ func (d Deps) showUsed(ctx context.Context, k control.Key, used corev1.ResourceL
 // countedQuotas finds the ResourceQuotas whose use changes.
 type countedQuotas struct {
 	*trigger.Inbox
-	of *store.Quotas
+	of *limits.Quotas
 
 	reading bool
 }
@@ -101,7 +101,7 @@ func (f *countedQuotas) Apply(e feed.Event) {
 	if f.reading {
 		return
 	}
-	if e.Key.Resource == store.ResourceQuotas() {
+	if e.Key.Resource == limits.ResourceQuotas() {
 		if e.Deleted() {
 			f.of.Forget(e.Key.Cluster)
 		} else {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/watchcache"
 )
@@ -78,7 +78,7 @@ func (h *plainReader) partsOf(objects *customresource.REST, crd *apiextensionsv1
 func (h *plainReader) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	var parts *plainParts
-	if ok && h.reads(req, info) && !store.DecodesObjects(req.Context()) { // labels are in them
+	if ok && h.reads(req, info) && !registry.DecodesObjects(req.Context()) { // labels are in them
 		parts = h.parts()
 	}
 	if parts == nil || !parts.wanted(req) {

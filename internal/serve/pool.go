@@ -32,6 +32,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/recent"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -140,7 +141,7 @@ func (p *Pool) found(w http.ResponseWriter, req *http.Request, info *request.Req
 		p.virtual(w, req, info, f)
 		return
 	}
-	req = req.WithContext(store.WithIdentity(req.Context(), f.Identity))
+	req = req.WithContext(registry.WithIdentity(req.Context(), f.Identity))
 	p.serve(w, p.conditional(req, info, f), f)
 }
 

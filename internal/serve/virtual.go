@@ -17,7 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 )
 
 // An Origin has the objects of a resource that are not stored in the cluster of a request.
@@ -30,7 +30,7 @@ type Origin struct {
 	Found   catalog.Found
 	Part    feed.Part
 	// Scope returns the scope of a watch of these objects.
-	Scope func() (store.Scope, func())
+	Scope func() (registry.Scope, func())
 	// Covers refuses a watch from a resource version at which another origin may have had the
 	// place of this one.
 	Covers func(ctx context.Context, resourceVersion string) error
@@ -81,7 +81,7 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 	ctx, left := origin.Enter(req.Context(), info.Verb)
 	defer func() { WhenServed(ctx, left) }()
 	in := catalog.Served{Content: f.Content.AsStored(), Identity: origin.Found.Identity}
-	p.serve(w, req.WithContext(store.WithIdentity(ctx, in.Identity)), catalog.Found{Served: in})
+	p.serve(w, req.WithContext(registry.WithIdentity(ctx, in.Identity)), catalog.Found{Served: in})
 }
 
 // Enter returns the context in which a request reads the objects of the origin. The caller must
@@ -89,11 +89,11 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 func (o *Origin) Enter(ctx context.Context, verb string) (context.Context, func()) {
 	if verb == "watch" { // the objects that it covers may become others
 		scope, done := o.Scope()
-		return store.WithScope(cluster.With(ctx, cluster.All), scope), done
+		return registry.WithScope(cluster.With(ctx, cluster.All), scope), done
 	}
 	ctx = cluster.With(ctx, o.Cluster)
 	if o.Part.String() != "" {
-		ctx = store.WithPart(ctx, o.Found.Content.GroupResource(), o.Part)
+		ctx = registry.WithPart(ctx, o.Found.Content.GroupResource(), o.Part)
 	}
 	return ctx, func() {}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/flow"
 	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/record"
@@ -87,7 +88,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if err := s.config.Mounts.Validate(); err != nil {
 		return err
 	}
-	s.rbac, s.namespaces, s.quotas = lookup.NewRBAC(s.store), s.store.GuardNamespaces(), s.store.GuardQuotas()
+	s.rbac, s.namespaces, s.quotas = lookup.NewRBAC(s.store), s.store.GuardNamespaces(), limits.New(s.store)
 	fresh, current := s.store.Feed().Fresh, s.store.Feed().Current
 	key, err := s.signingKey(ctx)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/define"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/native"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/tenancy"
@@ -83,7 +84,7 @@ func (s *Server) admission() admit.Rules {
 		descendants.Rule(),
 		admit.RequiredGroups(authz.CheckRequiredGroups),
 	}, slices.Concat(s.sharing(types.PathOf).Rules(), admit.Certificates(authorizer.AuthorizerFunc(s.authorize)), admit.Rules{
-		admit.Quotas(func() *store.Quotas { return s.quotas }), // the last, as in Kubernetes
+		admit.Quotas(func() *limits.Quotas { return s.quotas }), // the last, as in Kubernetes
 	})...)
 }
 

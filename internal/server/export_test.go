@@ -13,6 +13,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) Handlers() int { return s.pool.Handlers() }
 func (s *Server) Store() *store.Store { return s.store }
 
 // Quotas returns what enforces ResourceQuotas.
-func (s *Server) Quotas() *store.Quotas { return s.quotas }
+func (s *Server) Quotas() *limits.Quotas { return s.quotas }
 
 // UserOf returns whom a client certificate authenticates in a cluster, or nothing.
 func (s *Server) UserOf(ctx context.Context, c cluster.Name, certificate *x509.Certificate) string {

@@ -54,6 +54,7 @@ import (
 	"github.com/unforked/kcp/internal/garbage"
 	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/hooks"
+	"github.com/unforked/kcp/internal/limits"
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/native"
@@ -177,7 +178,7 @@ type Server struct {
 	natives     *native.Installed
 
 	namespaces *feed.Table[store.Namespace]
-	quotas     *store.Quotas
+	quotas     *limits.Quotas
 	references *garbage.References
 	loops      []control.Loop
 	tree       *tree.Tree

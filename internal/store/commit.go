@@ -59,13 +59,13 @@ var ErrChanged = errors.New("changed by another writer")
 // If an object is not at the expected revision, the error is that of Kubernetes' storage:
 // AlreadyExists, NotFound or Conflict.
 func (s *Store) Commit(ctx context.Context, writes []Write, changes ...Fence) (int64, error) {
-	ctx, charges, err := s.guard.quotas.chargeAll(ctx, writes)
+	ctx, charges, err := s.guard.chargeAll(ctx, writes)
 	if err != nil {
 		return 0, err
 	}
 	rev, err := s.commit(ctx, writes, changes)
 	for _, c := range charges {
-		c.settled(rev, err)
+		c.Settle(rev, err)
 	}
 	return rev, err
 }
@@ -271,7 +271,7 @@ func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {
 	if w.Delete {
 		t.ops = append(t.ops, clientv3.OpDelete(key))
 	} else {
-		s.complete(w.Resource, w.Object)
+		s.Complete(w.Resource, w.Object)
 		value, err := s.values.Encode(ctx, k, w.Object)
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k, err)

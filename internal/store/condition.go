@@ -80,17 +80,17 @@ func (c *Condition) renewed(ctx context.Context, kv *mvccpb.KeyValue) (bool, err
 
 type writtenKey struct{}
 
-// noteWrite notes that the update of ctx has written. See [guard.whetherWritten].
+// noteWrite notes that the update of ctx has written. See [Store.RunUpdate].
 func noteWrite(ctx context.Context) {
 	if written, ok := ctx.Value(writtenKey{}).(*bool); ok {
 		*written = true
 	}
 }
 
-// whetherWritten runs an update of an object of r. An update that changes nothing writes nothing, so
+// RunUpdate runs an update of an object of r, which makes at most one write. An update that changes nothing writes nothing, so
 // nothing compares its conditions; they are checked afterwards. The result may be wrong otherwise:
 // an outdated schema, for example, drops a new field, and then there seems to be no change.
-func (g *guard) whetherWritten(ctx context.Context, r keys.Resource, update func(context.Context) error) error {
+func (s *Store) RunUpdate(ctx context.Context, r keys.Resource, update func(context.Context) error) error {
 	conditions := conditionsOf(ctx, r)
 	if len(conditions) == 0 {
 		return update(ctx)
@@ -99,6 +99,7 @@ func (g *guard) whetherWritten(ctx context.Context, r keys.Resource, update func
 	if err := update(context.WithValue(ctx, writtenKey{}, &written)); err != nil || written {
 		return err
 	}
+	g := s.guard
 	reads := make([]clientv3.Op, len(conditions))
 	for i, c := range conditions {
 		reads[i] = c.read(g.prefix)

@@ -1,12 +1,17 @@
 package store
 
 import (
+	"fmt"
+
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
+	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -59,4 +64,22 @@ func (s *Store) etcd3(c *kubernetes.Client, o Objects, t values.Transformer) (Et
 // object, to share equal parts of objects.
 func (s *Store) CacheCodec(c runtime.Codec, empty func() runtime.Object, share func(runtime.Object)) runtime.Codec {
 	return values.CacheCodec{Codec: c, Empty: empty, Stamps: s.stamps, Failed: func() { s.standIns.Store(true) }, Share: share}
+}
+
+// StandIns reports whether a stand-in was ever made. Only then are lists searched for them.
+func (s *Store) StandIns() bool { return s.standIns.Load() }
+
+// CheckDecoded returns an error for the stand-in of a value of r that cannot be decoded.
+func (s *Store) CheckDecoded(r keys.Resource, o runtime.Object) error {
+	if !s.standIns.Load() {
+		return nil
+	}
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		return nil //nolint:nilerr // no object, no stand-in
+	}
+	if why := accessor.GetAnnotations()[values.Undecodable]; why != "" {
+		return apierrors.NewInternalError(fmt.Errorf("the stored %s %s/%s cannot be decoded: %s", r.Resource, accessor.GetNamespace(), accessor.GetName(), why))
+	}
+	return nil
 }

@@ -30,7 +30,7 @@ type guard struct {
 	prefix               string // of etcd keys, as in "/registry"
 	fences               *fences
 	namespaces           *namespaceGuard // nil to create objects without a check of their namespace
-	quotas               *Quotas         // nil to create objects without quotas
+	limits               Limits          // nil for none
 	tenants              *quota.Tenants
 	capacity             *etcd.Capacity
 
@@ -82,12 +82,18 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err := g.afford(ctx, quota.Write{Cluster: k.Cluster, Bytes: len(value), Creates: expected == 0, Clears: etcd.ClearsUp(ctx)}); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	ctx, charge, err := g.quotas.charge(ctx, sized{k, len(value), expected == 0, etcd.ClearsUp(ctx)})
+	ctx, charge, err := g.charge(ctx, SizedWrite{k, len(value), expected == 0, etcd.ClearsUp(ctx)})
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
 	resp, kv, err := g.write(ctx, k, expected, clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID)))
-	charge.settle(resp, err)
+	if charge != nil {
+		var rev int64
+		if err == nil && resp.Succeeded {
+			rev = resp.Header.Revision
+		}
+		charge.Settle(rev, err)
+	}
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
@@ -155,7 +161,9 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 		}
 		if resp.Succeeded {
 			g.saw(resp.Header.Revision, k.Resource)
-			g.quotas.wrote(k, resp.Header.Revision)
+			if g.limits != nil {
+				g.limits.Wrote(k, resp.Header.Revision)
+			}
 			noteWrite(ctx)
 			return resp, nil, nil
 		}

@@ -347,3 +347,30 @@ func TestBudgetOfWrites(t *testing.T) {
 		t.Errorf("another cluster: %v", err)
 	}
 }
+
+// Clusters that do not exist, or are frozen, accept no writes.
+func TestGuardRefuses(t *testing.T) {
+	s, cm, stop := open(t, t.TempDir())
+	defer stop()
+	key := cmRoot + "/default/x"
+	err := cm.Create(in("none"), key, configMap("default", "x", ""), nil, 0)
+	if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `"none"`) {
+		t.Errorf("write to a cluster that does not exist: %v", err)
+	}
+	create(t, s, "c1")
+	if err := cm.Create(in("c1"), key, configMap("default", "x", ""), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), nil, Fence{Cluster: "c1", From: Active, State: Terminating}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cm.Create(in("c1"), cmRoot+"/default/y", configMap("default", "y", ""), nil, 0); !apierrors.IsForbidden(err) {
+		t.Errorf("create in a terminating cluster: %v", err)
+	}
+	if err := cm.Delete(in("c1"), key, &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		t.Errorf("delete in a terminating cluster: %v", err)
+	}
+	if err := cm.Create(in(cluster.All), key, configMap("default", "x", ""), nil, 0); !apierrors.IsBadRequest(err) {
+		t.Errorf("create in all clusters: %v", err)
+	}
+}

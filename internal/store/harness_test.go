@@ -1,7 +1,6 @@
 package store
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -28,10 +27,8 @@ var (
 	everything = storetest.Everything
 )
 
-func TestMain(m *testing.M) {
-	etcdtest.Main()
-	os.Exit(m.Run())
-}
+// NewStorage returns the storage of a registry. Package registry, which imports this one, sets it.
+var NewStorage func(s *Store, r keys.Resource, root string, inner storage.Interface) storage.Interface
 
 // The tests also pass with an external etcd, except those about files of the embedded one.
 // make check runs a sample.
@@ -122,5 +119,5 @@ func storageOf(t testing.TB, s *Store, r keys.Resource, o Objects) storage.Inter
 		direct.Close()
 		_ = client.Close() // reports only that its context ended
 	})
-	return s.Storage(Registry{Resource: r, Root: o.Root}, direct)
+	return NewStorage(s, r, o.Root, direct)
 }

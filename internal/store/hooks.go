@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/values"
 )
@@ -37,7 +35,8 @@ func (s *Store) FinishCreate(ctx context.Context, c cluster.Name, stored, obj *u
 	return s.Feed().Await(ctx, rev)
 }
 
-func (s *Store) hook(r keys.Resource) CreateHook {
+// HookOf returns the hook of a resource, nil if it has none.
+func (s *Store) HookOf(r keys.Resource) CreateHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hooks[r.Prefix()]
@@ -54,8 +53,8 @@ func (s *Store) OnWrite(r keys.Resource, hook WriteHook) {
 	s.derive[r] = hook
 }
 
-// complete calls the write hook of an object.
-func (s *Store) complete(r keys.Resource, o runtime.Object) {
+// Complete calls the write hook of an object.
+func (s *Store) Complete(r keys.Resource, o runtime.Object) {
 	if r.Root != keys.Custom {
 		return
 	}
@@ -76,21 +75,6 @@ func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
 			return hook
 		}
 	}
-	return nil
-}
-
-// runHook stores a new object by its hook.
-func runHook(ctx context.Context, hook CreateHook, c cluster.Name, obj, out runtime.Object) error {
-	in, ok := obj.(*unstructured.Unstructured)
-	to, ok2 := out.(*unstructured.Unstructured)
-	if !ok || !ok2 {
-		return fmt.Errorf("create hook of a %T", obj)
-	}
-	made := &unstructured.Unstructured{Object: in.Object}
-	if err := hook(ctx, c, made); err != nil {
-		return etcd.StatusIn(err)
-	}
-	to.Object = made.Object
 	return nil
 }
 

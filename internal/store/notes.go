@@ -121,3 +121,32 @@ func (s *Store) UpdateNotes(ctx context.Context, of []keys.Key, change func(k ke
 	}
 	return ErrChanged
 }
+
+// Touch writes a note without a value in a cluster that accepts creations, and returns the revision.
+// It returns 0 if another process changed the note or the fence of the cluster meanwhile.
+func (s *Store) Touch(ctx context.Context, k keys.Key) (int64, error) {
+	f, err := s.guard.allowed(ctx, k.Cluster, true)
+	if err != nil {
+		return 0, err
+	}
+	key, fenced := s.prefix+k.Path(), s.prefix+keys.Fence(k.Cluster).Path()
+	now, err := s.guard.kv.Get(ctx, key, clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, err
+	}
+	var at int64
+	if len(now.Kvs) > 0 {
+		at = now.Kvs[0].ModRevision
+	}
+	txn := s.guard.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", at), clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev))
+	resp, err := committed(ctx, txn.Then(clientv3.OpPut(key, "-")).Else(clientv3.OpGet(fenced)))
+	if err != nil {
+		return 0, err
+	}
+	s.guard.saw(resp.Header.Revision)
+	if !resp.Succeeded {
+		s.guard.read(k.Cluster, resp.Responses[0].GetResponseRange(), resp.Header.Revision)
+		return 0, nil
+	}
+	return resp.Header.Revision, nil
+}

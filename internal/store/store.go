@@ -65,8 +65,7 @@ type Store struct {
 	// revisions reads the current revision; nil if no other process writes to etcd.
 	revisions *feed.RevisionReader
 	stamps    *values.Stamps
-	// standIns is set once a value could not be decoded: only then are lists searched for
-	// stand-ins.
+	// standIns is set once a value could not be decoded.
 	standIns atomic.Bool
 
 	changed []func(feed.Event) // see OnChange

@@ -226,6 +226,23 @@ func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...keys.Res
 	return sum, nil
 }
 
+// CountBelow returns the number of keys that begin with some prefixes, and the revision of the count.
+// The prefixes are without [Store.Prefix].
+func (s *Store) CountBelow(ctx context.Context, prefixes []string) (n, revision int64, err error) {
+	ops := make([]clientv3.Op, len(prefixes))
+	for i, below := range prefixes {
+		ops[i] = clientv3.OpGet(s.prefix+below, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	}
+	resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, r := range resp.Responses {
+		n += r.GetResponseRange().Count
+	}
+	return n, resp.Header.Revision, nil
+}
+
 // Forget drops the memory of this process about a deleted cluster, and reports whether
 // there was any. A cache that processes the deletion late may add some again.
 func (s *Store) Forget(c cluster.Name) bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/discovery"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 )
 
 // claimedEverywhere plans a list or watch of a claimed resource in all clusters that accept the
@@ -85,7 +85,7 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 	if claim.Selector != "" {
 		enter := p.Context
 		p.Context = func(ctx context.Context) (context.Context, func()) {
-			return enter(store.WithPart(ctx, c.GroupResource, feed.NewPart(claim.Selector)))
+			return enter(registry.WithPart(ctx, c.GroupResource, feed.NewPart(claim.Selector)))
 		}
 	}
 	return p, nil
@@ -107,7 +107,7 @@ func (of *viewing) labelled(c bind.Claimed, enter func(context.Context) (context
 	key := apisv1alpha2.ClaimedLabelPrefix + apisv1alpha2.ExportLabelValue(string(of.name.Cluster), of.name.Name)
 	value := apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity)
 	return func(ctx context.Context) (context.Context, func()) {
-		return enter(store.WithLabel(ctx, c.GroupResource, key, value))
+		return enter(registry.WithLabel(ctx, c.GroupResource, key, value))
 	}
 }
 

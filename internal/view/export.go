@@ -26,8 +26,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -242,10 +242,10 @@ func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResour
 }
 
 // scope returns the scope of a list or watch.
-func (v *Exports) scope(r bind.ViewList, sparse bool) func() (store.Scope, func()) {
-	return func() (store.Scope, func()) {
+func (v *Exports) scope(r bind.ViewList, sparse bool) func() (registry.Scope, func()) {
+	return func() (registry.Scope, func()) {
 		set, done := v.config.APIs().Bindings.Members.Use(r)
-		return store.Scope{Set: set, Sparse: sparse}, done
+		return registry.Scope{Set: set, Sparse: sparse}, done
 	}
 }
 

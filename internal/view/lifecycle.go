@@ -28,7 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tree"
 )
@@ -167,9 +167,9 @@ func (l *lifecycle) everywhere(req *http.Request, r *Request, info *request.Requ
 	if err := onlyReads(req, info, logicalClusters); err != nil {
 		return nil, err
 	}
-	return &Plan{User: u, Scope: func() (store.Scope, func()) {
+	return &Plan{User: u, Scope: func() (registry.Scope, func()) {
 		set, done := l.members.Use(group{l.phase, r.ID})
-		return store.Scope{Set: set}, done
+		return registry.Scope{Set: set}, done
 	}}, nil
 }
 

@@ -23,8 +23,8 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 )
 
 // Prefix begins the paths of views. The name of the view follows.
@@ -66,7 +66,7 @@ type Plan struct {
 	Reason string
 	// Scope returns the set of clusters of a list or watch in all clusters. Clusters may
 	// enter and leave it while a watch is open. Nil is for all clusters.
-	Scope func() (scope store.Scope, done func())
+	Scope func() (scope registry.Scope, done func())
 	// Query is the query, if it differs from the client's.
 	Query url.Values
 	// Page answers the request, instead of the server.
@@ -231,7 +231,7 @@ func enter(w http.ResponseWriter, req *http.Request, r *Request, p *Plan, next h
 	}
 	if p.Scope != nil {
 		scope, done := p.Scope()
-		ctx = store.WithScope(ctx, scope)
+		ctx = registry.WithScope(ctx, scope)
 		defer func() { serve.WhenServed(ctx, done) }()
 	}
 	inside := req.WithContext(ctx)

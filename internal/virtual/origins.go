@@ -14,8 +14,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/endpoints"
 	"github.com/unforked/kcp/internal/exports"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/store"
 )
 
 func unavailable(gr schema.GroupResource, why string) error {
@@ -156,9 +156,9 @@ func (x *Storage) cached(name exports.Name) (*Cached, catalog.Found, error) {
 // origin returns the origin of the objects of a ClusterCachedResource. Call [readers.covers] and
 // [readers.follow] for it.
 func (x *Storage) origin(name exports.Name, r *Cached, in catalog.Found) *serve.Origin {
-	return &serve.Origin{Cluster: name.Cluster, Found: in, Part: r.Part, Scope: func() (store.Scope, func()) {
+	return &serve.Origin{Cluster: name.Cluster, Found: in, Part: r.Part, Scope: func() (registry.Scope, func()) {
 		set, done := x.readers.members.Use(name)
-		return store.Scope{Set: set, Sparse: true}, done
+		return registry.Scope{Set: set, Sparse: true}, done
 	}}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/watches"
@@ -48,8 +49,8 @@ func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.St
 		if of.etcdStorage, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
 			return nil, nil, err
 		}
-		registry := store.Registry{Resource: kind, Root: root, Cached: true}
-		return c.store.Storage(registry, of), sync.OnceFunc(direct.Close), nil
+		options := registry.Options{Resource: kind, Root: root, Cached: true}
+		return registry.NewStorage(c.store, options, of), sync.OnceFunc(direct.Close), nil
 	}
 }
 
@@ -73,7 +74,7 @@ type custom struct {
 }
 
 // Resource implements [watches.Source].
-func (c *custom) Resource(ctx context.Context) keys.Resource { return store.Identified(ctx, c.kind) }
+func (c *custom) Resource(ctx context.Context) keys.Resource { return registry.Identified(ctx, c.kind) }
 
 // reader returns the storage for selectors of fields that only a schema defines.
 func (c *custom) reader(ctx context.Context) storage.Interface {
@@ -132,9 +133,9 @@ func (c *custom) GetList(ctx context.Context, key string, o storage.ListOptions,
 	if into, ok := list.(*EncodedList); ok {
 		return c.encodedList(ctx, key, o, into)
 	}
-	if scope := store.ScopeOf(ctx); !cachedFields(o.Predicate.Field) && (scope == nil || !scope.Sparse) {
+	if scope := registry.ScopeOf(ctx); !cachedFields(o.Predicate.Field) && (scope == nil || !scope.Sparse) {
 		// All objects are decoded: the selector may choose any.
-		if err := fair.Grow(ctx, manyTimes*c.caches.store.Stored(ctx, c.Resource(ctx), o)); err != nil {
+		if err := fair.Grow(ctx, manyTimes*registry.Stored(ctx, c.caches.store, c.Resource(ctx), o)); err != nil {
 			return err
 		}
 		o.Predicate.GetAttrs = c.attrs

@@ -19,7 +19,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/storetest"
 	"github.com/unforked/kcp/internal/watches"
 )
@@ -226,7 +226,7 @@ func TestBookmarks(t *testing.T) {
 // that begin or cease to match cause events.
 func TestSelectors(t *testing.T) {
 	w, _ := kelvin(t)
-	config := w.apis[0].(*store.Storage).Interface.(*custom)
+	config := w.apis[0].(*registry.Storage).Interface.(*custom)
 	config.attrs = tenantAttrs(func(o runtime.Object) (labels.Set, fields.Set, error) {
 		l, f, err := storetest.Attrs(o)
 		if err == nil {

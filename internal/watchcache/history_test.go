@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/storetest"
 )
 
@@ -35,7 +35,7 @@ func fill(t *testing.T, cm storage.Interface, namespace string, n int) {
 
 // generationOf returns the current cache of cm.
 func generationOf(cm storage.Interface) *generation {
-	g := cm.(*store.Storage).Interface.(*nativeCache).use()
+	g := cm.(*registry.Storage).Interface.(*nativeCache).use()
 	g.users.Done()
 	return g
 }
@@ -161,7 +161,7 @@ func TestRenewUnderLoad(t *testing.T) {
 	s, cm, stop := open(t, t.TempDir())
 	defer stop()
 	create(t, s, "c1")
-	n := cm.(*store.Storage).Interface.(*nativeCache)
+	n := cm.(*registry.Storage).Interface.(*nativeCache)
 	if err := generationOf(cm).ready(t.Context()); err != nil { // the new cache has no earlier events
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/watches"
 )
@@ -37,7 +38,7 @@ func (l items) add(o runtime.Object) { l.slice.Set(reflect.Append(l.slice, refle
 
 // scope removes the items of clusters that are not in the scope of the request.
 func (l items) scope(ctx context.Context, s *store.Store) error {
-	if store.ScopeOf(ctx) == nil {
+	if registry.ScopeOf(ctx) == nil {
 		return nil
 	}
 	all := make([]reflect.Value, l.slice.Len())

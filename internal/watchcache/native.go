@@ -14,6 +14,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/watches"
@@ -39,7 +40,7 @@ func (g *Getter) nativeStorage(r keys.Resource, codec values.Codec) generic.Stor
 		if g.uncached[cfg.GroupResource] {
 			lenient, err := c.store.Lenient(c.direct, fed)
 			u := &uncached{Interface: direct, lenient: lenient, caches: c, resource: r, feed: fedBy}
-			return c.store.Storage(store.Registry{Resource: r, Root: root}, u), direct.Close, err
+			return registry.NewStorage(c.store, registry.Options{Resource: r, Root: root}, u), direct.Close, err
 		}
 		n := &nativeCache{Interface: direct, caches: c, resource: r, attrs: tenantAttrs(attrs), feed: fedBy}
 		n.begin = func(from int64) (*generation, error) {
@@ -55,7 +56,7 @@ func (g *Getter) nativeStorage(r keys.Resource, codec values.Codec) generic.Stor
 		c.histories.add(r, n)
 		stop := sync.OnceFunc(func() { n.stop(); direct.Close() })
 		c.onClose(stop)
-		return c.store.Storage(store.Registry{Resource: r, Root: root, Cached: true}, n), stop, nil
+		return registry.NewStorage(c.store, registry.Options{Resource: r, Root: root, Cached: true}, n), stop, nil
 	}
 }
 
@@ -78,7 +79,7 @@ func (u *uncached) reader(ctx context.Context) storage.Interface {
 
 // GetList implements [storage.Interface].
 func (u *uncached) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	if scope := store.ScopeOf(ctx); scope != nil {
+	if scope := registry.ScopeOf(ctx); scope != nil {
 		return u.feed.list(ctx, scope, o, list)
 	}
 	return u.reader(ctx).GetList(ctx, key, o, list)
@@ -86,7 +87,7 @@ func (u *uncached) GetList(ctx context.Context, key string, o storage.ListOption
 
 // Watch implements [storage.Interface].
 func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if store.ScopeOf(ctx) != nil {
+	if registry.ScopeOf(ctx) != nil {
 		return u.caches.watches.Follow(ctx, u.feed, key, o)
 	}
 	if err := u.caches.watches.Refuse(); err != nil {
@@ -103,7 +104,7 @@ func (u *uncached) Watch(ctx context.Context, key string, o storage.ListOptions)
 
 // readable returns the conversion of the events of a watch of native objects for its reader.
 func (c *Caches) readable(ctx context.Context, r keys.Resource) func(watch.Event) (watch.Event, bool) {
-	return store.LabelOf(ctx, r.GroupResource()).Events(c.decodable(ctx, r))
+	return registry.LabelOf(ctx, r.GroupResource()).Events(c.decodable(ctx, r))
 }
 
 // decodable returns the conversion of the events of a watch of native objects. In a watch of

@@ -11,7 +11,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 )
 
 // A nativeCache is the storage of a native resource with a watch cache. It replaces the
@@ -102,7 +102,7 @@ func (n *nativeCache) Get(ctx context.Context, key string, o storage.GetOptions,
 }
 
 func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	if scope := store.ScopeOf(ctx); scope != nil {
+	if scope := registry.ScopeOf(ctx); scope != nil {
 		return n.feed.list(ctx, scope, o, list)
 	}
 	g := n.use()
@@ -114,7 +114,7 @@ func (n *nativeCache) GetList(ctx context.Context, key string, o storage.ListOpt
 }
 
 func (n *nativeCache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if store.ScopeOf(ctx) != nil {
+	if registry.ScopeOf(ctx) != nil {
 		return n.caches.watches.Follow(ctx, n.feed, key, o)
 	}
 	if err := n.caches.watches.Refuse(); err != nil {
@@ -143,7 +143,7 @@ func (n *nativeCache) watch(ctx context.Context, key string, o storage.ListOptio
 // ofCluster restricts a predicate to the cluster of the request, by the index.
 func ofCluster(ctx context.Context, p storage.SelectionPredicate) storage.SelectionPredicate {
 	c, _ := cluster.From(ctx)
-	p.Field = store.AndField(p.Field, clusterIndex, string(c))
+	p.Field = registry.AndField(p.Field, clusterIndex, string(c))
 	p.IndexFields = []string{clusterIndex}
 	return p
 }

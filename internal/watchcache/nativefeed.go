@@ -14,6 +14,7 @@ import (
 
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 	"github.com/unforked/kcp/internal/watches"
@@ -126,7 +127,7 @@ func (n *nativeFeed) named(r *watches.Raw) runtime.Object {
 }
 
 // list lists in a sparse scope.
-func (n *nativeFeed) list(ctx context.Context, scope *store.Scope, o storage.ListOptions, into runtime.Object) error {
+func (n *nativeFeed) list(ctx context.Context, scope *registry.Scope, o storage.ListOptions, into runtime.Object) error {
 	raws, err := n.caches.watches.List(ctx, n, scope, o)
 	if err != nil {
 		return err

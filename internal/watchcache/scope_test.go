@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
 )
@@ -81,7 +82,7 @@ func scopedWorld(t *testing.T, of flavour) (*world, *doors) {
 }
 
 func (d *doors) context() context.Context {
-	return store.WithScope(in(cluster.All), store.Scope{Set: d.Set, Sparse: d.sparse})
+	return registry.WithScope(in(cluster.All), registry.Scope{Set: d.Set, Sparse: d.sparse})
 }
 
 func (w *world) erase(c cluster.Name, at object) error {
@@ -295,7 +296,7 @@ func identify(o runtime.Object) string {
 func (r *scopeReader) watch(ctx context.Context, rev string, finish <-chan struct{}) (next string, ended bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watching, err := r.w.apis[0].Watch(store.WithScope(cluster.With(ctx, cluster.All), store.Scope{Set: r.d.Set, Sparse: r.d.sparse}), r.w.root, everything(rev))
+	watching, err := r.w.apis[0].Watch(registry.WithScope(cluster.With(ctx, cluster.All), registry.Scope{Set: r.d.Set, Sparse: r.d.sparse}), r.w.root, everything(rev))
 	if err != nil {
 		return "", false, err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -101,7 +101,7 @@ func (f *feeding) complete(ctx context.Context) error {
 }
 
 func (f *feeding) inScope(ctx context.Context, c cluster.Name) bool {
-	scope := store.ScopeOf(ctx)
+	scope := registry.ScopeOf(ctx)
 	return scope == nil || scope.Has(c, f.caches.store.Latest())
 }
 

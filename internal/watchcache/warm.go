@@ -14,6 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/watches"
 )
@@ -289,7 +290,7 @@ func (c *customCaches) close() {
 // Raws implements [watches.Source]: it lists custom resources as stored values, from the cache of
 // the resource, if there is one, or from etcd.
 func (c *custom) Raws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
-	if scope := store.ScopeOf(ctx); scope != nil && scope.Sparse {
+	if scope := registry.ScopeOf(ctx); scope != nil && scope.Sparse {
 		list, err := c.caches.watches.List(ctx, c, scope, o)
 		if err == nil {
 			*into = *list
@@ -314,7 +315,7 @@ func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions,
 		}
 	}
 	*into = watches.RawList{}
-	if err := fair.Grow(ctx, c.caches.store.Stored(ctx, r, o)); err != nil {
+	if err := fair.Grow(ctx, registry.Stored(ctx, c.caches.store, r, o)); err != nil {
 		return err
 	}
 	ctx, read := store.CountReads(ctx)

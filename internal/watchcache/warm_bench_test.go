@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 )
 
 // watchForms returns the ways to watch a custom resource: from the change feed, from etcd
@@ -22,7 +22,7 @@ func watchForms(b *testing.B, w *world) []struct {
 	name  string
 	watch func(context.Context) (watch.Interface, error)
 } {
-	custom := w.apis[0].(*store.Storage).Interface.(*custom)
+	custom := w.apis[0].(*registry.Storage).Interface.(*custom)
 	key := w.resource("").Prefix() + "/c1"
 	now := func() storage.ListOptions { return everything(fmt.Sprint(w.store.Latest())) }
 	return []struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
 )
@@ -21,7 +22,7 @@ import (
 // warmed warms a resource and returns its filled cache, which stays until done.
 func warmed(t testing.TB, api storage.Interface, r keys.Resource) *warmCache {
 	t.Helper()
-	c := api.(*store.Storage).Interface.(*custom)
+	c := api.(*registry.Storage).Interface.(*custom)
 	all := c.caches.customs
 	for began := time.Now(); time.Since(began) < storetest.Patience; runtime.Gosched() {
 		all.read(r, all.caches.limits.objects, c.cfg)
@@ -321,7 +322,7 @@ func TestCloseUnderLoad(t *testing.T) {
 			requests.Go(func() {
 				for ctx.Err() == nil {
 					for j := range 5 {
-						c := cluster.With(store.WithIdentity(ctx, fmt.Sprint(i, j)), "c1")
+						c := cluster.With(registry.WithIdentity(ctx, fmt.Sprint(i, j)), "c1")
 						if err := api.GetList(c, "/c/example.com/widgets", everything(""), storetest.EmptyWidgets()); err != nil && ctx.Err() == nil && !apierrors.IsTimeout(err) {
 							t.Error(err)
 						}

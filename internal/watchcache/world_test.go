@@ -25,6 +25,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
 	"github.com/unforked/kcp/internal/values"
@@ -151,7 +152,7 @@ type space struct {
 }
 
 func (s space) context() context.Context {
-	return store.WithIdentity(in(s.cluster), s.identity)
+	return registry.WithIdentity(in(s.cluster), s.identity)
 }
 
 type change struct {

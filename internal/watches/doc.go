@@ -2,6 +2,6 @@
 //
 // A watch of a [Source] follows the change feed: it begins with a list or with the changes since a
 // revision, which come from memory or from the history of etcd, and it covers one cluster, all, or
-// those of a [store.Scope]. A watch of a watch cache gets a buffer here. When the server stops,
+// those of a [registry.Scope]. A watch of a watch cache gets a buffer here. When the server stops,
 // both end with a bookmark from which their readers resume at the next process.
 package watches

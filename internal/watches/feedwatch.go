@@ -15,7 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -52,8 +52,8 @@ type feedWatch struct {
 	key      string // of the object, or of a range if it ends with a slash
 	options  storage.ListOptions
 	wildcard bool
-	scope    *store.Scope // limits a watch of all clusters; nil for no limit
-	label    *store.Label // of the objects; nil for none
+	scope    *registry.Scope // limits a watch of all clusters; nil for no limit
+	label    *registry.Label // of the objects; nil for none
 	sub      *feed.Subscription
 	out      chan watch.Event
 
@@ -76,8 +76,8 @@ func (all *Watches) Follow(ctx context.Context, s Source, key string, o storage.
 	}
 	resource := s.Resource(ctx)
 	in, _ := cluster.From(ctx)
-	w := &feedWatch{Source: s, all: all, key: key, options: o, wildcard: in == cluster.All, scope: store.ScopeOf(ctx), requests: progressRequestsOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
-	w.label = store.LabelOf(ctx, resource.GroupResource())
+	w := &feedWatch{Source: s, all: all, key: key, options: o, wildcard: in == cluster.All, scope: registry.ScopeOf(ctx), requests: progressRequestsOf(ctx), cursor: int64(rev), out: make(chan watch.Event)}
+	w.label = registry.LabelOf(ctx, resource.GroupResource())
 	rest := strings.TrimPrefix(key, resource.Prefix())
 	if !w.wildcard {
 		rest = strings.TrimPrefix(rest, "/"+string(in))

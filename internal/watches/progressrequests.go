@@ -19,7 +19,7 @@ func NewProgressRequests() *ProgressRequests { return &ProgressRequests{grown: m
 
 type progressRequestsKey struct{}
 
-// WithProgressRequests returns a context in which watches within a [store.Scope] answer progress
+// WithProgressRequests returns a context in which watches within a [registry.Scope] answer progress
 // requests.
 func WithProgressRequests(ctx context.Context, p *ProgressRequests) context.Context {
 	return context.WithValue(ctx, progressRequestsKey{}, p)

@@ -12,13 +12,14 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 )
 
 // Scoped removes, from the items of a list at a revision, those of clusters that were not in
 // the scope of the request then, or are not now.
 func Scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, items []T, of func(*T) cluster.Name) ([]T, error) {
-	scope := store.ScopeOf(ctx)
+	scope := registry.ScopeOf(ctx)
 	if scope == nil {
 		return items, nil
 	}
@@ -44,7 +45,7 @@ func (p parts) Has(of labels.Set) bool { return p[0].Has(of) && p[1].Has(of) }
 // readable returns the parts of a cluster's objects that a list in a scope at a revision may
 // contain: the part that the scope had at that revision, and the part that it has now. An object
 // must be in both. A reader who has lost the right to read a cluster must not read its past either.
-func readable(scope *store.Scope, c cluster.Name, rev int64) (parts, bool) {
+func readable(scope *registry.Scope, c cluster.Name, rev int64) (parts, bool) {
 	then, was := scope.At(c, rev)
 	now, is := scope.At(c, math.MaxInt64)
 	return parts{then, now}, was && is

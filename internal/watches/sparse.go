@@ -12,6 +12,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/store"
 )
 
@@ -30,7 +31,7 @@ func snapshot(ctx context.Context, s *store.Store, o storage.ListOptions) (int64
 
 // members calls each for the objects of all members of a sparse scope as of a revision, until it
 // returns false. It reads each member, or all clusters if others have few objects.
-func (all *Watches) members(ctx context.Context, s Source, scope *store.Scope, rev int64, each func(*Raw) (bool, error)) error {
+func (all *Watches) members(ctx context.Context, s Source, scope *registry.Scope, rev int64, each func(*Raw) (bool, error)) error {
 	if err := all.store.Feed().Await(ctx, rev); err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func dense(l *feed.Ledger, r keys.Resource, members []cluster.Name) bool {
 }
 
 // List returns the objects that a list in a sparse scope selects, and their revision.
-func (all *Watches) List(ctx context.Context, s Source, scope *store.Scope, o storage.ListOptions) (*RawList, error) {
+func (all *Watches) List(ctx context.Context, s Source, scope *registry.Scope, o storage.ListOptions) (*RawList, error) {
 	rev, err := snapshot(ctx, all.store, o)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package store
+package registry
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
 )
 
 type acceptKey struct{}
@@ -51,7 +52,7 @@ func (s *Storage) growList(ctx context.Context, o storage.ListOptions) error {
 	}
 	all := o
 	all.Predicate.Limit = 0
-	u := s.store.usage(ctx, s.resource(ctx), all)
+	u := usage(ctx, s.store, s.resource(ctx), all)
 	if limit := o.Predicate.Limit; limit > 0 && limit < u.Objects {
 		u.Bytes, u.Objects = min(u.Bytes, u.Bytes/u.Objects*limit*unevenTimes), limit
 	}
@@ -91,12 +92,12 @@ func growSelectors(ctx context.Context, p storage.SelectionPredicate) error {
 }
 
 // usage estimates the objects and bytes that a list of r in a cluster reads.
-func (s *Store) usage(ctx context.Context, r keys.Resource, o storage.ListOptions) feed.Usage {
+func usage(ctx context.Context, s *store.Store, r keys.Resource, o storage.ListOptions) feed.Usage {
 	c, err := cluster.One(ctx)
 	if err != nil || !o.Recursive {
 		return feed.Usage{}
 	}
-	u := s.feed.Ledger().Usage(c, r)
+	u := s.Feed().Ledger().Usage(c, r)
 	if limit := o.Predicate.Limit; limit > 0 && limit < u.Objects {
 		return feed.Usage{Objects: limit, Bytes: u.Bytes / u.Objects * limit}
 	}
@@ -104,6 +105,6 @@ func (s *Store) usage(ctx context.Context, r keys.Resource, o storage.ListOption
 }
 
 // Stored estimates the bytes that a list of r in a cluster reads from etcd.
-func (s *Store) Stored(ctx context.Context, r keys.Resource, o storage.ListOptions) int64 {
-	return s.usage(ctx, r, o).Bytes
+func Stored(ctx context.Context, s *store.Store, r keys.Resource, o storage.ListOptions) int64 {
+	return usage(ctx, s, r, o).Bytes
 }

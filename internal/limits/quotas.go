@@ -1,4 +1,4 @@
-package store
+package limits
 
 import (
 	"context"
@@ -10,10 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -23,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
+	"github.com/unforked/kcp/internal/store"
 )
 
 const (
@@ -120,7 +119,7 @@ func Uncounted(gr schema.GroupResource) bool {
 // before the decision. If another process has taken over since, the write fails and is decided
 // again. A single process reads and writes nothing for quotas.
 type Quotas struct {
-	store    *Store
+	store    *store.Store
 	table    *feed.Table[Quota]
 	counters *quota.Counters
 	tenants  *quota.Tenants
@@ -136,28 +135,28 @@ type Quotas struct {
 	some   atomic.Bool // whether unseen has entries
 }
 
-// GuardQuotas enforces ResourceQuotas from now on. It must be called before the feed starts.
-func (s *Store) GuardQuotas() *Quotas {
-	q := &Quotas{store: s, counters: s.guard.tenants.Counters, tenants: s.guard.tenants, unseen: map[cluster.Name]int64{}}
+// New enforces ResourceQuotas in a store from now on. It must be called before the feed starts.
+func New(s *store.Store) *Quotas {
+	q := &Quotas{store: s, counters: s.Tenants().Counters, tenants: s.Tenants(), unseen: map[cluster.Name]int64{}}
 	q.holders.of = q
-	s.feed.Follow(&q.holders)
-	q.table = feed.NewTable(s.feed, ResourceQuotas(), quotaOf).IndexBy(func(q Quota) []string {
+	s.Feed().Follow(&q.holders)
+	q.table = feed.NewTable(s.Feed(), ResourceQuotas(), quotaOf).IndexBy(func(q Quota) []string {
 		if q.Whole {
 			return []string{""}
 		}
 		return []string{q.Namespace}
 	})
-	s.guard.quotas = q
+	s.SetLimits(q)
 	return q
 }
 
 // Table returns the quotas of all clusters.
 func (q *Quotas) Table() *feed.Table[Quota] { return q.table }
 
-// wrote records a write of a quota, or of a LogicalCluster with its limits, by this process.
-// It holds from now on.
-func (q *Quotas) wrote(k keys.Key, rev int64) {
-	if q == nil || k.Resource != ResourceQuotas() && (k.Root != keys.Custom || k.GroupResource() != logicalClusters) {
+// Wrote implements [store.Limits]. A quota that this process wrote, or a LogicalCluster with its
+// limits, holds from now on.
+func (q *Quotas) Wrote(k keys.Key, rev int64) {
+	if k.Resource != ResourceQuotas() && (k.Root != keys.Custom || k.GroupResource() != logicalClusters) {
 		return
 	}
 	q.mu.Lock()
@@ -176,13 +175,13 @@ func (q *Quotas) Current(ctx context.Context, c cluster.Name) error {
 		above, _ := q.above(c)
 		in = append(in, above...)
 	}
-	return q.store.feed.WaitFor(ctx, q.newest(in))
+	return q.store.Feed().WaitFor(ctx, q.newest(in))
 }
 
 // newest returns the newest revision that the table does not have yet of some clusters, 0 if
 // it has all.
 func (q *Quotas) newest(of []cluster.Name) int64 {
-	applied := q.store.feed.Revision()
+	applied := q.store.Feed().Revision()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	maps.DeleteFunc(q.unseen, func(_ cluster.Name, rev int64) bool { return rev <= applied })
@@ -239,19 +238,17 @@ type charge struct {
 	key    keys.Key
 }
 
-// A sized write is one of an object of so many bytes.
-type sized struct {
-	keys.Key
-	bytes   int
-	creates bool
-	// exempt writes are part of a deletion or come from the server itself. The limits of
-	// clusters do not hold for them.
-	exempt bool
+// Charge implements [store.Limits].
+func (q *Quotas) Charge(ctx context.Context, w store.SizedWrite) (context.Context, store.Charge, error) {
+	ctx, c, err := q.charge(ctx, w)
+	if c == nil { // it must not become an interface that is not nil
+		return ctx, nil, err
+	}
+	return ctx, c, err
 }
 
-// charge admits a write, or returns a 403 Status. The returned context is that of the write.
-func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge, error) {
-	if q == nil || w.Root == keys.System || w.Cluster.System() {
+func (q *Quotas) charge(ctx context.Context, w store.SizedWrite) (context.Context, *charge, error) {
+	if w.Root == keys.System || w.Cluster.System() {
 		return ctx, nil, nil
 	}
 	if err := q.Current(ctx, w.Cluster); err != nil {
@@ -262,8 +259,8 @@ func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge,
 		return ctx, nil, nil
 	}
 	seen := q.holders.seen(limits) // before the decision
-	c, err := q.decide(ctx, w, !w.creates)
-	if err != nil || c == nil || !w.creates || !q.store.Several() {
+	c, err := q.decide(ctx, w, !w.Creates)
+	if err != nil || c == nil || !w.Creates || !q.store.Several() {
 		return ctx, reserved(c, w), err
 	}
 	on, err := q.holders.conditions(ctx, c, seen)
@@ -271,21 +268,21 @@ func (q *Quotas) charge(ctx context.Context, w sized) (context.Context, *charge,
 		c.Failed()
 		return ctx, nil, err
 	}
-	return WithCondition(ctx, on...), c, nil
+	return store.WithCondition(ctx, on...), c, nil
 }
 
 // reserved returns the charge of a creation. What an update adds is not reserved.
-func reserved(c *charge, w sized) *charge {
-	if !w.creates {
+func reserved(c *charge, w store.SizedWrite) *charge {
+	if !w.Creates {
 		return nil
 	}
 	return c
 }
 
 // all returns the limits of quotas and of clusters for a write.
-func (q *Quotas) all(w sized) []limit {
+func (q *Quotas) all(w store.SizedWrite) []limit {
 	all := q.bounded(w)
-	if w.creates {
+	if w.Creates {
 		all = append(all, q.limits(w.Key)...)
 	}
 	return all
@@ -293,41 +290,16 @@ func (q *Quotas) all(w sized) []limit {
 
 // decide admits a write. It refuses it only on fresh data: objects or quotas may have been
 // deleted.
-func (q *Quotas) decide(ctx context.Context, w sized, dry bool) (*charge, error) {
+func (q *Quotas) decide(ctx context.Context, w store.SizedWrite, dry bool) (*charge, error) {
 	c, err := q.reserve(ctx, w, dry)
-	if apierrors.IsForbidden(err) && q.store.feed.Fresh(ctx) {
+	if apierrors.IsForbidden(err) && q.store.Feed().Fresh(ctx) {
 		c, err = q.reserve(ctx, w, dry)
 	}
 	return c, err
 }
 
-// chargeAll is charge for the creations of a Commit.
-func (q *Quotas) chargeAll(ctx context.Context, writes []Write) (context.Context, []*charge, error) {
-	var all []*charge
-	for _, w := range writes {
-		o, err := meta.Accessor(w.Object)
-		if err != nil {
-			return ctx, nil, err
-		}
-		var c *charge
-		if w.Expect != 0 || w.Delete {
-			continue
-		}
-		if ctx, c, err = q.charge(ctx, sized{w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), 0, true, etcd.ClearsUp(ctx)}); err != nil {
-			for _, c := range all {
-				c.Failed()
-			}
-			return ctx, nil, err
-		}
-		if c != nil {
-			all = append(all, c)
-		}
-	}
-	return ctx, all, nil
-}
-
 // reserve admits a write. The charge is nil if nothing limits it.
-func (q *Quotas) reserve(ctx context.Context, w sized, dry bool) (*charge, error) {
+func (q *Quotas) reserve(ctx context.Context, w store.SizedWrite, dry bool) (*charge, error) {
 	for {
 		c := &charge{key: w.Key, limits: q.all(w)}
 		if len(c.limits) == 0 {
@@ -360,7 +332,7 @@ func (q *Quotas) Check(ctx context.Context, k keys.Key) error {
 	if err := q.Current(ctx, k.Cluster); err != nil {
 		return err
 	}
-	_, err := q.decide(ctx, sized{k, 0, true, etcd.ClearsUp(ctx)}, true)
+	_, err := q.decide(ctx, store.SizedWrite{Key: k, Creates: true, Exempt: etcd.ClearsUp(ctx)}, true)
 	return err
 }
 
@@ -369,26 +341,15 @@ func (c *charge) exceeded(r *quota.Refusal) error {
 	return apierrors.NewForbidden(c.key.GroupResource(), c.key.Name, c.limits[r.Demand].exceeded(r.Used))
 }
 
-// settle ends the charge after a write.
-func (c *charge) settle(resp *clientv3.TxnResponse, err error) {
-	switch {
-	case c == nil:
-	case err == nil && resp.Succeeded:
-		c.settled(resp.Header.Revision, nil)
-	case err == nil:
-		c.Failed()
-	default:
-		c.settled(0, err)
-	}
-}
-
-// settled ends the charge after a write at a revision. After an error of etcd the object may
-// have been created: then the charge ends by itself.
-func (c *charge) settled(rev int64, err error) {
+// Settle implements [store.Charge]. After an error of etcd the object may have been created: then
+// the charge ends by itself.
+func (c *charge) Settle(rev int64, err error) {
 	var definite *apierrors.StatusError
 	switch {
-	case err == nil:
+	case err == nil && rev > 0:
 		c.Created(rev)
+	case err == nil:
+		c.Failed()
 	case apierrors.IsTimeout(err): // etcd did not answer: it may have made the write
 	case errors.As(err, &definite):
 		c.Failed()
@@ -398,7 +359,7 @@ func (c *charge) settled(rev int64, err error) {
 // Used returns the number of stored objects of a subject. It does not read etcd for a resource of
 // which the cluster has no objects.
 func (q *Quotas) Used(ctx context.Context, c cluster.Name, s quota.Subject) (int64, error) {
-	if q.store.feed.Ledger().Named(c, s.GroupResource).Objects == 0 {
+	if q.store.Feed().Ledger().Named(c, s.GroupResource).Objects == 0 {
 		return 0, nil
 	}
 	for {
@@ -416,41 +377,32 @@ func (q *Quotas) count(ctx context.Context, c cluster.Name, s quota.Subject) err
 	counted := q.counters.Read(c, s)
 	for {
 		ranges := q.ranges(c, s)
-		ops := make([]clientv3.Op, len(ranges))
-		for i, prefix := range ranges {
-			ops[i] = clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		}
-		resp, err := q.store.guard.kv.Txn(ctx).Then(ops...).Commit()
+		n, rev, err := q.store.CountBelow(ctx, ranges)
 		if err != nil {
 			return err
 		}
-		rev := resp.Header.Revision
-		if err := q.store.feed.Await(ctx, rev); err != nil {
+		if err := q.store.Feed().Await(ctx, rev); err != nil {
 			return err
 		}
 		if len(q.ranges(c, s)) != len(ranges) {
 			continue // the first object of another identity was created meanwhile
-		}
-		var n int64
-		for _, one := range resp.Responses {
-			n += one.GetResponseRange().Count
 		}
 		counted(n, rev)
 		return nil
 	}
 }
 
-// ranges returns the prefixes of the keys of a subject.
+// ranges returns the prefixes of the keys of a subject, as [store.Store.CountBelow] takes them.
 func (q *Quotas) ranges(c cluster.Name, s quota.Subject) []string {
 	tail := "/" + string(c) + "/"
 	if s.Namespace != "" {
 		tail += s.Namespace + "/"
 	}
 	native := keys.NativeResource(s.GroupResource)
-	all := []string{q.store.prefix + native.Prefix() + tail}
-	for r := range q.store.feed.Ledger().Of(c) {
+	all := []string{native.Prefix() + tail}
+	for r := range q.store.Feed().Ledger().Of(c) {
 		if r.Root != keys.System && r != native && r.GroupResource() == s.GroupResource {
-			all = append(all, q.store.prefix+r.Prefix()+tail)
+			all = append(all, r.Prefix()+tail)
 		}
 	}
 	return all

@@ -1,4 +1,4 @@
-package store
+package limits
 
 import (
 	"context"
@@ -6,12 +6,12 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
 )
 
 const (
@@ -101,7 +101,7 @@ func (h *holders) drop(c cluster.Name) {
 
 // conditions returns the conditions that this process holds the limits that are near during
 // the write of a charge, and that no other process has taken the others since they were seen.
-func (h *holders) conditions(ctx context.Context, c *charge, seen map[cluster.Name]int64) ([]*Condition, error) {
+func (h *holders) conditions(ctx context.Context, c *charge, seen map[cluster.Name]int64) ([]*store.Condition, error) {
 	for _, in := range c.Near() {
 		rev, err := h.hold(ctx, c, in, 0)
 		if err != nil {
@@ -109,9 +109,9 @@ func (h *holders) conditions(ctx context.Context, c *charge, seen map[cluster.Na
 		}
 		seen[in] = rev
 	}
-	var all []*Condition
+	var all []*store.Condition
 	for in, rev := range seen {
-		all = append(all, &Condition{Of: c.key.Resource, On: holderKey(in), Revision: rev, Renew: func(ctx context.Context, lost int64) (int64, error) {
+		all = append(all, &store.Condition{Of: c.key.Resource, On: holderKey(in), Revision: rev, Renew: func(ctx context.Context, lost int64) (int64, error) {
 			return h.hold(ctx, c, in, lost)
 		}})
 	}
@@ -143,7 +143,7 @@ func (h *holding) set(rev int64) {
 	h.rev = rev
 }
 
-func (h *holding) hold(ctx context.Context, s *Store, c cluster.Name, found int64) (int64, error) {
+func (h *holding) hold(ctx context.Context, s *store.Store, c cluster.Name, found int64) (int64, error) {
 	if rev := h.held(); rev > found {
 		return rev, nil
 	}
@@ -175,29 +175,10 @@ func (h *holding) hold(ctx context.Context, s *Store, c cluster.Name, found int6
 
 // take writes the holder key, and waits until everything up to then is applied. It returns 0
 // if another process was quicker.
-func (h *holding) take(ctx context.Context, s *Store, c cluster.Name) (int64, error) {
-	f, err := s.guard.allowed(ctx, c, true)
-	if err != nil {
+func (h *holding) take(ctx context.Context, s *store.Store, c cluster.Name) (int64, error) {
+	rev, err := s.Touch(ctx, holderKey(c))
+	if err != nil || rev == 0 {
 		return 0, err
 	}
-	key, fenced := s.prefix+holderKey(c).Path(), s.prefix+keys.Fence(c).Path()
-	now, err := s.guard.kv.Get(ctx, key, clientv3.WithKeysOnly())
-	if err != nil {
-		return 0, err
-	}
-	var at int64
-	if len(now.Kvs) > 0 {
-		at = now.Kvs[0].ModRevision
-	}
-	txn := s.guard.kv.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", at), clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev))
-	resp, err := committed(ctx, txn.Then(clientv3.OpPut(key, "-")).Else(clientv3.OpGet(fenced)))
-	if err != nil {
-		return 0, err
-	}
-	s.guard.saw(resp.Header.Revision)
-	if !resp.Succeeded {
-		s.guard.read(c, resp.Responses[0].GetResponseRange(), resp.Header.Revision)
-		return 0, nil
-	}
-	return resp.Header.Revision, s.feed.Await(ctx, resp.Header.Revision)
+	return rev, s.Feed().Await(ctx, rev)
 }

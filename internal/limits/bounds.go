@@ -1,4 +1,4 @@
-package store
+package limits
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/quota"
+	"github.com/unforked/kcp/internal/store"
 )
 
 // bytesMargin is leastMargin for bytes.
@@ -24,8 +25,8 @@ func (q *Quotas) SetBounds(bounds func(cluster.Name) []quota.Bound, above func(c
 
 // bounded returns the limits of clusters for a write. Events have none, because they expire.
 // An update can exceed a limit of bytes by a tenth: a deletion with finalizers takes updates.
-func (q *Quotas) bounded(w sized) []limit {
-	if q.bounds == nil || w.exempt || Uncounted(w.GroupResource()) {
+func (q *Quotas) bounded(w store.SizedWrite) []limit {
+	if q.bounds == nil || w.Exempt || Uncounted(w.GroupResource()) {
 		return nil
 	}
 	var all []limit
@@ -34,21 +35,21 @@ func (q *Quotas) bounded(w sized) []limit {
 		if b.Tree {
 			where += " and all below it"
 		}
-		if b.Objects > 0 && w.creates {
+		if b.Objects > 0 && w.Creates {
 			d := quota.Demand{Subject: boundSubject("objects", b.Tree), Cluster: b.Cluster, Most: b.Objects, Margin: max(leastMargin, b.Objects/marginPart)}
 			d.Stored = func() int64 { objects, _ := q.tenants.Stored(b); return objects }
 			all = append(all, limit{d, func(used int64) error {
 				return fmt.Errorf("total object count limit reached: %s has %d objects, and the limit is %d; delete objects, or ask the operator for a higher limit", where, used, b.Objects)
 			}})
 		}
-		if b.Bytes > 0 && w.bytes > 0 {
-			d := quota.Demand{Subject: boundSubject("bytes", b.Tree), Cluster: b.Cluster, Most: b.Bytes, Size: int64(w.bytes), Margin: max(bytesMargin, b.Bytes/marginPart)}
-			if !w.creates {
+		if b.Bytes > 0 && w.Bytes > 0 {
+			d := quota.Demand{Subject: boundSubject("bytes", b.Tree), Cluster: b.Cluster, Most: b.Bytes, Size: int64(w.Bytes), Margin: max(bytesMargin, b.Bytes/marginPart)}
+			if !w.Creates {
 				d.Most += b.Bytes / marginPart
 			}
 			d.Stored = func() int64 { _, bytes := q.tenants.Stored(b); return bytes }
 			all = append(all, limit{d, func(used int64) error {
-				return fmt.Errorf("total object size limit reached: %s stores %d bytes, this object has %d, and the limit is %d; delete objects, or ask the operator for a higher limit", where, used, w.bytes, b.Bytes)
+				return fmt.Errorf("total object size limit reached: %s stores %d bytes, this object has %d, and the limit is %d; delete objects, or ask the operator for a higher limit", where, used, w.Bytes, b.Bytes)
 			}})
 		}
 	}

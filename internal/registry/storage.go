@@ -1,4 +1,4 @@
-package store
+package registry
 
 import (
 	"context"
@@ -15,7 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/values"
 )
 
@@ -35,8 +37,8 @@ func Identified(ctx context.Context, r keys.Resource) keys.Resource {
 	return r
 }
 
-// A Registry is the registry of a resource.
-type Registry struct {
+// Options describe the registry of a resource.
+type Options struct {
 	Resource keys.Resource // without an identity, which comes from the context
 	// Root is the start of the registry's keys.
 	Root string
@@ -49,12 +51,12 @@ type Registry struct {
 // request to every key.
 type Storage struct {
 	storage.Interface // by keys with a cluster
-	store             *Store
-	of                Registry
+	store             *store.Store
+	of                Options
 }
 
-// Storage returns the storage of a registry. Inner is the storage by keys with a cluster.
-func (s *Store) Storage(of Registry, inner storage.Interface) *Storage {
+// NewStorage returns the storage of a registry. Inner is the storage by keys with a cluster.
+func NewStorage(s *store.Store, of Options, inner storage.Interface) *Storage {
 	return &Storage{Interface: inner, store: s, of: of}
 }
 
@@ -106,11 +108,11 @@ func (s *Storage) create(ctx context.Context, key string, obj, out runtime.Objec
 	}
 	values.SetCluster(accessor, c)
 	dropComputed(accessor)
-	s.store.complete(s.resource(ctx), obj)
+	s.store.Complete(s.resource(ctx), obj)
 	if err := s.part(ctx).takes(obj); err != nil {
 		return err
 	}
-	if hook := s.store.hook(s.resource(ctx)); hook != nil {
+	if hook := s.store.HookOf(s.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
 	}
 	if ttl != 0 && s.of.Cached {
@@ -126,7 +128,7 @@ func (s *Storage) expires() error {
 
 // createByUpdate creates an object by an update of an object that does not exist, as
 // server-side apply does. It reports whether it created one.
-func (s *Storage) createByUpdate(ctx context.Context, hook CreateHook, key string, into runtime.Object, update storage.UpdateFunc) (bool, error) {
+func (s *Storage) createByUpdate(ctx context.Context, hook store.CreateHook, key string, into runtime.Object, update storage.UpdateFunc) (bool, error) {
 	u, ok := into.(*unstructured.Unstructured)
 	if !ok {
 		return false, fmt.Errorf("create hook of a %T", into)
@@ -159,7 +161,7 @@ func (s *Storage) Delete(ctx context.Context, key string, out runtime.Object, p 
 		o.IgnoreStoreReadError = false // its labels decide
 	}
 	validate := v
-	if s.store.standIns.Load() && !o.IgnoreStoreReadError {
+	if s.store.StandIns() && !o.IgnoreStoreReadError {
 		validate = func(ctx context.Context, obj runtime.Object) error {
 			if err := s.checkDecoded(obj); err != nil {
 				return err
@@ -217,10 +219,10 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 			return nil, nil, err
 		}
 		values.SetCluster(accessor, c) // a client may have left out the annotation
-		s.store.complete(s.resource(ctx), out)
+		s.store.Complete(s.resource(ctx), out)
 		return out, ttl, nil
 	}
-	if hook := s.store.hook(s.resource(ctx)); hook != nil && ignoreNotFound {
+	if hook := s.store.HookOf(s.resource(ctx)); hook != nil && ignoreNotFound {
 		made, err := s.createByUpdate(ctx, hook, k, into, stamping)
 		if err != nil {
 			return err
@@ -229,7 +231,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 			return s.label(ctx).add(into)
 		}
 	}
-	if err := s.store.guard.whetherWritten(ctx, s.resource(ctx), func(ctx context.Context) error {
+	if err := s.store.RunUpdate(ctx, s.resource(ctx), func(ctx context.Context) error {
 		return s.Interface.GuaranteedUpdate(ctx, k, into, ignoreNotFound, p, stamping, cached)
 	}); err != nil {
 		return err
@@ -243,7 +245,7 @@ func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions
 	if err != nil {
 		return err
 	}
-	if _, err := s.store.epoch.Revision(o.ResourceVersion); apierrors.IsResourceExpired(err) {
+	if _, err := s.store.Epoch().Revision(o.ResourceVersion); apierrors.IsResourceExpired(err) {
 		return err // upstream refuses malformed ones
 	}
 	if err := s.growList(ctx, o); err != nil {
@@ -253,7 +255,7 @@ func (s *Storage) GetList(ctx context.Context, key string, o storage.ListOptions
 		return err
 	}
 	switch {
-	case !s.store.standIns.Load() || !meta.IsListType(list): // a list of encoded objects has no items
+	case !s.store.StandIns() || !meta.IsListType(list): // a list of encoded objects has no items
 	case cluster.IsAll(ctx):
 		err = s.withoutStandIns(list)
 	default:
@@ -289,7 +291,7 @@ func (s *Storage) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	if err != nil {
 		return nil, err
 	}
-	switch _, err := s.store.epoch.Revision(o.ResourceVersion); {
+	switch _, err := s.store.Epoch().Revision(o.ResourceVersion); {
 	case apierrors.IsResourceExpired(err):
 		return nil, err
 	case err != nil:
@@ -298,7 +300,7 @@ func (s *Storage) Watch(ctx context.Context, key string, o storage.ListOptions) 
 	if err := growSelectors(ctx, o.Predicate); err != nil {
 		return nil, err
 	}
-	if err := s.store.refuseFuture(ctx, o.ResourceVersion); err != nil {
+	if err := refuseFuture(ctx, s.store, o.ResourceVersion); err != nil {
 		return nil, err
 	}
 	return s.Interface.Watch(ctx, k, o)
@@ -347,26 +349,11 @@ func (s *Storage) checkDecoded(o runtime.Object) error {
 	return s.store.CheckDecoded(s.of.Resource, o)
 }
 
-// CheckDecoded returns an error for the stand-in of a value of r that cannot be decoded.
-func (s *Store) CheckDecoded(r keys.Resource, o runtime.Object) error {
-	if !s.standIns.Load() {
-		return nil
-	}
-	accessor, err := meta.Accessor(o)
-	if err != nil {
-		return nil //nolint:nilerr // no object, no stand-in
-	}
-	if why := accessor.GetAnnotations()[values.Undecodable]; why != "" {
-		return apierrors.NewInternalError(fmt.Errorf("the stored %s %s/%s cannot be decoded: %s", r.Resource, accessor.GetNamespace(), accessor.GetName(), why))
-	}
-	return nil
-}
-
 // refuseFuture returns 410 for a watch from a revision that was never reached, as after a
 // restore from a backup. Upstream would wait for the revision without an answer.
-func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error {
-	rev, err := s.epoch.Revision(resourceVersion)
-	if err != nil || rev <= s.guard.latest.Load() {
+func refuseFuture(ctx context.Context, s *store.Store, resourceVersion string) error {
+	rev, err := s.Epoch().Revision(resourceVersion)
+	if err != nil || rev <= s.Latest() {
 		return err
 	}
 	newest, err := s.Newest(ctx)
@@ -379,3 +366,18 @@ func (s *Store) refuseFuture(ctx context.Context, resourceVersion string) error 
 // Stats implements [storage.Interface]. Only metrics use it, without a context: it would
 // read every cluster.
 func (s *Storage) Stats(context.Context) (storage.Stats, error) { return storage.Stats{}, nil }
+
+// runHook stores a new object by its hook.
+func runHook(ctx context.Context, hook store.CreateHook, c cluster.Name, obj, out runtime.Object) error {
+	in, ok := obj.(*unstructured.Unstructured)
+	to, ok2 := out.(*unstructured.Unstructured)
+	if !ok || !ok2 {
+		return fmt.Errorf("create hook of a %T", obj)
+	}
+	made := &unstructured.Unstructured{Object: in.Object}
+	if err := hook(ctx, c, made); err != nil {
+		return etcd.StatusIn(err)
+	}
+	to.Object = made.Object
+	return nil
+}

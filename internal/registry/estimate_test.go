@@ -1,4 +1,4 @@
-package store
+package registry
 
 import (
 	"context"
@@ -11,14 +11,13 @@ import (
 
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storetest"
 )
 
 // Lists of built-in kinds reserve memory before they are read, according to their stored size
 // and output format. That includes pages and all sources of lists.
 func TestListsOfBuiltInKindsAreWeighed(t *testing.T) {
-	s, cm, stop := open(t, t.TempDir())
-	defer stop()
-	create(t, s, "c1", "c2")
+	s, cm := open(t, "c1", "c2")
 	const objects, size = 20, 10_000
 	for i := range objects {
 		name := "x" + string(rune('a'+i))
@@ -36,7 +35,7 @@ func TestListsOfBuiltInKindsAreWeighed(t *testing.T) {
 		}
 		return fair.Held(ctx)
 	}
-	stored := s.Feed().Ledger().Usage("c1", keys.NativeResource(configMaps)).Bytes
+	stored := s.Feed().Ledger().Usage("c1", keys.NativeResource(storetest.ConfigMaps())).Bytes
 	for _, version := range []string{"", "0"} {
 		if got := weight(in("c1"), "application/yaml", 0, version); got < yamlTimes*stored {
 			t.Errorf("YAML at %q: %d bytes of %d stored", version, got, stored)
