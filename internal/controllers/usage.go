@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/trigger"
 	"github.com/unforked/kcp/internal/usage"
 )
@@ -70,7 +70,7 @@ func (l *lastWrite) before(write func(context.Context) error) func(wake func(con
 			}
 			ctx, cancel := context.WithTimeout(l.ctx, lastWriteWithin)
 			defer cancel()
-			if err := write(ctx); err != nil && !errors.Is(err, store.ErrNotLeading) {
+			if err := write(ctx); err != nil && !errors.Is(err, election.ErrNotLeading) {
 				klog.FromContext(ctx).Error(err, "Changes since the last write of usage are imprecise")
 			}
 		}

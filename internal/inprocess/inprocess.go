@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/election"
 )
 
 // A Transport calls a handler in the same process directly.
@@ -67,7 +67,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// The new context ends with the caller's but does not inherit its values. The caller
 	// may serve another request, with another user, cluster and audit event.
 	ctx := context.WithValue(t.Stop, userKey{}, t.User)
-	ctx, cancel := context.WithCancel(store.WithTermOf(ctx, req.Context())) // the lease of a calling loop is kept
+	ctx, cancel := context.WithCancel(election.WithTermOf(ctx, req.Context())) // the lease of a calling loop is kept
 	unlink := context.AfterFunc(req.Context(), cancel)
 	in := req.Clone(ctx)
 	in.RequestURI = req.URL.RequestURI()

@@ -118,7 +118,7 @@ func (p *Peers) Announce(ctx context.Context) {
 	if p.address == "" {
 		return // there is no listener to connect to
 	}
-	p.store.Announce(ctx, topic, p.address)
+	p.store.Election().Announce(ctx, topic, p.address)
 }
 
 // Others returns the other servers that have announced their addresses.
@@ -140,7 +140,7 @@ func (p *Peers) addresses(ctx context.Context) ([]string, error) {
 	if time.Since(p.read) < fresh {
 		return p.known, nil
 	}
-	all, err := p.store.Announced(ctx, topic)
+	all, err := p.store.Election().Announced(ctx, topic)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,9 @@ func (s *Server) runLoops() error {
 		return err
 	}
 	ctx := klog.NewContext(s.ctx, logs.WithPaths(klog.Background(), s.pathOf))
-	s.running.Go(func() { control.Runner{Metrics: metrics, Lead: s.store.Lead, Tenant: s.tree.Tenant}.Run(ctx, loops...) })
+	s.running.Go(func() {
+		control.Runner{Metrics: metrics, Lead: s.store.Election().Lead, Tenant: s.tree.Tenant}.Run(ctx, loops...)
+	})
 	s.running.Go(func() {
 		control.Runner{Metrics: metrics, Tenant: s.tree.Tenant}.Run(ctx, controllers.Everywhere(s.meter, s.tallies)...)
 	})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
@@ -75,13 +76,13 @@ func (s *Store) commit(ctx context.Context, writes []Write, changes []Fence) (in
 	if err != nil {
 		return 0, err
 	}
-	led := s.guard.led(ctx)
+	led := election.TermOf(ctx)
 	for range attempts {
 		whole, err := s.fenced(ctx, *txn)
 		if err != nil {
 			return 0, err
 		}
-		resp, err := committed(ctx, s.guard.kv.Txn(ctx).If(led.compares(whole.compares...)...).Then(whole.ops...))
+		resp, err := committed(ctx, s.guard.kv.Txn(ctx).If(led.Compares(whole.compares...)...).Then(whole.ops...))
 		if err != nil {
 			return 0, err
 		}
@@ -96,11 +97,11 @@ func (s *Store) commit(ctx context.Context, writes []Write, changes []Fence) (in
 		// The compared keys are read after a failure, so that transactions that succeed,
 		// nearly all, do not carry the reads. If all compares hold by then, the transaction
 		// is tried again.
-		if resp, err = s.guard.kv.Txn(ctx).Then(led.reads(whole.reads()...)...).Commit(); err != nil {
+		if resp, err = s.guard.kv.Txn(ctx).Then(led.Reads(whole.reads()...)...).Commit(); err != nil {
 			return 0, err
 		}
 		s.guard.saw(resp.Header.Revision)
-		if err := led.lost(resp); err != nil {
+		if err := led.Lost(resp); err != nil {
 			return 0, err
 		}
 		if err := s.whyNot(txn, whole.fences, resp); err != nil {

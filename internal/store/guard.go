@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/quota"
@@ -133,7 +134,7 @@ func (g *guard) parse(key string) (keys.Key, error) {
 // and its conditions hold. If only the key differs, write returns the key's present value.
 func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op clientv3.Op) (*clientv3.TxnResponse, *mvccpb.KeyValue, error) {
 	key, fenced := string(op.KeyBytes()), g.prefix+keys.Fence(k.Cluster).Path()
-	led, created := g.led(ctx), expected == 0
+	led, created := election.TermOf(ctx), expected == 0
 	var conditions []*Condition
 	for n := range attempts {
 		f, err := g.allowed(ctx, k.Cluster, created)
@@ -154,7 +155,7 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 				ops = append(ops, on.advance(g.prefix))
 			}
 		}
-		txn := g.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(reads...)...)
+		txn := g.kv.Txn(ctx).If(led.Compares(compares...)...).Then(ops...).Else(led.Reads(reads...)...)
 		resp, err := committed(ctx, txn)
 		if err != nil {
 			return nil, nil, err
@@ -168,7 +169,7 @@ func (g *guard) write(ctx context.Context, k keys.Key, expected int64, op client
 			return resp, nil, nil
 		}
 		g.saw(resp.Header.Revision)
-		if err := led.lost(resp); err != nil {
+		if err := led.Lost(resp); err != nil {
 			return nil, nil, err
 		}
 		now := g.read(k.Cluster, resp.Responses[1].GetResponseRange(), resp.Header.Revision)

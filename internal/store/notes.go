@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
 )
@@ -32,13 +33,13 @@ func (s *Store) WriteNotes(ctx context.Context, notes []Note) (int64, error) {
 			ops[i] = clientv3.OpPut(s.prefix+n.Key.Path(), string(n.Value))
 		}
 	}
-	resp, err := s.guard.kv.Txn(ctx).If(s.guard.led(ctx).compares()...).Then(ops...).Commit()
+	resp, err := s.guard.kv.Txn(ctx).If(election.TermOf(ctx).Compares()...).Then(ops...).Commit()
 	if err != nil {
 		return 0, err
 	}
 	s.guard.saw(resp.Header.Revision)
 	if !resp.Succeeded {
-		return 0, ErrNotLeading
+		return 0, election.ErrNotLeading
 	}
 	return resp.Header.Revision, nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/keys"
@@ -65,6 +66,7 @@ type Store struct {
 	// revisions reads the current revision; nil if no other process writes to etcd.
 	revisions *feed.RevisionReader
 	stamps    *values.Stamps
+	election  *election.Election
 	// standIns is set once a value could not be decoded.
 	standIns atomic.Bool
 
@@ -121,6 +123,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if b.Shared {
 		s.revisions = feed.NewRevisionReader(s.Newest)
 	}
+	s.election = election.New(b.Client, prefix, !b.Shared)
 	s.openFeed(o.now)
 	return s, nil
 }
@@ -184,6 +187,9 @@ func (s *Store) Values() *values.Kinds { return s.values }
 
 // Stamps returns the annotations that objects in memory share.
 func (s *Store) Stamps() *values.Stamps { return s.stamps }
+
+// Election returns the election among the processes with the same data.
+func (s *Store) Election() *election.Election { return s.election }
 
 // Latest returns the newest revision that this process has seen.
 func (s *Store) Latest() int64 { return s.guard.latest.Load() }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/values"
@@ -167,7 +168,7 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 	if f.state != Terminating {
 		return 0, fmt.Errorf("refusing to purge logical cluster %s, which is %s", c, f.state)
 	}
-	fenced, led := s.prefix+keys.Fence(c).Path(), s.guard.led(ctx)
+	fenced, led := s.prefix+keys.Fence(c).Path(), election.TermOf(ctx)
 	compares := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(fenced), "=", f.rev)}
 	var ops []clientv3.Op
 	var resources []keys.Resource
@@ -180,7 +181,7 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 		ops = append(ops, clientv3.OpDelete(key))
 		resources = append(resources, i.Resource)
 	}
-	resp, err := s.guard.kv.Txn(ctx).If(led.compares(compares...)...).Then(ops...).Else(led.reads(clientv3.OpGet(fenced))...).Commit()
+	resp, err := s.guard.kv.Txn(ctx).If(led.Compares(compares...)...).Then(ops...).Else(led.Reads(clientv3.OpGet(fenced))...).Commit()
 	if err != nil {
 		return 0, err
 	}
@@ -189,7 +190,7 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 		return len(batch), nil
 	}
 	s.guard.saw(resp.Header.Revision)
-	if err := led.lost(resp); err != nil {
+	if err := led.Lost(resp); err != nil {
 		return 0, err
 	}
 	s.guard.read(c, resp.Responses[0].GetResponseRange(), resp.Header.Revision)

@@ -1,4 +1,4 @@
-package store
+package election
 
 import (
 	"context"
@@ -30,19 +30,31 @@ const (
 // ErrNotLeading refuses a write of a loop whose process no longer runs the loops.
 var ErrNotLeading = errors.New("another process runs the loops by now")
 
-// A term is the candidacy with which a process runs the loops: a key that etcd deletes when
+// A Term is the candidacy with which a process runs the loops: a key that etcd deletes when
 // its lease expires. As no older candidate can appear, the process runs the loops for as long
 // as the key exists.
-type term struct {
+type Term struct {
 	key     string
 	created int64 // revision of the key
 }
 
 type termKey struct{}
 
+// An Election is the election among the processes that use the same etcd with the same prefix.
+type Election struct {
+	client *clientv3.Client
+	prefix string // of all keys
+	alone  bool   // no other process can write to etcd
+}
+
+// New returns the election of this process. alone is set if no other process can write to etcd.
+func New(client *clientv3.Client, prefix string, alone bool) *Election {
+	return &Election{client: client, prefix: prefix, alone: alone}
+}
+
 // candidates is the prefix of the keys of all candidates, in the order in which they wait.
-func (s *Store) candidates() string {
-	return s.prefix + keys.SystemKey(cluster.Admin, "leases", "loops").Path() + "/"
+func (e *Election) candidates() string {
+	return e.prefix + keys.SystemKey(cluster.Admin, "leases", "loops").Path() + "/"
 }
 
 // Lead calls run while this process runs the loops, any number of times, one after the other.
@@ -51,14 +63,14 @@ func (s *Store) candidates() string {
 // over cannot write when it continues.
 //
 // If no other process can write to etcd, Lead calls run at once, and writes compare nothing.
-func (s *Store) Lead(ctx context.Context, run func(context.Context)) {
-	if s.revisions == nil {
+func (e *Election) Lead(ctx context.Context, run func(context.Context)) {
+	if e.alone {
 		run(ctx)
 		return
 	}
 	last := ""
 	for ctx.Err() == nil {
-		err := s.leadOnce(ctx, run)
+		err := e.leadOnce(ctx, run)
 		if err == nil || ctx.Err() != nil {
 			last = ""
 			continue
@@ -82,11 +94,11 @@ func notGranted(err error) error {
 // leadOnce makes this process a candidate, waits for its turn, and calls run until the lease
 // is lost. Only the candidacy is a write: a process that has it takes over even while etcd
 // refuses writes for lack of space.
-func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
+func (e *Election) leadOnce(ctx context.Context, run func(context.Context)) error {
 	granted := false
-	err := s.leased(ctx, leaseSeconds, func(held context.Context, lease clientv3.LeaseID) error {
+	err := e.leased(ctx, leaseSeconds, func(held context.Context, lease clientv3.LeaseID) error {
 		granted = true
-		return s.leadWith(held, lease, run)
+		return e.leadWith(held, lease, run)
 	})
 	if err != nil && !granted {
 		return notGranted(err)
@@ -95,8 +107,8 @@ func (s *Store) leadOnce(ctx context.Context, run func(context.Context)) error {
 }
 
 // leased calls f with a lease, in a context that ends when the lease is lost.
-func (s *Store) leased(ctx context.Context, seconds int64, f func(held context.Context, lease clientv3.LeaseID) error) error {
-	client := s.backend.Client
+func (e *Election) leased(ctx context.Context, seconds int64, f func(held context.Context, lease clientv3.LeaseID) error) error {
+	client := e.client
 	granting, cancel := context.WithTimeout(ctx, etcd.RequestTimeout)
 	defer cancel()
 	lease, err := client.Grant(granting, seconds)
@@ -126,15 +138,15 @@ func (s *Store) leased(ctx context.Context, seconds int64, f func(held context.C
 }
 
 // leadWith is the part of leadOnce that needs the lease.
-func (s *Store) leadWith(held context.Context, lease clientv3.LeaseID, run func(context.Context)) error {
+func (e *Election) leadWith(held context.Context, lease clientv3.LeaseID, run func(context.Context)) error {
 	host, _ := os.Hostname() // for people who look
-	own := term{key: s.candidates() + strconv.FormatInt(int64(lease), 16)}
-	resp, err := s.backend.Client.Put(held, own.key, fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease))
+	own := Term{key: e.candidates() + strconv.FormatInt(int64(lease), 16)}
+	resp, err := e.client.Put(held, own.key, fmt.Sprintf("%s/%d", host, os.Getpid()), clientv3.WithLease(lease))
 	if err != nil {
 		return fmt.Errorf("candidate for the loops: %w", err)
 	}
 	own.created = resp.Header.Revision
-	if !s.awaitTurn(held, own) {
+	if !e.awaitTurn(held, own) {
 		return nil
 	}
 	klog.FromContext(held).Info("This process runs the loops")
@@ -143,9 +155,9 @@ func (s *Store) leadWith(held context.Context, lease clientv3.LeaseID, run func(
 }
 
 // awaitTurn waits until no older candidate is left. It reports whether that is before ctx ends.
-func (s *Store) awaitTurn(ctx context.Context, own term) bool {
+func (e *Election) awaitTurn(ctx context.Context, own Term) bool {
 	for ctx.Err() == nil {
-		first, err := s.awaitOlder(ctx, own)
+		first, err := e.awaitOlder(ctx, own)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(4).Info("Cannot wait for an older candidate for the loops; trying again", "error", err)
 			pause(ctx, candidateRetry)
@@ -158,9 +170,9 @@ func (s *Store) awaitTurn(ctx context.Context, own term) bool {
 
 // awaitOlder reports whether no candidate is older than own. If one is, it waits until etcd
 // deletes the youngest of them.
-func (s *Store) awaitOlder(ctx context.Context, own term) (first bool, err error) {
-	client := s.backend.Client
-	older, err := client.Get(ctx, s.candidates(), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own.created-1))...)
+func (e *Election) awaitOlder(ctx context.Context, own Term) (first bool, err error) {
+	client := e.client
+	older, err := client.Get(ctx, e.candidates(), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(own.created-1))...)
 	if err != nil || len(older.Kvs) == 0 {
 		return err == nil, err
 	}
@@ -170,8 +182,8 @@ func (s *Store) awaitOlder(ctx context.Context, own term) (first bool, err error
 		if err := resp.Err(); err != nil {
 			return false, err
 		}
-		for _, e := range resp.Events {
-			if e.Type == clientv3.EventTypeDelete {
+		for _, change := range resp.Events {
+			if change.Type == clientv3.EventTypeDelete {
 				return false, nil
 			}
 		}
@@ -196,39 +208,39 @@ func WithTermOf(ctx, of context.Context) context.Context {
 	return ctx
 }
 
-// led returns the term of the loop of ctx, which every transaction of the loop compares. For
+// TermOf returns the term of the loop of ctx, which every transaction of the loop compares. For
 // others it is zero, and adds nothing to a transaction.
-func (*guard) led(ctx context.Context) term {
-	t, _ := ctx.Value(termKey{}).(term)
+func TermOf(ctx context.Context) Term {
+	t, _ := ctx.Value(termKey{}).(Term)
 	return t
 }
 
-// compares returns the compares of the transaction.
-func (t term) compares(own ...clientv3.Cmp) []clientv3.Cmp {
+// Compares returns the compares of the transaction.
+func (t Term) Compares(own ...clientv3.Cmp) []clientv3.Cmp {
 	if t.key == "" {
 		return own
 	}
 	return append(slices.Clip(own), clientv3.Compare(clientv3.CreateRevision(t.key), "=", t.created))
 }
 
-// reads returns what the transaction reads if a compare fails.
-func (t term) reads(own ...clientv3.Op) []clientv3.Op {
+// Reads returns what the transaction reads if a compare fails.
+func (t Term) Reads(own ...clientv3.Op) []clientv3.Op {
 	if t.key == "" {
 		return own
 	}
 	return append(slices.Clip(own), clientv3.OpGet(t.key))
 }
 
-// lost removes what reads added from the response of a failed transaction. It returns
+// Lost removes what Reads added from the response of a failed transaction. It returns
 // [ErrNotLeading] if the process no longer runs the loops.
-func (t term) lost(resp *clientv3.TxnResponse) error {
+func (t Term) Lost(resp *clientv3.TxnResponse) error {
 	if t.key == "" {
 		return nil
 	}
 	last := len(resp.Responses) - 1
-	kv := first(resp.Responses[last].GetResponseRange())
+	kvs := resp.Responses[last].GetResponseRange().GetKvs()
 	resp.Responses = resp.Responses[:last]
-	if kv == nil || kv.CreateRevision != t.created {
+	if len(kvs) == 0 || kvs[0].CreateRevision != t.created {
 		return ErrNotLeading
 	}
 	return nil

@@ -1,4 +1,4 @@
-package store
+package election_test
 
 import (
 	"bufio"
@@ -13,14 +13,53 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apiserver/pkg/storage"
+	"go.etcd.io/etcd/client/v3/kubernetes"
 
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/election"
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/storetest"
+	"github.com/unforked/kcp/internal/values"
 )
+
+var configMaps = keys.NativeResource(storetest.ConfigMaps())
+
+func TestMain(m *testing.M) {
+	etcdtest.Main()
+	os.Exit(m.Run())
+}
+
+// several opens stores on one etcd, as several processes would do.
+func several(t *testing.T, n int, o etcdtest.Options) (*etcdtest.Cluster, []*store.Store) {
+	t.Helper()
+	members := etcdtest.Start(t, o)
+	var all []*store.Store
+	for range n {
+		s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: members.Servers()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		s.Values().Register(configMaps, values.Codec{Codec: storetest.JSON()})
+		all = append(all, s)
+	}
+	return members, all
+}
+
+func create(t *testing.T, s *store.Store, c cluster.Name) {
+	t.Helper()
+	if _, err := s.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// put creates a config map in a term, which may have ended.
+func put(s *store.Store, term context.Context, name string) (int64, error) {
+	return s.Commit(context.WithoutCancel(term), []store.Write{{Resource: configMaps, Cluster: "c1", Object: storetest.ConfigMap("ns", name, "")}})
+}
 
 // leaderServers is the environment variable with the etcd of the process that
 // TestSeveralElectDuringAlarm kills.
@@ -33,11 +72,11 @@ func TestSeveralLeader(t *testing.T) {
 	if servers == "" {
 		t.Skip("run by TestSeveralElectDuringAlarm")
 	}
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: strings.Split(servers, ",")}})
+	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: strings.Split(servers, ",")}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Lead(t.Context(), func(term context.Context) {
+	s.Election().Lead(t.Context(), func(term context.Context) {
 		fmt.Println("leads")
 		<-term.Done()
 	})
@@ -75,11 +114,12 @@ func startLeader(t *testing.T, servers []string) (kill func()) {
 func TestSeveralElectDuringAlarm(t *testing.T) {
 	members, all := several(t, 1, etcdtest.Options{Quota: 16 << 20})
 	s := all[0]
-	cm := configMapsOf(t, s)
 	storetest.StartFeeds(t, s)
 	create(t, s, "c1")
+	made := map[string]int64{}
 	for _, name := range []string{"a", "b"} {
-		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0); err != nil {
+		var err error
+		if made[name], err = put(s, t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,14 +130,14 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 	defer cancel()
 	terms := make(chan context.Context, 1)
 	running.Go(func() {
-		s.Lead(ctx, func(term context.Context) {
+		s.Election().Lead(ctx, func(term context.Context) {
 			terms <- term
 			<-term.Done()
 		})
 	})
 	client := s.RawClient()
 	waiting := func() int64 {
-		resp, err := client.Get(t.Context(), s.candidates(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		resp, err := client.Get(t.Context(), s.Election().Candidates(), clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,36 +149,40 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 	for i := 0; err == nil; i++ {
 		_, err = client.Put(t.Context(), fmt.Sprint("/elsewhere/", i), strings.Repeat("x", 1<<20))
 	}
-	if _, err := client.Grant(t.Context(), leaseSeconds); !errors.Is(err, rpctypes.ErrNoSpace) {
+	if _, err := client.Grant(t.Context(), election.LeaseSeconds); !errors.Is(err, rpctypes.ErrNoSpace) {
 		t.Fatalf("etcd still grants leases: %v", err)
 	}
 
-	late, err := Open(t.Context(), Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: members.Servers()}})
+	late, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: members.Servers()}})
 	if err != nil {
 		t.Fatalf("a server does not start while etcd is full: %v", err)
 	}
 	defer late.Close()
-	err = late.leadOnce(t.Context(), func(context.Context) { t.Error("a server without a candidacy runs the loops") })
+	err = late.Election().LeadOnce(t.Context(), func(context.Context) { t.Error("a server without a candidacy runs the loops") })
 	if err == nil || !strings.Contains(err.Error(), "kcp defragment") {
 		t.Errorf("a server that starts while etcd is full: %v", err)
 	}
 
 	kill()
 	term := <-terms
-	remove := func(name string) error {
-		return cm.Delete(WithTermOf(in("c1"), term), cmRoot+"/ns/"+name, &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+	direct := s.Client()
+	t.Cleanup(func() { _ = direct.Close() })
+	remove := func(name string) error { // as a registry does
+		key := s.Prefix() + configMaps.Key("c1", "ns", name).Path()
+		_, err := direct.Kubernetes.OptimisticDelete(election.WithTermOf(t.Context(), term), key, made[name], kubernetes.DeleteOptions{})
+		return err
 	}
 	if err := remove("a"); err != nil {
 		t.Errorf("a deletion of the new term: %v", err)
 	}
-	held, err := client.Get(t.Context(), s.candidates(), clientv3.WithFirstCreate()...)
+	held, err := client.Get(t.Context(), s.Election().Candidates(), clientv3.WithFirstCreate()...)
 	if err != nil || len(held.Kvs) != 1 {
 		t.Fatal(held, err)
 	}
 	if _, err := client.Revoke(t.Context(), clientv3.LeaseID(held.Kvs[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
-	if err := remove("b"); !errors.Is(err, ErrNotLeading) {
+	if err := remove("b"); !errors.Is(err, election.ErrNotLeading) {
 		t.Errorf("a deletion after the lease was lost: %v", err)
 	}
 	<-term.Done()
@@ -146,12 +190,12 @@ func TestSeveralElectDuringAlarm(t *testing.T) {
 	// What the error says makes it a candidate, without a restart.
 	emptied(t, late)
 	led := make(chan struct{})
-	running.Go(func() { late.Lead(ctx, func(context.Context) { close(led); cancel() }) })
+	running.Go(func() { late.Election().Lead(ctx, func(context.Context) { close(led); cancel() }) })
 	<-led
 }
 
 // emptied does what the advice for a full etcd says.
-func emptied(t *testing.T, s *Store) {
+func emptied(t *testing.T, s *store.Store) {
 	t.Helper()
 	client := s.RawClient()
 	gone, err := client.Delete(t.Context(), "/elsewhere/", clientv3.WithPrefix())
@@ -170,9 +214,6 @@ func emptied(t *testing.T, s *Store) {
 // A process that lost its lease, for example because it hung, cannot write any more.
 func TestLostLease(t *testing.T) {
 	_, all := several(t, 2, etcdtest.Options{})
-	for _, s := range all {
-		configMapsOf(t, s)
-	}
 	storetest.StartFeeds(t, all...)
 	create(t, all[0], "c1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,9 +221,9 @@ func TestLostLease(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	terms := make(chan context.Context)
-	lead := func(s *Store) {
+	lead := func(s *store.Store) {
 		running.Go(func() {
-			s.Lead(ctx, func(term context.Context) {
+			s.Election().Lead(ctx, func(term context.Context) {
 				select {
 				case terms <- term:
 					<-term.Done()
@@ -193,37 +234,33 @@ func TestLostLease(t *testing.T) {
 	}
 	lead(all[0])
 	first := <-terms
-	put := func(s *Store, term context.Context, name string) error {
-		_, err := s.Commit(context.WithoutCancel(term), []Write{{Resource: keys.NativeResource(configMaps), Cluster: "c1", Object: configMap("ns", name, "")}})
-		return err
-	}
-	if err := put(all[0], first, "a"); err != nil {
+	if _, err := put(all[0], first, "a"); err != nil {
 		t.Fatal(err)
 	}
 	lead(all[1])
-	held, err := all[0].RawClient().Get(t.Context(), all[0].candidates(), clientv3.WithFirstCreate()...)
+	held, err := all[0].RawClient().Get(t.Context(), all[0].Election().Candidates(), clientv3.WithFirstCreate()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := all[0].RawClient().Revoke(t.Context(), clientv3.LeaseID(held.Kvs[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(all[0], first, "b"); !errors.Is(err, ErrNotLeading) {
+	if _, err := put(all[0], first, "b"); !errors.Is(err, election.ErrNotLeading) {
 		t.Errorf("a write after the lease was lost: %v", err)
 	}
 	<-first.Done() // it notices the loss
 	second := <-terms
-	if err := put(all[1], second, "c"); err != nil {
+	if _, err := put(all[1], second, "c"); err != nil {
 		t.Error(err)
 	}
-	note := func(s *Store, term context.Context) error {
-		_, err := s.WriteNotes(context.WithoutCancel(term), []Note{{Key: keys.SystemKey("c1", "tests", "note"), Value: []byte("x")}})
+	note := func(s *store.Store, term context.Context) error {
+		_, err := s.WriteNotes(context.WithoutCancel(term), []store.Note{{Key: keys.SystemKey("c1", "tests", "note"), Value: []byte("x")}})
 		return err
 	}
-	if of, err := note(all[0], first), note(all[1], second); !errors.Is(of, ErrNotLeading) || err != nil {
+	if of, err := note(all[0], first), note(all[1], second); !errors.Is(of, election.ErrNotLeading) || err != nil {
 		t.Errorf("notes of the first: %v; of the second: %v", of, err)
 	}
-	if err := put(all[0], first, "d"); !errors.Is(err, ErrNotLeading) {
+	if _, err := put(all[0], first, "d"); !errors.Is(err, election.ErrNotLeading) {
 		t.Errorf("a write in an old term: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package election
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 const announcedSeconds = 10
 
 // announcements is the prefix of the keys of announcements, by topic.
-func (s *Store) announcements(topic string) string {
-	return s.prefix + keys.SystemKey(cluster.Admin, "leases", topic).Path() + "/"
+func (e *Election) announcements(topic string) string {
+	return e.prefix + keys.SystemKey(cluster.Admin, "leases", topic).Path() + "/"
 }
 
 // Announce announces a value under a topic to all processes on the same etcd, until ctx ends.
 // It retries if etcd does not accept the value.
-func (s *Store) Announce(ctx context.Context, topic, value string) {
+func (e *Election) Announce(ctx context.Context, topic, value string) {
 	for ctx.Err() == nil {
-		err := s.leased(ctx, announcedSeconds, func(held context.Context, lease clientv3.LeaseID) error {
-			key := s.announcements(topic) + strconv.FormatInt(int64(lease), 16)
-			if _, err := s.backend.Client.Put(held, key, value, clientv3.WithLease(lease)); err != nil {
+		err := e.leased(ctx, announcedSeconds, func(held context.Context, lease clientv3.LeaseID) error {
+			key := e.announcements(topic) + strconv.FormatInt(int64(lease), 16)
+			if _, err := e.client.Put(held, key, value, clientv3.WithLease(lease)); err != nil {
 				return err
 			}
 			<-held.Done()
@@ -41,10 +41,10 @@ func (s *Store) Announce(ctx context.Context, topic, value string) {
 }
 
 // Announced returns the values that processes announce under a topic.
-func (s *Store) Announced(ctx context.Context, topic string) ([]string, error) {
+func (e *Election) Announced(ctx context.Context, topic string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
 	defer cancel()
-	read, err := s.backend.Client.Get(ctx, s.announcements(topic), clientv3.WithPrefix())
+	read, err := e.client.Get(ctx, e.announcements(topic), clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("read what the servers on this etcd announce: %w", err)
 	}

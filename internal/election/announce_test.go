@@ -1,4 +1,4 @@
-package store
+package election_test
 
 import (
 	"context"
@@ -16,11 +16,11 @@ func TestSeveralAnnounce(t *testing.T) {
 	defer end()
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { all[0].Announce(ctx, "topic", "first") })
+	running.Go(func() { all[0].Election().Announce(ctx, "topic", "first") })
 	until := func(topic string, want ...string) {
 		t.Helper()
 		for {
-			got, err := all[1].Announced(t.Context(), topic)
+			got, err := all[1].Election().Announced(t.Context(), topic)
 			if err != nil {
 				t.Fatal(err)
 			}
