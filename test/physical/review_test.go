@@ -145,7 +145,7 @@ func (s *tenant) explains(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	for arg, want := range map[string]string{"deployment/nope": "does not exist", "nonsense": "write it as KIND/NAME", "thing/x": "no resource type", "po/one-abc": "write the workload of the pod", "svc/nope": "does not exist"} {
+	for arg, want := range map[string]string{"deployment/nope": "does not exist", "nonsense": "write it as KIND/NAME", "thing/x": "no resource type", "po/one-abc": "write the workload of", "svc/nope": "does not exist"} {
 		if out, err := kubectl(t, "workload", "explain", arg, "-w", ":root:shop"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("explain %s: %v\n%s", arg, err, out)
 		}

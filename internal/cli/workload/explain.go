@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -44,6 +43,9 @@ Of an object that is where workloads are, such as a Service or a ConfigMap, the 
 		if err != nil {
 			return err
 		}
+		if slices.Contains([]string{"pods", "pod", "po"}, strings.ToLower(kind)) {
+			return fmt.Errorf("pods are parts of workloads: write the workload of %q, as in deployment/web", args[0])
+		}
 		return explainPlacement(cmd.Context(), a, kind, namespaceOf(a), name)
 	}
 	return cmd
@@ -66,9 +68,6 @@ func explainPlacement(ctx context.Context, a *command.App, kind, namespace, name
 	of, err := find(srv, kind, namespace, name)
 	if err != nil {
 		return err
-	}
-	if of.GroupResource() == (schema.GroupResource{Resource: "pods"}) {
-		return fmt.Errorf("pods are parts of workloads: write the workload of the pod %q, as in deployment/web", name)
 	}
 	here := srv.Base.Path
 	got, err := reviewPlacement(ctx, srv, scheduling.PlacementReviewSpec{Workloads: []scheduling.ReviewedReference{{Group: of.Group, Resource: of.Resource, Namespace: namespace, Name: name}}})
