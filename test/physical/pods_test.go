@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -190,8 +191,14 @@ func (s *tenant) listsPods(t *testing.T) {
 	if _, err := s.CoreV1().Pods("default").Get(t.Context(), "nope", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a pod that does not exist: %v", err)
 	}
-	if _, err := s.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); !apierrors.IsMethodNotSupported(err) {
+	if _, err := s.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); !apierrors.IsMethodNotSupported(err) || !strings.Contains(err.Error(), "create a Deployment or a Job instead") {
 		t.Errorf("creation of a pod: %v", err)
+	}
+	for how, of := range map[types.PatchType]string{types.MergePatchType: `{"metadata":{"labels":{"a":"b"}}}`, types.StrategicMergePatchType: `{"metadata":{"labels":{"a":"b"}}}`,
+		types.ApplyPatchType: `{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"b"}}}`} {
+		if _, err := s.CoreV1().Pods("default").Patch(t.Context(), name, how, []byte(of), metav1.PatchOptions{FieldManager: "test"}); !apierrors.IsMethodNotSupported(err) || !strings.Contains(err.Error(), "change the pod template") {
+			t.Errorf("%s of a pod: %v", how, err)
+		}
 	}
 	for at, want := range map[string]bool{"root": false, "root:compute": false} {
 		plain, err := kubernetes.NewForConfig(client.Cluster(s.config, at))
