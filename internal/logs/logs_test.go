@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -82,6 +83,7 @@ func TestRequestsCannotFloodTheLog(t *testing.T) {
 		for _, msg := range []string{"Post-timeout activity", "Timeout or abort while handling"} {
 			utilruntime.HandleErrorWithContext(req.Context(), nil, msg, "path", req.URL.Path)
 		}
+		klog.FromContext(req.Context()).Error(net.ErrClosed, "Error on socket receive")
 		klog.FromContext(req.Context()).WithValues("a", "b").WithName("c").Error(errors.New("broken"), "Cannot do it")
 	}), nil)
 	req := httptest.NewRequest(http.MethodGet, "/", nil)

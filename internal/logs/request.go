@@ -18,7 +18,7 @@ const (
 )
 
 // Within gives requests a logger that clients cannot flood. The libraries log errors for
-// clients that disconnect and for requests that take too long; this logger writes these at
+// clients that disconnect, for requests that take too long and for WebSockets that end; this logger writes these at
 // verbosity 4, because the answers and metrics show them. It drops other lines beyond 20 per
 // second, and then writes the number of dropped lines. Lines have paths as of [WithPaths].
 func Within(next http.Handler, pathOf func(cluster string) string) http.Handler {
@@ -79,9 +79,9 @@ func (s requestSink) Info(level int, msg string, keysAndValues ...any) {
 
 // Error implements [logr.LogSink].
 func (s requestSink) Error(err error, msg string, keysAndValues ...any) {
-	if err == nil && texts.ClientLeft(msg) {
+	if err == nil && texts.ClientLeft(msg) || texts.SocketEnded(msg) {
 		if s.Enabled(verbose) {
-			s.deeper().Info(verbose, msg, keysAndValues...)
+			s.deeper().Info(verbose, msg, append([]any{"err", err}, keysAndValues...)...)
 		}
 		return
 	}

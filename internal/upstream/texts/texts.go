@@ -16,6 +16,12 @@ func ClientLeft(message string) bool {
 	return slices.Contains([]string{"Post-timeout activity", "Timeout or abort while handling"}, message)
 }
 
+// SocketEnded reports whether a line of the log says that a WebSocket cannot be read any more. The library logs
+// that as an error for each stream that the server ends, as when a command in a pod has ended.
+//
+// At the next minor version: look at handle in k8s.io/streaming/pkg/httpstream/wsstream/conn.go.
+func SocketEnded(message string) bool { return message == "Error on socket receive" }
+
 // LatePanic reports whether an entry of the log has a panic of a write after the timeout of its
 // request. The library logs all ends of such writes at one line of its source.
 //

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"golang.org/x/net/websocket"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/klog/v2"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
 // The filters of the libraries log that a client left, or that a request took too long, in
@@ -50,6 +52,34 @@ func TestClientLeft(t *testing.T) {
 	}
 	if ClientLeft("Observed a panic") {
 		t.Error("a panic is taken for a client that left")
+	}
+}
+
+// The library logs the end of a stream over a WebSocket in these words, also if the server ends it.
+func TestSocketEnded(t *testing.T) {
+	lines := make(chan string, 100) // the library logs in a goroutine of its own
+	log := logr.New(sink{funcr.New(func(string, string) {}, funcr.Options{}).GetSink(), lines})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		c := wsstream.NewConn(wsstream.NewDefaultChannelProtocols([]wsstream.ChannelType{wsstream.ReadChannel}))
+		if _, _, err := c.Open(w, req.WithContext(klog.NewContext(req.Context(), log))); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer s.Close()
+	c, err := websocket.Dial("ws"+strings.TrimPrefix(s.URL, "http"), wsstream.ChannelWebSocketProtocol, s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if line := <-lines; !SocketEnded(line) {
+		t.Errorf("logged %q, which is not known", line)
+	}
+	if SocketEnded("Unable to write frame") {
+		t.Error("an error is taken for the end of a stream")
 	}
 }
 
