@@ -39,6 +39,7 @@ type connection struct {
 	session *session  // nil while the physical cluster does not answer
 	renewed time.Time // by the agent, in mode Pull; guarded by fleet.mu
 	seen    time.Time // of the last successful probe, on the clock of the server
+	heard   time.Time // of the last heartbeat or successful probe, zero before the first
 	alive   time.Time // of the last sign that the physical cluster lives
 	asked   time.Time // of the last probe
 	written time.Time // of the last heartbeat
@@ -255,7 +256,7 @@ func (c *connection) observe(ctx context.Context, p *peer, err error) {
 		}
 	}
 	if err == nil {
-		c.seen = now
+		c.seen, c.heard = now, now
 	} else if now.Sub(c.seen) > c.fleet.options.Expire {
 		err = c.workspace().Outside(ctx, t.Spec.Probes, err)
 	}
@@ -313,6 +314,9 @@ func (c *connection) observed(t *workload.SyncTarget, p *peer, err error, now ti
 	case !expired && physical.Lives(err) && next.UnreachableSince != nil:
 		next.UnreachableSince = nil
 		changed = true
+	}
+	if last := next.LastSyncerHeartbeatTime; err != nil && changed && last != nil && c.heard.After(last.Time) {
+		next.LastSyncerHeartbeatTime = &metav1.Time{Time: c.heard} // heartbeats are written seldom
 	}
 	return next, changed || next.Key != t.Status.Key || next.Version != t.Status.Version || next.PhysicalCluster != t.Status.PhysicalCluster ||
 		!ptr.Equal(next.LeaseSeconds, t.Status.LeaseSeconds)

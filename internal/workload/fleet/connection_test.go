@@ -55,3 +55,22 @@ func TestBusyServer(t *testing.T) {
 		t.Error("the physical cluster never counts as lost")
 	}
 }
+
+// The status of a target that does not answer any more has its last heartbeat, although heartbeats are written seldom.
+func TestLastHeartbeat(t *testing.T) {
+	target := &workload.SyncTarget{}
+	target.Status.LastSyncerHeartbeatTime = &metav1.Time{Time: now()}
+	target.Status.Conditions.Set(conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue})
+	heard := now().Add(50 * time.Second)
+	late := heard.Add(time.Minute)
+	c := &connection{fleet: &fleet{manager: &manager{options: fleetOptions()}}, seen: heard, alive: heard, heard: heard, written: now()}
+	silent := physical.Unanswered("no answer", context.DeadlineExceeded)
+	next, changed := c.observed(target, nil, silent, late)
+	if !changed || next.UnreachableSince == nil || !next.LastSyncerHeartbeatTime.Time.Equal(heard) {
+		t.Errorf("changed %v, the last heartbeat is %v, want %v", changed, next.LastSyncerHeartbeatTime, heard)
+	}
+	c.heard = time.Time{} // the server has restarted, and has heard nothing since
+	if next, _ := c.observed(target, nil, silent, late); !next.LastSyncerHeartbeatTime.Time.Equal(now()) {
+		t.Errorf("a heartbeat at %v that there was not", next.LastSyncerHeartbeatTime)
+	}
+}

@@ -106,6 +106,12 @@ func TestKnown(t *testing.T) {
 	if want := "; last known, at 2026-01-02T03:04:05Z: daemonset/log 4 of 4 ready, deployment/web 1 of 2 ready, job/run 1 active"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	later := metav1.NewTime(at.Add(30 * time.Second)) // the target has reported since its heartbeat was written
+	newer := report(key, "default", "Deployment", "web", `{"replicas":2,"readyReplicas":2}`)
+	newer.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &later}, {Time: &at}, {}}
+	if got := all[0].known([]workload.TargetStatus{newer, report(key, "default", "Job", "run", `{"active":1}`)}); !strings.HasPrefix(got, "; last known, at 2026-01-02T03:04:35Z: ") {
+		t.Errorf("got %q", got)
+	}
 	var many []workload.TargetStatus
 	for range 8 {
 		many = append(many, report(key, "default", "Deployment", "web", `{"replicas":2}`))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -90,7 +91,7 @@ func (s *store) reports(ctx context.Context, w *workspace) ([]workload.TargetSta
 // known says what the targets of a gap reported last about workloads with pods.
 func (g *gap) known(reports []workload.TargetStatus) string {
 	var all []string
-	var heard time.Time
+	heard := map[string]time.Time{} // by the keys of targets
 	for i := range reports {
 		r := &reports[i]
 		for _, of := range g.parts {
@@ -100,8 +101,12 @@ func (g *gap) known(reports []workload.TargetStatus) string {
 			if count := counted(r.Spec.Reported.Raw); count != "" {
 				all = append(all, fmt.Sprintf("%s/%s %s", strings.ToLower(r.Spec.Workload.Kind), r.Spec.Workload.Name, count))
 			}
-			if at := of.target.Status.LastSyncerHeartbeatTime; at != nil && (heard.IsZero() || at.Time.Before(heard)) {
-				heard = at.Time
+			at := reportedAt(r)
+			if beat := of.target.Status.LastSyncerHeartbeatTime; beat != nil && beat.After(at) {
+				at = beat.Time
+			}
+			if at.After(heard[of.key]) {
+				heard[of.key] = at
 			}
 		}
 	}
@@ -114,10 +119,21 @@ func (g *gap) known(reports []workload.TargetStatus) string {
 		all, more = all[:mostKnown], fmt.Sprintf(" and %d more", n)
 	}
 	when := ""
-	if !heard.IsZero() {
-		when = ", at " + heard.UTC().Format(time.RFC3339)
+	if len(heard) > 0 { // of several targets, the one that was heard of the longest ago
+		when = ", at " + slices.MinFunc(slices.Collect(maps.Values(heard)), time.Time.Compare).UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("; last known%s: %s%s", when, strings.Join(all, ", "), more)
+}
+
+// reportedAt returns when a report was written last. Heartbeats are written seldom, so that may be later than the last
+// one.
+func reportedAt(r *workload.TargetStatus) (at time.Time) {
+	for _, of := range r.ManagedFields {
+		if of.Time != nil && of.Time.After(at) {
+			at = of.Time.Time
+		}
+	}
+	return at
 }
 
 // counted returns the pods of a workload by its status, empty if that does not count them.
