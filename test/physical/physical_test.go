@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/fleet"
 	"github.com/unforked/kcp/test/stock"
@@ -346,6 +347,19 @@ func (w *world) badKubeconfigs(t *testing.T) {
 func (s *tenant) drains(t *testing.T) {
 	s.create(t, "move", 4)
 	s.rolledOut(t, "move")
+	targets := s.in(t, "compute").Resource(workload.GroupVersion.WithResource("synctargets"))
+	before, err := targets.Get(t.Context(), "east", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"cordon east --dry-run", "drain east --dry-run=client", "cordon east --dry-run=server", "drain east --dry-run=server", "unsync east --orphan --dry-run=server", "unsync east --dry-run"} {
+		if out := must(t, append(append([]string{"workload"}, strings.Fields(line)...), "-w", ":root:compute")...); !strings.Contains(out, "dry run).") {
+			t.Errorf("%s: %s", line, out)
+		}
+	}
+	if now, err := targets.Get(t.Context(), "east", metav1.GetOptions{}); err != nil || now.GetGeneration() != before.GetGeneration() || now.GetDeletionTimestamp() != nil || len(now.GetAnnotations()) != len(before.GetAnnotations()) {
+		t.Errorf("a dry run changes the SyncTarget to %v, %v", now, err)
+	}
 	must(t, "workload", "cordon", "east", "-w", ":root:compute")
 	s.patch(t, "move", `{"spec":{"replicas":8}}`)
 	s.split(t, "move", "east 2/2, west 6/6")

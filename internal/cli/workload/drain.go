@@ -35,8 +35,10 @@ func cordonCommand(a *command.App, cordon bool) *cobra.Command {
 		cmd.Example = "  # Let the physical cluster east take workloads again\n  kubectl kcp workload uncordon east"
 	}
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), cobra.NoFileCompletions
+	var dry rehearsal
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withTarget(cmd.Context(), a, args[0], func(ctx context.Context, _ *remote.Server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			targets = dry.of(targets)
 			taints := t.Spec.Taints
 			if !cordon {
 				taints = slices.DeleteFunc(slices.Clone(taints), drained)
@@ -45,13 +47,14 @@ func cordonCommand(a *command.App, cordon bool) *cobra.Command {
 				return err
 			}
 			if cordon {
-				a.Print.Say("Physical cluster %q takes no new replicas.", t.Name)
+				a.Print.Say("Physical cluster %q takes no new replicas%s.", t.Name, dry.suffix())
 			} else {
-				a.Print.Say("Physical cluster %q takes workloads.", t.Name)
+				a.Print.Say("Physical cluster %q takes workloads%s.", t.Name, dry.suffix())
 			}
 			return nil
 		})
 	}
+	dry.flag(cmd, byClient, byServer)
 	return cmd
 }
 
@@ -82,12 +85,18 @@ func drainCommand(a *command.App) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
+	var dry rehearsal
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withTarget(cmd.Context(), a, args[0], func(ctx context.Context, srv *remote.Server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
 			taints := append(slices.DeleteFunc(slices.Clone(t.Spec.Taints), drained),
 				corev1.Taint{Key: workload.DrainTaint, Effect: corev1.TaintEffectNoExecute, TimeAdded: new(metav1.NewTime(time.Now().Truncate(time.Second)))})
-			if err := schedulable(ctx, targets, t, false, taints); err != nil {
+			if err := schedulable(ctx, dry.of(targets), t, false, taints); err != nil {
 				return err
+			}
+			if dry.active() {
+				a.Print.Say("Physical cluster %q takes no new replicas, and its workloads leave%s.", t.Name, dry.suffix())
+				a.Print.Note("To find out where they would run, run: kubectl kcp workload simulate --down %s", t.Name)
+				return nil
 			}
 			a.Print.Note("Physical cluster %q takes no new replicas; its workloads leave.", t.Name)
 			if err := awaitEmpty(ctx, a, srv, t, timeout); err != nil {
@@ -97,6 +106,7 @@ func drainCommand(a *command.App) *cobra.Command {
 			return nil
 		})
 	}
+	dry.flag(cmd, byClient, byServer)
 	return cmd
 }
 
@@ -145,8 +155,10 @@ func unsyncCommand(a *command.App) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "Timeout for the workloads to leave.")
 	cmd.Flags().BoolVar(&orphan, "orphan", false, "Leave the objects in the physical cluster.")
+	var dry rehearsal
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withTarget(cmd.Context(), a, args[0], func(ctx context.Context, srv *remote.Server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			targets = dry.of(targets)
 			if orphan {
 				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, workload.OrphanAnnotation)
 				if _, err := targets.Patch(ctx, t.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: remote.UserAgent}); err != nil {
@@ -156,6 +168,10 @@ func unsyncCommand(a *command.App) *cobra.Command {
 			if err := targets.Delete(ctx, t.Name, metav1.DeleteOptions{}); err != nil {
 				return fmt.Errorf("cannot delete the physical cluster %q: %w", t.Name, err)
 			}
+			if dry.active() {
+				a.Print.Say("Physical cluster %q is removed after its workloads have left%s.", t.Name, dry.suffix())
+				return nil
+			}
 			a.Print.Note("SyncTarget %q is being deleted; its workloads leave.", t.Name)
 			if err := awaitLeft(ctx, targets, t, timeout); err != nil {
 				return err
@@ -163,6 +179,7 @@ func unsyncCommand(a *command.App) *cobra.Command {
 			return removed(ctx, a, srv, t)
 		})
 	}
+	dry.flag(cmd, byClient, byServer)
 	return cmd
 }
 

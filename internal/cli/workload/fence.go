@@ -36,18 +36,21 @@ The fence ends when the cluster answers. It takes no workloads until it has remo
 		cmd.Example = "  # The physical cluster east may still run workloads\n  kubectl kcp workload unfence east"
 	}
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), cobra.NoFileCompletions
+	var dry rehearsal
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withTarget(cmd.Context(), a, args[0], func(ctx context.Context, _ *remote.Server, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+			targets = dry.of(targets)
 			if fence {
-				return fenceTarget(ctx, a, targets, t)
+				return fenceTarget(ctx, a, targets, t, dry)
 			}
 			if _, err := setFence(ctx, targets, t, nil); err != nil {
 				return err
 			}
-			a.Print.Say("Physical cluster %q is not fenced.", t.Name)
+			a.Print.Say("Physical cluster %q is not fenced%s.", t.Name, dry.suffix())
 			return nil
 		})
 	}
+	dry.flag(cmd, byClient, byServer)
 	return cmd
 }
 
@@ -64,7 +67,7 @@ func setFence(ctx context.Context, targets dynamic.ResourceInterface, t *workloa
 	return targetOf(o)
 }
 
-func fenceTarget(ctx context.Context, a *command.App, targets dynamic.ResourceInterface, t *workload.SyncTarget) error {
+func fenceTarget(ctx context.Context, a *command.App, targets dynamic.ResourceInterface, t *workload.SyncTarget, dry rehearsal) error {
 	since := t.Status.UnreachableSince
 	ready := t.Status.Conditions.Get(conditions.Ready)
 	switch {
@@ -76,6 +79,10 @@ func fenceTarget(ctx context.Context, a *command.App, targets dynamic.ResourceIn
 	made, err := setFence(ctx, targets, t, &workload.SyncTargetFence{UnreachableSince: *since})
 	if err != nil {
 		return err
+	}
+	if dry.active() {
+		a.Print.Say("Physical cluster %q is fenced: what runs at one place only begins elsewhere%s.", t.Name, dry.suffix())
+		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, fencedWithin)
 	defer cancel()

@@ -44,6 +44,7 @@ type registration struct {
 	timeout                   time.Duration
 	output                    output.Format
 	mode, image, server       string
+	dry                       rehearsal
 
 	config []byte            // the kubeconfig without files, for one context
 	label  map[string]string // parsed labels
@@ -86,6 +87,9 @@ In mode Push, the kubeconfig must have a token or a client certificate. Its user
 		if err := r.read(); err != nil {
 			return err
 		}
+		if r.dry.active() && (r.output == "" || r.pull()) {
+			return r.rehearse(a)
+		}
 		if r.pull() {
 			return registerAgent(cmd.Context(), a, r)
 		}
@@ -94,7 +98,21 @@ In mode Push, the kubeconfig must have a token or a client certificate. Its user
 		}
 		return registerTarget(cmd.Context(), a, r)
 	}
+	r.dry.flag(cmd, byClient)
 	return cmd
+}
+
+// rehearse says what the registration would create.
+func (r *registration) rehearse(a *command.App) error {
+	if r.output != "" {
+		return errors.New("with --mode Pull and -o, the manifest has a token for the agent of a SyncTarget that exists; leave out --dry-run or -o")
+	}
+	text := fmt.Sprintf("SyncTarget %q is created in the current workspace, and the Secret %q with the kubeconfig in its namespace %q", r.name, r.secretName(), secretsNamespace)
+	if r.pull() {
+		text = fmt.Sprintf("SyncTarget %q is created in the current workspace, and its agent is installed in the physical cluster", r.name)
+	}
+	a.Print.Say("%s%s.", text, r.dry.suffix())
+	return nil
 }
 
 // read checks the arguments and reads the kubeconfig.
