@@ -30,6 +30,9 @@ const (
 
 	// accessRole is the role that allows a user to enter a workspace.
 	accessRole = "system:kcp:workspace:access"
+
+	// readerRole is the role that allows a user to read Workspaces. The roles of Kubernetes do not have them.
+	readerRole = "system:kcp:tenancy:reader"
 )
 
 // everywhere returns the roles for users that every workspace has, without an object.
@@ -50,7 +53,7 @@ func shareCommand(a *command.App) *cobra.Command {
 		Short: "Give a user or a group access to the current workspace",
 		Long: `Give a user or a group access to the current workspace, with a role: view, edit, admin or cluster-admin, or a ClusterRole of the workspace.
 
-The command creates two ClusterRoleBindings whose names begin with "share:", one to enter the workspace and one for the role. A second call with the same arguments changes nothing. Without --descendants, the user gets no access to the workspaces below.`,
+The command creates two ClusterRoleBindings whose names begin with "share:", one to enter the workspace and one for the role. A second call with the same arguments changes nothing. Without --descendants, the user gets no access to the workspaces below. With it, a third binding lets the user list these.`,
 		Example: `  # Allow alice to read in the current workspace
   kubectl ws share alice --role view
 
@@ -178,10 +181,15 @@ func checkRole(ctx context.Context, rbac rbacclient.RbacV1Interface, role string
 	return err
 }
 
-// bindings returns the bindings for sh: to the access role, and to its own role.
+// bindings returns the bindings for sh: to the access role, to its own role, and for a subtree to the role that finds
+// the workspaces in it.
 func (sh share) bindings() []*rbacv1.ClusterRoleBinding {
 	var all []*rbacv1.ClusterRoleBinding
-	for _, role := range slices.Compact([]string{accessRole, sh.role}) {
+	roles := []string{accessRole, sh.role}
+	if sh.descendants && sh.role != "cluster-admin" {
+		roles = append(roles, readerRole)
+	}
+	for _, role := range slices.Compact(roles) {
 		b := &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: sh.name(role), Labels: map[string]string{managedBy: sharing}},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -205,9 +213,12 @@ const longest = 253
 func (sh share) name(role string) string {
 	subject := ":" + strings.ToLower(sh.subject.Kind) + ":" + sh.subject.Name
 	name := "share:" + role + subject
-	clear := !strings.Contains(role, ":") && role != "access"
-	if role == accessRole {
+	clear := !strings.Contains(role, ":") && role != "access" && role != "workspaces"
+	switch role {
+	case accessRole:
 		name, clear = "share:access"+subject, true
+	case readerRole:
+		name, clear = "share:workspaces"+subject, true
 	}
 	if clear && strings.Trim(name, plain) == "" && len(name) <= longest {
 		return name
@@ -297,17 +308,17 @@ func (sh share) among(all []rbacv1.ClusterRoleBinding) (its []*rbacv1.ClusterRol
 }
 
 // split returns the bindings that unshare deletes, and the other bindings of the subject.
-// The binding to the access role is deleted with the last role.
+// Those to the access role and to the reader role are deleted with the last role.
 func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.ClusterRoleBinding) {
 	shared := labels.SelectorFromSet(labels.Set{managedBy: sharing})
-	var access *rbacv1.ClusterRoleBinding
+	var access []*rbacv1.ClusterRoleBinding
 	kept := false
 	for _, b := range sh.among(all) {
 		switch {
 		case !shared.Matches(labels.Set(b.Labels)) || len(b.Subjects) > 1:
 			others = append(others, b)
-		case b.RoleRef.Name == accessRole:
-			access = b
+		case b.RoleRef.Name == accessRole, b.RoleRef.Name == readerRole:
+			access = append(access, b)
 		case sh.role == "" || b.RoleRef.Name == sh.role:
 			drop = append(drop, b)
 		default:
@@ -315,8 +326,8 @@ func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.C
 			others = append(others, b)
 		}
 	}
-	if access != nil && !kept && (sh.role == "" || sh.role == accessRole || len(drop) > 0) {
-		drop = append(drop, access)
+	if !kept && (sh.role == "" || sh.role == accessRole || sh.role == readerRole || len(drop) > 0) {
+		drop = append(drop, access...)
 	}
 	return drop, others
 }

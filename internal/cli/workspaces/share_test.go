@@ -11,10 +11,10 @@ import (
 // TestShareNames checks that the bindings of different shares have different and valid names.
 func TestShareNames(t *testing.T) {
 	seen := map[string]string{}
-	for _, role := range []string{"view", "edit", "system:kcp:workspace:access", "access", "a:user:b", "view:user"} {
+	for _, role := range []string{"view", "edit", "system:kcp:workspace:access", "access", "workspaces", "system:kcp:tenancy:reader", "a:user:b", "view:user"} {
 		for _, name := range []string{"alice", "a:b", "view:user:alice", "https://login.example/x%20y", "..", "Ünal", strings.Repeat("x", 300), "a b", "user:alice"} {
 			for _, group := range []bool{false, true} {
-				sh := share{role: role, subject: subjectOf(name, group)}
+				sh := share{role: role, subject: subjectOf(name, group), descendants: true}
 				for _, b := range sh.bindings() {
 					what := b.RoleRef.Name + "|" + called(b.Subjects[0])
 					if other, ok := seen[b.Name]; ok && other != what {
@@ -43,6 +43,8 @@ func TestShareSplit(t *testing.T) {
 		binding("a", accessRole, sharing, "alice"), binding("v", "view", sharing, "alice"), binding("e", "edit", sharing, "alice"),
 		binding("b", accessRole, sharing, "bob"), binding("bv", "view", sharing, "bob"), binding("own", "view", "", "bob"),
 		binding("many", "edit", sharing, "bob", "alice"), binding("group", "edit", sharing),
+		binding("ds", readerRole, sharing, "dave"), binding("da", accessRole, sharing, "dave"), binding("dv", "view", sharing, "dave"),
+		binding("es", readerRole, sharing, "eve"), binding("ea", accessRole, sharing, "eve"),
 	}
 	all[7].Subjects = []rbacv1.Subject{subjectOf("alice", true)}
 	for _, c := range []struct{ user, role, drop, others string }{
@@ -52,6 +54,9 @@ func TestShareSplit(t *testing.T) {
 		{"bob", "view", "bv b", "own many"},
 		{"bob", "", "bv b", "own many"},
 		{"carol", "", "", ""},
+		{"dave", "view", "dv ds da", ""},
+		{"dave", readerRole, "", "dv"},
+		{"eve", readerRole, "es ea", ""},
 	} {
 		drop, others := share{role: c.role, subject: subjectOf(c.user, false)}.split(all)
 		names := func(bs []*rbacv1.ClusterRoleBinding) string {
