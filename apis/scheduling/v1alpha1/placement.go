@@ -211,6 +211,8 @@ const (
 const (
 	// NoLocation means that no Location is selected.
 	NoLocation = "LocationNotFound"
+	// UnknownLabel means that its namespaceSelector uses a label that the server does not know of namespaces.
+	UnknownLabel = "UnknownLabel"
 	// Shadowed means that an older Placement selects all its namespaces.
 	Shadowed = "Shadowed"
 )
