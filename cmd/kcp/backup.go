@@ -77,13 +77,9 @@ func (s *source) flags(f *pflag.FlagSet) {
 }
 
 func (s *source) save(ctx context.Context, file string, out io.Writer) error {
-	content, err := s.open(ctx)
-	if err != nil {
-		return err
-	}
 	report := every(reportEvery, func(keys, all int64) { _, _ = fmt.Fprintf(out, "%d of %d keys\n", keys, all) })
-	header, err := backup.Save(content, file, report)
-	if err = errors.Join(err, content.Close()); err != nil {
+	header, err := backup.Save(func() (io.ReadCloser, error) { return s.open(ctx) }, file, report)
+	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "Saved %d keys at revision %d in %s.\n", header.Keys, header.Revision, file)

@@ -22,7 +22,7 @@ type section struct {
 // pattern gets a flag.
 func sections() []section {
 	return []section{
-		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "peer-*", "kubeconfig-path", "feature-gates"}},
+		{"The server", []string{"root-directory", "bind-address", "secure-port", "shard-external-url", "external-hostname", "peer-*", "kubeconfig-path"}},
 		{"Data", []string{"etcd-*", "embedded-etcd-*"}},
 		{"Workspaces", []string{"*home-workspaces*", "mount-proxy-*", "tenant-egress-*", "sync-target-*"}},
 		{"Authentication", []string{"anonymous-auth", "api-audiences", "authentication-*", "client-ca-file", "oidc-*", "requestheader-*", "service-account-*", "token-auth-file"}},
@@ -33,6 +33,7 @@ func sections() []section {
 		{"Audit log", []string{"audit-*"}},
 		{"Logs, traces and profiles", []string{"v", "vmodule", "logging-*", "log-*", "tracing-*", "profil*", "contention-profiling", "debug-socket-path"}},
 		{"Help", []string{"help"}},
+		{"Feature gates", []string{"feature-gates"}}, // last, as the list is long
 	}
 }
 

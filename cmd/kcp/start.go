@@ -62,6 +62,7 @@ ordinary Kubernetes API, from one process.`,
 	command.WithUsage(root)
 	root.AddCommand(start) // it explains its arguments itself
 	root.SetFlagErrorFunc(misplaced(start))
+	root.SetHelpCommand(command.Help())
 	return root
 }
 

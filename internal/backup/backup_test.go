@@ -171,21 +171,35 @@ func TestSave(t *testing.T) {
 	whole := saved(t, 10)
 	file := filepath.Join(t.TempDir(), "b")
 	none := func(_, _ int64) {}
-	if _, err := backup.Save(bytes.NewReader(whole[:len(whole)/2]), file, none); err == nil {
+	if _, err := backup.Save(opens(whole[:len(whole)/2]), file, none); err == nil {
 		t.Error("an incomplete backup is saved")
 	}
 	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) > 0 {
 		t.Errorf("it leaves %v", left)
 	}
-	if header, err := backup.Save(bytes.NewReader(whole), file, none); err != nil || header.Keys != 10 {
+	if header, err := backup.Save(opens(whole), file, none); err != nil || header.Keys != 10 {
 		t.Errorf("%+v, %v", header, err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || info.Size() != int64(len(whole)) {
 		t.Errorf("%v, %v", info, err)
 	}
-	if _, err := backup.Save(bytes.NewReader(whole), file, none); err == nil {
+	if _, err := backup.Save(opens(whole), file, none); err == nil {
 		t.Error("a file is overwritten")
 	}
+	for _, bad := range []string{file, filepath.Join(t.TempDir(), "nothing", "b")} {
+		_, err := backup.Save(func() (io.ReadCloser, error) {
+			t.Errorf("a backup is made for %s, which cannot be written", bad)
+			return opens(whole)()
+		}, bad, none)
+		if err == nil {
+			t.Errorf("saved in %s", bad)
+		}
+	}
+}
+
+// opens returns a function that opens a backup.
+func opens(whole []byte) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(whole)), nil }
 }
 
 // A backup that fails halfway says why, and is refused with that.

@@ -7,9 +7,10 @@ import (
 	"os"
 )
 
-// Save copies a backup to a file, and checks it on the way. The file must not exist. After an
-// error there is none. progress is called with the number of keys so far and in all.
-func Save(from io.Reader, file string, progress func(keys, all int64)) (header Header, err error) {
+// Save copies a backup that open opens to a file, and checks it on the way. The file must not exist. After an
+// error there is none. If the file cannot be written, open is not called. progress is called with the number of keys
+// so far and in all.
+func Save(open func() (io.ReadCloser, error), file string, progress func(keys, all int64)) (header Header, err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return Header{}, fmt.Errorf("%s exists; choose another file", file)
 	}
@@ -21,12 +22,7 @@ func Save(from io.Reader, file string, progress func(keys, all int64)) (header H
 	if err != nil {
 		return Header{}, err
 	}
-	r, err := NewReader(io.TeeReader(from, out))
-	if err == nil {
-		header = r.Header
-		err = r.Check(func(keys int64) { progress(keys, header.Keys) })
-	}
-	if err == nil {
+	if header, err = copyTo(out, open, progress); err == nil {
 		err = out.Sync()
 	}
 	if err = errors.Join(err, out.Close()); err == nil {
@@ -36,4 +32,17 @@ func Save(from io.Reader, file string, progress func(keys, all int64)) (header H
 		return Header{}, errors.Join(err, os.Remove(partial))
 	}
 	return header, nil
+}
+
+func copyTo(out io.Writer, open func() (io.ReadCloser, error), progress func(keys, all int64)) (header Header, err error) {
+	from, err := open()
+	if err != nil {
+		return Header{}, err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	r, err := NewReader(io.TeeReader(from, out))
+	if err != nil {
+		return Header{}, err
+	}
+	return r.Header, r.Check(func(keys int64) { progress(keys, r.Header.Keys) })
 }

@@ -49,6 +49,7 @@ func run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	cmd.SetIn(streams.In)
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
+	cmd.SetHelpCommand(command.Help())
 	cmd.CompletionOptions.DisableDefaultCmd = true // a workspace may be named "completion"
 	return command.Finish(ctx, output.New(streams), cmd.ExecuteContext(ctx))
 }

@@ -54,6 +54,24 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// TestAdviceForOthers expects that the advice is about the user of --as.
+func TestAdviceForOthers(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		answer(rw, 403, failure("Forbidden", `workspaces.tenancy.kcp.io is forbidden: User "ann" cannot list: access denied`, "workspaces", ""))
+	}))
+	t.Cleanup(srv.Close)
+	file := kubeconfigFor(t, &api.Cluster{Server: srv.URL + "/clusters/root"})
+	for line, want := range map[string]string{
+		"kubectl-ws list": "kubectl ws explain :root\n",
+		"kubectl-ws list --as ann --as-group team --as-group the*others": "kubectl ws explain :root --for ann --for-group team --for-group 'the*others'\n",
+	} {
+		if got := call(t, file, strings.Fields(line)...); !strings.HasSuffix(got.err, "run: "+want) {
+			t.Errorf("%s: got %+v, want %q", line, got, want)
+		}
+	}
+}
+
 // TestInterrupted checks the exit code of an interrupted command.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func withAdvice(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
-			if todo := advice(err); todo != "" {
+			if todo := advice(err, impersonated(cmd)); todo != "" {
 				return fmt.Errorf("%w\n%s", err, todo)
 			}
 			return err
@@ -31,6 +31,24 @@ func withAdvice(cmd *cobra.Command) {
 	for _, below := range cmd.Commands() {
 		withAdvice(below)
 	}
+}
+
+// impersonated returns the arguments of "ws explain" about the user of --as and --as-group. They are those for the
+// access of another user: with --as, the user would also need access to the explanation.
+func impersonated(cmd *cobra.Command) (as string) {
+	user, err := cmd.Flags().GetString("as")
+	if err != nil || user == "" {
+		return ""
+	}
+	as = " --for " + output.ShellWord(user)
+	groups, err := cmd.Flags().GetStringArray("as-group")
+	if err != nil {
+		return as
+	}
+	for _, of := range groups {
+		as += " --for-group " + output.ShellWord(of)
+	}
+	return as
 }
 
 // WithUsage makes cmd and its subcommands print their usage line when they get arguments
@@ -83,8 +101,9 @@ func Misused(cmd *cobra.Command, args []string) error {
 }
 
 // advice returns what to do about an error that does not say it: the server cannot be
-// reached, or refused the request. It is empty for all other errors.
-func advice(err error) string {
+// reached, or refused the request. It is empty for all other errors. as are the arguments of "ws explain" for the
+// user of --as.
+func advice(err error, as string) string {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var operation *net.OpError
@@ -96,7 +115,7 @@ func advice(err error) string {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), `"`+Anonymous+`"`):
 		return "you are not logged in: the current context has no credentials; see kubectl config view --minify"
 	case apierrors.IsForbidden(err) && strings.HasSuffix(err.Error(), "access denied"):
-		return "to see why, run: kubectl ws explain" + remote.WorkspaceOf(err)
+		return "to see why, run: kubectl ws explain" + remote.WorkspaceOf(err) + as
 	case errors.As(err, &unknown):
 		return "the certificate authority in the kubeconfig did not sign the server's certificate; if the server was installed again, get its new kubeconfig"
 	case errors.As(err, &host):

@@ -28,3 +28,14 @@ func Count(n int, thing string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
+
+// shellPlain are the characters that need no quotes in a shell.
+const shellPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:@.-_+"
+
+// ShellWord quotes a word for a shell if it needs that.
+func ShellWord(word string) string {
+	if word != "" && strings.Trim(word, shellPlain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -86,7 +86,7 @@ func answerCommand(a *command.App, state apis.ClaimState) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return claimsAnswer(cmd.Context(), a, args[0], with) },
 	}
-	cmd.Flags().StringArrayVar(&with.resources, "resource", nil, "Claimed resource, as in secrets.core. The flag may be repeated. (default all)")
+	cmd.Flags().StringArrayVar(&with.resources, "resource", nil, "Claimed resource, as in secrets, secrets.core or widgets.example.com. The flag may be repeated. (default all)")
 	cmd.Flags().StringVar(&with.identity, "identity-hash", "", "Identity of the claimed resource, if the export claims several of its name.")
 	if state == apis.ClaimAccepted {
 		cmd.Flags().StringVarP(&with.Selector, "selector", "l", "", "Labels of the objects to give access to, as in app=web. (default those that the provider suggests, or all)")
@@ -189,13 +189,16 @@ func (w ClaimAnswer) set(b *apis.APIBinding) error {
 	if len(asked) == 0 {
 		return errors.New("the APIExport has no permission claims")
 	}
+	var meant []string
 	for _, r := range w.resources {
-		if !slices.ContainsFunc(asked, func(c apis.PermissionClaim) bool { return claimName(c) == r }) {
-			return fmt.Errorf("the APIExport does not claim %q; it claims %s", r, strings.Join(claimNames(asked), ", "))
+		name, err := claimOf(asked, r)
+		if err != nil {
+			return err
 		}
+		meant = append(meant, name)
 	}
 	for _, c := range asked {
-		if len(w.resources) > 0 && !slices.Contains(w.resources, claimName(c)) || w.identity != "" && w.identity != c.IdentityHash {
+		if len(w.resources) > 0 && !slices.Contains(meant, claimName(c)) || w.identity != "" && w.identity != c.IdentityHash {
 			continue
 		}
 		s := apis.AcceptablePermissionClaim{State: w.State}
@@ -211,6 +214,28 @@ func (w ClaimAnswer) set(b *apis.APIBinding) error {
 		}
 	}
 	return nil
+}
+
+// claimOf returns the name of the claimed resource that an argument means. The group may be left out if only one
+// claimed resource has the name.
+func claimOf(asked []apis.PermissionClaim, arg string) (string, error) {
+	arg = strings.ToLower(arg)
+	var short []string
+	for _, c := range asked {
+		switch name := claimName(c); {
+		case name == arg:
+			return name, nil
+		case c.Resource == arg && !slices.Contains(short, name):
+			short = append(short, name)
+		}
+	}
+	switch len(short) {
+	case 0:
+		return "", fmt.Errorf("the APIExport does not claim %q; it claims %s", arg, strings.Join(claimNames(asked), ", "))
+	case 1:
+		return short[0], nil
+	}
+	return "", fmt.Errorf("the APIExport claims several resources %q; write one of %s", arg, strings.Join(short, ", "))
 }
 
 // parsed returns the selector of --selector, nil if there is none.

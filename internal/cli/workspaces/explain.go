@@ -170,15 +170,7 @@ func (f *facts) ask() string {
 	if name == command.Anonymous {
 		return "You are not logged in: check the user of your context with kubectl config view --minify"
 	}
-	return fmt.Sprintf("Ask an administrator of the workspace to run: kubectl ws share %s --role view -w :%s", shellWord(name), f.at.Path)
-}
-
-// shellWord quotes a word for a shell if it needs that.
-func shellWord(word string) string {
-	if strings.Trim(word, plain) == "" && !strings.Contains(word, " ") {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	return fmt.Sprintf("Ask an administrator of the workspace to run: kubectl ws share %s --role view -w :%s", output.ShellWord(name), f.at.Path)
 }
 
 // A state is the state that a Workspace and its LogicalCluster report.
@@ -285,10 +277,10 @@ func (s *state) repair() string {
 	ref := s.mount.Reference
 	namespace := ""
 	if ref.Namespace != "" {
-		namespace = " -n " + shellWord(ref.Namespace)
+		namespace = " -n " + output.ShellWord(ref.Namespace)
 	}
 	return fmt.Sprintf("Check the status of %s %s and the server at its URL. In the parent workspace, run: kubectl get %s %s%s -o yaml",
-		ref.Kind, ref.Name, shellWord(strings.ToLower(ref.Kind)), shellWord(ref.Name), namespace)
+		ref.Kind, ref.Name, output.ShellWord(strings.ToLower(ref.Kind)), output.ShellWord(ref.Name), namespace)
 }
 
 func printExplanation(p *output.Printer, e explanation) {

@@ -96,7 +96,7 @@ func (h *handout) split(args []string) ([]string, error) {
 	case "user", "group":
 		subject := "NAME"
 		if len(args) > 0 {
-			subject = shellWord(args[len(args)-1])
+			subject = output.ShellWord(args[len(args)-1])
 		}
 		if h.as = strings.ToLower(h.as); h.as == "group" {
 			subject += " --group"
