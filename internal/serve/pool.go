@@ -5,7 +5,6 @@ package serve
 import (
 	"context"
 	"fmt"
-	"mime"
 	"net/http"
 	"sync"
 	"time"
@@ -248,7 +247,7 @@ func (p *Pool) handler(ctx context.Context, c *catalog.Content) (h http.Handler,
 		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildRuled(d, rules) })
 	} else if catalog.CallsWebhook(c.Definition) {
 		key = webhookKey(ctx, c)
-		calls = webhooks(p.config, p.callers, key, c.Definition)
+		calls = webhooks(p.config.Dialer, p.callers, key, c.Definition)
 	}
 	return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
 }
@@ -300,13 +299,3 @@ func (p *Pool) Handlers() int { return p.handlers.len() }
 
 // Close destroys all handlers. Call it after all requests have ended.
 func (p *Pool) Close() { p.handlers.close() }
-
-// undecodable reports whether the body of a request is in protobuf. Custom resources
-// have no protobuf encoding, and upstream's handler panics on such a body.
-func undecodable(req *http.Request) bool {
-	if req.Method != http.MethodPost && req.Method != http.MethodPut {
-		return false
-	}
-	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
-	return err == nil && kind == runtime.ContentTypeProtobuf
-}

@@ -18,13 +18,13 @@ const webhookTime = 30 * time.Second
 // webhooks returns the resolver that the converter of crd uses to call webhooks for the
 // requests of a handler. Upstream's converter passes neither a context with the tenant nor the CA bundle,
 // so the resolver holds both.
-func webhooks(p PoolConfig, by *callers, key handlerKey, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
+func webhooks(d *dial.Dialer, by *callers, key handlerKey, crd *apiextensionsv1.CustomResourceDefinition) webhook.AuthenticationInfoResolverWrapper {
 	// Upstream's resolver would send the credentials of the server's own pod to a
 	// webhook that the tenant names kubernetes.default.svc.
 	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(string) (*rest.Config, error) {
-				calls, err := p.Dialer.For(key.tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
+				calls, err := d.For(key.tenant, crd.Spec.Conversion.Webhook.ClientConfig.CABundle)
 				if err != nil {
 					calls = dial.Failing(err) // upstream parses the bundle too, and reports the error first
 				}

@@ -72,7 +72,7 @@ func TestClientsOfWebhooks(t *testing.T) {
 	defer hook.Close()
 	dialer := dial.New(dial.Options{Deny: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}})
 	defer dialer.Close()
-	resolver := webhooks(PoolConfig{Dialer: dialer}, newCallers(), handlerKey{tenant: "a"}, withWebhook("example.com", hook.URL))(nil)
+	resolver := webhooks(dialer, newCallers(), handlerKey{tenant: "a"}, withWebhook("example.com", hook.URL))(nil)
 	var configs []*rest.Config
 	for _, host := range []string{hook.Listener.Addr().String(), "kubernetes.default.svc:443"} {
 		config, err := resolver.ClientConfigFor(host)

@@ -58,6 +58,16 @@ func (k wellKnown) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
+// undecodable reports whether the body of a request is in protobuf. Custom resources
+// have no protobuf encoding, and upstream's handler panics on such a body.
+func undecodable(req *http.Request) bool {
+	if req.Method != http.MethodPost && req.Method != http.MethodPut {
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	return err == nil && kind == runtime.ContentTypeProtobuf
+}
+
 // patchable reports whether a request is for an object of the kind; a scale is not.
 func patchable(req *http.Request) bool {
 	info, ok := request.RequestInfoFrom(req.Context())
