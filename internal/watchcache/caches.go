@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/store"
 	"github.com/unforked/kcp/internal/watches"
 )
@@ -23,9 +24,8 @@ type Options struct {
 // concurrently.
 type Caches struct {
 	store    *store.Store
-	client   func() *kubernetes.Client // [store.Store.Client]; set in tests
-	direct   *kubernetes.Client        // for requests that no cache serves
-	deleters int                       // of a request that deletes a collection
+	direct   *kubernetes.Client // for requests that no cache serves
+	deleters int                // of a request that deletes a collection
 	limits   limits
 	decoded  *memo[runtime.Object]
 	encoded  *memo[encodedValue]
@@ -36,10 +36,7 @@ type Caches struct {
 	mu      sync.Mutex
 	closers []func()
 
-	feedsMu sync.Mutex
-	feeds   map[*feeding]struct{}
-	clock   *skipClock
-
+	cachers     *cacher.Group
 	watches     *watches.Watches
 	closeOnce   sync.Once
 	looking     sync.WaitGroup // at the histories
@@ -57,14 +54,12 @@ func New(ctx context.Context, s *store.Store, o Options) (*Caches, error) {
 	}
 	c := &Caches{
 		store:    s,
-		client:   s.Client,
 		direct:   direct,
 		deleters: max(1, o.DeleteCollectionWorkers),
 		limits:   defaultLimits(),
 		decoded:  newMemo[runtime.Object](decodedSize),
 		encoded:  newMemo[encodedValue](encodedSize),
-		feeds:    map[*feeding]struct{}{},
-		clock:    newSkipClock(),
+		cachers:  cacher.New(s, all.Resumable),
 		watches:  all,
 	}
 	c.customs, c.histories = newCustomCaches(c), newHistories(c)
@@ -106,20 +101,9 @@ func (c *Caches) onClose(stop func()) {
 // the next process. See [watches.Watches.End].
 func (c *Caches) EndWatches(ctx context.Context) {
 	c.watches.End(ctx, func(ctx context.Context, rev int64) {
-		c.catchUp(ctx, rev)
-		c.clock.skip(watches.BookmarkEvery)
+		// Watches without a cache: a progress request needs a context like theirs.
+		_ = c.direct.RequestProgress(clientv3.WithRequireLeader(ctx)) // End repeats it
+		c.cachers.CatchUp(ctx, rev)
+		c.cachers.Skip(watches.BookmarkEvery)
 	})
-}
-
-// catchUp waits until all sources of buffered watches have everything up to revision rev.
-func (c *Caches) catchUp(ctx context.Context, rev int64) {
-	// Watches without a cache: a progress request needs a context like theirs.
-	_ = c.direct.RequestProgress(clientv3.WithRequireLeader(ctx)) // End repeats it
-	c.feedsMu.Lock()
-	var wg sync.WaitGroup
-	for f := range c.feeds {
-		wg.Go(func() { f.catchUp(ctx, rev) })
-	}
-	c.feedsMu.Unlock()
-	wg.Wait()
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
@@ -34,7 +35,7 @@ func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.St
 		attrs storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 	) (storage.Interface, factory.DestroyFunc, error) {
 		objects := store.Objects{Config: cfg, Root: root, Codec: cfg.Codec, New: newFunc, NewList: newList}
-		of := &custom{caches: c, kind: kind, cfg: cfg, newFunc: newFunc, attrs: tenantAttrs(attrs), metadataOnly: metadataOnly, unconverted: unconverted(newFunc())}
+		of := &custom{caches: c, kind: kind, cfg: cfg, newFunc: newFunc, attrs: cacher.WithCluster(attrs), metadataOnly: metadataOnly, unconverted: unconverted(newFunc())}
 		remembering, lenient := objects, objects
 		remembering.Decoder = of.remembers
 		direct, err := c.store.Etcd3(c.direct, remembering)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/feed"
 	"github.com/unforked/kcp/internal/registry"
@@ -227,7 +228,7 @@ func TestBookmarks(t *testing.T) {
 func TestSelectors(t *testing.T) {
 	w, _ := kelvin(t)
 	config := w.apis[0].(*registry.Storage).Interface.(*custom)
-	config.attrs = tenantAttrs(func(o runtime.Object) (labels.Set, fields.Set, error) {
+	config.attrs = cacher.WithCluster(func(o runtime.Object) (labels.Set, fields.Set, error) {
 		l, f, err := storetest.Attrs(o)
 		if err == nil {
 			f["spec.v"] = w.value(o)

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // make check runs a sample.
 func TestAllOutside(t *testing.T) {
 	storetest.RunOutside(t, storetest.Selection{
-		Sample: "InitialEvents|Resume|CurrentRevision", Want: 5, AtNight: 45,
+		Sample: "InitialEvents|Resume|ContinueInAnother", Want: 5, AtNight: 45,
 		Skip: "Outside|ServerHangs|EtcdAway|TestFull|Restored|Several|Prefixes|ForceNew|Leaderless",
 	})
 }
@@ -66,7 +66,7 @@ func serve(t testing.TB, o store.Options) *served {
 		s.Close()
 		t.Fatal(err)
 	}
-	c.limits.probe = 10 * time.Millisecond
+	c.cachers.ProbeEvery = 10 * time.Millisecond
 	return &served{s, c}
 }
 

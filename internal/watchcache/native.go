@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/registry"
@@ -42,13 +43,13 @@ func (g *Getter) nativeStorage(r keys.Resource, codec values.Codec) generic.Stor
 			u := &uncached{Interface: direct, lenient: lenient, caches: c, resource: r, feed: fedBy}
 			return registry.NewStorage(c.store, registry.Options{Resource: r, Root: root}, u), direct.Close, err
 		}
-		n := &nativeCache{Interface: direct, caches: c, resource: r, attrs: tenantAttrs(attrs), feed: fedBy}
+		n := &nativeCache{Interface: direct, caches: c, resource: r, attrs: cacher.WithCluster(attrs), feed: fedBy}
 		n.begin = func(from int64) (*generation, error) {
-			made, err := c.newCached(cacheOptions{Objects: fed, codec: codec.Codec, attrs: n.attrs, misses: direct, from: from})
+			made, err := c.cachers.Start(cacher.Options{Objects: fed, Codec: codec.Codec, Attrs: n.attrs, Misses: direct, From: from})
 			if err != nil {
 				return nil, err
 			}
-			return &generation{cached: made}, nil
+			return &generation{Cache: made}, nil
 		}
 		if n.now, err = n.begin(0); err != nil {
 			return nil, nil, err

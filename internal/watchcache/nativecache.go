@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/registry"
@@ -34,7 +35,7 @@ type nativeCache struct {
 
 // A generation is one cache of a sequence: each replaces the one before.
 type generation struct {
-	*cached
+	*cacher.Cache
 	users sync.WaitGroup // calls in progress, without watches
 }
 
@@ -51,7 +52,7 @@ func (g *generation) ready(ctx context.Context) error {
 	if g.ReadinessCheck() == nil {
 		return nil
 	}
-	if err := g.wait(ctx); err != nil {
+	if err := g.Wait(ctx); err != nil {
 		return starting(err)
 	}
 	return nil
@@ -68,21 +69,21 @@ func (n *nativeCache) renew(ctx context.Context, from int64) error {
 	if err != nil {
 		return err
 	}
-	if err = next.wait(ctx); err == nil {
-		next.feed.catchUp(ctx, n.caches.store.Latest()) // no client may read an older state than before
+	if err = next.Wait(ctx); err == nil {
+		next.CatchUp(ctx, n.caches.store.Latest()) // no client may read an older state than before
 		err = ctx.Err()
 	}
 	n.mu.Lock()
 	if err != nil || n.stopped {
 		n.mu.Unlock()
-		next.stop()
+		next.Stop()
 		return err
 	}
 	last := n.now
 	n.now = next
 	n.mu.Unlock()
 	last.users.Wait()
-	last.stop()
+	last.Stop()
 	return nil
 }
 
@@ -92,7 +93,7 @@ func (n *nativeCache) stop() {
 	n.stopped = true
 	last := n.now
 	n.mu.Unlock()
-	last.stop()
+	last.Stop()
 }
 
 func (n *nativeCache) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
@@ -143,8 +144,8 @@ func (n *nativeCache) watch(ctx context.Context, key string, o storage.ListOptio
 // ofCluster restricts a predicate to the cluster of the request, by the index.
 func ofCluster(ctx context.Context, p storage.SelectionPredicate) storage.SelectionPredicate {
 	c, _ := cluster.From(ctx)
-	p.Field = registry.AndField(p.Field, clusterIndex, string(c))
-	p.IndexFields = []string{clusterIndex}
+	p.Field = registry.AndField(p.Field, cacher.ClusterIndex, string(c))
+	p.IndexFields = []string{cacher.ClusterIndex}
 	return p
 }
 

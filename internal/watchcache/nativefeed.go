@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/registry"
@@ -36,7 +37,7 @@ type nativeFeed struct {
 }
 
 func (c *Caches) nativeFeed(kind keys.Resource, o store.Objects, attrs storage.AttrFunc) (*nativeFeed, error) {
-	n := &nativeFeed{caches: c, kind: kind, cfg: o.Config, codec: o.Codec, newFunc: o.New, attrs: tenantAttrs(attrs)}
+	n := &nativeFeed{caches: c, kind: kind, cfg: o.Config, codec: o.Codec, newFunc: o.New, attrs: cacher.WithCluster(attrs)}
 	var err error
 	n.etcdStorage, err = c.store.Lenient(c.direct, store.Objects{Config: o.Config, Root: o.Root, Codec: nativeRaws{n}, New: newRaw, NewList: newRawList})
 	return n, err

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/values"
@@ -74,5 +75,5 @@ func rawAttrs(o runtime.Object) (labels.Set, fields.Set, error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("%T in a cache of custom resources", o)
 	}
-	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, clusterIndex: string(cluster.Of(r))}, nil
+	return r.Labels, fields.Set{"metadata.name": r.Name, "metadata.namespace": r.Namespace, cacher.ClusterIndex: string(cluster.Of(r))}, nil
 }

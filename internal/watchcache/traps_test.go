@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -426,7 +425,7 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	s := serve(t, here(store.Options{Dir: dir, Version: "1.36", NoSync: true}))
 	defer s.Close()
 	var lists atomic.Int64
-	s.client = func() *kubernetes.Client {
+	s.cachers.Client = func() *kubernetes.Client {
 		c := s.Store.Client()
 		c.Client.Watcher, c.Kubernetes = quiet{c.Client.Watcher}, counted{c.Kubernetes, &lists}
 		return c
@@ -470,21 +469,5 @@ func TestConsistentListAsksNothing(t *testing.T) {
 	}
 	if n := lists.Load() - filled; n != 0 {
 		t.Errorf("%d lists were read from etcd, as the cache did not know in time that it was current", n)
-	}
-}
-
-// A cache is current as soon as it has the last change below its own prefix.
-func TestCurrentRevision(t *testing.T) {
-	s, cm, stop := open(t, t.TempDir())
-	defer stop()
-	create(t, s, "c1")
-	feed := s.feeding(nil, cmRoot, 0)
-	var made corev1.ConfigMap
-	if err := cm.Create(in("c1"), cmRoot+"/ns/x", configMap("ns", "x", ""), &made, 0); err != nil {
-		t.Fatal(err)
-	}
-	create(t, s, "c2", "c3")
-	if rev, err := feed.GetCurrentResourceVersion(t.Context()); err != nil || fmt.Sprint(rev) != made.ResourceVersion {
-		t.Errorf("current revision %d, %v, want %s", rev, err, made.ResourceVersion)
 	}
 }

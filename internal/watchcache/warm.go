@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/klog/v2"
 
+	"github.com/unforked/kcp/internal/cacher"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/feed"
@@ -36,12 +37,10 @@ type limits struct {
 	history int64
 	// sweep is the interval of the checks.
 	sweep time.Duration
-	// probe is the interval of attempts to decrypt values that a cache lacks.
-	probe time.Duration
 }
 
 func defaultLimits() limits {
-	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute, probe: 5 * time.Second}
+	return limits{objects: 10_000, caches: 256, idle: 10 * time.Minute, history: 8 << 20, sweep: time.Minute}
 }
 
 const (
@@ -79,7 +78,7 @@ type listCount struct {
 
 // A warmCache is the cache of one custom resource in all clusters, for all schemas.
 type warmCache struct {
-	*cached
+	*cacher.Cache
 
 	users   int // guarded by the lock of the caches, as the fields below
 	used    time.Time
@@ -182,17 +181,17 @@ func (c *customCaches) retire(r keys.Resource) {
 	delete(c.warm, r)
 	c.caches.store.Unfollow(r.Prefix()) // before the next cache follows the resource
 	c.count.cooled()
-	c.running.Go(w.stop) // upstream takes a while
+	c.running.Go(w.Stop) // upstream takes a while
 }
 
 // start starts a cache.
 func (c *customCaches) start(r keys.Resource, cfg *storagebackend.ConfigForResource) (*warmCache, error) {
 	stored := c.caches.stored(cfg, r.Prefix())
-	made, err := c.caches.newCached(cacheOptions{Objects: stored, codec: stored.Codec, attrs: rawAttrs})
+	made, err := c.caches.cachers.Start(cacher.Options{Objects: stored, Codec: stored.Codec, Attrs: rawAttrs})
 	if err != nil {
 		return nil, err
 	}
-	return &warmCache{cached: made}, nil
+	return &warmCache{Cache: made}, nil
 }
 
 // changed counts a former object in the cache of its resource.

@@ -1,4 +1,4 @@
-package watchcache
+package cacher
 
 import (
 	"context"
@@ -102,7 +102,7 @@ func (f *feeding) complete(ctx context.Context) error {
 
 func (f *feeding) inScope(ctx context.Context, c cluster.Name) bool {
 	scope := registry.ScopeOf(ctx)
-	return scope == nil || scope.Has(c, f.caches.store.Latest())
+	return scope == nil || scope.Has(c, f.group.store.Latest())
 }
 
 func undecrypted(format string, args ...any) error {
@@ -129,7 +129,7 @@ func (u *unread) some() ([]keys.Key, bool) {
 // probe tries at intervals to read values that could not be decrypted, and fills the cache anew
 // once one of them can be.
 func (f *feeding) probe() {
-	tick := time.NewTicker(f.caches.limits.probe)
+	tick := time.NewTicker(f.group.ProbeEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -142,7 +142,7 @@ func (f *feeding) probe() {
 			return
 		}
 		for _, k := range few {
-			if _, _, err := f.caches.store.Metadata(f.ctx, k); err == nil || values.IsCorrupt(err) {
+			if _, _, err := f.group.store.Metadata(f.ctx, k); err == nil || values.IsCorrupt(err) {
 				f.refill()
 				break
 			}
@@ -175,7 +175,7 @@ func (f *feeding) isStale() bool {
 }
 
 // GetList implements [storage.Interface]. It fails if the cache misses a value of the list.
-func (c *cached) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+func (c *Cache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
 	if err := c.feed.complete(ctx); err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (c *cached) GetList(ctx context.Context, key string, o storage.ListOptions,
 }
 
 // Watch implements [storage.Interface]. It fails if the cache misses a value of the watch.
-func (c *cached) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+func (c *Cache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if err := c.feed.complete(ctx); err != nil {
 		return nil, err
 	}

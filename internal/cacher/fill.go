@@ -1,4 +1,4 @@
-package watchcache
+package cacher
 
 import (
 	"context"
@@ -27,9 +27,9 @@ type cacheSource struct {
 }
 
 // source returns the storage that fills a cache. The codec of the objects must never fail.
-func (c *Caches) source(o store.Objects) (*cacheSource, error) {
-	client := c.client()
-	inner, err := c.store.Lenient(client, o)
+func (g *Group) source(o store.Objects) (*cacheSource, error) {
+	client := g.Client()
+	inner, err := g.store.Lenient(client, o)
 	if err != nil {
 		_ = client.Close() // reports only that its context ended
 		return nil, err

@@ -1,4 +1,4 @@
-package watchcache
+package cacher
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 // A feeding is the storage that fills a watch cache of all clusters.
 type feeding struct {
 	*cacheSource
-	caches   *Caches
+	group    *Group
 	progress *store.Progress // of the resource
 	cache    *cacher.Cacher  // that it fills
 	from     int64           // revision to begin with, if it is not compacted; 0 for that of the last process
@@ -57,17 +57,17 @@ func (w *reportingWatch) Stop() {
 	w.done()
 }
 
-func (c *Caches) feeding(source *cacheSource, prefix string, from int64) *feeding {
+func (g *Group) feeding(source *cacheSource, prefix string, from int64) *feeding {
 	ctx, end := context.WithCancel(context.Background())
-	return &feeding{cacheSource: source, caches: c, progress: c.store.Follow(prefix), from: from, ctx: ctx, end: end}
+	return &feeding{cacheSource: source, group: g, progress: g.store.Follow(prefix), from: from, ctx: ctx, end: end}
 }
 
 // begin records the cache that f fills, once it is made.
 func (f *feeding) begin(cache *cacher.Cacher) {
 	f.cache = cache
-	f.caches.feedsMu.Lock()
-	defer f.caches.feedsMu.Unlock()
-	f.caches.feeds[f] = struct{}{}
+	f.group.mu.Lock()
+	defer f.group.mu.Unlock()
+	f.group.feeds[f] = struct{}{}
 }
 
 // IsWatchListSemanticsUnSupported keeps the cache from filling itself by a watch
@@ -98,7 +98,7 @@ func (f *feeding) GetList(ctx context.Context, key string, o storage.ListOptions
 	f.mu.Unlock()
 	from := f.from
 	if from == 0 {
-		from = f.caches.watches.Resumable()
+		from = f.group.resumable()
 	}
 	if first && from > 0 {
 		// As of the revision at which the watches of the last cache ended: the cache and
@@ -169,9 +169,9 @@ func (f *feeding) refuse() error {
 // waits forever for its reflector if it is stopped while the reflector has more events than
 // there is room for.
 func (f *feeding) stop() {
-	f.caches.feedsMu.Lock()
-	delete(f.caches.feeds, f)
-	f.caches.feedsMu.Unlock()
+	f.group.mu.Lock()
+	delete(f.group.feeds, f)
+	f.group.mu.Unlock()
 	f.mu.Lock()
 	f.stopped = true
 	w := f.watch

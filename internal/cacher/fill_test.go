@@ -1,4 +1,4 @@
-package watchcache
+package cacher
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
 
 	"github.com/unforked/kcp/internal/etcd"
 	"github.com/unforked/kcp/internal/store"
@@ -35,31 +36,33 @@ func (p *pageSizes) List(ctx context.Context, prefix string, o kubernetes.ListOp
 // A cache is filled in pages of limited bytes, however large the objects are.
 func TestFillReadsSmallPages(t *testing.T) {
 	const objects, size = 40, 800_000
-	dir := t.TempDir()
-	o := store.Options{Dir: dir, Version: "1.36", NoSync: true}
-	s := serve(t, o)
-	cm := configMapsOf(t, s)
-	create(t, s, "c1")
+	s := open(t, "c1")
 	for i := range objects {
-		name := fmt.Sprint("o", i)
-		if err := cm.Create(in("c1"), cmRoot+"/ns/"+name, configMap("ns", name, strings.Repeat("x", size)), nil, 0); err != nil {
-			t.Fatal(err)
-		}
+		create(t, s, fmt.Sprint("o", i), strings.Repeat("x", size))
 	}
-	s.Close()
-
-	s = serve(t, o)
-	defer s.Close()
 	pages := &pageSizes{}
-	s.client = func() *kubernetes.Client {
-		c := s.Store.Client()
+	g := New(s, func() int64 { return 0 })
+	g.Client = func() *kubernetes.Client {
+		c := s.Client()
 		pages.Interface, c.Kubernetes = c.Kubernetes, pages
 		return c
 	}
-	cm = configMapsOf(t, s)
-	storetest.StartFeeds(t, s)
+	cache, err := g.Start(Options{
+		Objects: store.Objects{
+			Config: storagebackend.NewDefaultConfig("/", codec).ForResource(configMaps.GroupResource()), Root: configMaps.Prefix(),
+			Codec: s.CacheCodec(codec, storetest.EmptyConfigMap, nil), New: storetest.EmptyConfigMap, NewList: storetest.EmptyConfigMaps,
+		},
+		Codec: codec.Codec, Attrs: WithCluster(storetest.Attrs),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cache.Stop()
+	if err := cache.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	var list corev1.ConfigMapList
-	if err := cm.GetList(in("c1"), cmRoot, everything("0"), &list); err != nil || len(list.Items) != objects {
+	if err := cache.GetList(storetest.In("c1"), configMaps.Prefix()+"/c1", storetest.Everything("0"), &list); err != nil || len(list.Items) != objects {
 		t.Fatalf("%d objects, %v", len(list.Items), err)
 	}
 	most := max(fillBytes, etcd.FirstPage*size) + size
