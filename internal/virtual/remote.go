@@ -93,11 +93,13 @@ func endpointFor(all []apisv1alpha1.Endpoint, shard labels.Set) string {
 	for _, e := range all {
 		rank := -1
 		if s := e.Shards; s != nil {
-			selector, err := metav1.LabelSelectorAsSelector(s.Selector)
-			if rank = 0; !s.MatchAll && (err != nil || !selector.Matches(shard)) {
-				continue
-			}
-			if requirements, selectable := selector.Requirements(); !s.MatchAll && selectable {
+			rank = 0
+			if !s.MatchAll {
+				selector, err := metav1.LabelSelectorAsSelector(s.Selector)
+				if err != nil || !selector.Matches(shard) {
+					continue
+				}
+				requirements, _ := selector.Requirements()
 				rank = len(requirements)
 			}
 		}
