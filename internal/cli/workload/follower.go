@@ -80,6 +80,9 @@ func explainFollower(ctx context.Context, a *command.App, srv *remote.Server, of
 	case w.GetDeletionTimestamp() != nil:
 		a.Print.Say("%s is being deleted.", it)
 		return nil
+	case kind == unplaced && custom(of.Group):
+		a.Print.Say("%s is in no physical cluster: its kind is not one that they run, or follows workloads and none of its namespace is placed.", it)
+		return nil
 	case kind == unplaced:
 		a.Print.Say("%s goes to no physical cluster: its kind is not one that physical clusters run.", it)
 		return nil
@@ -100,6 +103,11 @@ func explainFollower(ctx context.Context, a *command.App, srv *remote.Server, of
 	}
 	printFollower(a, follower{it: it, how: kind, own: own, carriers: carriers, whys: whysOf(of, string(w.GetUID()), carriers, reports), names: targetNames(ctx, srv)})
 	return nil
+}
+
+// custom reports whether a group may have kinds with ResourceProfiles. Users may not be allowed to read these.
+func custom(group string) bool {
+	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") && !strings.HasSuffix(group, ".kcp.io")
 }
 
 // native reports whether each physical cluster has an object of its own in the place of this one.

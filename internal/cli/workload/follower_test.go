@@ -48,6 +48,11 @@ func TestHowOf(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", of, got, want)
 		}
 	}
+	for group, want := range map[string]bool{"": false, "apps": false, "rbac.authorization.k8s.io": false, "scheduling.kcp.io": false, "example.com": true} {
+		if custom(group) != want {
+			t.Errorf("group %q: custom %v", group, !want)
+		}
+	}
 	if howOf(schema.ParseGroupResource("routes.example.com"), true) != follows {
 		t.Error("an object of a kind with a ResourceProfile of the class Follows has an Assignment, and follows")
 	}
