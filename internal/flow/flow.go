@@ -163,6 +163,20 @@ func (f *Filters) Ask(next http.Handler) http.Handler {
 	})
 }
 
+// Again runs do for the user of a request that is open already, with the limits of Ask. An error means that do
+// did not run.
+func (f *Filters) Again(req *http.Request, u user.Info, do func(context.Context)) error {
+	work := f.Shares.Begin()
+	defer work.End()
+	ctx := fair.With(req.Context(), work)
+	work.For(f.caller(req, u))
+	if err := work.Ask(ctx); err != nil {
+		return err
+	}
+	do(ctx)
+	return nil
+}
+
 // caller returns the tenant key of a request whose cluster does not determine the tenant.
 // The key is that of the cluster which authenticated the user, the client address of an
 // anonymous user, or the user name. It is empty for the system, which has no limits.

@@ -3,6 +3,7 @@ package flow
 import (
 	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -14,6 +15,10 @@ import (
 // stalledAfter is how long the client of a watch may leave a part of the response unread. Then the
 // watch ends: its events wait in the memory of the server meanwhile. An honest client resumes it.
 const stalledAfter = time.Minute
+
+// maxReceived is what the client of a watch over WebSocket may send, in all: pings, and the end. Upstream keeps
+// a frame in memory until the client has sent all of it, which may be up to 32 MiB.
+const maxReceived = 64 << 10
 
 // A watchWriter is the response of a watch. It fails if the client does not read, and waits if the
 // watches of the tenant deliver too many events.
@@ -90,7 +95,7 @@ func (w *watchWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	read := &watchConn{conn, w}
 	both.Writer.Reset(read)
-	return read, both, nil
+	return read, bufio.NewReadWriter(bufio.NewReader(io.LimitReader(both.Reader, maxReceived)), both.Writer), nil
 }
 
 // A watchConn is a connection of a watch, whose writes wait and fail like those of the writer.

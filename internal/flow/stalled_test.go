@@ -102,3 +102,36 @@ func TestReadersKeepTheirWatch(t *testing.T) {
 		t.Errorf("%d lines", lines)
 	}
 }
+
+// The client of a watch over WebSocket has nothing to say, and fills no memory of the server.
+func TestWatchesReceiveLittle(t *testing.T) {
+	received := make(chan int64, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, both, err := (&watchWriter{ResponseWriter: w, after: time.Minute}).Hijack()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		n, _ := io.Copy(io.Discard, both)
+		received <- n
+	}))
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: kcp\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	part := make([]byte, 1<<20)
+	for range 32 {
+		if _, err := conn.Write(part); err != nil {
+			break // the server has closed the connection
+		}
+	}
+	_ = conn.Close()
+	if n := <-received; n > maxReceived {
+		t.Errorf("the server keeps %d bytes", n)
+	}
+}

@@ -150,6 +150,7 @@ func (s *Server) bounding(c *genericapiserver.Config, tenants *flow.Filters, rec
 func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
 	rights := c.Authorization.Authorizer
 	return []filter{
+		{"sent header", false, func(h http.Handler) http.Handler { return s.withSentHeader(h, c) }},
 		s.authentication(c),
 		// Only authenticated clients influence which requests are sampled. Without a collector, spans
 		// would only cost time.
@@ -174,6 +175,8 @@ func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, rec
 		{"authorization of views", false, func(h http.Handler) http.Handler {
 			return s.views.WithAuthorization(folded(h, s.authorizing(c)), h)
 		}},
+		// It ends watches and streams later on.
+		{"rights of open requests", false, func(h http.Handler) http.Handler { return s.withRights(h, c, tenants) }},
 		// The state of a cluster is shown only to users who may enter it.
 		{"offline clusters", false, func(h http.Handler) http.Handler { return s.withoutOffline(h, c) }},
 		// Refused requests do not use a tenant's share.

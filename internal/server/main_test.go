@@ -62,7 +62,7 @@ var shared = sync.OnceValues(func() (*running, error) {
 	r.Server, err = server.New(context.Background(), server.Config{
 		Dir: dir, NoSync: true, Listener: listener, ExternalURL: r.url, Kubeconfig: kubeconfig,
 		Access: server.Access{Authentication: authentication},
-		Rules:  []admit.Rule{{Name: "hold", Validate: r.holdBack}},
+		Rules:  []admit.Rule{{Name: "hold", Validate: r.holdBack}}, RightsEvery: 500 * time.Millisecond,
 	})
 	if err != nil {
 		return nil, err

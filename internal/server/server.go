@@ -123,6 +123,8 @@ type Config struct {
 	Views []view.View
 	// Subresources are served by handlers.
 	Subresources serve.Subresources
+	// RightsEvery is how often the rights of open watches and streams are checked, 30 s by default.
+	RightsEvery time.Duration
 	// Unstored are resources whose objects are never stored.
 	Unstored serve.Unstored
 	// DeletedLast are resources whose objects are deleted after all others of a namespace.

@@ -175,6 +175,18 @@ func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
 	})
 }
 
+// Refuses reports whether a request for a view that was allowed before would be refused now. ok is false if the
+// request is for no view. What cannot be decided is not refused.
+func (v *Views) Refuses(req *http.Request) (refused, ok bool) {
+	r, ok := From(req.Context())
+	if !ok {
+		return false, false
+	}
+	_, err := r.view.Plan(req, r)
+	var refusal *Refusal
+	return errors.As(err, &refusal) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err), true
+}
+
 // WithoutImpersonation refuses requests for views that impersonate. The owner of the
 // cluster of a view may impersonate any user there, and could so act as them in other
 // clusters.

@@ -93,7 +93,7 @@ func (s *logStream) DeepCopyObject() runtime.Object { return s }
 
 // InputStream implements [rest.ResourceStreamer].
 func (s *logStream) InputStream(ctx context.Context, _, _ string) (io.ReadCloser, bool, string, error) {
-	of, err := s.pods.stream(ctx, s.name)
+	of, err := s.pods.stream(ctx, s.name, nil)
 	if err != nil {
 		return nil, false, "", err
 	}
@@ -134,8 +134,10 @@ type stream struct {
 	close func()
 }
 
-// stream finds a pod and takes a slot for a stream.
-func (s *store) stream(ctx context.Context, name string) (*stream, error) {
+// stream finds a pod and takes a slot for a stream. The stream ends when may says that the user has lost the
+// right to it, which nil never does, or when the workspace binds the pods of its compute workspace no longer. The
+// server itself checks the rights to the request.
+func (s *store) stream(ctx context.Context, name string, may func(context.Context) error) (*stream, error) {
 	at := kcp.ClusterFrom(ctx)
 	leave, err := s.limits.enter(streaming(at), streamingOf(s.tenant(at)))
 	if err != nil {
@@ -148,7 +150,9 @@ func (s *store) stream(ctx context.Context, name string) (*stream, error) {
 	}
 	c.budget.release() // the pod is not kept
 	ctx, cancel := context.WithCancel(ctx)
-	done := s.untilClosing(cancel)
+	done := s.untilClosing(cancel, func() bool {
+		return s.started.Load().computeOf(at) == c.workspace.compute && (may == nil || !apierrors.IsForbidden(may(ctx)))
+	})
 	return &stream{call: c, pod: pod.Name, ctx: ctx, close: func() { cancel(); done(); c.end(); leave() }}, nil
 }
 
@@ -183,7 +187,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		of, err := c.pods.stream(req.Context(), name)
+		of, err := c.pods.stream(req.Context(), name, func(ctx context.Context) error { return c.mayCreate(ctx, name) })
 		if err != nil {
 			responder.Error(err)
 			return

@@ -54,7 +54,7 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 			work.Go(func() { t.serve(ctx, far) })
 			return near, nil
 		}
-		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(w, req.WithContext(ctx))
+		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(framed{w}, req.WithContext(ctx))
 	})
 	return translator.NewTranslatingHandler(pass, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }

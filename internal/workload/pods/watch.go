@@ -146,7 +146,7 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 		m.at[[2]string{"", storedKey}] = m.begin[storedKey]
 	}
 	m.out = make(chan watch.Event)
-	ended := s.untilClosing(m.stop)
+	ended := s.untilClosing(m.stop, func() bool { return true })
 	m.work.Go(func() { m.run(ctx, w, stored) })
 	go func() { // ends with the watch, whose ResultChan tells that
 		m.work.Wait()
@@ -190,9 +190,12 @@ func (m *merged) Stop() { m.stop() }
 // ResultChan implements [watch.Interface].
 func (m *merged) ResultChan() <-chan watch.Event { return m.out }
 
-// untilClosing calls end when the server closes. The caller calls the result when end is not needed
-// any more.
-func (p *Pods) untilClosing(end func()) (done func()) {
+// again is the time after which an open stream is checked, and again after that.
+const again = 30 * time.Second
+
+// untilClosing calls end when the server closes, or once good reports false. The caller calls the result when
+// end is not needed any more.
+func (p *Pods) untilClosing(end func(), good func() bool) (done func()) {
 	from := p.started.Load()
 	if from == nil {
 		return func() {}
@@ -200,10 +203,20 @@ func (p *Pods) untilClosing(end func()) (done func()) {
 	closing, over := from.server.Closing(), make(chan struct{})
 	var work sync.WaitGroup
 	work.Go(func() {
-		select {
-		case <-closing:
-			end()
-		case <-over:
+		defer end()
+		check := time.NewTicker(again)
+		defer check.Stop()
+		for {
+			select {
+			case <-closing:
+				return
+			case <-over:
+				return
+			case <-check.C:
+				if !good() {
+					return
+				}
+			}
 		}
 	})
 	return sync.OnceFunc(func() { close(over); work.Wait() })
