@@ -52,16 +52,16 @@ func Status(d Deployment, reports []Report, now time.Time) appsv1.DeploymentStat
 	var terminating int32
 	current, counted := len(reports) > 0, 0
 	for _, r := range reports {
-		s.Replicas += r.Status.Replicas
-		s.ReadyReplicas += r.Status.ReadyReplicas
-		s.AvailableReplicas += r.Status.AvailableReplicas
-		s.UnavailableReplicas += r.Status.UnavailableReplicas
+		s.Replicas += count(r.Status.Replicas)
+		s.ReadyReplicas += count(r.Status.ReadyReplicas)
+		s.AvailableReplicas += count(r.Status.AvailableReplicas)
+		s.UnavailableReplicas += count(r.Status.UnavailableReplicas)
 		if r.Status.TerminatingReplicas != nil {
-			terminating += *r.Status.TerminatingReplicas
+			terminating += count(*r.Status.TerminatingReplicas)
 		}
 		if r.Current && r.Generation == d.Generation {
 			// Replicas of another generation are not those that are wanted now.
-			s.UpdatedReplicas += r.Status.UpdatedReplicas
+			s.UpdatedReplicas += count(r.Status.UpdatedReplicas)
 		}
 		if r.Leaving {
 			continue
@@ -79,6 +79,12 @@ func Status(d Deployment, reports []Report, now time.Time) appsv1.DeploymentStat
 	s.Conditions = conditions(d, s, reports, now)
 	return s
 }
+
+// mostCounted is the maximum of a counter of one target. A sum of many fits into 32 bits.
+const mostCounted = 1_000_000
+
+// count returns a counter that a target reports, within what can be.
+func count[T int32 | int64](n T) T { return min(max(n, 0), mostCounted) }
 
 func conditions(d Deployment, s appsv1.DeploymentStatus, reports []Report, now time.Time) []appsv1.DeploymentCondition {
 	next := []appsv1.DeploymentCondition{available(d, s), progressing(d, s, reports)}
@@ -130,7 +136,7 @@ func progressing(d Deployment, s appsv1.DeploymentStatus, reports []Report) apps
 	for _, r := range reports {
 		for _, of := range r.Status.Conditions {
 			if of.Type == appsv1.DeploymentProgressing && of.Status == corev1.ConditionFalse && !r.Leaving && r.Current {
-				c.Status, c.Reason, c.Message = corev1.ConditionFalse, of.Reason, fmt.Sprintf("Location %q: %s", r.Location, of.Message)
+				c.Status, c.Reason, c.Message = corev1.ConditionFalse, limited(of.Reason), limited(fmt.Sprintf("Location %q: %s", r.Location, of.Message))
 				return c
 			}
 		}
@@ -156,7 +162,7 @@ func failing(reports []Report) *appsv1.DeploymentCondition {
 		}
 		for _, of := range r.Status.Conditions {
 			if of.Type == appsv1.DeploymentReplicaFailure && of.Status == corev1.ConditionTrue {
-				return &appsv1.DeploymentCondition{Type: of.Type, Status: of.Status, Reason: of.Reason, Message: fmt.Sprintf("Location %q: %s", r.Location, of.Message)}
+				return &appsv1.DeploymentCondition{Type: of.Type, Status: of.Status, Reason: limited(of.Reason), Message: limited(fmt.Sprintf("Location %q: %s", r.Location, of.Message))}
 			}
 		}
 	}

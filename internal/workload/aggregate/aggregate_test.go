@@ -2,6 +2,7 @@ package aggregate
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,5 +109,25 @@ func TestStatusIsOfOneGeneration(t *testing.T) {
 		if observed := s.ObservedGeneration == 5; observed != (want && kept > 0) || s.UpdatedReplicas != updated || s.Replicas != all {
 			t.Fatalf("%+v: %+v", of, s)
 		}
+	}
+}
+
+// A target that reports what cannot be neither hides the others nor makes a status that the workspace refuses.
+func TestImpossibleCounters(t *testing.T) {
+	d := Deployment{Generation: 1, Replicas: 2}
+	large := appsv1.DeploymentStatus{Replicas: 1<<31 - 1, ReadyReplicas: 1<<31 - 1, AvailableReplicas: 1<<31 - 1, TerminatingReplicas: new(int32(1<<31 - 1))}
+	var all []Report
+	for range 400 {
+		all = append(all, Report{Status: large})
+	}
+	all = append(all, Report{Status: appsv1.DeploymentStatus{Replicas: -1 << 31, ReadyReplicas: -1, TerminatingReplicas: new(int32(-5))}})
+	all[0].Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: strings.Repeat("ü", 10_000)}}
+	if s := Status(d, all, now); s.Replicas != 400*mostCounted || s.ReadyReplicas != 400*mostCounted || *s.TerminatingReplicas != 400*mostCounted || len(s.Conditions[2].Message) > 1024 {
+		t.Errorf("got %+v", s)
+	}
+	o := Object{Profile: profileOf("daemonsets"), Status: map[string]any{}}
+	s := Merge(o, []Part{{Status: map[string]any{"numberReady": int64(2)}}, {Status: map[string]any{"numberReady": int64(-9)}}, {Status: map[string]any{"numberReady": 1e300}}}, now)
+	if n, _ := number(s["numberReady"]); n < 2 || n > 2+mostCounted {
+		t.Errorf("got %v", s)
 	}
 }

@@ -79,7 +79,7 @@ func sum(s map[string]any, o Object, parts []Part) {
 			n, ok := number(p.Status[field])
 			found = found || ok
 			if ok && (!strings.HasPrefix(field, "updated") || p.Current && p.Generation == o.Generation) {
-				total += n
+				total += count(n)
 			}
 		}
 		if old, had := o.Status[field]; found || had && old != nil {
@@ -238,5 +238,13 @@ func trouble(o Object, parts []Part) (reason, message string) {
 
 func missingText(location string, missing []string) string {
 	text := fmt.Sprintf("Location %q: %s", location, strings.Join(missing, "; "))
-	return text[:min(len(text), 1024)]
+	return limited(text)
+}
+
+// limited returns the beginning of a text from a target.
+func limited(text string) string {
+	if len(text) > 1024 {
+		text = strings.ToValidUTF8(text[:1024], "")
+	}
+	return text
 }

@@ -59,6 +59,7 @@ type Cache struct {
 	reportsIn     *statusClient
 	profilesIn    *profileClient
 	objectsIn     dynamic.Interface
+	spent         spendings
 
 	ctx     context.Context // set by Start
 	work    *sync.WaitGroup // set by Start

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -117,6 +118,13 @@ func (c *Cache) SaveReport(ctx context.Context, of engine.ID, target string, rep
 	if report == nil {
 		return objects.IgnoreGone(all.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
+	text, err := json.Marshal(report)
+	if err == nil {
+		err = c.spent.spend(c.options.Tenant(of.Key.Cluster), time.Now(), len(text))
+	}
+	if err != nil {
+		return err
+	}
 	have, err := all.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = all.Create(ctx, report, metav1.CreateOptions{})
@@ -211,6 +219,9 @@ func (c *Cache) SaveStatus(ctx context.Context, id engine.ID, before, next map[s
 	}
 	patch, err := json.Marshal(map[string]any{"status": content})
 	if err != nil {
+		return err
+	}
+	if err := c.spent.spend(c.options.Tenant(id.Key.Cluster), time.Now(), len(patch)); err != nil {
 		return err
 	}
 	in, err := c.writer(id)

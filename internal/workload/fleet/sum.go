@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,14 +54,44 @@ func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 	if err != nil {
 		return err
 	}
-	next, err := f.merged(k, w, a, f.parts(k, id, w, a), before)
+	parts := f.parts(k, id, w, a)
+	next, err := f.merged(k, w, a, parts, before)
 	if err != nil || equality.Semantic.DeepEqual(next, before) || len(next) == 0 && len(before) == 0 {
 		return err
 	}
 	if rest := f.pace.wait(task, time.Now()); rest > 0 {
 		return kcp.After(rest)
 	}
-	return f.consumers.SaveStatus(ctx, id, before, next)
+	err = f.consumers.SaveStatus(ctx, id, before, next)
+	for i := 0; isWrong(err) && i <= len(parts); i++ {
+		// A status that the workspace refuses, from one target or from all, must not hide those of the others.
+		some := slices.Clone(parts)
+		for n := range some {
+			if n == i || i == min(len(parts), mostSuspects) {
+				drop(&some[n])
+			}
+		}
+		if next, err = f.merged(k, w, a, some, before); err == nil {
+			err = f.consumers.SaveStatus(ctx, id, before, next)
+		}
+		if i == mostSuspects {
+			break
+		}
+	}
+	return err
+}
+
+// mostSuspects is how many targets are looked at one by one, if a status is not valid.
+const mostSuspects = 16
+
+func isWrong(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+
+// drop makes a part one without a status.
+func drop(p *aggregate.Part) {
+	p.Status, p.Current = nil, false
+	if p.Reason == "" {
+		p.Reason, p.Message = "InvalidStatus", "the physical cluster reports a status that is not valid"
+	}
 }
 
 // parts returns what the targets report about an object.
@@ -101,8 +132,9 @@ func (f *fleet) merged(k *consumers.Kind, w *unstructured.Unstructured, a *workl
 	var reports []aggregate.Report
 	for _, p := range parts {
 		r := aggregate.Report{Location: p.Location, Generation: p.Generation, Current: p.Current, Leaving: p.Leaving, Reason: p.Reason, Message: p.Message, Missing: p.Missing}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(p.Status, &r.Status); err != nil {
-			return nil, err
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(p.Status, &r.Status) != nil {
+			drop(&p) // what a cluster reports wrongly is no status
+			r.Status, r.Current, r.Reason, r.Message = appsv1.DeploymentStatus{}, p.Current, p.Reason, p.Message
 		}
 		reports = append(reports, r)
 	}

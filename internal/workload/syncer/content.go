@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,8 +25,9 @@ import (
 )
 
 const (
-	// mostReport is the maximum of the bytes of a report. The status in it has 16 KiB at most.
-	mostReport = 64 << 10
+	// mostReport is the maximum of the bytes of a report, mostStatus that of the status in it, and mostReason
+	// and mostMissing those of its texts. An honest agent keeps to them.
+	mostReport, mostStatus, mostReason, mostMissing = 64 << 10, 16 << 10, 128, 1024
 	// longest is how long a watch lasts without timeoutSeconds, and bookmarked is the time
 	// between two bookmarks.
 	longest    = 10 * time.Minute
@@ -352,6 +354,8 @@ func (c *call) write(req *http.Request, h *hub, key kcp.Key) error {
 	side := h.source.Of(c.key)
 	a := side.Assignment(of)
 	switch {
+	case oversized(&given.Spec):
+		return apierrors.NewRequestEntityTooLargeError("the report is larger than those of an agent")
 	case given.Spec.Key != c.key || key.Name != engine.StatusName(of.GroupResource, of.Key.Name, c.key):
 		return apierrors.NewBadRequest("the report is not one of this target")
 	case !concerns(a, c.key) || a.Spec.Workload.UID != given.Spec.Workload.UID:
@@ -361,4 +365,10 @@ func (c *call) write(req *http.Request, h *hub, key kcp.Key) error {
 	made.Name, made.Namespace = key.Name, key.Namespace
 	made.Spec.Workload = a.Spec.Workload
 	return side.Report(req.Context(), of, made)
+}
+
+// oversized reports whether a report has more than an agent reports.
+func oversized(s *workload.TargetStatusSpec) bool {
+	return s.Reported != nil && len(s.Reported.Raw) > mostStatus || len(s.Reason) > mostReason ||
+		slices.ContainsFunc(s.Missing, func(m string) bool { return len(m) > mostMissing })
 }
