@@ -16,10 +16,10 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/fair"
 	"github.com/unforked/kcp/internal/native"
+	"github.com/unforked/kcp/internal/registry"
 	"github.com/unforked/kcp/internal/serve"
 	"github.com/unforked/kcp/internal/server"
 	"github.com/unforked/kcp/internal/view"
-	"github.com/unforked/kcp/internal/registry"
 )
 
 type (

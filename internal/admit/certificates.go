@@ -55,7 +55,7 @@ func boundedKey(_ context.Context, r Request) error {
 	if err != nil {
 		return nil //nolint:nilerr // validation refuses it
 	}
-	if err := bounds.PublicKey(request.PublicKey); err != nil {
+	if err := bounds.PublicKey(request.PublicKey, bounds.Modulus); err != nil {
 		return admission.NewForbidden(r.Attributes, err)
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-// maxRollouts limits the APIExportRollouts of a cluster. A change of a schema or of a rollout is looked
-// at for each.
+// maxRollouts limits the APIExportRollouts of a cluster. Each change of a schema or of a rollout looks at
+// all of them.
 const maxRollouts = 500
 
 // rollout validates what the schema of APIExportRollouts cannot express, and the rights of

@@ -160,7 +160,7 @@ func parseRequest(request []byte) (*x509.CertificateRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := bounds.PublicKey(r.PublicKey); err != nil {
+	if err := bounds.PublicKey(r.PublicKey, bounds.Modulus); err != nil {
 		return nil, err
 	}
 	return r, r.CheckSignature()

@@ -3,7 +3,6 @@ package authn
 import (
 	"bytes"
 	"context"
-	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,8 +196,5 @@ func checkKey(text []byte) error {
 	if err := key.UnmarshalJSON(text); err != nil {
 		return err
 	}
-	if k, ok := key.Key.(*rsa.PublicKey); ok && k.N.BitLen() > maxModulus {
-		return fmt.Errorf("the RSA key has %d bits, and the limit is %d", k.N.BitLen(), maxModulus)
-	}
-	return nil
+	return bounds.PublicKey(key.Key, maxModulus)
 }

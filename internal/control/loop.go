@@ -26,11 +26,8 @@ const (
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = 5 * time.Minute
 
-	// A key that takes longer than slowAfter leaves its worker to the other keys: it mostly
-	// waits for a webhook or another server that a tenant has chosen. At most maxSlow keys of
-	// a loop do so at a time.
+	// slowAfter is the time after which a key is slow, see [Loop.Slow].
 	slowAfter = 3 * time.Second
-	maxSlow   = 32
 )
 
 // A Loop reconciles objects, one key at a time.
@@ -53,9 +50,14 @@ type Loop struct {
 
 	// Workers is the maximum of keys that are reconciled concurrently; 0 means 4.
 	// One tenant never occupies all of them, except if the maximum is 1; see
-	// [Runner.Tenant]. Idle workers use no goroutine. If the maximum is more than 1, up
-	// to 32 keys that take longer than three seconds do not count.
+	// [Runner.Tenant]. Idle workers use no goroutine.
 	Workers int
+
+	// Slow is the maximum of keys that do not count among those of Workers, because they
+	// have taken longer than three seconds. A loop sets it if Do waits for servers that
+	// tenants have chosen, such as webhooks: one that hangs then holds a worker for three
+	// seconds only.
+	Slow int
 }
 
 // After returns a result of [Loop.Do] that makes the key due again in d, or earlier if
@@ -157,8 +159,9 @@ type scheduler struct {
 	queue    queue
 	started  bool
 	stopped  bool
-	busy     int  // workers, without those of slow keys
-	slow     int  // keys that have left their workers to others
+	busy     int // workers, without those of slow keys
+	slow     int // keys for which others have been started
+	overdue  []*run
 	placing  bool // a worker looks up tenants, or will
 	reported int  // queue depth last added to the metric
 	timer    *time.Timer
@@ -358,28 +361,48 @@ func (s *scheduler) step(it *item) (next *item) {
 	return nil
 }
 
-// whenSlow lets another worker take the place of the present one if that does not call ended in time.
-// The caller of ended holds mu. ended reports whether another worker has the place.
+// A run is the work on one key by a worker.
+type run struct {
+	over bool // guarded by mu
+	left bool // its worker has the place of another one; guarded by mu
+}
+
+// whenSlow starts another worker if ended is not called within slowAfter. The caller of ended holds mu.
+// ended reports whether another worker has been started.
 func (s *scheduler) whenSlow() (ended func() (left bool)) {
-	if s.workers == 1 { // its keys may rely on it
+	if s.loop.Slow == 0 {
 		return func() bool { return false }
 	}
-	var over, left bool // guarded by mu
+	r := &run{}
 	timer := time.AfterFunc(slowAfter, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if over || s.ending() || s.slow == maxSlow {
+		if r.over {
 			return
 		}
-		left = true
+		s.overdue = append(s.overdue, r)
+		s.leave()
+	})
+	return func() bool {
+		timer.Stop()
+		r.over = true
+		s.overdue = slices.DeleteFunc(s.overdue, func(o *run) bool { return o == r })
+		if r.left {
+			s.slow--
+			s.leave()
+		}
+		return r.left
+	}
+}
+
+// leave starts workers in place of those with overdue keys. The caller holds mu.
+func (s *scheduler) leave() {
+	for len(s.overdue) > 0 && s.slow < s.loop.Slow && !s.ending() {
+		s.overdue[0].left = true
+		s.overdue = s.overdue[1:]
 		s.slow++
 		s.busy--
 		s.dispatch()
-	})
-	return func() bool {
-		over = true
-		timer.Stop()
-		return left
 	}
 }
 

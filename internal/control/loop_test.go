@@ -196,9 +196,10 @@ func TestATenantNeverHoldsAllWorkers(t *testing.T) {
 // only, whatever the number of workers, and that the number of such keys has a limit.
 func TestSlowKeysLeaveTheirWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const slow = 8
 		b, release := readyBell(), make(chan struct{})
 		var stuck, others atomic.Int32
-		start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: 2, Do: func(_ context.Context, k Key) error {
+		start(t, Loop{Name: "l", On: []Source{b.source()}, Workers: 2, Slow: slow, Do: func(_ context.Context, k Key) error {
 			if k.Cluster != "other" {
 				stuck.Add(1)
 				<-release
@@ -224,16 +225,21 @@ func TestSlowKeysLeaveTheirWorkers(t *testing.T) {
 		if stuck.Load() != 2 || others.Load() != 1 {
 			t.Errorf("after some time %d keys are stuck, and %d are done: one of each tenant may be stuck", stuck.Load(), others.Load())
 		}
-		hang(2, 2*maxSlow)
-		<-time.After(2 * maxSlow * slowAfter)
+		hang(2, 2*slow)
+		<-time.After(2 * slow * slowAfter)
 		synctest.Wait()
-		if got := stuck.Load(); got != maxSlow+2 {
-			t.Errorf("%d keys are stuck, want %d and those of two workers", got, maxSlow)
+		if got := stuck.Load(); got != slow+2 {
+			t.Errorf("%d keys are stuck, want %d and those of two workers", got, slow)
+		}
+		release <- struct{}{} // a worker that has waited for long is free again
+		synctest.Wait()
+		if got := stuck.Load(); got != slow+3 {
+			t.Errorf("after one has ended, %d keys have begun, want %d", got, slow+3)
 		}
 		close(release)
 		b.ring(key("other", "b"))
 		synctest.Wait()
-		if stuck.Load() != 4*maxSlow || others.Load() != 2 {
+		if stuck.Load() != 4*slow || others.Load() != 2 {
 			t.Errorf("in the end %d and %d keys were worked on", stuck.Load(), others.Load())
 		}
 	})

@@ -23,6 +23,7 @@ func Bindings(apis *bind.APIs, of Instances) control.Loop {
 	of.Store.Feed().Follow(&endingBindings{inbox, apis.Bindings, of.Store.Feed().Ledger()})
 	return control.Loop{
 		Name: "apibinding-deletion",
+		Slow: slow,
 		On:   trigger.On(of.Store.Feed(), inbox.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			return trigger.UntilChange(endBinding(ctx, apis, of, k))

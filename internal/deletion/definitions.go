@@ -26,6 +26,7 @@ func Definitions(d *define.Definitions, of Instances) control.Loop {
 	of.Store.Feed().Follow(ending)
 	return control.Loop{
 		Name: "definition-deletion",
+		Slow: slow,
 		On:   trigger.On(of.Store.Feed(), ending.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if !d.Deleting(k.Cluster, k.Name) {

@@ -15,6 +15,9 @@ import (
 	"github.com/unforked/kcp/internal/store"
 )
 
+// slow is the maximum of slow keys of each loop: they wait for webhooks of tenants, or delete many objects.
+const slow = 12
+
 // remove deletes a stored object through the API, with admission and validation.
 func remove(ctx context.Context, client func(cluster.Name) *rest.Config, r schema.GroupVersionResource, item store.Item) error {
 	c, err := metadata.NewForConfig(client(item.Cluster))

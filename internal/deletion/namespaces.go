@@ -35,6 +35,7 @@ func Namespaces(s *store.Store, table *feed.Table[store.Namespace], client func(
 	s.Feed().Follow(ending)
 	return control.Loop{
 		Name: "namespace-deletion",
+		Slow: slow,
 		On:   trigger.On(s.Feed(), ending.Subscribe),
 		Do: func(ctx context.Context, k control.Key) error {
 			if !ending.deleting(k) {

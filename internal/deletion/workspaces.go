@@ -38,6 +38,7 @@ func Workspaces(w *tenancy.Workspaces, client func(cluster.Name) *rest.Config) c
 		Name:    "workspace-deletion",
 		On:      trigger.On(w.Store.Feed(), l.subscribe),
 		Workers: 32, // they mostly wait for etcd
+		Slow:    slow,
 		Do: func(ctx context.Context, k control.Key) error {
 			switch {
 			case k.Cluster == cluster.All:

@@ -181,7 +181,7 @@ func rootsOf(bundle []byte) (*x509.CertPool, error) {
 		if err != nil {
 			continue
 		}
-		if err := bounds.PublicKey(c.PublicKey); err != nil {
+		if err := bounds.PublicKey(c.PublicKey, bounds.Modulus); err != nil {
 			return nil, fmt.Errorf("a certificate authority in the CA bundle: %w", err)
 		}
 		roots.AddCert(c)

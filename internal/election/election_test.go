@@ -63,7 +63,7 @@ func put(s *store.Store, term context.Context, name string) (int64, error) {
 
 // leaderServers is the environment variable with the etcd of the process that
 // TestSeveralElectDuringAlarm kills.
-const leaderServers = "STORE_TEST_LEADER_SERVERS"
+const leaderServers = "ELECTION_TEST_LEADER_SERVERS"
 
 // TestSeveralLeader is the process that TestSeveralElectDuringAlarm kills. It prints a line
 // when it runs the loops.

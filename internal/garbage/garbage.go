@@ -64,6 +64,7 @@ func (g *Collector) Loop() control.Loop {
 		Name:    "garbage-collection",
 		On:      trigger.On(g.store.Feed(), g.subscribe),
 		Workers: workers,
+		Slow:    workers, // webhooks of tenants may hang
 		Do: func(ctx context.Context, k control.Key) error {
 			return g.do(ctx, objectID{k.Cluster, types.UID(k.Name)})
 		},

@@ -247,6 +247,8 @@ func (q *Quotas) Charge(ctx context.Context, w store.SizedWrite) (context.Contex
 	return ctx, c, err
 }
 
+// charge admits a write, or returns a 403 Status. The returned context is that of the write. The charge is
+// nil if no limit counts it.
 func (q *Quotas) charge(ctx context.Context, w store.SizedWrite) (context.Context, *charge, error) {
 	if w.Root == keys.System || w.Cluster.System() {
 		return ctx, nil, nil

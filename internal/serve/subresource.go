@@ -8,7 +8,8 @@ import (
 )
 
 // A Subresource is a subresource that a handler serves, instead of the storage of its
-// resource, in every version and in every cluster.
+// resource, in every version and in every cluster. Without a handler it says how requests
+// for the subresource are treated, and the storage serves them.
 type Subresource struct {
 	// Resource has the subresource, such as "pods". It need not be served itself.
 	Resource schema.GroupResource
@@ -20,7 +21,7 @@ type Subresource struct {
 	// LongRunning requests have no timeout, and count as watches do.
 	LongRunning bool
 	// Handler gets the requests that the user may make. Their context has the user, the
-	// logical cluster and the RequestInfo. Without a handler, the storage of the resource serves them.
+	// logical cluster and the RequestInfo.
 	Handler http.Handler
 }
 
@@ -34,7 +35,7 @@ func (all Subresources) Within(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if info, ok := request.RequestInfoFrom(req.Context()); ok {
-			if s := all.find(info); s != nil && s.Handler != nil {
+			if s := all.find(info, func(s *Subresource) bool { return s.Handler != nil }); s != nil {
 				s.Handler.ServeHTTP(w, req)
 				return
 			}
@@ -46,17 +47,17 @@ func (all Subresources) Within(next http.Handler) http.Handler {
 // LongRunning adds the long-running subresources to a check of requests.
 func (all Subresources) LongRunning(check request.LongRunningRequestCheck) request.LongRunningRequestCheck {
 	return func(req *http.Request, info *request.RequestInfo) bool {
-		s := all.find(info)
-		return s != nil && s.LongRunning || check(req, info)
+		return all.find(info, func(s *Subresource) bool { return s.LongRunning }) != nil || check(req, info)
 	}
 }
 
-func (all Subresources) find(info *request.RequestInfo) *Subresource {
+// find returns the first subresource of a request for which is holds. Several may have one name.
+func (all Subresources) find(info *request.RequestInfo, is func(*Subresource) bool) *Subresource {
 	if !info.IsResourceRequest || info.Subresource == "" || info.Name == "" {
 		return nil
 	}
 	for i := range all {
-		if s := &all[i]; s.Name == info.Subresource && s.Resource.Resource == info.Resource && s.Resource.Group == info.APIGroup {
+		if s := &all[i]; s.Name == info.Subresource && s.Resource.Resource == info.Resource && s.Resource.Group == info.APIGroup && is(s) {
 			return s
 		}
 	}

@@ -401,7 +401,7 @@ func (s *Server) genericConfig(effective basecompatibility.EffectiveVersion) *ge
 	cfg.OpenAPIConfig.Info.Title = "kcp"
 	cfg.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	cfg.OpenAPIV3Config.Info.Title = "kcp"
-	cfg.SkipOpenAPIInstallation = true // [serve.Discovery] installs it
+	cfg.SkipOpenAPIInstallation = true // [discovery.Discovery] installs it
 	cfg.OpenAPIConfig.SecurityDefinitions, cfg.OpenAPIV3Config.SecuritySchemes = bearerTokens()
 	cfg.FlowControl = nil
 	cfg.LongRunningFunc = orOperation(s.config.Subresources.LongRunning(mounts.OrUpgrade(cfg.LongRunningFunc)))

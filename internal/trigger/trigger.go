@@ -58,7 +58,7 @@ func Keys(stored []keys.Key) []control.Key {
 }
 
 // UntilChange returns nil for an error that an object does not exist or has changed: the change
-// wakes the loop. It returns other errors.
+// wakes the loop. It returns other errors, and an aggregate without these.
 func UntilChange(err error) error {
 	return utilerrors.FilterOut(err, apierrors.IsNotFound, apierrors.IsConflict, storage.IsConflict)
 }

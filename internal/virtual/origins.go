@@ -26,7 +26,7 @@ func unavailable(gr schema.GroupResource, why string) error {
 // that is served as f.
 func (x *Storage) Origin(ctx context.Context, c cluster.Name, gr schema.GroupResource, f catalog.Found) (*serve.Origin, error) {
 	o, err := x.applied(ctx, c, gr, f)
-	if err != nil && x.store.Feed().Fresh(ctx) { // the missing change may just have been committed
+	if apierrors.IsServiceUnavailable(err) && x.store.Feed().Fresh(ctx) { // the missing change may just have been committed
 		return x.applied(ctx, c, gr, f)
 	}
 	return o, err

@@ -211,7 +211,7 @@ const (
 const (
 	// NoLocation means that no Location is selected.
 	NoLocation = "LocationNotFound"
-	// UnknownLabel means that its namespaceSelector uses a label that the server does not know of namespaces.
+	// UnknownLabel means that spec.namespaceSelector uses a label of namespaces that the server does not know.
 	UnknownLabel = "UnknownLabel"
 	// Shadowed means that an older Placement selects all its namespaces.
 	Shadowed = "Shadowed"

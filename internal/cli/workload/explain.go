@@ -29,7 +29,7 @@ func explainPlacementCommand(a *command.App) *cobra.Command {
 		Short: "Explain why a workload runs where it runs",
 		Long: `Explain why a workload of the current workspace runs where it runs, why it does not run elsewhere, and what it waits for. The server answers with the code of its scheduler. The names of the physical clusters are shown to those who may list them in the compute workspace.
 
-Of an object that is where workloads are, such as a Service or a ConfigMap, the command prints these workloads. KIND is written as kubectl accepts it.`,
+For an object that follows workloads, such as a Service or a ConfigMap, the command prints the workloads. KIND is written as kubectl accepts it.`,
 		Example: `  # Explain where the Deployment web runs
   kubectl kcp workload explain deployment/web
 

@@ -52,7 +52,7 @@ func TestBadInput(t *testing.T) {
 	})
 	t.Run("a Placement that selects by labels of namespaces", func(t *testing.T) {
 		shop.Apply(placement("late", "namespaceSelector: {matchExpressions: [{key: env, operator: NotIn, values: [prod]}]}"))
-		says(t, shop, placements(), "", "late", "UnknownLabel", `the label "env", which counts as missing at all namespaces`)
+		says(t, shop, placements(), "", "late", "UnknownLabel", `the label "env", but the server knows only kubernetes.io/metadata.name`)
 	})
 	t.Run("a Placement that selects nothing", func(t *testing.T) {
 		shop.Apply(placement("late", "locationSelectors: [{matchLabels: {no: such}}]"))

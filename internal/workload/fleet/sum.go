@@ -248,7 +248,7 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 		}
 		if label := unknownLabel(p.Spec.NamespaceSelector); label != "" {
 			state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityWarning, Reason: scheduling.UnknownLabel,
-				Message: fmt.Sprintf("spec.namespaceSelector uses the label %q, which counts as missing at all namespaces: only %s is known; select namespaces by their names", label, corev1.LabelMetadataName)}
+				Message: fmt.Sprintf("spec.namespaceSelector uses the label %q, but the server knows only %s of namespaces, so that none counts as having it; select namespaces by their names", label, corev1.LabelMetadataName)}
 		}
 	}
 	if !next.Conditions.Set(state) && next.Phase == p.Status.Phase {

@@ -25,9 +25,12 @@ type spans struct {
 	next time.Time // when they may be computed again
 }
 
-// restFactor is how many times as long as it takes to compute the spans of a namespace they are then left
-// alone: all workloads of the namespace are looked at, and each change of one asks for it.
-const restFactor = 9
+// After the spans of a namespace are computed, they are not computed again for restFactor times as long as
+// that took, and for mostRest at most. Each change of a workload asks for it, and it looks at all of them.
+const (
+	restFactor = 9
+	mostRest   = 2 * time.Second
+)
 
 // spanLoop keeps the targets of namespaces, and makes the scheduler look at the Services and others
 // that follow if they change. Without it, each change of a workload would concern all of them.
@@ -51,7 +54,7 @@ func (s *Scheduler) respan(_ context.Context, at kcp.Key) error {
 	all := s.spansOf(at)
 	ended := time.Now()
 	s.mu.Lock()
-	if s.spans[at] = (spans{all, ended.Add(restFactor * ended.Sub(began))}); len(all) == 0 {
+	if s.spans[at] = (spans{all, ended.Add(min(mostRest, restFactor*ended.Sub(began)))}); len(all) == 0 {
 		delete(s.spans, at)
 	}
 	s.mu.Unlock()
