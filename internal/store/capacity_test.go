@@ -122,7 +122,7 @@ func TestFullComesBack(t *testing.T) {
 	fill := func(s *Store) {
 		t.Helper()
 		var err error
-		for i := 0; err == nil && i < 100; i++ {
+		for i := 0; err == nil && i < 1000; i++ { // etcd learns its size when it commits, ten times a second
 			_, err = s.RawClient().Put(t.Context(), fmt.Sprint("/elsewhere/", i), large)
 		}
 		if !errors.Is(err, rpctypes.ErrNoSpace) {
