@@ -29,6 +29,7 @@ import (
 	"github.com/unforked/kcp/internal/lookup"
 	"github.com/unforked/kcp/internal/reach"
 	"github.com/unforked/kcp/internal/record"
+	"github.com/unforked/kcp/internal/store"
 )
 
 // yearOfTokens is the default maximum lifetime of requested service account tokens.
@@ -264,4 +265,9 @@ func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Na
 // [auth.ClientCertificates.IssueAgent].
 func (s *Server) CertifyAgent(at cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
 	return s.clients.IssueAgent(at, name, request, life)
+}
+
+func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
+	state, err := s.store.State(ctx, c)
+	return err == nil && state != store.Gone
 }

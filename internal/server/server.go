@@ -319,11 +319,6 @@ func (s *Server) endWatches() {
 // Failed returns a channel that receives the error that stopped the server.
 func (s *Server) Failed() <-chan error { return s.fatal }
 
-func (s *Server) exists(ctx context.Context, c cluster.Name) bool {
-	state, err := s.store.State(ctx, c)
-	return err == nil && state != store.Gone
-}
-
 // prepareAPI builds the API server, without the tree of workspaces.
 func (s *Server) prepareAPI(ctx context.Context) error {
 	effective := upstream.NewVersion()
