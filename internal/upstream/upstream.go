@@ -31,6 +31,7 @@ const maxCopied = 3 << 20
 // libraries removes or locks keeps the value of the libraries.
 var SetGlobals = sync.OnceFunc(func() {
 	boundMetrics()
+	boundQuantities()
 	jsonpatch.AccumulatedCopySizeLimit = maxCopied
 	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
 	for gate, err := range setGates(utilfeature.DefaultMutableFeatureGate, FixedGates()) {
