@@ -16,6 +16,10 @@ import (
 // client-go limits to 16 MiB each. Lists have smaller pages if one is too large.
 const mostBytes = 8 << 20
 
+// mostProbe is the maximum of a response to a probe, which has one namespace. In memory, it may take a hundred
+// times as much, and the probes of many physical clusters run at a time.
+const mostProbe = 256 << 10
+
 // mostReading is the maximum of bytes of responses, and of events of watches, that are being read for the
 // physical clusters of a tenant.
 const mostReading = 64 << 20
@@ -25,7 +29,7 @@ var errTooMuch = fmt.Errorf("the physical clusters of the owner answer with too 
 // bounded is a transport that limits responses: a tenant decides which server answers.
 type bounded struct {
 	through http.RoundTripper
-	reading *atomic.Int64 // bytes of responses that are being read; nil if they are few
+	reading *atomic.Int64 // bytes of responses that are being read; nil for probes
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -34,9 +38,12 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if req.URL.Query().Get("watch") != "true" {
-		resp.Body = &limitedBody{ReadCloser: resp.Body, left: mostBytes, reading: b.reading}
-	} else if b.reading != nil {
+	switch {
+	case b.reading == nil:
+		resp.Body = &limitedBody{ReadCloser: resp.Body, left: mostProbe, most: mostProbe}
+	case req.URL.Query().Get("watch") != "true":
+		resp.Body = &limitedBody{ReadCloser: resp.Body, left: mostBytes, most: mostBytes, reading: b.reading}
+	default:
 		resp.Body = &watchedBody{ReadCloser: resp.Body, reading: b.reading}
 	}
 	return resp, nil
@@ -45,6 +52,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 type limitedBody struct {
 	io.ReadCloser
 	left    int64
+	most    int64
 	reading *atomic.Int64
 	read    int64
 	closed  bool
@@ -53,7 +61,7 @@ type limitedBody struct {
 // Read implements [io.Reader].
 func (l *limitedBody) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("%w: it has more than %d MiB", engine.ErrTooLarge, mostBytes>>20)
+		return 0, fmt.Errorf("%w: it has more than %d KiB", engine.ErrTooLarge, l.most>>10)
 	}
 	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)

@@ -21,10 +21,19 @@ func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r
 
 // A physical cluster that never ends its answer does not fill the memory of the server.
 func TestResponsesAreBounded(t *testing.T) {
-	for url, want := range map[string]string{"https://x/api": "more than 8 MiB", "https://x/api?watch=true": ""} {
+	for _, c := range []struct {
+		url     string
+		reading *atomic.Int64
+		size    int64
+		want    string
+	}{
+		{"https://x/api", &atomic.Int64{}, mostBytes, "more than 8192 KiB"}, {"https://x/api?watch=true", &atomic.Int64{}, mostBytes, ""},
+		{"https://x/api", nil, mostProbe, "more than 256 KiB"}, {"https://x/api?watch=true", nil, mostProbe, "more than 256 KiB"},
+	} {
+		url, want := c.url, c.want
 		through := bounded{through: answers(func(*http.Request) (*http.Response, error) {
-			return &http.Response{Body: io.NopCloser(io.MultiReader(io.LimitReader(endless{}, mostBytes), strings.NewReader("the rest")))}, nil
-		})}
+			return &http.Response{Body: io.NopCloser(io.MultiReader(io.LimitReader(endless{}, c.size), strings.NewReader("the rest")))}, nil
+		}), reading: c.reading}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		if err != nil {
 			t.Fatal(err)
