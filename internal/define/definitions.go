@@ -90,7 +90,7 @@ func (d *Definitions) Find(c cluster.Name, gr schema.GroupResource) (catalog.Fou
 		return catalog.Found{}, false
 	}
 	on := keys.Key{Resource: Resource(), Cluster: c, Name: r.name}
-	return catalog.Found{catalog.Served{Content: r.content}, []catalog.Evidence{{on, r.revision}}}, true
+	return catalog.Found{Served: catalog.Served{Content: r.content}, Evidence: []catalog.Evidence{{Key: on, Revision: r.revision}}}, true
 }
 
 // All implements [catalog.Source].
@@ -167,7 +167,8 @@ func (all rows) find(name string) (row, bool) {
 // BoundEvidence returns the evidence that there is a definition of the bound schema with a UID.
 func (d *Definitions) BoundEvidence(uid string) (catalog.Evidence, bool) {
 	r, ok := d.row(cluster.BoundDefinitions, uid)
-	return catalog.Evidence{keys.Key{Resource: Resource(), Cluster: cluster.BoundDefinitions, Name: uid}, r.revision}, ok
+	on := keys.Key{Resource: Resource(), Cluster: cluster.BoundDefinitions, Name: uid}
+	return catalog.Evidence{Key: on, Revision: r.revision}, ok
 }
 
 // AllBound returns the definitions of all bound schemas.

@@ -3,8 +3,11 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,6 +134,9 @@ func (o *open) allowed() (allowed bool) {
 
 // authenticated reports whether the credentials of the request are still valid.
 func (o *open) authenticated(ctx context.Context) bool {
+	if expired(o.req, time.Now()) {
+		return true
+	}
 	req := o.req.Clone(ctx) // authenticators remove credentials
 	resp, ok, err := quiet(o.config.Authentication.Authenticator).AuthenticateRequest(req)
 	// Without a valid certificate, a client is anonymous.
@@ -154,4 +160,21 @@ func (o *open) authorized(ctx context.Context) bool {
 	}
 	decision, _, err := o.config.Authorization.Authorizer.Authorize(ctx, a)
 	return decision == authorizer.DecisionAllow || err != nil
+}
+
+// expired reports whether the token or the certificate of a request, which were valid when it began, have an end
+// that is over. As in Kubernetes, that ends no request: a command in a pod may last longer than a token.
+func expired(req *http.Request, now time.Time) bool {
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+		return now.After(req.TLS.PeerCertificates[0].NotAfter)
+	}
+	parts := strings.Split(strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "), ".")
+	if len(parts) != 3 {
+		return false
+	}
+	var claims struct {
+		Expires float64 `json:"exp"`
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	return err == nil && json.Unmarshal(text, &claims) == nil && claims.Expires > 0 && float64(now.Unix()) > claims.Expires
 }

@@ -52,8 +52,8 @@ func TestOrderOfFilters(t *testing.T) {
 		"goroutine", "latency", "request log", "retry after", "strict transport security", "cache control", "goaway",
 		"wait group", "requested URL", "deadline", "end of the work", "timeout", "panics of the goroutine in the log",
 		"stack", "work", "warnings", "cross-origin requests",
-		"authentication", "tracing", "audit", "served URL", "mount proxy", "readable refusals", "limits of the user",
-		"impersonation", "scopes", "authorization of views", "offline clusters", "limits of the tenant", "counts", "views",
+		"sent header", "authentication", "tracing", "audit", "served URL", "mount proxy", "readable refusals", "limits of the user",
+		"impersonation", "scopes", "authorization of views", "rights of open requests", "offline clusters", "limits of the tenant", "counts", "views",
 	}
 	if diff := cmp.Diff(want, names(s.filters(c))); diff != "" {
 		t.Error(diff)

@@ -21,13 +21,12 @@ var suffixes struct {
 	parser  unsafe.Pointer
 }
 
-// methods are the method table of the interface, as the compiler lays it out: two types, the hash of one, and the
-// methods in the order of their names.
-type methods struct {
-	types                                [2]uintptr
-	hash                                 uint64
-	construct, constructBytes, interpret uintptr
-}
+// methods are the method table of the interface, as the compiler lays it out on machines with 64 bits: two types, the
+// hash of one, and the methods in the order of their names: construct, constructBytes, interpret.
+type methods [6]uintptr
+
+// interpretMethod is the place of the method interpret.
+const interpretMethod = 5
 
 // interpreter is the type of the method interpret.
 type interpreter func(parser unsafe.Pointer, suffix string) (base, exponent int32, format string, ok bool)
@@ -41,7 +40,7 @@ var quantities struct {
 // boundQuantities makes the library refuse quantities with huge exponents. It is called once.
 func boundQuantities() {
 	quantities.methods = *suffixes.methods
-	code := &quantities.methods.interpret
+	code := &quantities.methods[interpretMethod]
 	library := &struct{ code uintptr }{*code} // a function value points to the address of its code
 	quantities.interpret = *(*interpreter)(unsafe.Pointer(&library))
 	bounded := interpreter(interpretBounded)

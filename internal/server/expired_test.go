@@ -1,0 +1,33 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// A request that has begun outlives a token that expires.
+func TestExpired(t *testing.T) {
+	now := time.Now()
+	jwt := func(claims string) string {
+		return "Bearer x." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".x"
+	}
+	for token, want := range map[string]bool{
+		jwt(fmt.Sprintf(`{"exp":%d}`, now.Unix()-1)): true, jwt(fmt.Sprintf(`{"exp":%d}`, now.Unix()+60)): false,
+		jwt(`{}`): false, jwt(`{"exp":"x"}`): false, "Bearer static-token": false, "Bearer a.!.c": false, "": false,
+	} {
+		if got := expired(&http.Request{Header: http.Header{"Authorization": {token}}}, now); got != want {
+			t.Errorf("%q: %v", token, got)
+		}
+	}
+	for end, want := range map[time.Duration]bool{-time.Second: true, time.Hour: false} {
+		req := &http.Request{Header: http.Header{}, TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{NotAfter: now.Add(end)}}}}
+		if got := expired(req, now); got != want {
+			t.Errorf("a certificate that ends in %v: %v", end, got)
+		}
+	}
+}
