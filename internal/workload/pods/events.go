@@ -112,43 +112,60 @@ func selectsEvents(o *internalversion.ListOptions) selection {
 
 // List implements [rest.Lister]. The last page of the stored events has those of the physical clusters.
 func (e *events) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+	list, end, err := e.gather(ctx, o)
+	end()
+	return list, err
+}
+
+// gather lists events. The caller must call end when it has no use for the list any more.
+func (e *events) gather(ctx context.Context, o *internalversion.ListOptions) (_ runtime.Object, end func(), err error) {
+	end = func() {}
 	at, err := parseEventVersions(versionOf(o))
 	if err != nil {
-		return e.eventStorage.List(ctx, o) // it says what is wrong
+		found, err := e.eventStorage.List(ctx, o) // it says what is wrong
+		return found, end, err
 	}
 	found, err := e.eventStorage.List(ctx, own(o, at))
 	list, ok := found.(*core.EventList)
 	if err != nil || !ok || list.Continue != "" || !e.consumer(ctx) {
-		return found, err
+		return found, end, err
 	}
 	leave, err := e.pods.limits.enter(reading(kcp.ClusterFrom(ctx)))
 	if err != nil {
-		return nil, err
+		return nil, end, err
 	}
 	defer leave()
 	w, err := e.pods.workspace(ctx, kcp.ClusterFrom(ctx), request.NamespaceValue(ctx))
 	if err != nil {
-		return nil, err
+		return nil, end, err
 	}
 	if len(w.parts) > mostParts {
 		warning.AddWarning(ctx, "", "the workspace has pods in too many namespaces and physical clusters: their events are missing here; name a namespace")
-		return found, nil
+		return found, end, nil
 	}
 	all, err := parseEventVersions(list.ResourceVersion)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, end, apierrors.NewInternalError(err)
 	}
 	list = &core.EventList{ListMeta: list.ListMeta, Items: list.Items[:len(list.Items):len(list.Items)]}
-	e.add(ctx, w, selectsEvents(o), list, all)
+	kept := e.pods.results(w)
+	e.add(ctx, w, selectsEvents(o), adding{list, all, kept})
 	list.ResourceVersion = all.String()
-	return list, nil
+	return list, kept.end, nil
 }
 
-// add adds the events of the parts to a list, and their versions to all.
-func (e *events) add(ctx context.Context, w *workspace, which selection, list *core.EventList, all versions) {
+// adding is what the events of parts are added to.
+type adding struct {
+	list *core.EventList
+	all  versions
+	kept *results
+}
+
+// add adds the events of the parts, and their versions.
+func (e *events) add(ctx context.Context, w *workspace, which selection, to adding) {
 	var mu sync.Mutex
 	failed := e.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := e.pods.begin(ctx, of)
+		c, err := e.pods.beginFor(ctx, of, to.kept)
 		if err != nil {
 			return err
 		}
@@ -157,6 +174,7 @@ func (e *events) add(ctx context.Context, w *workspace, which selection, list *c
 		if err != nil {
 			return err
 		}
+		c.budget.stay()
 		seen := &nodes{}
 		for i := range found {
 			seen.see(&found[i])
@@ -165,10 +183,10 @@ func (e *events) add(ctx context.Context, w *workspace, which selection, list *c
 		defer mu.Unlock()
 		for i := range found {
 			if shown := of.shownEvent(&found[i], of.version(found[i].ResourceVersion), seen); shown != nil && which.filter(shown) != nil {
-				list.Items = append(list.Items, *shown)
+				to.list.Items = append(to.list.Items, *shown)
 			}
 		}
-		all.add(of.key, at)
+		to.all.add(of.key, at)
 		if more {
 			warning.AddWarning(ctx, "", fmt.Sprintf("Location %q has more than %d events of a namespace; the others are not shown", of.location, mostEvents))
 		}
@@ -254,7 +272,7 @@ func (e *events) Watch(ctx context.Context, o *internalversion.ListOptions) (wat
 	}
 	which, seen := selectsEvents(o), &nodes{}
 	return e.pods.merge(ctx, all, which, subject{
-		list: e.List,
+		list: e.gather,
 		watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
 			return c.events.Watch(ctx, o)
 		},

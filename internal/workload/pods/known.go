@@ -125,8 +125,8 @@ func (g *gap) known(reports []workload.TargetStatus) string {
 	return fmt.Sprintf("; last known%s: %s%s", when, strings.Join(all, ", "), more)
 }
 
-// reportedAt returns when a report was written last. Heartbeats are written seldom, so that may be later than the last
-// one.
+// reportedAt returns when a report was last written. This may be after the last recorded heartbeat, which is written
+// once a minute.
 func reportedAt(r *workload.TargetStatus) (at time.Time) {
 	for _, of := range r.ManagedFields {
 		if of.Time != nil && of.Time.After(at) {

@@ -30,8 +30,6 @@ type Link struct {
 	Through http.RoundTripper
 }
 
-var errBusy = errors.New("too many bytes of lists of pods are in use")
-
 // A refusal is an error whose text may be shown to the tenant.
 type refusal struct{ text string }
 
@@ -78,6 +76,8 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &own):
 		return own
+	case errors.Is(err, errNotJSON):
+		return &refusal{fmt.Sprintf("the physical cluster of Location %q answers with something else than JSON", p.location)}
 	case errors.Is(err, errBusy):
 		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.location)}
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
@@ -117,12 +117,16 @@ type call struct {
 
 // begin opens a request to the target of a part. The caller must call end.
 func (p *Pods) begin(ctx context.Context, of *part) (*call, error) {
-	consumer := p.tenant(of.workspace.cluster)
-	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, consumer))
+	return p.beginFor(ctx, of, p.results(of.workspace))
+}
+
+// beginFor opens a request to the target of a part, whose answers are for results. The caller must call end.
+func (p *Pods) beginFor(ctx context.Context, of *part, to *results) (*call, error) {
+	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, p.tenant(of.workspace.cluster)))
 	if err != nil {
 		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
 	}
-	c := &call{part: of, leave: leave, budget: p.limits.budget(owners{p.tenant(of.workspace.compute), consumer})}
+	c := &call{part: of, leave: leave, budget: to.budget()}
 	if err := c.open(ctx, p); err != nil {
 		c.end()
 		return nil, err
@@ -145,6 +149,7 @@ func (c *call) open(ctx context.Context, p *Pods) error {
 	if c.exists, err = c.verify(ctx, core); err != nil {
 		return c.unreachable(ctx, err)
 	}
+	c.budget.release()
 	c.pods, c.events = core.Pods(c.locator().Physical()), core.Events(c.locator().Physical())
 	return nil
 }
@@ -154,48 +159,60 @@ func (c *call) end() {
 	c.leave()
 }
 
-// list returns the pods of a part, and the resource version of the list.
-func (c *call) list(ctx context.Context, o metav1.ListOptions) ([]corev1.Pod, string, error) {
-	all, version, more, err := paged(ctx, c, o, mostPods, func(ctx context.Context, o metav1.ListOptions) ([]corev1.Pod, metav1.ListInterface, error) {
+// list lists the pods of a part, and returns the resource version of the list. keep gets them page by page, and returns
+// the weight of what it keeps.
+func (c *call) list(ctx context.Context, o metav1.ListOptions, keep func([]corev1.Pod) (int64, error)) (version string, err error) {
+	version, more, err := c.paged(ctx, o, mostPods, func(ctx context.Context, o metav1.ListOptions, left int) (metav1.ListInterface, int, int64, error) {
 		page, err := c.pods.List(ctx, o)
-		if err != nil {
-			return nil, nil, err
+		if err != nil || len(page.Items) > left {
+			return page, left + 1, 0, err
 		}
-		return page.Items, page, nil
+		weight, err := keep(page.Items)
+		return page, len(page.Items), weight, err
 	})
 	if more {
 		err = &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.location, mostPods)}
 	}
-	return all, version, err
+	return version, err
 }
 
 // listEvents returns the events of a part, the resource version of the list, and whether there are more.
 func (c *call) listEvents(ctx context.Context, o metav1.ListOptions) (all []corev1.Event, version string, more bool, err error) {
-	return paged(ctx, c, o, mostEvents, func(ctx context.Context, o metav1.ListOptions) ([]corev1.Event, metav1.ListInterface, error) {
+	version, more, err = c.paged(ctx, o, mostEvents, func(ctx context.Context, o metav1.ListOptions, left int) (metav1.ListInterface, int, int64, error) {
 		page, err := c.events.List(ctx, o)
 		if err != nil {
-			return nil, nil, err
+			return nil, 0, 0, err
 		}
-		return page.Items, page, nil
+		weight := int64(0)
+		for i := range page.Items[:min(left, len(page.Items))] {
+			weight += 2 * memoryOf(&page.Items[i]) // as it is, and as the tenant sees it
+			all = append(all, page.Items[i])
+		}
+		return page, len(page.Items), weight, nil
 	})
+	return all, version, more, err
 }
 
-// paged lists page by page. It stops when it has most objects, and reports whether there are more.
-func paged[T any](ctx context.Context, c *call, o metav1.ListOptions, most int, list func(context.Context, metav1.ListOptions) ([]T, metav1.ListInterface, error)) (all []T, version string, more bool, err error) {
+// paged lists page by page. It stops when there are more than most objects, and reports whether there are. list
+// gets how many are left, and returns how many the page has and the weight of what it keeps of them.
+func (c *call) paged(ctx context.Context, o metav1.ListOptions, most int, list func(context.Context, metav1.ListOptions, int) (metav1.ListInterface, int, int64, error)) (version string, more bool, err error) {
 	if !c.exists {
-		return nil, "", false, nil
+		return "", false, nil
 	}
-	o.Limit = pageSize
-	for {
-		items, page, err := list(ctx, o)
-		if err != nil {
-			return nil, "", false, c.unreachable(ctx, err)
+	o.Limit, c.budget.next = pageSize, pageWeight
+	for left := most; ; {
+		page, n, weight, err := list(ctx, o, left)
+		if err == nil {
+			err = c.budget.keep(weight)
 		}
-		if all = append(all, items...); len(all) > most {
-			return all[:most], page.GetResourceVersion(), true, nil
+		if err != nil {
+			return "", false, c.unreachable(ctx, err)
+		}
+		if left -= n; left < 0 {
+			return page.GetResourceVersion(), true, nil
 		}
 		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return all, page.GetResourceVersion(), false, nil
+			return page.GetResourceVersion(), false, nil
 		}
 	}
 }
@@ -205,7 +222,7 @@ func (c *call) locate(name, subresource string, query url.Values) *url.URL {
 	return c.link.Server.JoinPath("api", "v1", "namespaces", c.locator().Physical(), "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
 }
 
-// mostError is how much of an error of a target is read.
+// mostError is how much of an error of a target is read if it is not JSON, or an answer to a stream.
 const mostError = 8 << 10
 
 // refused returns the error of a response of a target for the tenant. The body is closed.

@@ -48,30 +48,32 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 	o := metav1.ListOptions{LabelSelector: selector.String()}
 	var mu sync.Mutex
 	measured := 0
-	s := &store{Pods: p}
+	s, kept := &store{Pods: p}, p.results(w)
+	defer kept.end()
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := p.begin(ctx, of)
+		c, err := p.beginFor(ctx, of, kept)
 		if err != nil {
 			return err
 		}
 		defer c.end()
-		found, _, err := c.list(ctx, o)
+		var found []*corev1.Pod
+		names := map[string]string{} // in the workspace, by those at the target
+		_, err = c.list(ctx, o, func(page []corev1.Pod) (weight int64, err error) {
+			all, weight := of.count(page, names)
+			found = append(found, all...)
+			return weight, nil
+		})
 		if err != nil {
 			return err
 		}
 		usage, unmeasured := c.usage(ctx, o)
-		names := map[string]string{} // in the workspace, by those at the target
 		mu.Lock()
 		defer mu.Unlock()
 		if len(out.Pods)+len(found) > MostMeasured {
 			return &refusal{fmt.Sprintf("more than %d pods are selected", MostMeasured)}
 		}
-		for i := range found {
-			there := found[i].Name
-			of.show(&found[i])
-			names[there] = found[i].Name
-			out.Pods = append(out.Pods, Counted(&found[i]))
-		}
+		c.budget.stay()
+		out.Pods = append(out.Pods, found...)
 		for _, u := range usage {
 			if name := names[u.Name]; name != "" {
 				u.Name, u.Namespace = name, of.namespace
@@ -95,6 +97,20 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		out.Unmeasured = apierrors.NewServiceUnavailable("no physical cluster runs the pods")
 	}
 	return out, nil
+}
+
+// count returns what decisions need of some pods, and its weight. It adds their names in the workspace by those at the
+// target.
+func (p *part) count(page []corev1.Pod, names map[string]string) (all []*corev1.Pod, weight int64) {
+	for i := range page {
+		there := page[i].Name
+		p.show(&page[i])
+		names[there] = page[i].Name
+		one := Counted(&page[i])
+		all = append(all, one)
+		weight += memoryOf(one)
+	}
+	return all, weight
 }
 
 // Counted returns a pod with what decisions about the number of pods need: its labels, its requests, and whether it

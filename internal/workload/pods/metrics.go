@@ -77,11 +77,12 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 	if err != nil {
 		return nil, err
 	}
-	which := selects(o)
+	which, kept := selects(o), u.pods.results(w)
+	defer kept.end()
 	out := &metrics.PodMetricsList{}
 	var mu sync.Mutex
 	failed := u.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := u.pods.begin(ctx, of)
+		c, err := u.pods.beginFor(ctx, of, kept)
 		if err != nil {
 			return err
 		}
@@ -90,6 +91,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 		if err != nil {
 			return err
 		}
+		c.budget.stay()
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range found {
@@ -126,6 +128,7 @@ func (u *usages) Get(ctx context.Context, name string, _ *metav1.GetOptions) (ru
 		return nil, err
 	}
 	defer c.end()
+	c.budget.release() // of the pod, the name is enough
 	ctx, cancel := context.WithTimeout(ctx, u.pods.Deadline)
 	defer cancel()
 	found, err := c.usage(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
@@ -150,6 +153,7 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 	if !c.exists {
 		return nil, nil
 	}
+	c.budget.next = pageWeight
 	through := http.RoundTripper(limited{c.link.Through, c.budget})
 	client, err := metricsclient.NewForConfigAndClient(&clientrest.Config{Host: c.link.Server.String(), QPS: -1}, &http.Client{Transport: through})
 	if err != nil {
@@ -163,6 +167,13 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 		return nil, c.unreachable(ctx, err)
 	case len(list.Items) > mostPods:
 		return nil, &refusal{"Location \"" + c.location + "\" has too many pods of a namespace; their usage is not listed"}
+	}
+	weight := int64(0)
+	for i := range list.Items {
+		weight += 2 * memoryOf(&list.Items[i]) // as it is, and as the tenant sees it
+	}
+	if err := c.budget.keep(weight); err != nil {
+		return nil, c.unreachable(ctx, err)
 	}
 	return list.Items, nil
 }

@@ -153,50 +153,66 @@ func (s *store) parts(ctx context.Context) (*workspace, error) {
 
 // List implements [rest.Lister].
 func (s *store) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+	list, end, err := s.gather(ctx, o)
+	end()
+	return list, err
+}
+
+// gather lists pods. The caller must call end when it has no use for the list any more.
+func (s *store) gather(ctx context.Context, o *internalversion.ListOptions) (_ runtime.Object, end func(), err error) {
 	leave, err := s.limits.enter(reading(kcp.ClusterFrom(ctx)))
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
 	defer leave()
 	w, err := s.parts(ctx)
 	if err != nil {
-		return nil, err
+		return nil, func() {}, err
 	}
-	which := selects(o)
-	list, versions := &core.PodList{}, versions{}
+	list, kept, failed := s.merged(ctx, w, selects(o))
+	s.warn(ctx, w, failed, "pods")
+	return list, kept.end, nil
+}
+
+// merged lists the pods of parts, and returns the errors of those that are missing. The caller must end the results.
+func (s *store) merged(ctx context.Context, w *workspace, which selection) (*core.PodList, *results, map[*part]error) {
+	list, versions, kept := &core.PodList{}, versions{}, s.results(w)
 	var mu sync.Mutex
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
-		c, err := s.begin(ctx, of)
+		c, err := s.beginFor(ctx, of, kept)
 		if err != nil {
 			return err
 		}
 		defer c.end()
-		found, at, err := c.list(ctx, which.push)
+		var shown []core.Pod
+		at, err := c.list(ctx, which.push, func(found []corev1.Pod) (weight int64, err error) {
+			for i := range found {
+				one, err := of.converted(&found[i], of.version(found[i].ResourceVersion))
+				if err != nil {
+					return 0, err
+				}
+				if ok, err := which.Matches(one); err == nil && ok {
+					shown = append(shown, *one)
+					weight += memoryOf(one) + memoryOf(&core.Pod{}) // the list grows
+				}
+			}
+			return weight, nil
+		})
 		if err != nil {
 			return err
 		}
-		var shown []core.Pod
-		for i := range found {
-			one, err := of.converted(&found[i], of.version(found[i].ResourceVersion))
-			if err != nil {
-				return of.unreachable(ctx, err)
-			}
-			if ok, err := which.Matches(one); err == nil && ok {
-				shown = append(shown, *one)
-			}
-		}
+		c.budget.stay()
 		mu.Lock()
 		defer mu.Unlock()
 		list.Items = append(list.Items, shown...)
 		versions.add(of.key, at)
 		return nil
 	})
-	s.warn(ctx, w, failed, "pods")
 	slices.SortStableFunc(list.Items, func(a, b core.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	list.ResourceVersion = versions.String()
-	return list, nil
+	return list, kept, failed
 }
 
 // each calls f for every part, some at a time and each within the deadline. It returns the errors.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -75,6 +76,9 @@ func queryOf(options runtime.Object) (url.Values, error) {
 	return scheme.ParameterCodec.EncodeParameters(versioned, corev1.SchemeGroupVersion)
 }
 
+// headers is within how many deadlines the answer to a request for a stream begins. The target itself waits for a node.
+const headers = 6
+
 // A logStream opens the log when the response begins.
 type logStream struct {
 	logs
@@ -97,10 +101,26 @@ func (s *logStream) InputStream(ctx context.Context, _, _ string) (io.ReadCloser
 	if err != nil {
 		return nil, false, "", err
 	}
-	req, err := http.NewRequestWithContext(of.ctx, http.MethodGet, of.locate(of.pod, "log", s.query).String(), nil)
+	body, err := s.open(ctx, of)
 	if err != nil {
 		of.close()
 		return nil, false, "", err
+	}
+	return body, s.follow, "text/plain", nil
+}
+
+// open opens the log of a pod.
+func (s *logStream) open(ctx context.Context, of *stream) (io.ReadCloser, error) {
+	asking, cancel := context.WithCancel(of.ctx)
+	req, err := http.NewRequestWithContext(asking, http.MethodGet, of.locate(of.pod, "log", s.query).String(), nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	// The answer to a followed log begins with its first line, which may take hours.
+	if !s.follow {
+		late := time.AfterFunc(headers*s.pods.Deadline, cancel)
+		defer late.Stop()
 	}
 	resp, err := of.link.Through.RoundTrip(req)
 	if err != nil {
@@ -109,10 +129,10 @@ func (s *logStream) InputStream(ctx context.Context, _, _ string) (io.ReadCloser
 		err = of.refused(ctx, resp)
 	}
 	if err != nil {
-		of.close()
-		return nil, false, "", err
+		cancel()
+		return nil, err
 	}
-	return &streamBody{resp.Body, of}, s.follow, "text/plain", nil
+	return &streamBody{resp.Body, of}, nil
 }
 
 type streamBody struct {

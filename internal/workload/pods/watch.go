@@ -29,7 +29,8 @@ const (
 // A subject is what a merged watch is of.
 type subject struct {
 	// list returns what the watch begins with, if the client asks for that.
-	list func(context.Context, *internalversion.ListOptions) (runtime.Object, error)
+	// The caller must call end when it has no use for the list any more.
+	list func(context.Context, *internalversion.ListOptions) (list runtime.Object, end func(), err error)
 	// watch opens a watch at a target.
 	watch func(context.Context, *call, metav1.ListOptions) (watch.Interface, error)
 	// shown returns an object of a part as the client sees it, with a version, nil if it does not.
@@ -59,6 +60,7 @@ type merged struct {
 	out       chan watch.Event
 	work      sync.WaitGroup
 	first     []watch.Event // before those of the parts
+	sent      func()        // gives back the weight of the first events
 
 	mu    sync.Mutex
 	begin versions             // of the client
@@ -90,14 +92,14 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 }
 
 // listed lists pods for the beginning of a watch: each has the version from which the client goes on.
-func (s *store) listed(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
-	found, err := s.List(ctx, o)
+func (s *store) listed(ctx context.Context, o *internalversion.ListOptions) (_ runtime.Object, end func(), err error) {
+	found, end, err := s.gather(ctx, o)
 	if list, ok := found.(*core.PodList); ok {
 		for i := range list.Items {
 			list.Items[i].ResourceVersion = list.ResourceVersion
 		}
 	}
-	return found, err
+	return found, end, err
 }
 
 // filter returns an object if it is selected.
@@ -109,16 +111,20 @@ func (s selection) filter(o runtime.Object) runtime.Object {
 }
 
 // merge opens a merged watch.
-func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which selection, of subject) (watch.Interface, error) {
-	m := &merged{store: s, subject: of, which: which, cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
+func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which selection, of subject) (_ watch.Interface, err error) {
+	m := &merged{store: s, subject: of, which: which, cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), sent: func() {}, at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
 	version := ""
 	if o != nil {
 		version, m.bookmarks = o.ResourceVersion, o.AllowWatchBookmarks
 	}
-	var err error
 	if m.begin, err = parseVersions(version); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			m.sent()
+		}
+	}()
 	if o != nil && o.SendInitialEvents != nil && *o.SendInitialEvents {
 		if err := m.initial(ctx, o); err != nil {
 			return nil, err
@@ -159,7 +165,8 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 
 // initial lists the objects, which are the first events of the watch.
 func (m *merged) initial(ctx context.Context, o *internalversion.ListOptions) error {
-	list, err := m.list(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
+	list, end, err := m.list(ctx, &internalversion.ListOptions{LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector})
+	m.sent = end
 	if err != nil {
 		return err
 	}
@@ -225,6 +232,7 @@ func (p *Pods) untilClosing(end func(), good func() bool) (done func()) {
 // run starts the parts and waits for others.
 func (m *merged) run(ctx context.Context, w *workspace, stored watch.Interface) {
 	defer m.stop()
+	defer m.sent()
 	if stored != nil {
 		defer stored.Stop()
 	}
@@ -234,6 +242,7 @@ func (m *merged) run(ctx context.Context, w *workspace, stored watch.Interface) 
 		}
 	}
 	m.first = nil
+	m.sent()
 	if stored != nil {
 		m.work.Go(func() { m.forwardStored(ctx, stored) })
 	}
@@ -337,6 +346,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 		if !m.forward(ctx, of, k, change) {
 			return true
 		}
+		c.budget.deliver()
 	}
 	return true
 }

@@ -1,0 +1,194 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	object "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+)
+
+// answering returns an instance whose targets have the namespaces of parts, and answer all else with f.
+func answering(f func(*http.Request) *http.Response, parts ...*part) *Pods {
+	return New(func(context.Context, kcp.ClusterName, *workload.SyncTarget) (*Link, error) {
+		return &Link{Server: &url.URL{Scheme: "https", Host: "secret.example.com"}, Through: answer(func(r *http.Request) (*http.Response, error) {
+			for _, of := range parts {
+				if strings.HasSuffix(r.URL.Path, of.locator().Physical()) {
+					return respond(http.StatusOK, "application/json", strings.NewReader(namespaceOf(of))), nil
+				}
+			}
+			if resp := f(r); resp != nil {
+				return resp, nil
+			}
+			<-r.Context().Done() // it never answers
+			return nil, r.Context().Err()
+		})}, nil
+	})
+}
+
+func respond(code int, kind string, body io.Reader) *http.Response {
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(body)}
+}
+
+// The names of many pods are short, and the pods are not: what an answer takes in memory counts, not its bytes alone.
+func TestLightAnswersWithManyItems(t *testing.T) {
+	const many = 1 << 18
+	pods := `{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[` + strings.Repeat(`{},`, many) + `{}]}`
+	wire := "k8s\x00\x0a\x0d\x0a\x02v1\x12\x07PodList\x12" + string(uvarint(2*many)) + strings.Repeat("\x12\x00", many)
+	for name, c := range map[string]struct {
+		code             int
+		kind, path, body string
+	}{
+		"pods":                 {200, "application/json", "/pods", pods},
+		"containers":           {200, "application/json", "/pods/web", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[` + strings.Repeat(`null,`, 1<<20) + `null]}}`},
+		"a watch":              {200, "application/json", "/pods", `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + strings.Repeat(`{},`, 1<<20) + `{}]}}}` + "\n"},
+		"protobuf":             {200, "application/vnd.kubernetes.protobuf", "/pods", wire},
+		"an error":             {500, "application/json", "/pods", pods},
+		"an error in protobuf": {500, "application/vnd.kubernetes.protobuf", "/pods", wire},
+		"an error in YAML":     {500, "application/yaml", "/pods", "apiVersion: v1\nkind: PodList\nitems:\n" + strings.Repeat("- {}\n", many)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := onePart()
+			p := answering(func(*http.Request) *http.Response { return respond(c.code, c.kind, strings.NewReader(c.body)) }, of)
+			call, err := p.begin(t.Context(), of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer call.end()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			switch name {
+			case "containers":
+				_, err = call.get(t.Context(), "web")
+			case "a watch":
+				var w watch.Interface
+				if w, err = call.pods.Watch(t.Context(), metav1.ListOptions{}); err == nil {
+					for e := range w.ResultChan() {
+						if e.Type == watch.Added {
+							t.Error("the event arrives")
+						}
+					}
+					err = errors.New("the watch has ended")
+				}
+			default:
+				_, err = call.list(t.Context(), metav1.ListOptions{}, func([]corev1.Pod) (int64, error) { return 0, nil })
+			}
+			runtime.ReadMemStats(&after)
+			if err == nil || strings.Contains(err.Error(), "5000") {
+				t.Errorf("got %v", err)
+			}
+			if is := strings.Contains(err.Error(), "JSON"); is != (name == "protobuf") {
+				t.Errorf("got %v", err)
+			}
+			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 200 {
+				t.Errorf("the answer has %d MiB, and took %d MiB of memory", len(c.body)>>20, took)
+			}
+			if p.limits.all > heldByTenant {
+				t.Errorf("%d bytes are held", p.limits.all)
+			}
+		})
+	}
+}
+
+func uvarint(n int) (out []byte) {
+	for ; n >= 0x80; n >>= 7 {
+		out = append(out, byte(n)|0x80)
+	}
+	return append(out, byte(n))
+}
+
+// The weight of an event stays until the client of the watch has it, also if the next event is read.
+func TestEventsWeighUntilDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := onePart()
+		from, to := io.Pipe()
+		p := answering(func(*http.Request) *http.Response { return respond(http.StatusOK, "application/json", from) }, of)
+		m := &merged{store: &store{Pods: p}, out: make(chan watch.Event), at: map[[2]string]uint64{}, stop: func() {}, subject: subject{
+			watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
+				return c.pods.Watch(ctx, o)
+			},
+			shown: func(_ *part, o object.Object, _ string) object.Object { return o },
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		m.work.Go(func() { m.session(ctx, of, [2]string{of.namespace, of.key}) })
+		held := func() int64 {
+			synctest.Wait()
+			p.limits.mu.Lock()
+			defer p.limits.mu.Unlock()
+			return p.limits.all
+		}
+		const large = 1 << 20
+		for _, size := range []int{large, 10} {
+			_, err := fmt.Fprintf(to, `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","annotations":{"a":"%s"}}}}`+"\n", strings.Repeat("x", size))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := held(); n < large-lightChange {
+			t.Errorf("%d bytes are held while the client waits for the event", n)
+		}
+		<-m.out
+		if n := held(); n >= large-lightChange {
+			t.Errorf("%d bytes are held after the event was delivered", n)
+		}
+		<-m.out
+		cancel()
+		_ = to.Close()
+		m.work.Wait()
+		if n := held(); n != 0 {
+			t.Errorf("%d bytes are held after the watch", n)
+		}
+	})
+}
+
+// A target that accepts a request for a log and never answers gets no slot for a stream for ever. A followed log
+// begins with its first line.
+func TestLogsThatNeverBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := onePart()
+		p := answering(func(*http.Request) *http.Response { return nil }, of)
+		c, err := p.begin(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.end()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		opened := make(chan error, 1)
+		open := func(follow bool) {
+			_, err := (&logStream{logs: logs{&store{Pods: p}}, follow: follow}).open(ctx, &stream{call: c, pod: "web", ctx: ctx})
+			opened <- err
+		}
+		go open(false)
+		select {
+		case err := <-opened:
+			if err == nil || !strings.Contains(err.Error(), "does not answer") {
+				t.Errorf("got %v", err)
+			}
+		case <-time.After(time.Hour):
+			t.Fatal("it waits for ever")
+		}
+		go open(true)
+		select {
+		case err := <-opened:
+			t.Errorf("a followed log ends: %v", err)
+		case <-time.After(time.Hour):
+		}
+		cancel()
+		<-opened
+	})
+}
