@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// mostStatus is how much of an error in JSON is read. It may have a cause for each invalid field.
+const mostStatus = 1 << 20
+
 var errNotJSON = errors.New("the answer is not JSON")
 
 // limited is a transport that ends answers when a budget is exceeded.
@@ -27,6 +30,9 @@ func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == runtime.ContentTypeJSON {
 		watch := req.URL.Query().Has("watch")
+		if resp.StatusCode >= http.StatusBadRequest { // a client reads it as a whole
+			watch, resp.Body = false, shortBody{io.LimitReader(resp.Body, mostStatus), resp.Body}
+		}
 		if !watch { // a target that has not answered yet takes no room
 			if err := l.budget.reserve(req.Context(), l.budget.next); err != nil {
 				return nil, errors.Join(err, resp.Body.Close())

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	object "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -56,6 +58,7 @@ func TestLightAnswersWithManyItems(t *testing.T) {
 		"pods":                 {200, "application/json", "/pods", pods},
 		"containers":           {200, "application/json", "/pods/web", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[` + strings.Repeat(`null,`, 1<<20) + `null]}}`},
 		"a watch":              {200, "application/json", "/pods", `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + strings.Repeat(`{},`, 1<<20) + `{}]}}}` + "\n"},
+		"an error for a watch": {500, "application/json", "/pods", strings.Repeat("{} ", 30<<20)},
 		"protobuf":             {200, "application/vnd.kubernetes.protobuf", "/pods", wire},
 		"an error":             {500, "application/json", "/pods", pods},
 		"an error in protobuf": {500, "application/vnd.kubernetes.protobuf", "/pods", wire},
@@ -63,7 +66,7 @@ func TestLightAnswersWithManyItems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := onePart()
-			p := answering(func(*http.Request) *http.Response { return respond(c.code, c.kind, strings.NewReader(c.body)) }, of)
+			p := answering(func(*http.Request) *http.Response { return respond(c.code, c.kind, packets{strings.NewReader(c.body)}) }, of)
 			call, err := p.begin(t.Context(), of)
 			if err != nil {
 				t.Fatal(err)
@@ -74,6 +77,8 @@ func TestLightAnswersWithManyItems(t *testing.T) {
 			switch name {
 			case "containers":
 				_, err = call.get(t.Context(), "web")
+			case "an error for a watch":
+				_, err = call.pods.Watch(t.Context(), metav1.ListOptions{})
 			case "a watch":
 				var w watch.Interface
 				if w, err = call.pods.Watch(t.Context(), metav1.ListOptions{}); err == nil {
@@ -103,6 +108,11 @@ func TestLightAnswersWithManyItems(t *testing.T) {
 		})
 	}
 }
+
+// packets reads what comes over a network.
+type packets struct{ io.Reader }
+
+func (r packets) Read(p []byte) (int, error) { return r.Reader.Read(p[:min(len(p), 32<<10)]) }
 
 func uvarint(n int) (out []byte) {
 	for ; n >= 0x80; n >>= 7 {
@@ -153,6 +163,40 @@ func TestEventsWeighUntilDelivered(t *testing.T) {
 			t.Errorf("%d bytes are held after the watch", n)
 		}
 	})
+}
+
+// What a watch begins with weighs until the client has all of it, or leaves.
+func TestTheBeginningOfAWatchWeighsUntilDelivered(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ended := 0
+			m := &merged{store: &store{Pods: New(nil)}, out: make(chan watch.Event), subject: subject{
+				list: func(context.Context, *internalversion.ListOptions) (object.Object, func(), error) {
+					return &core.PodList{Items: make([]core.Pod, 2)}, func() { ended++ }, nil
+				},
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			m.stop = cancel
+			if err := m.initial(ctx, &internalversion.ListOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			m.work.Go(func() { m.run(ctx, &workspace{}, nil) })
+			<-m.out
+			if synctest.Wait(); ended != 0 {
+				t.Error("the weight is given back while the client waits for a pod")
+			}
+			if !leaves {
+				<-m.out
+				if synctest.Wait(); ended == 0 {
+					t.Error("the weight stays after the client has all pods")
+				}
+			}
+			cancel()
+			if m.work.Wait(); ended == 0 {
+				t.Error("the weight stays after the client has left")
+			}
+		})
+	}
 }
 
 // A target that accepts a request for a log and never answers gets no slot for a stream for ever. A followed log

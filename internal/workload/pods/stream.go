@@ -132,17 +132,19 @@ func (s *logStream) open(ctx context.Context, of *stream) (io.ReadCloser, error)
 		cancel()
 		return nil, err
 	}
-	return &streamBody{resp.Body, of}, nil
+	return &streamBody{resp.Body, of, cancel}, nil
 }
 
 type streamBody struct {
 	io.ReadCloser
-	of *stream
+	of     *stream
+	cancel context.CancelFunc
 }
 
 // Close implements [io.Closer].
 func (b *streamBody) Close() error {
 	defer b.of.close()
+	defer b.cancel()
 	return b.ReadCloser.Close()
 }
 
