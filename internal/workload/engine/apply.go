@@ -166,7 +166,7 @@ func (j *job) write(ctx context.Context, want *object) (*object, error) {
 // guarded reports whether the NetworkPolicies of the namespace that the target has were applied or
 // refused. Pods begin after them.
 func (j *job) guarded() bool {
-	if len(j.profile.Template) == 0 {
+	if len(j.profile.Template) == 0 || !j.desired.Has(profile.Policies().GroupResource()) { // most have none
 		return true
 	}
 	for _, a := range j.desired.Placed(j.id.Key.Cluster, j.id.Key.Namespace) {

@@ -97,6 +97,9 @@ func (h *hub) Placed(kcp.ClusterName, string) []*workload.Assignment {
 }
 
 func (h *hub) Has(of schema.GroupResource) bool {
+	if of == profile.Policies().GroupResource() {
+		return locked(h, func() bool { return h.policy != nil })
+	}
 	return of == deployments() && partOf(h.Assignment(web()), "here") != nil
 }
 
