@@ -15,8 +15,8 @@ import (
 	"github.com/unforked/kcp/internal/bounds"
 )
 
-// Certificates returns the rules for CertificateSigningRequests. Those of Kubernetes say who may approve
-// and sign for a signer, and that no certificate is for the group system:masters. One of this server limits keys.
+// Certificates returns the rules for CertificateSigningRequests. The rules of Kubernetes say who
+// may approve and sign for a signer, and that no certificate is for the group system:masters. The last rule limits keys.
 func Certificates(may authorizer.Authorizer) Rules {
 	approve, sign := approval.NewPlugin(), signing.NewPlugin()
 	approve.SetAuthorizer(may)

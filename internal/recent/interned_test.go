@@ -44,9 +44,9 @@ func TestInterned(t *testing.T) {
 	if v, err := all.Get(3, build("three")); err != nil || *v != "three" {
 		t.Errorf("after an error: %v", err)
 	}
-	collected(t, "values that nobody has", func() bool { return all.Len() <= 2 })
+	collected(t, "unused values", func() bool { return all.Len() <= 2 })
 	runtime.KeepAlive(one)
-	collected(t, "values that nobody has", func() bool { return all.Len() <= 1 })
+	collected(t, "unused values", func() bool { return all.Len() <= 1 })
 	if v := all.find(2); v != kept {
 		t.Errorf("a value that is in use was forgotten: %v", v)
 	}

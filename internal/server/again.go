@@ -30,6 +30,9 @@ const rightsEvery = 30 * time.Second
 // answer for a moment refuses all.
 const refusalsInARow = 2
 
+// socketToken begins a WebSocket protocol that is a token, see k8s.io/apiserver/pkg/authentication/request/websocket.
+const socketToken = "base64url.bearer.authorization.k8s.io."
+
 type sentKey struct{}
 
 // withSentHeader keeps the header of a request that has no timeout, as its client sent it. The filters inside
@@ -118,7 +121,7 @@ func (o *open) stop() {
 	o.work.Wait()
 }
 
-// allowed reports whether the request may go on. What cannot be decided now is decided the next time.
+// allowed reports whether the request may go on. While the server cannot decide, it may.
 func (o *open) allowed() (allowed bool) {
 	u, ok := request.UserFrom(o.req.Context())
 	if !ok {
@@ -162,13 +165,19 @@ func (o *open) authorized(ctx context.Context) bool {
 	return decision == authorizer.DecisionAllow || err != nil
 }
 
-// expired reports whether the token or the certificate of a request, which were valid when it began, have an end
-// that is over. As in Kubernetes, that ends no request: a command in a pod may last longer than a token.
+// expired reports whether the credentials of a request, which were valid when it began, have an end that is over.
+// As in Kubernetes, that ends no request: a command in a pod may last longer than a token. Of several credentials it
+// is not known which was valid: a client could add one that is forged and over, to keep another that is revoked.
 func expired(req *http.Request, now time.Time) bool {
-	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+	certified := req.TLS != nil && len(req.TLS.PeerCertificates) > 0
+	token := req.Header.Get("Authorization")
+	if bySocket := strings.Contains(strings.Join(req.Header.Values("Sec-WebSocket-Protocol"), ","), socketToken); bySocket || certified && token != "" {
+		return false
+	}
+	if certified {
 		return now.After(req.TLS.PeerCertificates[0].NotAfter)
 	}
-	parts := strings.Split(strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "), ".")
+	parts := strings.Split(strings.TrimPrefix(token, "Bearer "), ".")
 	if len(parts) != 3 {
 		return false
 	}

@@ -30,4 +30,16 @@ func TestExpired(t *testing.T) {
 			t.Errorf("a certificate that ends in %v: %v", end, got)
 		}
 	}
+	// A client adds what is over and forged, to keep a token or a certificate that is revoked.
+	over := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{NotAfter: now.Add(-time.Second)}}}
+	for what, req := range map[string]*http.Request{
+		"a certificate and a token":        {Header: http.Header{"Authorization": {"Bearer static-token"}}, TLS: over},
+		"a certificate and another":        {Header: http.Header{"Authorization": {jwt(`{"exp":1}`)}}, TLS: over},
+		"a certificate and a socket token": {Header: http.Header{"Sec-Websocket-Protocol": {"v4.channel.k8s.io, " + socketToken + "x"}}, TLS: over},
+		"a token and a socket token":       {Header: http.Header{"Authorization": {jwt(`{"exp":1}`)}, "Sec-Websocket-Protocol": {socketToken + "x"}}},
+	} {
+		if expired(req, now) {
+			t.Errorf("%s keep the request open", what)
+		}
+	}
 }

@@ -176,7 +176,7 @@ func (v *Views) WithAuthorization(others, next http.Handler) http.Handler {
 }
 
 // Refuses reports whether a request for a view that was allowed before would be refused now. ok is false if the
-// request is for no view. What cannot be decided is not refused.
+// request is for no view. An error that is no refusal does not count as one.
 func (v *Views) Refuses(req *http.Request) (refused, ok bool) {
 	r, ok := From(req.Context())
 	if !ok {

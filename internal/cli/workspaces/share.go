@@ -308,7 +308,7 @@ func (sh share) among(all []rbacv1.ClusterRoleBinding) (its []*rbacv1.ClusterRol
 }
 
 // split returns the bindings that unshare deletes, and the other bindings of the subject.
-// Those to the access role and to the reader role are deleted with the last role.
+// The bindings to the access role and to the reader role are deleted with the last role.
 func (sh share) split(all []rbacv1.ClusterRoleBinding) (drop, others []*rbacv1.ClusterRoleBinding) {
 	shared := labels.SelectorFromSet(labels.Set{managedBy: sharing})
 	var access []*rbacv1.ClusterRoleBinding

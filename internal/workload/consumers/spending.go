@@ -10,8 +10,8 @@ import (
 	"github.com/unforked/kcp"
 )
 
-// What is written in a workspace counts for its tenant, who may write 4 MiB per second. Reports of physical clusters
-// get half of that: their owners may be others, and must not keep the tenant from writing.
+// A write in a workspace counts for the tenant, who may write 4 MiB per second. Reports of physical clusters get half
+// of that: their owners may be other tenants, and must not keep this one from writing.
 const (
 	reportRate  = 2 << 20  // bytes per second
 	reportBurst = 64 << 20 // bytes at once

@@ -165,7 +165,7 @@ func TestEventsWeighUntilDelivered(t *testing.T) {
 	})
 }
 
-// What a watch begins with weighs until the client has all of it, or leaves.
+// The first events of a watch weigh until the client has all of them, or leaves.
 func TestTheBeginningOfAWatchWeighsUntilDelivered(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -199,7 +199,7 @@ func TestRoomForTypicalPods(t *testing.T) {
 	}
 }
 
-// What is decoded takes at most as much memory as was reserved for its bytes.
+// A decoded answer takes at most as much memory as was reserved for its bytes.
 func TestWeightIsMemory(t *testing.T) {
 	members := &strings.Builder{}
 	for i := range 5000 {
@@ -229,7 +229,7 @@ func TestWeightIsMemory(t *testing.T) {
 	}
 }
 
-// What weighs JSON takes any text, and no text weighs less than its bytes.
+// The scale takes any text, and no text weighs less than its bytes.
 func FuzzScale(f *testing.F) {
 	f.Add(`{"a":[{},{"b":"[,\\\""},null]}`)
 	f.Add(`{"a":{"b":"","c":":"}}`)
