@@ -12,7 +12,7 @@ STOCK = go -C test/tools build $(AS_STOCK)
 # Tools that the tests of make check need besides ./cmd of test/tools.
 TOOLS = gotest.tools/gotestsum helm.sh/helm/v4/cmd/helm
 # Packages whose tests also run each benchmark once.
-BENCHED = ./internal/authn ./internal/authz ./internal/bounds ./internal/control ./internal/tenancy ./internal/values
+BENCHED = ./internal/auth/authn ./internal/auth/authz ./internal/request/bounds ./internal/control ./internal/tenancy ./internal/storage/values
 # Packages whose tests run programs, hundreds of times. With the race detector, each would take several times as long to start.
 SCRIPTED = ./test/physical ./cmd/kcp ./test/conformance ./test/faults ./test/module
 .PHONY: build check gen bench storm conformance physical dist clients nightly fmt lint gen-diff programs bench-short storm-short test longest scripted
@@ -64,7 +64,7 @@ clients:
 
 nightly: bench dist clients storm conformance physical
 	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
-	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/store ./internal/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/storage/store ./internal/storage/watchcache ./internal/server ./test/module ./test/faults ./test/upgrade
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 

@@ -6,8 +6,8 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/server"
 )
 

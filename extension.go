@@ -11,14 +11,14 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/fair"
-	"github.com/unforked/kcp/internal/native"
-	"github.com/unforked/kcp/internal/registry"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/native"
+	"github.com/unforked/kcp/internal/resources/serve"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/view"
 )
 

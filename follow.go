@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/dial"
-	"github.com/unforked/kcp/internal/informer"
+	"github.com/unforked/kcp/internal/control/informer"
+	"github.com/unforked/kcp/internal/network/dial"
 	"github.com/unforked/kcp/internal/server"
 )
 

@@ -26,10 +26,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/home"
-	"github.com/unforked/kcp/internal/mounts"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/tenancy/home"
+	"github.com/unforked/kcp/internal/tenancy/mounts"
 	"github.com/unforked/kcp/internal/upstream"
 )
 

@@ -11,8 +11,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
 
-	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/encryption"
 )
 
 type (

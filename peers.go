@@ -3,7 +3,7 @@ package kcp
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/peers"
+	"github.com/unforked/kcp/internal/network/peers"
 )
 
 // A Peer is another server on the same etcd.

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/backup"
 	"github.com/unforked/kcp/internal/build"
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/backup"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 // reportEvery is how often a command reports its progress.

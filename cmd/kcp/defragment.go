@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 func defragmentCommand() *cobra.Command {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 )
 
 // egress holds the flags that restrict which addresses the server calls for logical clusters.

@@ -13,7 +13,7 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/logs"
+	"github.com/unforked/kcp/internal/observe/logs"
 )
 
 // logging holds the flags for the log.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // The test binary acts as kcp.

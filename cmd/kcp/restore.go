@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/unforked/kcp/internal/backup"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storage/backup"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // restore holds the flags of kcp restore.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // --new-credentials leaves out what servers share, and nothing else.

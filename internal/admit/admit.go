@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 // A Request is a write request in one cluster.

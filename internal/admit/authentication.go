@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 )
 
 var authentications = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}

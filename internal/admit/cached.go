@@ -13,8 +13,8 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/values"
 )
 
 func cachedResources() schema.GroupResource {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
 	"k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
 
-	"github.com/unforked/kcp/internal/bounds"
+	"github.com/unforked/kcp/internal/request/bounds"
 )
 
 // Certificates returns the rules for CertificateSigningRequests. The rules of Kubernetes say who

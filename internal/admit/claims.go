@@ -14,7 +14,7 @@ import (
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/values"
 )
 
 // Limits of claims. Every binding stores those of its export.

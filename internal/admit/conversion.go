@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
-	"github.com/unforked/kcp/internal/conversion"
+	"github.com/unforked/kcp/internal/sharing/conversion"
 )
 
 // conversion validates an APIConversion against the schema whose objects it converts.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 var namespaces = schema.GroupResource{Resource: "namespaces"}

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/kubernetes/pkg/apis/core"
 
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/limits"
+	"github.com/unforked/kcp/internal/quota/limits"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/bounds"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/request/bounds"
 )
 
 const (

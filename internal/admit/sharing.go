@@ -20,8 +20,8 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/values"
 )
 
 // Sharing validates the kinds with which APIs are shared.

@@ -14,7 +14,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 var (

@@ -21,10 +21,10 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 var workspaceTypes = schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}

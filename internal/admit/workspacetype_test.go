@@ -18,7 +18,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // ada is a user without privileges.

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 // sweepFrom is the number of keys in [Intervals] from which those whose interval has ended are

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/component-base/metrics"
 
-	"github.com/unforked/kcp/internal/meter"
+	"github.com/unforked/kcp/internal/observe/meter"
 )
 
 // Metrics count the work of a server's loops. The only label is the loop's name, so

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 // A queue decides which key a loop reconciles next. It has no lock, clock or

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 func key(c, name string) Key { return Key{Cluster: cluster.Name(c), Name: name} }

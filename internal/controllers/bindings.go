@@ -3,13 +3,13 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/define"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/resources/define"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // Bindings keeps the status of APIBindings up to date. A binding depends on its export, on the

@@ -5,8 +5,8 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // BoundDefinitions deletes the definitions of schemas that no binding uses and that are deleted.

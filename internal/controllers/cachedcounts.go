@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/virtual"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/virtual"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // countEvery is how often the objects of one ClusterCachedResource are counted at most.

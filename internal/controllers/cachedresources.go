@@ -3,14 +3,14 @@ package controllers
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/define"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/virtual"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/define"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/virtual"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // CachedResources keeps the status of ClusterCachedResources up to date. They change with their

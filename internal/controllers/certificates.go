@@ -18,9 +18,9 @@ import (
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 const (

@@ -4,8 +4,8 @@ package controllers
 
 import (
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/deletion"
-	"github.com/unforked/kcp/internal/usage"
+	"github.com/unforked/kcp/internal/controllers/deletion"
+	"github.com/unforked/kcp/internal/sharing/usage"
 )
 
 // All returns all loops but those of [Everywhere]; their order does not matter. Call it before

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // DefaultBindings makes the default bindings of workspaces whose creation could not make them:

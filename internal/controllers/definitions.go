@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/define"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/resources/define"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // DefinitionNames accepts the names of definitions that conflicted with another definition

@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // Exports checks the identity of APIExports after their secret has changed.

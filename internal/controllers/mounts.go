@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/catalog"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/define"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/define"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/values"
 )
 
 // Mounts updates mounted Workspaces from the objects that they are mounted from.

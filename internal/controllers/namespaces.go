@@ -7,11 +7,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/values"
 )
 
 // Namespaces creates the default service account and the config map with the server's CA

@@ -13,11 +13,11 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/values"
 )
 
 // namespaceWorld is a store with its followers, without a loop.

@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/endpoints"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/endpoints"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // PartitionSets keeps the Partitions of PartitionSets.

@@ -17,10 +17,10 @@ import (
 	typedadmissionv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	admissionapi "k8s.io/kubernetes/pkg/apis/admissionregistration"
 
+	"github.com/unforked/kcp/internal/admit/hooks"
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/hooks"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 const (

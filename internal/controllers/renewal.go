@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
 )
 
 // StorageRenewal rewrites stored objects after an upgrade, in the new version of their kind,

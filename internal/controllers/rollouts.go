@@ -4,10 +4,10 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/evolve"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/evolve"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // Rollouts takes the steps of APIExportRollouts.

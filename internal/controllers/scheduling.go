@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // Scheduling places Workspaces that no shard could host when they were created. A change of a

@@ -8,9 +8,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/election"
-	"github.com/unforked/kcp/internal/trigger"
-	"github.com/unforked/kcp/internal/usage"
+	"github.com/unforked/kcp/internal/control/trigger"
+	"github.com/unforked/kcp/internal/sharing/usage"
+	"github.com/unforked/kcp/internal/storage/election"
 )
 
 // lastWriteWithin is the timeout of the last write when a loop ends.

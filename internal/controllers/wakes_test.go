@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/trigger"
+	"github.com/unforked/kcp/internal/control/trigger"
 )
 
 // wakes are the keys that an inbox wakes a loop with.

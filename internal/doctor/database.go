@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 const (

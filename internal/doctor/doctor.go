@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 // A Level says how serious a finding is.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/unforked/kcp/internal/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 const (

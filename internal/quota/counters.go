@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 // A Subject is what a counter counts: the objects of a group and resource in one namespace, or

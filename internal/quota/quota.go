@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 // Limits of the bytes that a tenant writes. etcd keeps the history of all writes. Without

@@ -2,7 +2,7 @@ package quota
 
 import (
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/shrink"
+	"github.com/unforked/kcp/internal/memory/shrink"
 )
 
 // sums are what each cluster stores, and the bytes of each tenant.

@@ -35,8 +35,8 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/server"
 )
 

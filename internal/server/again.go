@@ -17,10 +17,10 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/flow"
-	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/network/inprocess"
+	"github.com/unforked/kcp/internal/request/flow"
+	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
 // rightsEvery is how often the rights of an open watch or stream are checked again.

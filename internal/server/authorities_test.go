@@ -23,12 +23,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/backup"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/credentials"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/backup"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // trusts waits until the administrators' kubeconfig, the config maps of workspaces and a token

@@ -18,7 +18,7 @@ import (
 
 	"github.com/unforked/kcp/internal/build"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/request/edge"
 )
 
 // Members of system:masters operate the database at these paths.

@@ -21,11 +21,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/unforked/kcp/internal/backup"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/backup"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // fetchBackup requests a backup, and returns the status of the response and its body.

@@ -9,9 +9,9 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/exports"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // TestBuiltInSchemasAreUpgraded shows that a server restores the schemas of its version in its

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/auth/credentials"
 )
 
 var certificateRequests = certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")

@@ -18,7 +18,7 @@ import (
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authz"
 )
 
 // require sets the required groups of the tenant's cluster, as this person.

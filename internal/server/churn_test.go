@@ -24,9 +24,9 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // churnVariable is the environment variable with the settings of a churning process.

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/edge"
-	"github.com/unforked/kcp/internal/inprocess"
+	"github.com/unforked/kcp/internal/network/inprocess"
+	"github.com/unforked/kcp/internal/request/edge"
 )
 
 // InProcess returns a configuration for clients in this process that act as u. at is the

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 
-	"github.com/unforked/kcp/internal/keys"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // stored returns the number of objects of a definition in etcd.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authz"
 )
 
 // newOrganization returns a workspace, two workspaces in it, and one in the first of these.

@@ -11,12 +11,12 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/doctor"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
+	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/upstream"
 )
 

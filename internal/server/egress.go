@@ -6,7 +6,7 @@ import (
 	"net/url"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 )
 
 // newDialer returns the dialer for calls to addresses that tenants configure. It never

@@ -16,9 +16,9 @@ import (
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/encryption"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/encryption"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // encryptWith writes a configuration that encrypts all resources with keys of these names.

@@ -11,10 +11,10 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/credentials"
-	"github.com/unforked/kcp/internal/limits"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/quota/limits"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // IssueForTest returns a certificate for a host and its key in PEM, and the authority that

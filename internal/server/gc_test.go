@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 const holdFinalizer = "example.com/hold"

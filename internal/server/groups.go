@@ -10,8 +10,8 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"github.com/unforked/kcp/internal/native"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/resources/native"
+	"github.com/unforked/kcp/internal/resources/serve"
 )
 
 // installGroups installs the built-in API groups, and prepares those that bindings give to clusters.

@@ -20,10 +20,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/home"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/tenancy/home"
 )
 
 const homePath = "/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspaces/~"

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/admit/hooks"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/dial"
-	"github.com/unforked/kcp/internal/hooks"
+	"github.com/unforked/kcp/internal/network/dial"
+	"github.com/unforked/kcp/internal/resources/catalog"
 )
 
 // prepareHooks sets s.hooks, which call webhooks and evaluate policies after the rules. s.natives,

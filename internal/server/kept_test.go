@@ -15,7 +15,7 @@ import (
 	corev1alpha1 "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // finalized sets the finalizers of an object to those of the system and the given ones.

@@ -11,8 +11,8 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/controllers"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/logs"
+	"github.com/unforked/kcp/internal/observe/logs"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // runLoops starts every loop; they run until the server closes.

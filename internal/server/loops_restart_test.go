@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // A server handles changes that its predecessor did not finish, and changes that happened

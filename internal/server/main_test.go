@@ -31,10 +31,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // patience is the time limit for expected events.

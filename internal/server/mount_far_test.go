@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/mounts"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/tenancy/mounts"
 )
 
 // farServer starts a server at an address. It trusts the users in headers from proxies with a

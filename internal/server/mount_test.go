@@ -25,9 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/mounts"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/tenancy/mounts"
 )
 
 var edges = schema.GroupVersionResource{Group: "edge.example.com", Version: "v1", Resource: "edges"}

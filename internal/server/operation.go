@@ -11,10 +11,10 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/credentials"
-	"github.com/unforked/kcp/internal/encryption"
-	"github.com/unforked/kcp/internal/flow"
+	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/quota"
+	"github.com/unforked/kcp/internal/request/flow"
+	"github.com/unforked/kcp/internal/storage/encryption"
 	"github.com/unforked/kcp/internal/upstream"
 )
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp/internal/admit"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/resources/serve"
 	"github.com/unforked/kcp/internal/server"
 	"github.com/unforked/kcp/internal/view"
 )

@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 
-	"github.com/unforked/kcp/internal/peers"
+	"github.com/unforked/kcp/internal/network/peers"
 )
 
 // preparePeers makes the listener serve the other servers on the same etcd.

@@ -20,8 +20,8 @@ import (
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/authz"
 )
 
 // A person is a user with in-process requests.

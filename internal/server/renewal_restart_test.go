@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 // The previous version stored leases as v1beta1. This version reads them and stores them as

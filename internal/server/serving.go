@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/credentials"
-	"github.com/unforked/kcp/internal/edge"
+	"github.com/unforked/kcp/internal/auth/credentials"
+	"github.com/unforked/kcp/internal/request/edge"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/server"
 )
 

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // A server starts while etcd has its alarm for space, after all servers had stopped. It serves reads and

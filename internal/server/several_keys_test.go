@@ -20,10 +20,10 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // A server does not start on an etcd where it would refuse the tokens of other servers, or

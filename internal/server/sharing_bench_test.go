@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/sharing/bind"
 )
 
 // BenchmarkSharing binds one export in many clusters. It reports the live heap and the processor

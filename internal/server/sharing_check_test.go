@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/values"
 )
 
 // post sends an object, and decodes a successful response into it.

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // A recording has the content of an etcd after each of its revisions.

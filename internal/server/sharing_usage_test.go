@@ -17,9 +17,9 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/etcd"
-	"github.com/unforked/kcp/internal/etcdtest"
 	"github.com/unforked/kcp/internal/server"
+	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
 // startMetering starts a server that writes usage often.

@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/authn"
-	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/credentials"
 )
 
 // keysEvery is how often files with keys and authorities, and those that servers share, are read.

@@ -20,7 +20,7 @@ import (
 	corev1alpha1 "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/store"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
 var (

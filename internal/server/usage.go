@@ -9,12 +9,12 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/fair"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/tree"
-	"github.com/unforked/kcp/internal/usage"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/sharing/usage"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 	"github.com/unforked/kcp/internal/view"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	coreapi "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authz"
 )
 
 // A workspace is Initializing while it has initializers. It becomes Ready without delay when

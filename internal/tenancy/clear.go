@@ -19,10 +19,10 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // Names of objects in every workspace.

@@ -9,9 +9,9 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 var errRefused = errors.New("webhooks and policies are asked again")

@@ -7,7 +7,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // inactivity returns the new phase of a cluster: Inactive if it is Ready and offline, Ready

@@ -9,9 +9,9 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // foreignFinalizers returns the finalizers of a Workspace or LogicalCluster that clients

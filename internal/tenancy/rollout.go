@@ -7,9 +7,9 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
 )
 
 // RollOut adds missing labels of a type to all Workspaces of the type, if its life cycle is

@@ -11,8 +11,8 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // bootstrapTypes creates the types that every server has, in the root workspace, and lets

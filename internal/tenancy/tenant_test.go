@@ -8,8 +8,8 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // All clusters below one topmost workspace or one home are one tenant, and so are those

@@ -10,10 +10,10 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/store"
-	"github.com/unforked/kcp/internal/tree"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // DeriveType sets the URLs of the views of a WorkspaceType's initializer and terminator in

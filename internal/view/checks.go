@@ -16,11 +16,11 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
-	"github.com/unforked/kcp/internal/catalog"
-	"github.com/unforked/kcp/internal/define"
-	"github.com/unforked/kcp/internal/evolve"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/define"
+	"github.com/unforked/kcp/internal/sharing/evolve"
+	"github.com/unforked/kcp/internal/sharing/exports"
 )
 
 const (

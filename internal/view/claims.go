@@ -11,12 +11,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/filters"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/catalog"
-	"github.com/unforked/kcp/internal/discovery"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/registry"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/discovery"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/registry"
 )
 
 // claimedEverywhere plans a list or watch of a claimed resource in all clusters that accept the

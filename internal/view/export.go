@@ -20,15 +20,15 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authz"
-	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/registry"
-	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/values"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/registry"
+	"github.com/unforked/kcp/internal/storage/values"
 )
 
 // ExportsConfig holds the dependencies of [Exports]. All fields are required.

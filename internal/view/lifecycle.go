@@ -25,12 +25,12 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/admit"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/authz"
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/registry"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // LifecycleConfig holds the dependencies of the views of initializers and terminators. All

@@ -5,8 +5,8 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // members is a follower of the change feed that knows the members of the views: the clusters

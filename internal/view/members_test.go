@@ -5,9 +5,9 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/keys"
-	"github.com/unforked/kcp/internal/tree"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // The sets of a view follow the phases of clusters, also through a rebuild.

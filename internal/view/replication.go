@@ -13,13 +13,13 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
-	"github.com/unforked/kcp/internal/authz"
-	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/catalog"
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/exports"
-	"github.com/unforked/kcp/internal/serve"
-	"github.com/unforked/kcp/internal/virtual"
+	"github.com/unforked/kcp/internal/resources/catalog"
+	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/sharing/exports"
+	"github.com/unforked/kcp/internal/sharing/virtual"
 )
 
 // Replication are the views of ClusterCachedResources. The view of an endpoint slice has the

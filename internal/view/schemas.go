@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/fair"
-	"github.com/unforked/kcp/internal/feed"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/sharing/bind"
+	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // maxHistories limits the clusters whose changes a [Schemas] remembers.

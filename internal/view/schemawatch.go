@@ -17,9 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 
-	"github.com/unforked/kcp/internal/bind"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/sharing/bind"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/unforked/kcp/internal/bind"
-	"github.com/unforked/kcp/internal/fair"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/sharing/bind"
 )
 
 // watched are the schemas of a watch in a test: labels and revision by name.

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/fair"
-	"github.com/unforked/kcp/internal/inprocess"
-	"github.com/unforked/kcp/internal/watches"
+	"github.com/unforked/kcp/internal/network/inprocess"
+	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/storage/watches"
 )
 
 const (

@@ -23,8 +23,8 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/registry"
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/storage/registry"
 )
 
 // Prefix begins the paths of views. The name of the view follows.

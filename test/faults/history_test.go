@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/test/child"
 )
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/test/child"
 )
 

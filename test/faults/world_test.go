@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/test/child"
 )
 

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/credentials"
+	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/workload/syncer"
 	"github.com/unforked/kcp/internal/workload/tunnel"
 )

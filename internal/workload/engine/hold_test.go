@@ -16,7 +16,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 )
 
 // A listing plays a physical cluster that has objects and that lists and watches only. Like kube-apiserver, it

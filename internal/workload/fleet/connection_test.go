@@ -14,7 +14,7 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 	"github.com/unforked/kcp/internal/workload/physical"
 )
 

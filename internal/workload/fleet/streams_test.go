@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/unforked/kcp/internal/serve"
+	"github.com/unforked/kcp/internal/resources/serve"
 )
 
 // Followed logs and open connections to containers have no timeout, and the storage of pods serves them.

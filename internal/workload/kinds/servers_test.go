@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
-	"github.com/unforked/kcp/internal/etcdtest"
+	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/kcptest"
 )
 

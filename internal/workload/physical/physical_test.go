@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 )
 
 type answers func(*http.Request) (*http.Response, error)

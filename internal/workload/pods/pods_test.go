@@ -23,8 +23,8 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/feed"
-	"github.com/unforked/kcp/internal/registry"
+	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/unforked/kcp/internal/dial"
+	"github.com/unforked/kcp/internal/network/dial"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
 

@@ -24,7 +24,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/authn"
+	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/tunnel"
