@@ -264,21 +264,12 @@ func simulateAll(ctx context.Context, a *command.App, srv *remote.Server, t *wor
 
 // consumersOf returns the logical clusters whose workloads run in the compute workspace of t.
 func consumersOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) (map[string]bool, error) {
-	requests, err := s.Clusterless()
+	assignments, err := assignmentsOf(ctx, s, t)
 	if err != nil {
-		return nil, err
-	}
-	raw, err := requests.Get().AbsPath("services", "apiexport", url.PathEscape(t.Annotations[core.ClusterAnnotation]), workload.KubernetesExport, "clusters", "*",
-		"apis", workload.GroupVersion.Group, workload.GroupVersion.Version, "assignments").Do(ctx).Raw()
-	if err != nil {
-		return nil, err
-	}
-	var list workload.AssignmentList
-	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, err
 	}
 	all := map[string]bool{}
-	for _, of := range list.Items {
+	for _, of := range assignments {
 		all[of.Annotations[core.ClusterAnnotation]] = true
 	}
 	return all, nil

@@ -136,25 +136,31 @@ func targetsIn(ctx context.Context, s *remote.Server, path cluster.Path) ([]*wor
 // A burden is what a physical cluster runs.
 type burden struct{ workloads, replicas int }
 
-// loadsOf returns what the physical clusters of the workspace of t run, by their keys. It reads the
-// Assignments of all consumers, through the view of the export.
-func loadsOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) (map[string]burden, error) {
-	name := t.Annotations[core.ClusterAnnotation]
+// assignmentsOf returns the Assignments of all consumers of the compute workspace of t, which the
+// view of its export has.
+func assignmentsOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) ([]workload.Assignment, error) {
 	requests, err := s.Clusterless()
 	if err != nil {
 		return nil, err
 	}
-	raw, err := requests.Get().AbsPath("services", "apiexport", url.PathEscape(name), workload.KubernetesExport, "clusters", "*",
+	raw, err := requests.Get().AbsPath("services", "apiexport", url.PathEscape(t.Annotations[core.ClusterAnnotation]), workload.KubernetesExport, "clusters", "*",
 		"apis", workload.GroupVersion.Group, workload.GroupVersion.Version, "assignments").Do(ctx).Raw()
 	if err != nil {
 		return nil, err
 	}
 	var list workload.AssignmentList
-	if err := json.Unmarshal(raw, &list); err != nil {
+	err = json.Unmarshal(raw, &list)
+	return list.Items, err
+}
+
+// loadsOf returns what the physical clusters of the workspace of t run, by their keys.
+func loadsOf(ctx context.Context, s *remote.Server, t *workload.SyncTarget) (map[string]burden, error) {
+	assignments, err := assignmentsOf(ctx, s, t)
+	if err != nil {
 		return nil, err
 	}
 	all := map[string]burden{}
-	for _, of := range list.Items {
+	for _, of := range assignments {
 		for _, part := range of.Spec.Targets {
 			l := all[part.Key]
 			l.workloads++
