@@ -55,7 +55,14 @@ spec:
 // offer=public.
 func publisher(t *testing.T) *tenant {
 	p := newTenant(t)
-	p.create(definitions, decoded(`
+	p.publishes()
+	return p
+}
+
+// publishes makes the cluster that of a [publisher].
+func (c *tenant) publishes() {
+	c.t.Helper()
+	c.create(definitions, decoded(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: flavors.example.com}
@@ -66,15 +73,14 @@ spec:
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {cpus: {type: integer}, cost: {type: integer}}}}}}}
 `))
-	p.flavor("small", "public")
-	p.flavor("hidden", "none")
-	made := p.create(cached, cachedFlavors("flavors", "v1"))
+	c.flavor("small", "public")
+	c.flavor("hidden", "none")
+	made := c.create(cached, cachedFlavors("flavors", "v1"))
 	if got := conditionOf(made, "Ready") + text(made, "status", "phase") + made.GetFinalizers()[0]; got != "TrueReadycache.kcp.io/clustercachedresource" {
-		t.Fatalf("the ClusterCachedResource is %q", got)
+		c.t.Fatalf("the ClusterCachedResource is %q", got)
 	}
-	p.flavorExport("{apiGroup: cache.kcp.io, kind: ClusterCachedResourceEndpointSlice, name: flavors}", text(made, "status", "identityHash"))
-	p.create(cachedSlices, flavorSlice("flavors", ""))
-	return p
+	c.flavorExport("{apiGroup: cache.kcp.io, kind: ClusterCachedResourceEndpointSlice, name: flavors}", text(made, "status", "identityHash"))
+	c.create(cachedSlices, flavorSlice("flavors", ""))
 }
 
 func cachedFlavors(name, version string) *unstructured.Unstructured {

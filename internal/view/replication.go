@@ -8,11 +8,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	cacheapi "github.com/unforked/kcp/apis/cache/v1alpha1"
 	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/resources/catalog"
@@ -24,7 +25,8 @@ import (
 
 // Replication are the views of ClusterCachedResources. The view of an endpoint slice has the
 // objects that its ClusterCachedResource selects, for reading, in each cluster that binds the
-// export of the slice. RBAC of the export's cluster guards it, as apiexports/content.
+// export of the slice. RBAC of the export's cluster guards it, as apiexports/content. The path names the
+// slice, so the slice is read before the request is authorized, and after the change feed has caught up.
 type Replication struct {
 	exports   *Exports
 	storage   func() *virtual.Storage
@@ -54,21 +56,21 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if !known || !ok {
 		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
 	}
-	guard := authorizer.AttributesRecord{
-		User: u, Verb: info.Verb, APIGroup: apisv1alpha2.GroupVersion.Group, APIVersion: apisv1alpha2.GroupVersion.Version,
-		Resource: "apiexports", Subresource: "content", Name: storage.ExportOfSlice(r.Home, r.ID), ResourceRequest: true,
-	}
-	if decision, reason, err := v.exports.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{guard, reason}, err)
-	}
 	if err := v.exports.config.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	export := exports.Name{Cluster: r.Home, Name: storage.ExportOfSlice(r.Home, r.ID)}
-	if export.Name != guard.Name {
-		return nil, &Refusal{guard, authz.Denied} // the slice is another one by now
+	slice, exists := storage.Slices.Get(r.Home, "", r.ID)
+	export := exports.Name{Cluster: r.Home}
+	if exists {
+		export.Name = slice.Name
 	}
-	origin, err := storage.CachedThrough(r.Home, r.ID)
+	if decision, _, err := v.exports.config.Guard.Authorize(ctx, contentOf(u, info.Verb, export.Name)); decision != authorizer.DecisionAllow {
+		return nil, errors.Join(v.refusal(u, info.Verb, r), err)
+	}
+	if !exists {
+		return nil, apierrors.NewNotFound(storage.SliceResource.GroupResource(), r.ID)
+	}
+	origin, err := storage.CachedThrough(r.Home, slice)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +91,16 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 		return nil, notFound("a view has what is in a logical cluster, and nothing of the server itself")
 	}
 	return p, v.read(req, r, &cachedReading{p, origin, info, member})
+}
+
+// refusal returns the error for users who may not use the content of the export of an endpoint slice. It
+// is the same for all slices and for those that do not exist: it names neither the export nor a reason.
+func (v *Replication) refusal(u user.Info, verb string, r *Request) error {
+	of := v.storage().SliceResource.GroupResource()
+	return &Refusal{authorizer.AttributesRecord{
+		User: u, Verb: verb, APIGroup: of.Group, APIVersion: cacheapi.GroupVersion.Version,
+		Resource: of.Resource, Subresource: "content", Name: r.ID, ResourceRequest: true,
+	}, authz.Denied}
 }
 
 // A cachedReading is a request for the objects of a ClusterCachedResource.

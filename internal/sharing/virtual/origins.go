@@ -162,28 +162,16 @@ func (x *Storage) origin(name exports.Name, r *Cached, in catalog.Found) *serve.
 	}}
 }
 
-// ExportOfSlice returns the name of the export of a ClusterCachedResourceEndpointSlice. A slice that
-// does not exist seems to be of an export of its name.
-func (x *Storage) ExportOfSlice(c cluster.Name, slice string) string {
-	if s, ok := x.Slices.Get(c, "", slice); ok {
-		return s.Name
-	}
-	return slice
-}
-
-// CachedThrough returns the objects of the ClusterCachedResource of an endpoint slice.
-func (x *Storage) CachedThrough(c cluster.Name, slice string) (*serve.Origin, error) {
-	s, ok := x.Slices.Get(c, "", slice)
-	if !ok {
-		return nil, apierrors.NewNotFound(x.SliceResource.GroupResource(), slice)
-	}
+// CachedThrough returns the objects of the ClusterCachedResource of an endpoint slice, which is in
+// [Storage.Slices].
+func (x *Storage) CachedThrough(c cluster.Name, s *endpoints.Slice) (*serve.Origin, error) {
 	name := exports.Name{Cluster: c, Name: s.Cached}
 	r, in, err := x.cached(name)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
 	o := x.origin(name, r, in)
-	o.Covers = x.readers.covers(func() int64 { return x.slicedSince(c, slice) })
-	x.readers.follow(o, func() bool { return x.slices(c, s) }, x.SliceResource.Key(c, "", slice))
+	o.Covers = x.readers.covers(func() int64 { return x.slicedSince(c, s.Own) })
+	x.readers.follow(o, func() bool { return x.slices(c, s) }, x.SliceResource.Key(c, "", s.Own))
 	return o, nil
 }
