@@ -88,7 +88,7 @@ func (s Sharing) cachedSlice(ctx context.Context, r Request) error {
 			return r.Forbid(errors.New("spec.clusterCachedResource.path and spec.export.path must be empty or the path of this workspace: an endpoint slice is in the workspace of its ClusterCachedResource and its APIExport"))
 		}
 	}
-	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create ClusterCachedResourceEndpointSlice: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))
+	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create ClusterCachedResourceEndpointSlice: no permission to bind to export %s", ref))
 }
 
 // reference returns what is wrong with the reference of a virtual storage. Kinds of the server

@@ -265,7 +265,7 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 		return nil // the schema refuses another reference
 	}
 	ref := *b.Spec.Reference.Export
-	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIBinding: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))
+	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIBinding: no permission to bind to export %s", ref))
 }
 
 func (s Sharing) slice(ctx context.Context, r Request) error {
@@ -277,15 +277,7 @@ func (s Sharing) slice(ctx context.Context, r Request) error {
 		return nil
 	}
 	ref := n.Spec.APIExport
-	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIExportEndpointSlice: no permission to bind to export %s:%s", s.at(r, ref.Path), ref.Name))
-}
-
-// at returns a path of a reference, or that of the cluster of the request.
-func (s Sharing) at(r Request, path string) string {
-	if path == "" {
-		return string(s.PathOf(r.Cluster))
-	}
-	return path
+	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIExportEndpointSlice: no permission to bind to export %s", ref))
 }
 
 // mayBind refuses a request of a user who may not bind an export. The error is the same if

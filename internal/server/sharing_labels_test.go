@@ -118,7 +118,7 @@ func TestClaimedObjectsHaveTheLabelOfTheClaim(t *testing.T) {
 
 	// The APIBindings in the view have it, too.
 	list := must(must(dynamic.NewForConfig(pat.config("*")))(t).Resource(apiBindings).List(t.Context(), metav1.ListOptions{LabelSelector: key}))(t)
-	if len(list.Items) != 1 || list.Items[0].GetLabels()[key] == "" {
+	if len(list.Items) != 1 || list.Items[0].GetLabels()[key] != apisv1alpha2.OwnBindingLabelValue {
 		t.Errorf("APIBindings with the label: %v", list.Items)
 	}
 }

@@ -183,9 +183,12 @@ func TestBindingsWaitForWhatIsMissing(t *testing.T) {
 	if got := conditionOf(b, "APIExportValid"); got != "False APIExportNotFound" || text(b, "status", "phase") != "Binding" {
 		t.Fatalf("without an export: %q, %v", got, b.Object["status"])
 	}
+	if got := conditionOf(b, "InitialBindingCompleted") + ", " + conditionOf(b, "Ready"); got != "False WaitingForEstablished, False WaitingForEstablished" {
+		t.Errorf("without an export: %s", got)
+	}
 	p.create(apiExports, widgetExport("widgets", "v1"))
 	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool {
-		return conditionOf(o, "InitialBindingCompleted") == "False APIResourceSchemaInvalid"
+		return conditionOf(o, "InitialBindingCompleted") == "False APIResourceSchemaInvalid" && conditionOf(o, "Ready") == "False APIResourceSchemaInvalid"
 	})
 	p.create(apiSchemas, widgetSchema("v1", "color"))
 	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool { return text(o, "status", "phase") == "Bound" })
@@ -267,7 +270,7 @@ func TestUnbindingDeletesTheObjects(t *testing.T) {
 	b := consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool {
 		return conditionOf(o, "BindingResourceDeleteSuccess") == "False SomeFinalizersRemain"
 	})
-	if conditionOf(b, "Ready") == "True" || !strings.Contains(fmt.Sprint(b.Object["status"]), "default/held") {
+	if !strings.Contains(fmt.Sprint(b.Object["status"]), "default/held") {
 		t.Errorf("the status does not name the object: %v", b.Object["status"])
 	}
 	if _, err := consumer.any.Resource(sharedWidgets).Namespace("default").Create(t.Context(), newWidget("late"), metav1.CreateOptions{}); err == nil {
@@ -409,6 +412,9 @@ func TestABindingKeepsWhatIsStored(t *testing.T) {
 		return conditionOf(o, "APIExportValid") == "False APIExportNotFound"
 	})
 	still("without the export")
+	if b := must(consumer.any.Resource(apiBindings).Get(t.Context(), "widgets", metav1.GetOptions{}))(t); conditionOf(b, "Ready") != "True" || conditionOf(b, "InitialBindingCompleted") != "True" {
+		t.Errorf("a binding that was bound is not Ready any more: %v", b.Object["status"])
+	}
 	other := widgetExport("widgets", "v1")
 	_ = unstructured.SetNestedStringMap(other.Object, map[string]string{"namespace": "default", "name": "other"}, "spec", "identity", "secretRef")
 	must(p.kube.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}, StringData: map[string]string{"key": "other"}}, metav1.CreateOptions{}))(t)
@@ -422,7 +428,7 @@ func TestABindingKeepsWhatIsStored(t *testing.T) {
 	}
 	p.await(apiExports, "", "widgets", gone)
 	p.create(apiExports, widgetExport("widgets", "v1")) // its secret has stayed
-	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool { return conditionOf(o, "Ready") == "True" })
+	consumer.await(apiBindings, "", "widgets", func(o *unstructured.Unstructured) bool { return conditionOf(o, "APIExportValid") == "True" })
 	still("with the old identity")
 }
 

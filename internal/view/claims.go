@@ -104,10 +104,18 @@ func (v *Exports) stored(ctx context.Context, name exports.Name, e *exports.Expo
 
 // labelled adds the label of a claim to the objects of a request, which is not stored with them.
 func (of *viewing) labelled(c bind.Claimed, enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
+	return of.withLabel(c.GroupResource, apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity), enter)
+}
+
+// ownBindings adds the label of the bindings of the export, which it reads without a claim.
+func (of *viewing) ownBindings(enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
+	return of.withLabel(apiBindings, apisv1alpha2.OwnBindingLabelValue, enter)
+}
+
+func (of *viewing) withLabel(gr schema.GroupResource, value string, enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
 	key := apisv1alpha2.ClaimedLabelPrefix + apisv1alpha2.ExportLabelValue(string(of.name.Cluster), of.name.Name)
-	value := apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity)
 	return func(ctx context.Context) (context.Context, func()) {
-		return enter(registry.WithLabel(ctx, c.GroupResource, key, value))
+		return enter(registry.WithLabel(ctx, gr, key, value))
 	}
 }
 

@@ -201,7 +201,7 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 	if gr == apiBindings {
 		var err error
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
-		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, v.while(of, func(context.Context) bool {
+		p.Context = of.ownBindings(v.while(of, func(context.Context) bool {
 			_, is := v.still(of)
 			return is
 		}))
@@ -303,7 +303,7 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 	}
 	p := v.granted(r, of, grant, member)
 	if p.Query = query; gr == apiBindings {
-		p.Context = of.labelled(bind.Claimed{GroupResource: apiBindings}, p.Context)
+		p.Context = of.ownBindings(p.Context)
 	} else {
 		p.Context = identified(p.Context, of.export.Identity)
 	}

@@ -191,6 +191,19 @@ func DefaultBindingName(cluster, path, export string) string {
 	return export[:min(len(export), maxExport)] + "-" + strings.ToLower(text[:5])
 }
 
+// OwnBindingLabelValue is the value of the label with [ClaimedLabelPrefix] of an APIBinding in the
+// virtual workspace of its APIExport, which needs no claim to read it. The existing kcp has chosen it.
+const OwnBindingLabelValue = "LstvmbbzVDDOn90ZbhzSQO5U3DMCf88h1pZ"
+
+// String returns the path and the name, or the name alone without a path, as clients of the existing
+// kcp expect them in messages.
+func (r ExportReference) String() string {
+	if r.Path == "" {
+		return r.Name
+	}
+	return r.Path + ":" + r.Name
+}
+
 // ExportLabelValue returns the value of [ExportLabel] for an APIExport in the logical
 // cluster with the given name.
 func ExportLabelValue(cluster, export string) string {

@@ -82,10 +82,13 @@ func (c Conditions) IsTrue(t Type) bool {
 }
 
 // Summary returns the condition [Ready]: it repeats the first of the others that is not True. Warnings
-// do not count.
-func (c Conditions) Summary(at metav1.Time) Condition {
+// do not count. With types, only conditions of these count.
+func (c Conditions) Summary(at metav1.Time, of ...Type) Condition {
 	sum := Condition{Type: Ready, Status: metav1.ConditionTrue, LastTransitionTime: at}
 	for _, have := range c {
+		if len(of) > 0 && !slices.Contains(of, have.Type) {
+			continue
+		}
 		if have.Type != Ready && have.Status != metav1.ConditionTrue && have.Severity != SeverityWarning {
 			sum.Status, sum.Severity, sum.Reason, sum.Message = have.Status, have.Severity, have.Reason, have.Message
 			break

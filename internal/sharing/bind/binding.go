@@ -66,7 +66,7 @@ func (a *APIs) confirm(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIB
 		}
 	}
 	if !ok {
-		return apierrors.NewForbidden(BindingResource().GroupResource(), b.Name, fmt.Errorf("unable to create APIBinding: no permission to bind to export %s:%s", ref.Path, ref.Name))
+		return apierrors.NewForbidden(BindingResource().GroupResource(), b.Name, fmt.Errorf("unable to create APIBinding: no permission to bind to export %s", ref))
 	}
 	b.Status.APIExportClusterName = string(name.Cluster)
 	return nil
@@ -139,7 +139,7 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 	}
 	st.APIExportClusterName = string(name.Cluster)
 	if export.Identity == "" {
-		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityInfo, apisv1alpha2.MissingIdentityHash, "the APIExport has no identity yet; see its condition IdentityValid")
+		s.lacks(apisv1alpha2.APIExportValid, conditions.SeverityWarning, apisv1alpha2.MissingIdentityHash, "the APIExport has no identity yet; see its condition IdentityValid")
 		return s.finish(before), nil
 	}
 	s.set(apisv1alpha2.APIExportValid)
@@ -214,7 +214,7 @@ func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 	if st.Phase == "" {
 		st.Phase = apisv1alpha2.PhaseBinding
 	}
-	st.Conditions.Set(st.Conditions.Summary(s.at))
+	st.Conditions.Set(st.Conditions.Summary(s.at, apisv1alpha2.InitialBindingCompleted)) // as the existing kcp: it stays True
 	s.binding.Labels = maps.Clone(s.binding.Labels)
 	if s.binding.Labels == nil {
 		s.binding.Labels = map[string]string{}
@@ -238,17 +238,20 @@ func (s *settling) set(t conditions.Type) {
 }
 
 // lacks records what the binding lacks. Before it was bound for the first time, this also holds
-// for the condition about that.
+// for the condition about that, which only waits while the export is not valid.
 func (s *settling) lacks(t conditions.Type, severity conditions.Severity, reason, message string) {
-	types := []conditions.Type{t}
-	if !s.binding.Status.Conditions.IsTrue(apisv1alpha2.InitialBindingCompleted) {
-		types = append(types, apisv1alpha2.InitialBindingCompleted)
+	lacks := conditions.Condition{
+		Type: t, Status: metav1.ConditionFalse, Severity: severity, Reason: reason, Message: message, LastTransitionTime: s.at,
 	}
-	for _, t := range types {
-		s.binding.Status.Conditions.Set(conditions.Condition{
-			Type: t, Status: metav1.ConditionFalse, Severity: severity, Reason: reason, Message: message, LastTransitionTime: s.at,
-		})
+	all := &s.binding.Status.Conditions
+	all.Set(lacks)
+	if all.IsTrue(apisv1alpha2.InitialBindingCompleted) {
+		return
 	}
+	if lacks.Type = apisv1alpha2.InitialBindingCompleted; t == apisv1alpha2.APIExportValid {
+		lacks.Severity, lacks.Reason = conditions.SeverityInfo, apisv1alpha2.WaitingForEstablished
+	}
+	all.Set(lacks)
 }
 
 // A takenError means that other bindings or definitions of the cluster have names that the

@@ -83,10 +83,9 @@ func (a *APIs) TakeOver(ctx context.Context, c cluster.Name, from, successor str
 // Report records why a binding that is being deleted still exists.
 func (a *APIs) Report(ctx context.Context, c cluster.Name, name, reason, message string) error {
 	return a.change(ctx, c, name, func(b *apisv1alpha2.APIBinding) bool {
-		changed := b.Status.Conditions.Set(conditions.Condition{
+		return b.Status.Conditions.Set(conditions.Condition{
 			Type: apisv1alpha2.BindingResourceDeleteSuccess, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: reason, Message: message,
 		})
-		return b.Status.Conditions.Set(b.Status.Conditions.Summary(metav1.Now().Rfc3339Copy())) || changed
 	})
 }
 

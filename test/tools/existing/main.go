@@ -44,6 +44,7 @@ func run() error {
 		{"export", export},
 		{"older versions", older},
 		{"bind", bind},
+		{"labels", labels},
 		{"other kinds", others},
 		{"provider", provide},
 		{"initializer", initialize},

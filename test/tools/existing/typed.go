@@ -9,6 +9,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha1 "github.com/kcp-dev/sdk/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
+	"github.com/kcp-dev/sdk/apis/apis/v1alpha2/permissionclaims"
 	"github.com/kcp-dev/sdk/apis/core"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
@@ -20,7 +21,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
@@ -240,6 +243,41 @@ func bind(ctx context.Context, cfg *rest.Config) error {
 		ObjectMeta: metav1.ObjectMeta{Name: "widgets"}}, metav1.CreateOptions{})
 	if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("a binding in a missing workspace: %w", err)
+	}
+	return nil
+}
+
+// labels finds objects in the view of the export by the labels that the library of the existing kcp
+// computes for its claim and for its APIBindings.
+func labels(ctx context.Context, cfg *rest.Config) error {
+	client, err := kcpclient.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	e, err := client.Cluster(provider).ApisV1alpha2().APIExports().Get(ctx, "widgets", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	owner := logicalcluster.From(e)
+	view := rest.CopyConfig(cfg)
+	view.Host += "/services/apiexport/" + owner.String() + "/widgets/clusters/*"
+	in, err := dynamic.NewForConfig(view)
+	if err != nil {
+		return err
+	}
+	claimed, claim, err := permissionclaims.ToLabelKeyAndValue(owner, "widgets", e.Spec.PermissionClaims[0])
+	if err != nil {
+		return err
+	}
+	own, binding := permissionclaims.ToReflexiveAPIBindingLabelKeyAndValue(owner, "widgets")
+	for selector, r := range map[string]schema.GroupVersionResource{
+		claimed + "=" + claim: {Version: "v1", Resource: "configmaps"},
+		own + "=" + binding:   apisv1alpha2.SchemeGroupVersion.WithResource("apibindings"),
+	} {
+		found, err := in.Resource(r).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil || len(found.Items) < len(tenants) {
+			return fmt.Errorf("of %s, %d have the label %s: %w", r.Resource, len(found.Items), selector, err)
+		}
 	}
 	return nil
 }
