@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
@@ -59,6 +60,13 @@ func (s Sharing) rollout(ctx context.Context, r Request) error {
 			return r.Forbid(fmt.Errorf("spec.rings[%d].pause must not be negative", i))
 		case ring.Percent != 0 && ring.Percent < percent:
 			return r.Forbid(fmt.Errorf("spec.rings[%d].percent is %d, less than that of the ring before: it includes the rings before", i, ring.Percent))
+		}
+		if ring.Selector != nil {
+			if selector, err := metav1.LabelSelectorAsSelector(ring.Selector); err != nil {
+				return r.Forbid(fmt.Errorf("spec.rings[%d].selector: %w", i, err))
+			} else if selector.Empty() {
+				return r.Forbid(fmt.Errorf("spec.rings[%d].selector is empty and would select all consumers; use percent: 100", i))
+			}
 		}
 		names[ring.Name], percent = true, max(percent, ring.Percent)
 	}

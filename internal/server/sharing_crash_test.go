@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/etcdtest"
 )
 
@@ -29,6 +28,7 @@ import (
 type recording struct {
 	t      *testing.T
 	client *clientv3.Client
+	steps  []storyStep
 	base   map[string]string
 	events []*clientv3.Event // after base
 	ends   []int64           // last revision of each step
@@ -177,7 +177,7 @@ func (r *recording) tell(s *story) {
 	r.t.Helper()
 	var from int64
 	r.base, from = r.content()
-	for _, step := range sharingStory {
+	for _, step := range r.steps {
 		step.do(s)
 		r.ends = append(r.ends, r.quiet())
 		now, _ := r.content()
@@ -240,31 +240,37 @@ func owned(t *testing.T, content map[string]string, when string) {
 
 // TestACrashAtAnyCommit shows that sharing goes on after a server was killed between any two of
 // its writes: the next server reaches the state that one without a crash reaches.
-func TestACrashAtAnyCommit(t *testing.T) {
+func TestACrashAtAnyCommit(t *testing.T) { crashAtAnyCommit(t, sharingStory) }
+
+// TestACrashAtAnyCommitOfARollout is [TestACrashAtAnyCommit] for rollouts: a ring, a stop, other
+// schemas, the end in the export, a return, and a deleted export.
+func TestACrashAtAnyCommitOfARollout(t *testing.T) { crashAtAnyCommit(t, rolloutStory) }
+
+func crashAtAnyCommit(t *testing.T, steps []storyStep) {
 	e := startEquals(t, 1, etcdtest.Options{})
 	client := must(clientv3.New(clientv3.Config{Endpoints: e.etcd.Servers()}))(t)
 	t.Cleanup(func() { _ = client.Close() })
-	r, uids := &recording{t: t, client: client}, map[string]types.UID{}
+	r, uids := &recording{t: t, client: client, steps: steps}, map[string]types.UID{}
 	s := &running{Server: e.all[0]}
-	for _, c := range []cluster.Name{storyProvider, storyConsumer} {
+	for _, c := range storyClusters() {
 		e.ok(s.MakeCluster(t.Context(), c))
 	}
 	r.tell(storyOn(t, s, uids))
 	s.Close()
 	all := r.crashes()
 	for _, c := range all {
-		owned(t, r.at(c.revision), sharingStory[c.step].name)
+		owned(t, r.at(c.revision), steps[c.step].name)
 	}
-	t.Logf("%d commits in %d steps", len(all), len(sharingStory))
+	t.Logf("%d commits in %d steps", len(all), len(steps))
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, c := range all[:min(len(all), size(3, len(all)))] {
-		t.Run(fmt.Sprintf("%s, commit %d", sharingStory[c.step].name, c.revision), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, commit %d", steps[c.step].name, c.revision), func(t *testing.T) {
 			t.Logf("the last write is of %s", c.last)
 			r.t = t
 			r.rewind(c.revision)
 			s := &running{Server: must(e.start())(t)}
 			defer s.Close()
-			sharingStory[c.step].do(storyOn(t, s, maps.Clone(uids)))
+			steps[c.step].do(storyOn(t, s, maps.Clone(uids)))
 			r.becomes(r.wants[c.step])
 		})
 	}
@@ -279,7 +285,7 @@ func TestAStoryUntilItIsKilled(t *testing.T) {
 		t.Skip("only in a process of its own")
 	}
 	s, uids := start(t, dir), map[string]types.UID{}
-	for _, c := range []cluster.Name{storyProvider, storyConsumer} {
+	for _, c := range storyClusters() {
 		if err := s.MakeCluster(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +338,7 @@ func TestAnEndpointEndsAfterARestart(t *testing.T) {
 	for i := range 2 {
 		s := start(t, dir)
 		if i == 0 {
-			for _, c := range []cluster.Name{storyProvider, storyConsumer} {
+			for _, c := range storyClusters() {
 				if err := s.MakeCluster(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}

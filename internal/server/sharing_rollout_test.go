@@ -118,11 +118,7 @@ func TestARolloutInRings(t *testing.T) {
 	late.hasSchema("v1")
 
 	// With a schema that has both fields, the rings begin again.
-	both := widgetSchema("v3", "shape")
-	versions, _, _ := unstructured.NestedSlice(both.Object, "spec", "versions")
-	_ = unstructured.SetNestedMap(versions[0].(map[string]any), map[string]any{"type": "string"}, "schema", "properties", "spec", "properties", "color")
-	_ = unstructured.SetNestedSlice(both.Object, versions, "spec", "versions")
-	p.create(apiSchemas, both)
+	p.create(apiSchemas, bothSchema("v3"))
 	p.patch(apiRollouts, "new", `{"spec":{"schemas":["v3.widgets.example.com"]}}`)
 	p.rollout("new", "Completed", 2)
 	if got := exportedSchema(p); got != "v3.widgets.example.com" {
@@ -172,13 +168,13 @@ func TestHostileRollouts(t *testing.T) {
 		return err
 	}
 	for why, o := range map[string]*unstructured.Unstructured{
-		"is the second of":    newRollout("a", "[]", "v1", "v2"),
-		"must be <prefix>":    decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportRollout, metadata: {name: a}, spec: {export: widgets, schemas: [widgets]}}`),
-		"which another ring":  newRollout("a", `[{name: b, percent: 1}, {name: b, percent: 2}]`, "v1"),
-		"less than that":      newRollout("a", `[{name: b, percent: 2}, {name: c, percent: 1}]`, "v1"),
-		"must not be negativ": newRollout("a", `[{name: b, percent: 2, pause: -1s}]`, "v1"),
-		"it is malformed":     newRollout("a", `[{name: b, percent: 2, pause: soon}]`, "v1"),
-		"clusters or both":    newRollout("a", `[{name: b}]`, "v1"),
+		"is the second of":      newRollout("a", "[]", "v1", "v2"),
+		"must be <prefix>":      decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportRollout, metadata: {name: a}, spec: {export: widgets, schemas: [widgets]}}`),
+		"which another ring":    newRollout("a", `[{name: b, percent: 1}, {name: b, percent: 2}]`, "v1"),
+		"less than that":        newRollout("a", `[{name: b, percent: 2}, {name: c, percent: 1}]`, "v1"),
+		"must not be negativ":   newRollout("a", `[{name: b, percent: 2, pause: -1s}]`, "v1"),
+		"it is malformed":       newRollout("a", `[{name: b, percent: 2, pause: soon}]`, "v1"),
+		"a selector or several": newRollout("a", `[{name: b}]`, "v1"),
 	} {
 		if err := create(o); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("created: %v, want %q", err, why)

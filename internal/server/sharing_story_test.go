@@ -19,20 +19,23 @@ import (
 // A story is a provider and a consumer whose life is interrupted by crashes. Its steps can be
 // repeated by the next server.
 type story struct {
-	provider, consumer *tenant
-	uids               map[string]types.UID // of objects when they were made
+	provider, consumer, other *tenant
+	uids                      map[string]types.UID // of objects when they were made
 }
 
 // The clusters of a story have the same names in all processes.
 const (
 	storyProvider cluster.Name = "story-provider"
 	storyConsumer cluster.Name = "story-consumer"
+	storyOther    cluster.Name = "story-other"
 )
+
+func storyClusters() []cluster.Name { return []cluster.Name{storyProvider, storyConsumer, storyOther} }
 
 // storyOn returns the story on a server.
 func storyOn(t *testing.T, s *running, uids map[string]types.UID) *story {
 	t.Helper()
-	return &story{at(t, s, storyProvider, server.System()), at(t, s, storyConsumer, server.System()), uids}
+	return &story{at(t, s, storyProvider, server.System()), at(t, s, storyConsumer, server.System()), at(t, s, storyOther, server.System()), uids}
 }
 
 // A storyStep is a request of a client, and the state that follows. A client whose request was

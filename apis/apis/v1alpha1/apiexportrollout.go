@@ -72,7 +72,7 @@ type APIExportRolloutSpec struct {
 
 // RolloutRing is a set of consumers that get new schemas at the same time.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.percent) || has(self.clusters)",message="a ring has percent, clusters or both"
+// +kubebuilder:validation:XValidation:rule="has(self.percent) || has(self.clusters) || has(self.selector)",message="a ring has percent, clusters, a selector or several of these"
 type RolloutRing struct {
 	// name is the name of the ring in the status.
 	// +kubebuilder:validation:MinLength=1
@@ -86,6 +86,11 @@ type RolloutRing struct {
 	// +listType=set
 	// +optional
 	Clusters []string `json:"clusters,omitempty"`
+
+	// selector selects logical clusters by the labels that their APIBindings to the APIExport have when the check of the ring begins.
+	// It must not be empty, and selects at most 1000.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
 	// percent is the share of all consumers that are in this ring or one before it.
 	// A hash of the name of the logical cluster decides, so that the order of consumers is the same in all rollouts of an APIExport.
@@ -110,6 +115,12 @@ type RolloutStage struct {
 	// ring selects its consumers.
 	// +required
 	Ring RolloutRing `json:"ring"`
+
+	// selected are the logical clusters that the selector of the ring selected, in order.
+	// Later changes of labels have no effect on the ring.
+	// +listType=set
+	// +optional
+	Selected []string `json:"selected,omitempty"`
 
 	// time is when it was done.
 	// +required

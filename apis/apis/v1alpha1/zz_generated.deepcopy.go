@@ -789,6 +789,11 @@ func (in *RolloutRing) DeepCopyInto(out *RolloutRing) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Selector != nil {
+		in, out := &in.Selector, &out.Selector
+		*out = new(v1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Pause != nil {
 		in, out := &in.Pause, &out.Pause
 		*out = new(v1.Duration)
@@ -815,6 +820,11 @@ func (in *RolloutStage) DeepCopyInto(out *RolloutStage) {
 		copy(*out, *in)
 	}
 	in.Ring.DeepCopyInto(&out.Ring)
+	if in.Selected != nil {
+		in, out := &in.Selected, &out.Selected
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Time.DeepCopyInto(&out.Time)
 }
 

@@ -34,6 +34,7 @@ type Content struct {
 	Definition *apiextensionsv1.CustomResourceDefinition
 	text       []byte // JSON of a contentText
 	rules      *Rules // that convert its objects, nil for none
+	parts      *Parts // that read its objects, nil for most
 	storage    Storage
 	offers     *Offers  // whose registries serve it, nil for a custom resource
 	stored     *Content // the content with [Stored], nil if it is this one

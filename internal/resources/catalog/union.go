@@ -1,19 +1,38 @@
 package catalog
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/unforked/kcp/internal/cluster"
 )
 
-// Union returns a content to read objects of several contents of one resource: it has the versions
-// of all, and keeps all fields. Where they differ, the first content decides.
-func Union(first *Content, others ...*Content) (*Content, error) {
+// Parts are the contents with which several clusters are served one resource.
+type Parts struct {
+	// Contents are the contents, the newest first.
+	Contents []*Content
+	// Of returns the index of the content of a cluster. It always returns the same for a cluster.
+	Of func(cluster.Name) int
+	// Key identifies the function Of.
+	Key string
+}
+
+// Union returns a content to read the objects of all clusters of a resource. It has the versions of
+// all parts. Each object is read with the part of its cluster. If a webhook converts the objects of
+// a part, they are all read with the first part instead, and keep the fields that it lacks. Where the
+// descriptions of a version differ, the first part decides.
+func Union(p *Parts) (*Content, error) {
+	first := p.Contents[0]
 	crd, err := first.Whole()
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range others {
+	external := slices.ContainsFunc(p.Contents, func(c *Content) bool { return CallsWebhook(c.Definition) })
+	for _, c := range p.Contents[1:] {
 		other, err := c.Whole()
 		if err != nil {
 			return nil, err
@@ -26,7 +45,7 @@ func Union(first *Content, others ...*Content) (*Content, error) {
 				continue
 			}
 			v.Storage = false
-			v.Served = v.Served && first.rules == nil // the rules do not know the version
+			v.Served = v.Served && (!external || first.rules == nil) // the rules of the first do not know the version
 			crd.Spec.Versions = append(crd.Spec.Versions, v)
 		}
 	}
@@ -36,13 +55,38 @@ func Union(first *Content, others ...*Content) (*Content, error) {
 	for _, v := range crd.Spec.Versions {
 		if v.Schema != nil && v.Schema.OpenAPIV3Schema != nil {
 			keepUnknown(v.Schema.OpenAPIV3Schema)
+			if !external { // those of the part of an object count
+				WithoutDefaults(v.Schema.OpenAPIV3Schema)
+			}
 		}
 	}
 	union, err := NewContent(crd)
-	if err != nil || first.rules == nil {
+	switch {
+	case err != nil || external && first.rules == nil:
 		return union, err
+	case external:
+		return first.rules.Of(union), nil
 	}
-	return first.rules.Of(union), nil
+	union.parts = p
+	text := []byte(p.Key)
+	for _, c := range p.Contents {
+		text = append(text, c.Hash[:]...)
+	}
+	union.Hash = sha256.Sum256(slices.Concat(union.Hash[:], text))
+	union.WatchHash = sha256.Sum256(slices.Concat(union.WatchHash[:], text))
+	union.Definition.UID = types.UID(fmt.Sprintf("%x", union.Hash))
+	return union, nil
+}
+
+// Parts returns the contents with which the objects of a union are read, nil for any other content.
+func (c *Content) Parts() *Parts { return c.parts }
+
+// Ruled reports whether the server itself converts the objects of a content, with rules.
+func (c *Content) Ruled() bool { return c.rules != nil || c.parts != nil }
+
+// WithoutDefaults removes the defaults from a schema.
+func WithoutDefaults(s *apiextensionsv1.JSONSchemaProps) {
+	EachSchema(s, func(s *apiextensionsv1.JSONSchemaProps) { s.Default = nil })
 }
 
 // keepUnknown makes a schema of whole objects keep all fields.

@@ -26,10 +26,31 @@ func converts(c converting) webhook.AuthenticationInfoResolverWrapper {
 	}
 }
 
-// converting answers conversion reviews, with a function or with rules.
+// converting answers conversion reviews, with a function, with rules or with a union.
 type converting struct {
 	convert catalog.Convert
-	rules   *ruled // nil for a function
+	rules   *ruled
+	union   *union
+}
+
+// begin returns a function that converts the objects of one call, in JSON. An object that is alone in
+// a call may have been converted before.
+func (c converting) begin() (convert func(text []byte, to string, alone bool) ([]byte, error), done func()) {
+	switch {
+	case c.union != nil:
+		call := &unionCall{union: c.union, begun: map[*partReader]catalog.Convert{}}
+		return call.convert, call.end
+	case c.rules == nil:
+		return func(text []byte, to string, _ bool) ([]byte, error) { return convertJSON(c.convert, text, to) }, func() {}
+	}
+	by, done := c.rules.begin()
+	return func(text []byte, to string, alone bool) ([]byte, error) {
+		one := func() ([]byte, error) { return convertJSON(by, text, to) }
+		if alone {
+			return c.rules.once(text, to, one)
+		}
+		return one()
+	}, done
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -40,19 +61,10 @@ func (c converting) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("conversion review: %w", err)
 	}
 	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
-	convert := c.convert
-	if c.rules != nil {
-		var done func()
-		convert, done = c.rules.begin()
-		defer done()
-	}
+	convert, done := c.begin()
+	defer done()
 	for _, raw := range review.Request.Objects {
-		one := func() ([]byte, error) { return convertJSON(convert, raw.Raw, review.Request.DesiredAPIVersion) }
-		if c.rules != nil && len(review.Request.Objects) == 1 {
-			all := one
-			one = func() ([]byte, error) { return c.rules.once(raw.Raw, review.Request.DesiredAPIVersion, all) }
-		}
-		converted, err := one()
+		converted, err := convert(raw.Raw, review.Request.DesiredAPIVersion, len(review.Request.Objects) == 1)
 		if err != nil {
 			answer.ConvertedObjects, answer.Result = nil, metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
 			break

@@ -9,8 +9,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -184,12 +182,8 @@ func newCoreStrategies(crd *apiextensionsv1.CustomResourceDefinition, typer runt
 			return nil, err
 		}
 	}
-	shape, err := structural.NewStructural(of.OpenAPIV3Schema)
+	shape, err := structuralOf(crd, catalog.CoreVersion)
 	if err != nil {
-		return nil, err
-	}
-	shape = shape.DeepCopy() // pruning must not change the defaults of the definition
-	if err := defaulting.PruneDefaults(shape); err != nil {
 		return nil, err
 	}
 	kind := schema.GroupVersionKind{Group: catalog.CoreGroup, Version: catalog.CoreVersion, Kind: crd.Status.AcceptedNames.Kind}

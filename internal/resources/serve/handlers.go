@@ -73,7 +73,7 @@ func (s *handlers) of(key handlerKey, c *catalog.Content, build func(*upstream.D
 		if use.definition.CRD, use.err = c.Whole(); use.err == nil {
 			gr := c.GroupResource()
 			use.definition.CRD.Name = gr.Resource + "." + gr.Group // the name that upstream looks up, also in the core group
-			if c.Rules() != nil {
+			if c.Ruled() && len(use.definition.CRD.Spec.Versions) > 1 {
 				catalog.InProcess(use.definition.CRD)
 			}
 			use.http, use.err = build(use.definition)

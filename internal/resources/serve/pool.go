@@ -205,7 +205,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s catalog.Found) 
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	if p.callsWebhook(s.Content.Definition) || s.Content.Rules() != nil {
+	if p.callsWebhook(s.Content.Definition) || s.Content.Ruled() {
 		if err := fair.From(req.Context()).Compute(req.Context(), fair.Heavy); err != nil { // it may wait for the webhook, see [callers]
 			responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 			return
@@ -245,6 +245,8 @@ func (p *Pool) handler(ctx context.Context, c *catalog.Content) (h http.Handler,
 		calls = converts(converting{convert: convert})
 	} else if rules := c.Rules(); rules != nil { // and not c, see [handler]
 		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildRuled(d, rules) })
+	} else if parts := c.Parts(); parts != nil {
+		return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.buildUnion(d, parts) })
 	} else if catalog.CallsWebhook(c.Definition) {
 		key = webhookKey(ctx, c)
 		calls = webhooks(p.config.Dialer, p.callers, key, c.Definition)

@@ -45,6 +45,8 @@ type Binding struct {
 	Whole bool
 	// Deleting is true while the binding is being deleted.
 	Deleting bool
+	// Labels are its labels, without the one of the export. Most bindings have none.
+	Labels map[string]string
 }
 
 // A Bound is a resource that a cluster has through a binding.
@@ -273,8 +275,9 @@ func (b *Bindings) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
-// FindIdentity returns a resource of an identity as most clusters serve it. It takes time
-// proportional to the number of distinct bindings.
+// FindIdentity returns a resource of an identity as the export serves it to requests to all clusters.
+// If no export has the identity any more, or several have, it is served as in most clusters. It takes
+// time proportional to the number of distinct bindings.
 func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (catalog.Served, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -291,6 +294,9 @@ func (b *Bindings) FindIdentity(gr schema.GroupResource, identity string) (catal
 		}
 	}
 	content, ok := b.definitions.Bound(most, false)
+	if of, exported := b.exports.OfIdentity(identity, gr); ok && exported {
+		content = of
+	}
 	return catalog.Served{Content: content, Identity: identity}, ok
 }
 
@@ -469,6 +475,9 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 		out.Export = exports.Name{Cluster: cluster.Name(in.Status.Cluster), Name: ref.Name}
 		out.Whole = in.Metadata.Labels[apisv1alpha2.ExportLabel] == apisv1alpha2.ExportLabelValue(in.Status.Cluster, ref.Name) &&
 			slices.Contains(in.Metadata.Finalizers, apisv1alpha2.BindingFinalizer)
+	}
+	if delete(in.Metadata.Labels, apisv1alpha2.ExportLabel); len(in.Metadata.Labels) > 0 {
+		out.Labels = in.Metadata.Labels
 	}
 	for _, c := range in.Status.Conditions { // Ready sums up the others, but for warnings
 		out.Whole = out.Whole && c.Status == string(metav1.ConditionTrue)

@@ -1,6 +1,9 @@
 package bind
 
 import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -25,6 +28,20 @@ func (b *Bindings) Consumers(e exports.Name, gr schema.GroupResource) []Consumer
 		}
 	}
 	return all
+}
+
+// Labelled returns the clusters whose bindings to an export have labels that a selector selects, in order.
+func (b *Bindings) Labelled(e exports.Name, selector labels.Selector) []cluster.Name {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []cluster.Name
+	for n := range b.byExport[e.Cluster][e.Name] {
+		if i, ok := searchBinding(b.clusters[n.cluster], n.name); ok && selector.Matches(labels.Set(b.clusters[n.cluster][i].Labels)) {
+			all = append(all, n.cluster)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // Count returns the number of bindings to an export.

@@ -28,6 +28,8 @@ const (
 	maxStages = 32
 	// maxListed limits the causes in a status.
 	maxListed = 10
+	// maxSelected limits the consumers that the selector of a ring selects. The status has them.
+	maxSelected = 1000
 	// again is the time after which a rollout that lacks something looks for it again.
 	again = time.Minute
 )
@@ -48,6 +50,7 @@ type Rollouts struct {
 type ringCheck struct {
 	of       string // what it checks
 	from     string // continue token
+	stage    *apis.RolloutStage
 	sum      apis.APIExportCheckStatus
 	finished bool
 }
@@ -147,8 +150,17 @@ func (s *step) advance(ctx context.Context) (later, err error) {
 		return nil, nil
 	}
 	ring := s.ring(done)
-	check, err := s.checked(ctx, fmt.Sprintf("%d/%d/%q", o.Generation, done, o.Spec.Schemas), o.Spec.Schemas, func(c cluster.Name) bool {
-		return exports.Selects(ring, s.export, c) && !s.has(done, c)
+	check := s.check(fmt.Sprintf("%d/%d/%q", o.Generation, done, o.Spec.Schemas))
+	if check.stage == nil {
+		stage, err := s.stage(ring)
+		if err != nil {
+			s.condition(apis.RolloutWaiting, apis.RolloutNotPossible, err.Error())
+			return control.After(again), nil
+		}
+		check.stage = stage
+	}
+	err = s.proceed(ctx, check, o.Spec.Schemas, func(c cluster.Name) bool {
+		return exports.Selects(*check.stage, s.export, c) && !s.has(done, c)
 	})
 	if apierrors.IsBadRequest(err) {
 		s.condition(apis.RolloutWaiting, apis.RolloutNotPossible, err.Error())
@@ -161,10 +173,36 @@ func (s *step) advance(ctx context.Context) (later, err error) {
 	if s.stop(check, fmt.Sprintf("ring %s", ring.Name)) {
 		return nil, nil
 	}
-	o.Status.Stages = append(o.Status.Stages, apis.RolloutStage{Schemas: o.Spec.Schemas, Ring: ring, Time: metav1.Now().Rfc3339Copy()})
+	check.stage.Time = metav1.Now().Rfc3339Copy()
+	o.Status.Stages = append(o.Status.Stages, *check.stage)
 	o.Status.DoneRings++
 	s.condition(apis.RolloutChecking, "", "")
 	return control.After(0), nil
+}
+
+// stage returns the stage that follows when the check of a ring finds nothing.
+func (s *step) stage(ring apis.RolloutRing) (*apis.RolloutStage, error) {
+	stage := &apis.RolloutStage{Schemas: s.rollout.Spec.Schemas, Ring: ring}
+	if ring.Selector == nil {
+		return stage, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(ring.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("ring %s: %w", ring.Name, err)
+	}
+	stage.Selected, err = selected(ring, s.APIs.Bindings.Labelled(s.export, selector))
+	return stage, err
+}
+
+// selected returns the logical clusters of a ring that its selector selects, unless they are too many.
+func selected(ring apis.RolloutRing, all []cluster.Name) (names []string, err error) {
+	if len(all) > maxSelected {
+		return nil, fmt.Errorf("the selector of ring %s selects %d logical clusters, and may select %d; use percent, or a selector for fewer", ring.Name, len(all), maxSelected)
+	}
+	for _, c := range all {
+		names = append(names, string(c))
+	}
+	return names, nil
 }
 
 // pause returns the pause after a ring that is done, as the spec has it now.
@@ -200,7 +238,7 @@ func (s *step) done() int {
 // has reports whether one of the last n stages selects a consumer.
 func (s *step) has(n int, c cluster.Name) bool {
 	all := s.rollout.Status.Stages
-	return slices.ContainsFunc(all[len(all)-n:], func(stage apis.RolloutStage) bool { return exports.Selects(stage.Ring, s.export, c) })
+	return slices.ContainsFunc(all[len(all)-n:], func(stage apis.RolloutStage) bool { return exports.Selects(stage, s.export, c) })
 }
 
 // blocked returns why the rollout cannot go on, "" if it can.
@@ -280,8 +318,11 @@ func (s *step) undo(ctx context.Context) (later, err error) {
 		return nil, err
 	}
 	e, ok := s.APIs.Exports.Get(s.cluster, "", s.export.Name)
-	if state != store.Active || !ok || e.Deleting || len(o.Status.Stages) == 0 {
+	switch {
+	case !ok || e.Deleting || len(o.Status.Stages) == 0:
 		s.release()
+		return nil, nil
+	case state != store.Active: // the export is about to be deleted, and its consumers keep their schemas
 		return nil, nil
 	}
 	if o.Status.Phase == apis.RolloutStopped && o.Status.StoppedGeneration == o.Generation {
@@ -293,7 +334,8 @@ func (s *step) undo(ctx context.Context) (later, err error) {
 			names = append(names, r.Schema)
 		}
 	}
-	check, err := s.checked(ctx, fmt.Sprintf("%d/back/%q", o.Generation, names), names, func(c cluster.Name) bool { return s.has(len(o.Status.Stages), c) })
+	check := s.check(fmt.Sprintf("%d/back/%q", o.Generation, names))
+	err = s.proceed(ctx, check, names, func(c cluster.Name) bool { return s.has(len(o.Status.Stages), c) })
 	if err != nil || !check.finished {
 		s.condition(apis.RolloutReturning, "", "")
 		return control.After(0), err
@@ -318,23 +360,27 @@ func (s *step) release() {
 	s.rollout.Finalizers = slices.DeleteFunc(s.rollout.Finalizers, func(f string) bool { return f == apis.RolloutFinalizer })
 }
 
-// checked runs the next part of a check of some consumers.
-func (s *step) checked(ctx context.Context, of string, names []string, among func(cluster.Name) bool) (*ringCheck, error) {
+// check returns the check that is under way, or begins one.
+func (s *step) check(of string) *ringCheck {
 	k := control.Key{Cluster: s.cluster, Name: s.rollout.Name}
-	s.mu.Lock()
-	check := s.checks[k]
-	if check == nil || check.of != of || check.finished {
-		check = &ringCheck{of: of}
-		s.checks[k] = check
+	s.mu.Lock() // the loop never reconciles a key twice at a time
+	defer s.mu.Unlock()
+	if now := s.checks[k]; now != nil && now.of == of && !now.finished {
+		return now
 	}
-	s.mu.Unlock() // the loop never reconciles a key twice at a time
+	s.checks[k] = &ringCheck{of: of}
+	return s.checks[k]
+}
+
+// proceed runs the next part of a check of some consumers.
+func (s *step) proceed(ctx context.Context, check *ringCheck, names []string, among func(cluster.Name) bool) error {
 	part, err := s.Check(ctx, Request{Export: s.export, Schemas: Schemas{Names: names}, Among: among, Continue: check.from})
 	if err != nil {
-		return check, err
+		return err
 	}
 	check.sum.Add(part, 0)
 	check.from, check.finished = part.Continue, part.Continue == ""
-	return check, nil
+	return nil
 }
 
 // forget drops the check of a rollout that has ended.

@@ -87,7 +87,7 @@ func (x *Exports) Shape(ctx context.Context, name Name, e *Export) (*catalog.Sha
 		if r.Virtual != nil {
 			continue // consumers have no objects of it
 		}
-		content, err := x.viewed(ctx, name, r)
+		content, err := x.viewed(name, r, func(r Exported) (*catalog.Content, error) { return x.content(ctx, name.Cluster, r) })
 		var invalid *invalidSchemaError
 		switch {
 		case errors.As(err, &invalid):

@@ -34,7 +34,7 @@ func TestRingsAreStable(t *testing.T) {
 		c := cluster.Name(fmt.Sprintf("c%d", i))
 		before := false
 		for percent := range selected {
-			in := Selects(apisv1alpha1.RolloutRing{Percent: int32(percent)}, e, c)
+			in := Selects(stageOf(apisv1alpha1.RolloutRing{Percent: int32(percent)}), e, c)
 			if before && !in {
 				t.Fatalf("%s leaves the ring at %d %%", c, percent)
 			}
@@ -46,12 +46,19 @@ func TestRingsAreStable(t *testing.T) {
 	if selected[0] != 0 || selected[100] != 1000 || selected[10] < 70 || selected[10] > 130 {
 		t.Errorf("of 1000 consumers, 0 %% are %d, 10 %% are %d, 100 %% are %d", selected[0], selected[10], selected[100])
 	}
-	if Selects(apisv1alpha1.RolloutRing{Percent: -1}, e, "root") {
+	if Selects(stageOf(apisv1alpha1.RolloutRing{Percent: -1}), e, "root") {
 		t.Error("a negative percentage selects a consumer")
 	}
-	if !Selects(apisv1alpha1.RolloutRing{Clusters: []string{"other", "root"}}, e, "root") {
+	if !Selects(stageOf(apisv1alpha1.RolloutRing{Clusters: []string{"other", "root"}}), e, "root") {
 		t.Error("a ring does not select a consumer by name")
 	}
+	if s := stageOf(apisv1alpha1.RolloutRing{}, "other", "root"); !Selects(s, e, "root") || Selects(s, e, "team") {
+		t.Error("a stage has others than its selector selected")
+	}
+}
+
+func stageOf(r apisv1alpha1.RolloutRing, selected ...string) apisv1alpha1.RolloutStage {
+	return apisv1alpha1.RolloutStage{Ring: r, Selected: selected}
 }
 
 // A rollout that has ended, or names no valid schema, gives no consumer another schema.

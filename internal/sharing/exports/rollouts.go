@@ -1,9 +1,10 @@
 package exports
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -26,11 +27,13 @@ type Rollout struct {
 	Stages []Stage
 	// Ended tells that the rollout has no effect any more.
 	Ended bool
+
+	key string // covers all stages
 }
 
 // A Stage is a ring whose consumers have other schemas than the export.
 type Stage struct {
-	Ring    apisv1alpha1.RolloutRing
+	of      apisv1alpha1.RolloutStage
 	Schemas map[schema.GroupResource]string
 }
 
@@ -39,8 +42,14 @@ func rolloutOf(r *apisv1alpha1.APIExportRollout) (*Rollout, error) {
 	if out.Ended {
 		return out, nil
 	}
+	text, err := json.Marshal(r.Status.Stages)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	out.key = string(sum[:])
 	for _, s := range r.Status.Stages {
-		stage := Stage{s.Ring, map[schema.GroupResource]string{}}
+		stage := Stage{s, map[schema.GroupResource]string{}}
 		for _, name := range s.Schemas {
 			if n, err := apisv1alpha1.ParseSchemaName(name); err == nil {
 				stage.Schemas[n.GroupResource] = name
@@ -59,9 +68,10 @@ func begun(r *Rollout) []string {
 	return []string{r.Export}
 }
 
-// Selects reports whether a ring of a rollout of an export selects a consumer.
-func Selects(r apisv1alpha1.RolloutRing, e Name, c cluster.Name) bool {
-	return slices.Contains(r.Clusters, string(c)) || hundredth(e, c) < uint64(max(0, r.Percent))
+// Selects reports whether a stage of a rollout of an export has a consumer.
+func Selects(s apisv1alpha1.RolloutStage, e Name, c cluster.Name) bool {
+	_, selected := slices.BinarySearch(s.Selected, string(c))
+	return selected || slices.Contains(s.Ring.Clusters, string(c)) || hundredth(e, c) < uint64(max(0, s.Ring.Percent))
 }
 
 // hundredth returns a number below 100 that is always the same for a consumer of an export.
@@ -80,12 +90,17 @@ func (x *Exports) Rollout(e Name) *Rollout {
 
 // assigned returns the schema with which a consumer has a resource of an export.
 func (x *Exports) assigned(e Name, c cluster.Name, r Exported) Exported {
-	rollout := x.Rollout(e)
-	if rollout == nil || r.Native {
+	return x.Rollout(e).assigned(e, c, r)
+}
+
+// assigned returns the schema with which a consumer has a resource of the export of a rollout. Nil
+// assigns the one of the export.
+func (o *Rollout) assigned(e Name, c cluster.Name, r Exported) Exported {
+	if o == nil || r.Native {
 		return r
 	}
-	for _, s := range slices.Backward(rollout.Stages) {
-		if name := s.Schemas[r.GroupResource]; name != "" && Selects(s.Ring, e, c) {
+	for _, s := range slices.Backward(o.Stages) {
+		if name := s.Schemas[r.GroupResource]; name != "" && Selects(s.of, e, c) {
 			r.Schema = name
 			return r
 		}
@@ -93,12 +108,12 @@ func (x *Exports) assigned(e Name, c cluster.Name, r Exported) Exported {
 	return r
 }
 
-// everySchema returns the schemas that consumers of an export have for a resource, the newest
-// first.
-func (x *Exports) everySchema(e Name, r Exported) []Exported {
+// every returns the schemas that consumers of the export of a rollout may have for a resource, the
+// newest first.
+func (o *Rollout) every(r Exported) []Exported {
 	var all []Exported
-	if rollout := x.Rollout(e); rollout != nil && !r.Native {
-		for _, s := range slices.Backward(rollout.Stages) {
+	if o != nil && !r.Native {
+		for _, s := range slices.Backward(o.Stages) {
 			if name := s.Schemas[r.GroupResource]; name != "" {
 				all = append(all, Exported{GroupResource: r.GroupResource, Schema: name, Virtual: r.Virtual})
 			}
@@ -119,13 +134,13 @@ type unions struct {
 	all map[string]*catalog.Content // by the hashes of their parts
 }
 
-// of returns the union of contents, the newest first.
-func (u *unions) of(all []*catalog.Content) (*catalog.Content, error) {
-	if len(all) == 1 {
-		return all[0], nil
+// of returns the union of parts.
+func (u *unions) of(p *catalog.Parts) (*catalog.Content, error) {
+	if len(p.Contents) == 1 {
+		return p.Contents[0], nil
 	}
-	key := ""
-	for _, c := range all {
+	key := p.Key
+	for _, c := range p.Contents {
 		key += string(c.Hash[:])
 	}
 	u.mu.Lock()
@@ -133,7 +148,7 @@ func (u *unions) of(all []*catalog.Content) (*catalog.Content, error) {
 	if c := u.all[key]; c != nil {
 		return c, nil
 	}
-	c, err := catalog.Union(all[0], all[1:]...)
+	c, err := catalog.Union(p)
 	if err != nil {
 		return nil, err
 	}
@@ -147,17 +162,48 @@ func (u *unions) of(all []*catalog.Content) (*catalog.Content, error) {
 	return c, nil
 }
 
-// viewed returns how the view of an export serves a resource. While a rollout is under way, that
-// is a union in which the objects of all consumers keep their fields.
-func (x *Exports) viewed(ctx context.Context, e Name, r Exported) (*catalog.Content, error) {
-	var all []*catalog.Content
-	for _, one := range x.everySchema(e, r) {
-		content, err := x.content(ctx, e.Cluster, one)
+// viewed returns how the view of an export serves a resource. While a rollout is under way, that is a
+// union, in which each object is read with the schema of its consumer.
+func (x *Exports) viewed(e Name, r Exported, content func(Exported) (*catalog.Content, error)) (*catalog.Content, error) {
+	rollout := x.Rollout(e)
+	parts, index := &catalog.Parts{}, map[string]int{} // by schema
+	for _, one := range rollout.every(r) {
+		c, err := content(one)
 		if err != nil {
 			return nil, err
 		}
-		content, _ = x.Converted(e.Cluster, one.Schema, content)
-		all = append(all, content)
+		index[one.Schema] = len(parts.Contents)
+		c, _ = x.Converted(e.Cluster, one.Schema, c)
+		parts.Contents = append(parts.Contents, c)
 	}
-	return x.unions.of(all)
+	if len(parts.Contents) > 1 {
+		parts.Of = func(c cluster.Name) int { return index[rollout.assigned(e, c, r).Schema] }
+		parts.Key = fmt.Sprintf("%s/%s/%s/%s", e.Cluster, e.Name, r.Schema, rollout.key)
+	}
+	return x.unions.of(parts)
+}
+
+// OfIdentity returns how the objects of an identity are served to requests to all clusters. It reports
+// false if not exactly one export has the resource, or the definition of a schema is missing.
+func (x *Exports) OfIdentity(identity string, gr schema.GroupResource) (*catalog.Content, bool) {
+	var name Name
+	var found []Exported
+	for _, c := range x.ClustersBy(identity) {
+		for _, e := range x.By(identity, c) {
+			i := slices.IndexFunc(e.Resources, func(r Exported) bool { return r.GroupResource == gr && r.Virtual == nil })
+			if !e.Deleting && i >= 0 {
+				name, found = Name{c, e.Name}, append(found, e.Resources[i])
+			}
+		}
+	}
+	if len(found) != 1 || found[0].Native {
+		return nil, false
+	}
+	content, err := x.viewed(name, found[0], func(r Exported) (*catalog.Content, error) {
+		if c, ok := x.definitions.Bound(x.schemas.get(name.Cluster, r.Schema).uid, false); ok {
+			return c, nil
+		}
+		return nil, InvalidSchema("the definition is missing")
+	})
+	return content, err == nil
 }
