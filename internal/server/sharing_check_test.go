@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/dynamic"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/storage/values"
@@ -266,5 +267,51 @@ schema:
 	check := newCheck(changedWidgets("Namespaced", `{name: v1, served: true, storage: true, schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, minimum: 2}}}}}}`))
 	if breaks, sum := pat.checked(p, check); len(breaks) < 100 || sum.Broken != 103 || len(sum.Causes) != 1 || sum.Causes[0].Objects != 103 || sum.BrokenConsumers[0].Broken != 103 {
 		t.Errorf("%d of the broken objects are listed: %+v", len(breaks), sum)
+	}
+}
+
+// TestAProviderChecksTheCoreGroup shows a check and a rollout of a resource in the core group.
+func TestAProviderChecksTheCoreGroup(t *testing.T) {
+	t.Parallel()
+	p, c := newTenant(t), newTenant(t)
+	p.provides("pat")
+	gadgets := func(prefix, field string) *unstructured.Unstructured {
+		return decoded(`
+apiVersion: apis.kcp.io/v1alpha1
+kind: APIResourceSchema
+metadata: {name: %s.gadgets.core}
+spec:
+  group: ""
+  names: {plural: gadgets, singular: gadget, kind: Gadget, listKind: GadgetList}
+  scope: Namespaced
+  versions:
+  - {name: v1, served: true, storage: true, schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, maximum: 9}, %s: {type: string}}}}}}
+`, prefix, field)
+	}
+	p.create(apiSchemas, gadgets("v1", "color"))
+	p.create(apiExports, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: widgets}, spec: {resources: [{name: gadgets, group: "", schema: v1.gadgets.core}]}}`))
+	c.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
+	in := c.any.Resource(core("gadgets")).Namespace("default")
+	for name, spec := range map[string]string{"red": "{color: red}", "large": "{size: 9}", "plain": "{size: 1}"} {
+		must(in.Create(t.Context(), decoded(`{apiVersion: v1, kind: Gadget, metadata: {name: %s}, spec: %s}`, name, spec), metav1.CreateOptions{}))(t)
+	}
+	next := gadgets("next", "shape")
+	versions, _, _ := unstructured.NestedSlice(next.Object, "spec", "versions")
+	_ = unstructured.SetNestedField(versions[0].(map[string]any), int64(8), "schema", "properties", "spec", "properties", "size", "maximum")
+	_ = unstructured.SetNestedSlice(next.Object, versions, "spec", "versions")
+	pat := person{t, p.server, as("pat").(*user.DefaultInfo)}
+	breaks, sum := pat.checked(p, newCheck(next))
+	if want := []string{"large Invalid spec.size in v1", "red FieldLost spec.color in v1"}; !slices.Equal(breaks, want) || sum.Checked != 3 || sum.Unreadable != 0 {
+		t.Errorf("the check has %q and %+v", breaks, sum)
+	}
+	p.create(apiSchemas, gadgets("both", "shape"))
+	p.create(apiRollouts, decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportRollout, metadata: {name: new}, spec: {export: widgets, schemas: [both.gadgets.core], maxBroken: 1, rings: [{name: canary, clusters: [%s], pause: 24h}]}}`, c.name))
+	o := p.rollout("new", "Paused", 1)
+	if broken, _, _ := unstructured.NestedInt64(o.Object, "status", "broken"); broken != 1 {
+		t.Errorf("the rollout is %v", o.Object["status"])
+	}
+	seen := must(must(dynamic.NewForConfig(p.view("pat").config("*")))(t).Resource(core("gadgets")).List(t.Context(), metav1.ListOptions{}))(t)
+	if got := listed(seen); got != "large plain red" {
+		t.Errorf("during the rollout the view has %q", got)
 	}
 }

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -58,10 +57,7 @@ func (p *Pool) Inspect(c *catalog.Content, bare bool) (in *Inspector, err error)
 		return nil, err
 	}
 	gr := c.GroupResource()
-	if gr.Group == "" {
-		return nil, errors.New("objects of the core group cannot be checked yet")
-	}
-	crd.Name = catalog.DefinitionName(gr)
+	crd.Name = gr.Resource + "." + gr.Group // the name that upstream looks up, also in the core group
 	in = &Inspector{group: gr.Group, versions: map[string]inspected{}, External: catalog.CallsWebhook(crd)}
 	var calls webhook.AuthenticationInfoResolverWrapper
 	switch {
@@ -108,14 +104,23 @@ func (p *Pool) inspect(crd *apiextensionsv1.CustomResourceDefinition, version st
 	if err != nil {
 		return inspected{}, err
 	}
-	return inspected{codec: objects.Storage.Codec, strategy: objects.CreateStrategy}, nil
+	of := inspected{codec: objects.Storage.Codec, strategy: objects.CreateStrategy}
+	if crd.Spec.Group != "" {
+		return of, nil
+	}
+	ways, err := newCoreStrategies(crd, objects.CreateStrategy)
+	if err != nil {
+		return inspected{}, err
+	}
+	of.strategy = ways.objects
+	return of, nil
 }
 
 // withoutDefaults removes the defaults from the schemas of a definition.
 func withoutDefaults(crd *apiextensionsv1.CustomResourceDefinition) {
 	for _, v := range crd.Spec.Versions {
 		if v.Schema != nil {
-			catalog.EachSchema(v.Schema.OpenAPIV3Schema, func(s *apiextensionsv1.JSONSchemaProps) { s.Default = nil })
+			catalog.WithoutDefaults(v.Schema.OpenAPIV3Schema)
 		}
 	}
 }
