@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -207,4 +209,33 @@ func (c *tenant) allowsIn(role, name string, verbs []string, group, resource str
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}, metav1.CreateOptions{}))(c.t)
+}
+
+// TestASliceKeepsItsWorkspace shows that an endpoint slice does not follow its path to the export of
+// another workspace: its creator was not asked for the right to bind that one.
+func TestASliceKeepsItsWorkspace(t *testing.T) {
+	t.Parallel()
+	home, watcher, consumer := newTenant(t), newTenant(t), newTenant(t)
+	provide := func() *tenant {
+		p := home.inside(home.create(workspaces, workspace("tools")))
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		p.create(apiExports, widgetExport("widgets", "v1"))
+		return p
+	}
+	first := provide()
+	watcher.create(apiSlices, decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: theirs}, spec: {export: {path: "%s:tools", name: widgets}}}`, home.name))
+	consumer.create(apiBindings, bindingTo("widgets", first.name, "widgets"))
+	watcher.until(apiSlices, "theirs", "APIExportValid True", string(first.name))
+	home.deleteWorkspace("tools")
+	home.await(workspaces, "", "tools", gone)
+	watcher.until(apiSlices, "theirs", "APIExportValid False APIExportNotFound")
+
+	second := provide()
+	other := newTenant(t)
+	other.create(apiBindings, bindingTo("widgets", second.name, "widgets"))
+	second.until(apiSlices, "widgets", "APIExportValid True", viewPath+string(second.name))
+	o := watcher.until(apiSlices, "theirs", "APIExportValid False APIExportNotFound", "is another workspace")
+	if status := fmt.Sprint(o.Object["status"]); strings.Contains(status, string(second.name)) || strings.Contains(status, viewPath) {
+		t.Errorf("the slice tells of the export of the other workspace: %s", status)
+	}
 }

@@ -53,6 +53,11 @@ type APIExportEndpointSliceStatus struct {
 	// +optional
 	Conditions conditions.Conditions `json:"conditions,omitempty"`
 
+	// exportClusterName is the name of the logical cluster that had the APIExport first.
+	// If another logical cluster takes its place at the path of the reference, the slice does not follow.
+	// +optional
+	ExportClusterName string `json:"exportClusterName,omitempty"`
+
 	// endpoints are the addresses.
 	// +listType=map
 	// +listMapKey=url

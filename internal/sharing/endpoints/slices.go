@@ -87,8 +87,14 @@ func (x *Endpoints) Update(ctx context.Context, c cluster.Name, of Spec, st *api
 	case !located || !exists:
 		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha2.APIExportNotFound
 		valid.Message = "there is no APIExport " + of.Export.Name + " at this path"
-	case selects && x.apis.Bindings.Bound(export):
-		st.Endpoints = []apisv1alpha1.Endpoint{{URL: x.workspaces.BaseURL + of.Path(export)}}
+	case st.ExportClusterName != "" && st.ExportClusterName != string(export.Cluster):
+		// The creator of the slice was allowed to bind the export of the other one.
+		valid.Status, valid.Severity, valid.Reason = metav1.ConditionFalse, conditions.SeverityError, apisv1alpha2.APIExportNotFound
+		valid.Message = of.Export.Path + " is another workspace than when this endpoint slice was created: delete the slice and create it again"
+	default:
+		if st.ExportClusterName = string(export.Cluster); selects && x.apis.Bindings.Bound(export) {
+			st.Endpoints = []apisv1alpha1.Endpoint{{URL: x.workspaces.BaseURL + of.Path(export)}}
+		}
 	}
 	st.Conditions.Set(valid)
 }

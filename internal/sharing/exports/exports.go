@@ -228,6 +228,7 @@ func (x *Exports) slice(ctx context.Context, c cluster.Name, e *apisv1alpha2.API
 	s := &apisv1alpha1.APIExportEndpointSlice{ObjectMeta: values.NewMeta("", e.Name)}
 	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: apisv1alpha2.GroupVersion.String(), Kind: "APIExport", Name: e.Name, UID: e.UID}}
 	s.Spec.APIExport = apisv1alpha2.ExportReference{Path: e.Annotations[core.PathAnnotation], Name: e.Name}
+	s.Status.ExportClusterName = string(c)
 	for _, t := range []conditions.Type{apisv1alpha2.APIExportValid, apisv1alpha1.PartitionValid} {
 		s.Status.Conditions.Set(conditions.Condition{Type: t, Status: metav1.ConditionTrue})
 	}
