@@ -194,3 +194,73 @@ func (s *sharing) events(client *http.Client) {
 	s.ReportMetric(float64(n)/time.Since(begin).Seconds(), "events/s")
 	s.ReportMetric(float64((processTime()-cpu).Microseconds())/float64(n), "cpu-µs/event")
 }
+
+// BenchmarkMaintain changes a type with many workspaces whose default bindings are maintained. It
+// reports the time and the processor time until all have another binding, and the time until a
+// workspace of another tenant has one, whose type changes meanwhile.
+func BenchmarkMaintain(b *testing.B) {
+	for _, n := range []int{250, 1000, 4000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			if testing.Short() {
+				n = 10
+			}
+			for b.Loop() {
+				maintain(b, n)
+			}
+		})
+	}
+}
+
+func maintain(b *testing.B, n int) {
+	s := &sharing{B: b, server: start(b, b.TempDir()), provider: cluster.NewName()}
+	defer s.server.Close()
+	owner, other := cluster.NewName(), cluster.NewName()
+	for _, c := range []cluster.Name{s.provider, owner, other} {
+		s.ok(s.server.MakeCluster(b.Context(), c))
+	}
+	s.create(s.provider, apiSchemas, widgetSchema("v1", "color"))
+	s.create(s.provider, apiExports, widgetExport("widgets", "v1"))
+	for _, c := range []cluster.Name{owner, other} {
+		s.create(c, workspaceTypes, decoded(`{apiVersion: tenancy.kcp.io/v1alpha1, kind: WorkspaceType, metadata: {name: kept}, spec: {defaultAPIBindingLifecycle: Maintain, extend: {with: [{name: universal, path: root}]}}}`))
+	}
+	s.create(other, workspaces, of("w", "", "kept"))
+	s.each(n, func(i int) error {
+		_, err := s.in(owner, workspaces).Create(b.Context(), of(fmt.Sprint("w", i), "", "kept"), metav1.CreateOptions{})
+		return err
+	})
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	changes := s.server.Store().RawClient().Watch(ctx, "/registry"+bind.BindingResource().Prefix()+"/", clientv3.WithPrefix())
+	add := func(c cluster.Name) {
+		_, err := s.in(c, workspaceTypes).Patch(ctx, "kept", types.MergePatchType, []byte(`{"spec":{"defaultAPIBindings":[{"export":"widgets","path":"`+string(s.provider)+`"}]}}`), metav1.PatchOptions{})
+		s.ok(err)
+	}
+	theirs := clusterOf(s.get(other, workspaces, "w"))
+	cpu, begin := processTime(), time.Now()
+	add(owner)
+	add(other)
+	meanwhile := time.Now()
+	for seen := map[string]bool{}; len(seen) <= n; {
+		resp, ok := <-changes
+		if !ok || resp.Err() != nil {
+			s.Fatalf("the watch ended with %d bindings: %v", len(seen), resp.Err())
+		}
+		for _, e := range resp.Events {
+			key := string(e.Kv.Key)
+			if strings.Contains(key, "/widgets-") && !seen[key] {
+				if seen[key] = true; strings.Contains(key, "/"+string(theirs)+"/") {
+					b.ReportMetric(time.Since(meanwhile).Seconds()*1000, "ms/other-tenant")
+				}
+			}
+		}
+	}
+	b.ReportMetric(time.Since(begin).Seconds()*1000, "ms/change")
+	b.ReportMetric(float64((processTime()-cpu).Microseconds())/float64(n), "cpu-µs/binding")
+}
+
+func (s *sharing) get(c cluster.Name, r schema.GroupVersionResource, name string) *unstructured.Unstructured {
+	s.Helper()
+	o, err := s.in(c, r).Get(s.Context(), name, metav1.GetOptions{})
+	s.ok(err)
+	return o
+}

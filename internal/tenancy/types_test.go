@@ -3,11 +3,13 @@ package tenancy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -269,5 +271,36 @@ func TestHomeWaitsForItsInitializers(t *testing.T) {
 	}
 	if home, err := w.Home(t.Context(), u, allowed); err != nil || home.Status.Phase != core.PhaseReady {
 		t.Errorf("%v, %v", home, err)
+	}
+}
+
+// A change of a type whose default bindings are maintained concerns the clusters of the type, and of
+// types that extend it directly or through others.
+func TestMaintainedClusters(t *testing.T) {
+	w := openWorld(t, t.TempDir())
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ada", Groups: []string{user.SystemPrivilegedGroup}})
+	names := map[string]cluster.Name{}
+	for _, of := range [][2]string{{"kept", "universal"}, {"further", "kept"}, {"last", "further"}, {"other", "universal"}} {
+		w.add(t, of[0], tenancyapi.WorkspaceTypeSpec{Extend: extending(of[1])})
+		ws := newWorkspace(of[0])
+		_ = unstructured.SetNestedField(ws.Object, of[0], "spec", "type", "name")
+		if err := w.Create(ctx, cluster.Root, ws); err != nil {
+			t.Fatal(err)
+		}
+		names[of[0]] = cluster.Name(w.of(t, cluster.Root, of[0]).Spec.Cluster)
+	}
+	if all := w.Types.Maintained(cluster.Root, "kept"); len(all) > 0 {
+		t.Errorf("without default bindings: %v", all)
+	}
+	maintain := tenancyapi.Maintain
+	w.add(t, "kept", tenancyapi.WorkspaceTypeSpec{
+		Extend: extending("universal"), DefaultAPIBindingLifecycle: &maintain,
+		DefaultAPIBindings: []tenancyapi.APIExportReference{{Path: "root", Export: "widgets"}},
+	})
+	got := w.Types.Maintained(cluster.Root, "kept")
+	want := []cluster.Name{names["kept"], names["further"], names["last"]}
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("the change concerns %v, not %v", got, want)
 	}
 }

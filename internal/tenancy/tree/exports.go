@@ -6,6 +6,7 @@ import (
 
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/storage/keys"
 )
 
 // A DefaultExport is an entry in the default bindings of a type. Its path is set.
@@ -78,18 +79,40 @@ func (t *Template) DefaultExports(maintained bool) []DefaultExport {
 }
 
 // Maintained returns the clusters whose default bindings a change of a type concerns. It takes
-// time proportional to their number and that of all types.
+// time proportional to their number, and looks once at the names in all types.
 func (t *Types) Maintained(c cluster.Name, name string) []cluster.Name {
 	of, ok := t.Get(c, name)
 	if !ok || len(of.Spec.DefaultAPIBindings) == 0 || of.Spec.DefaultAPIBindingLifecycle == nil || *of.Spec.DefaultAPIBindingLifecycle != tenancyapi.Maintain {
 		return nil
 	}
 	all := t.tree.clusters.ClustersBy(t.Name(of))
+	for _, k := range t.extending(name) {
+		ref := tenancyapi.WorkspaceTypeReference{Name: k.Name, Path: string(t.tree.PathOf(k.Cluster))}
+		if tmpl, err := t.template(cluster.Root, ref); err == nil && tmpl.Type != of && tmpl.Is(c, name) {
+			all = append(all, t.tree.clusters.ClustersBy(tmpl.String())...)
+		}
+	}
+	return all
+}
+
+// extending returns the types that may extend a type of a name, directly or through others: it does not
+// look at paths.
+func (t *Types) extending(name string) []keys.Key {
+	by := map[string][]keys.Key{} // by the name of what they extend
 	for _, k := range t.table.Keys() {
-		if other, ok := t.Get(k.Cluster, k.Name); ok && other.Spec.Extend != nil && other != of {
-			ref := tenancyapi.WorkspaceTypeReference{Name: k.Name, Path: string(t.tree.PathOf(k.Cluster))}
-			if tmpl, err := t.template(cluster.Root, ref); err == nil && tmpl.Is(c, name) {
-				all = append(all, t.tree.clusters.ClustersBy(tmpl.String())...)
+		if of, ok := t.Get(k.Cluster, k.Name); ok && of.Spec.Extend != nil {
+			for _, ref := range of.Spec.Extend.With {
+				by[ref.Name] = append(by[ref.Name], k)
+			}
+		}
+	}
+	var all []keys.Key
+	seen := map[keys.Key]bool{}
+	for names := []string{name}; len(names) > 0; names = names[1:] {
+		for _, k := range by[names[0]] {
+			if !seen[k] {
+				seen[k] = true
+				all, names = append(all, k), append(names, k.Name)
 			}
 		}
 	}
