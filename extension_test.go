@@ -236,3 +236,58 @@ func TestExtensionsThatContradict(t *testing.T) {
 		}
 	}
 }
+
+// TestNamespaces expects that an extension learns which namespaces change in logical clusters of its choice, and can read
+// their labels.
+func TestNamespaces(t *testing.T) {
+	changed := make(chan kcp.Key, 100)
+	var none kcp.Server
+	if _, _, err := none.NamespaceLabels(t.Context(), "one", "default"); err == nil {
+		t.Error("a server that is not started has namespaces")
+	}
+	none.NamespaceChanges(func(kcp.ClusterName) bool { return true }).Subscribe(func(kcp.Key) { t.Error("it wakes a loop") })
+	srv := start(t, &kcp.Server{Extensions: []kcp.Extension{{Loops: func(s *kcp.Server) ([]kcp.Loop, error) {
+		only := s.NamespaceChanges(func(c kcp.ClusterName) bool { return c == "one" })
+		return []kcp.Loop{{Name: "changes", On: []kcp.Source{only}, Do: func(_ context.Context, k kcp.Key) error { changed <- k; return nil }}}, nil
+	}}}})
+	one, other := cluster(t, srv, "one"), cluster(t, srv, "other")
+	await := func(name string) {
+		t.Helper()
+		for {
+			select {
+			case k := <-changed:
+				if k.Cluster != "one" {
+					t.Errorf("it learns of %s", k)
+				}
+				if k == (kcp.Key{Cluster: "one", Name: name}) {
+					return
+				}
+			case <-t.Context().Done():
+				t.Fatalf("it does not learn of %s", name)
+			}
+		}
+	}
+	for _, c := range []*kubernetes.Clientset{other, one} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: map[string]string{"env": "test"}}}
+		if _, err := c.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await("team")
+	for len(changed) > 0 {
+		<-changed
+	}
+	if _, err := one.CoreV1().Namespaces().Patch(t.Context(), "team", types.MergePatchType, []byte(`{"metadata":{"labels":{"env":"prod"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("team")
+	for c, want := range map[kcp.ClusterName]string{"one": "prod", "other": "test"} {
+		got, ok, err := srv.NamespaceLabels(t.Context(), c, "team")
+		if err != nil || !ok || got["env"] != want {
+			t.Errorf("the namespace of %s: %v, %t, %v", c, got, ok, err)
+		}
+	}
+	if got, ok, err := srv.NamespaceLabels(t.Context(), "one", "none"); got != nil || ok || err != nil {
+		t.Errorf("a namespace that does not exist: %v, %t, %v", got, ok, err)
+	}
+}

@@ -132,6 +132,26 @@ func (s *Server) Bound(c ClusterName, gr schema.GroupResource) (home ClusterName
 	return s.inner.Bound(c, gr)
 }
 
+// NamespaceLabels returns the labels of a namespace of a logical cluster, as etcd has them. ok is false if there is
+// no such namespace.
+func (s *Server) NamespaceLabels(ctx context.Context, c ClusterName, name string) (labels map[string]string, ok bool, err error) {
+	if s.inner == nil {
+		return nil, false, errNotStarted
+	}
+	return s.inner.NamespaceLabels(ctx, c, name)
+}
+
+// NamespaceChanges is a source that wakes a loop with the key of each namespace that is created, changed or deleted
+// in a logical cluster for which wants holds. It wakes the loop for no namespace that exists already. It uses no watch:
+// the server knows of all namespaces. wants must not block. Call NamespaceChanges in [Extension.Loops] or after Start;
+// before that the source never wakes.
+func (s *Server) NamespaceChanges(wants func(ClusterName) bool) Source {
+	if s.inner == nil {
+		return Source{Subscribe: func(func(Key)) func() { return nil }}
+	}
+	return s.inner.NamespaceChanges(wants)
+}
+
 // Closing returns a channel that is closed when [Server.Close] ends the open requests. Handlers of
 // an extension return then: the server does not know connections that they have taken over. It is
 // nil before Start.

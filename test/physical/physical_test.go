@@ -43,6 +43,7 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("equal names in two workspaces", func(t *testing.T) { s.equalNames(t) })
 	t.Run("workspaces leave", func(t *testing.T) { s.leaves(t) })
 	t.Run("a placement that selects nothing", func(t *testing.T) { s.selectsNothing(t) })
+	t.Run("labels of namespaces select Placements", func(t *testing.T) { s.followsLabels(t) })
 	t.Run("decisions are the server's", func(t *testing.T) { s.cannotDecide(t) })
 	t.Run("a decision is lost", func(t *testing.T) { s.losesDecisions(t) })
 	t.Run("bad kubeconfigs", func(t *testing.T) { w.badKubeconfigs(t) })

@@ -41,7 +41,8 @@ type PlacementSpec struct {
 	LocationSelectors []metav1.LabelSelector `json:"locationSelectors,omitempty"`
 
 	// namespaceSelector selects the namespaces of the workloads by their labels.
-	// The default is all namespaces. Only the label kubernetes.io/metadata.name is known.
+	// The default is all namespaces. If the labels of a namespace change, its workloads move as
+	// the Placement says that selects it then.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
@@ -211,8 +212,6 @@ const (
 const (
 	// NoLocation means that no Location is selected.
 	NoLocation = "LocationNotFound"
-	// UnknownLabel means that spec.namespaceSelector uses a label of namespaces that the server does not know.
-	UnknownLabel = "UnknownLabel"
 	// Shadowed means that an older Placement selects all its namespaces.
 	Shadowed = "Shadowed"
 )

@@ -80,16 +80,20 @@ func (a *autoscalers) evaluate(ctx context.Context, key kcp.Key) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, next); err != nil {
 		return err
 	}
-	if err := a.scaler.evaluate(ctx, key, next, a.refusal(key, next)); err != nil {
+	p, err := a.Consumers.PlacementOf(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := a.scaler.evaluate(ctx, key, next, a.refusal(key, next, p)); err != nil {
 		klog.FromContext(ctx).V(2).Info("cannot evaluate a HorizontalPodAutoscaler", "err", err) // its status says so
 	}
 	return kcp.After(a.Period)
 }
 
-// refusal returns why the object at key does not scale; nil if it does.
-func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler) error {
+// refusal returns why the object at key does not scale; nil if it does. The Placement of its namespace may be nil.
+func (a *autoscalers) refusal(key kcp.Key, of *autoscalingv2.HorizontalPodAutoscaler, p *scheduling.Placement) error {
 	// The number of replicas would be that of each physical cluster, and the pods those of all.
-	if p := a.Consumers.PlacementOf(key); p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
+	if p != nil && p.Spec.Strategy.Type == scheduling.Duplicated && of.Spec.ScaleTargetRef.Kind != "StatefulSet" {
 		return fmt.Errorf("the Placement %q has the strategy Duplicated; only workloads whose replicas are divided are scaled", p.Name)
 	}
 	if n := a.turns.counted(key); n > mostScalers {

@@ -41,6 +41,10 @@ type Options struct {
 	Home, View *rest.Config
 	// Tenant returns the tenant of a logical cluster, or the cluster itself if that is not known.
 	Tenant func(kcp.ClusterName) kcp.ClusterName
+	// Labels returns the labels of a namespace, and whether it exists.
+	Labels func(ctx context.Context, cluster kcp.ClusterName, namespace string) (map[string]string, bool, error)
+	// Changes is a source of the keys of namespaces that change in logical clusters for which wants holds.
+	Changes func(wants func(kcp.ClusterName) bool) kcp.Source
 }
 
 // A Cache has the objects of consumers. It reaches them through the view of the export that they bind, and
@@ -60,6 +64,7 @@ type Cache struct {
 	profilesIn    *profileClient
 	objectsIn     dynamic.Interface
 	spent         spendings
+	namespaces    namespaces
 
 	ctx     context.Context // set by Start
 	work    *sync.WaitGroup // set by Start
@@ -96,7 +101,8 @@ func Open(s *kcp.Server, compute, consumer kcp.ClusterName) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(Options{Compute: compute, Consumer: consumer, Home: home, View: view, Tenant: s.Tenant})
+	return New(Options{Compute: compute, Consumer: consumer, Home: home, View: view, Tenant: s.Tenant,
+		Labels: s.NamespaceLabels, Changes: s.NamespaceChanges})
 }
 
 // New returns an empty cache.
@@ -185,6 +191,12 @@ func (c *Cache) Start(ctx context.Context, work *sync.WaitGroup, settled func())
 	work.Go(func() { c.Placements.Run(ctx) })
 	work.Go(func() { c.Assignments.Run(ctx) })
 	work.Go(func() { c.Reports.Run(ctx) })
+	c.Placements.Wakes(func(p *scheduling.Placement) []kcp.Key {
+		if at := kcp.KeyOf(p).Cluster; !c.selectsByLabels(at) {
+			c.namespaces.drop(at) // changes are not noticed any more
+		}
+		return nil
+	}).Subscribe(func(kcp.Key) {})
 	c.startKinds(settled)
 	for _, s := range c.dispatches() {
 		s.Subscribe(func(kcp.Key) {})

@@ -9,22 +9,7 @@ import (
 
 	"github.com/unforked/kcp"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
-	"github.com/unforked/kcp/internal/workload/inventory"
 )
-
-// PlacementOf returns the Placement of a workload, the oldest one that selects it, nil if there is none.
-func (c *Cache) PlacementOf(key kcp.Key) *scheduling.Placement {
-	var found *scheduling.Placement
-	for _, p := range c.Placements.List(key.Cluster) {
-		if p.DeletionTimestamp != nil || !takes(p, key.Namespace) {
-			continue
-		}
-		if found == nil || before(p, found) {
-			found = p
-		}
-	}
-	return found
-}
 
 // Shadowing returns a Placement because of which another one never applies, nil if there is none.
 func (c *Cache) Shadowing(p *scheduling.Placement) *scheduling.Placement {
@@ -41,19 +26,14 @@ func before(a, b *scheduling.Placement) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name)) < 0
 }
 
-// covers reports whether a selects all namespaces that b selects, as far as that can be told.
+// covers reports whether a selects all namespaces that b selects, whatever their labels are, as far as that can be told.
 func covers(a, b *scheduling.Placement) bool {
 	if a.Spec.NamespaceSelector == nil || equality.Semantic.DeepEqual(a.Spec.NamespaceSelector, b.Spec.NamespaceSelector) {
 		return true
 	}
-	if b.Spec.NamespaceSelector == nil {
+	if b.Spec.NamespaceSelector == nil || byLabels(a) {
 		return false
 	}
 	name, one := b.Spec.NamespaceSelector.MatchLabels[corev1.LabelMetadataName]
-	return one && takes(a, name)
-}
-
-// takes reports whether a Placement selects a namespace.
-func takes(p *scheduling.Placement, namespace string) bool {
-	return p.Spec.NamespaceSelector == nil || inventory.Selects(p.Spec.NamespaceSelector, map[string]string{corev1.LabelMetadataName: namespace})
+	return one && named(name).takes(a)
 }

@@ -50,10 +50,6 @@ func TestBadInput(t *testing.T) {
 		shop.Apply(deployment)
 		says(t, shop, deployments(), "default", "web", "ReplicaFailure", "does not serve deployments.apps in version v1")
 	})
-	t.Run("a Placement that selects by labels of namespaces", func(t *testing.T) {
-		shop.Apply(placement("late", "namespaceSelector: {matchExpressions: [{key: env, operator: NotIn, values: [prod]}]}"))
-		says(t, shop, placements(), "", "late", "UnknownLabel", `the label "env", but the server knows only kubernetes.io/metadata.name`)
-	})
 	t.Run("a Placement that selects nothing", func(t *testing.T) {
 		shop.Apply(placement("late", "locationSelectors: [{matchLabels: {no: such}}]"))
 		says(t, shop, placements(), "", "late", "LocationNotFound")

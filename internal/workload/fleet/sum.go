@@ -3,13 +3,11 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -199,22 +197,6 @@ func (f *fleet) placementLoop() kcp.Loop {
 	}}
 }
 
-// unknownLabel returns a label in a selector of namespaces that no namespace has for the server, empty if there is none.
-func unknownLabel(s *metav1.LabelSelector) string {
-	if s == nil {
-		return ""
-	}
-	all := slices.Collect(maps.Keys(s.MatchLabels))
-	for _, e := range s.MatchExpressions {
-		all = append(all, e.Key)
-	}
-	all = slices.DeleteFunc(all, func(key string) bool { return key == corev1.LabelMetadataName })
-	if len(all) == 0 {
-		return ""
-	}
-	return slices.Min(all) // the message does not change without need
-}
-
 func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	p := f.consumers.Placements.Get(key)
 	if p == nil || p.DeletionTimestamp != nil {
@@ -245,10 +227,6 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 				next.Phase = scheduling.Bound
 				break
 			}
-		}
-		if label := unknownLabel(p.Spec.NamespaceSelector); label != "" {
-			state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityWarning, Reason: scheduling.UnknownLabel,
-				Message: fmt.Sprintf("spec.namespaceSelector uses the label %q, but the server knows only %s of namespaces, so that none counts as having it; select namespaces by their names", label, corev1.LabelMetadataName)}
 		}
 	}
 	if !next.Conditions.Set(state) && next.Phase == p.Status.Phase {

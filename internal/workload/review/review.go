@@ -369,7 +369,10 @@ func (s *session) reviewed(ctx context.Context, of schedule.Subject, names shown
 	w := of.Object
 	out := scheduling.ReviewedWorkload{Kind: w.GetKind(), Replicas: of.Wants(w),
 		ReviewedReference: scheduling.ReviewedReference{Group: of.Group, Resource: of.Resource, Namespace: w.GetNamespace(), Name: w.GetName()}}
-	p := s.consumers.PlacementOf(of.ID.Key)
+	p, err := s.consumers.PlacementOf(ctx, of.ID.Key)
+	if err != nil {
+		return out, err
+	}
 	if p == nil || p.Spec.Suspend {
 		now := place.Decision{Reason: place.NoPlacement}
 		if out.Message = "no Placement of the workspace selects the namespace of the workload"; p != nil {

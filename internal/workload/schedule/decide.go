@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -43,21 +43,23 @@ func (s *Scheduler) decide(ctx context.Context, task kcp.Key) error {
 	if a == nil {
 		a = s.recalled(k, id, w)
 	}
-	if a == nil && k.Leaving.Load() {
+	if a == nil && k.Leaving.Load() || k.Class == profile.Unplaced || k.Class == profile.Dependency || id.Key.Namespace == "" {
 		return nil
 	}
+	p, err := s.consumers.PlacementOf(ctx, id.Key)
+	if err != nil {
+		return err
+	}
 	switch {
-	case k.Class == profile.Unplaced, k.Class == profile.Dependency, id.Key.Namespace == "":
-		return nil
 	case k.Class == workload.Follows:
-		return s.decideFollower(ctx, id, w, a)
+		return s.decideFollower(ctx, id, w, a, p)
 	case k.Class == profile.Volume:
-		return s.decideVolume(ctx, id, w, a)
+		return s.decideVolume(ctx, id, w, a, p)
 	}
 	if after, ended, ok := k.Expires(w); ok {
 		return s.expire(ctx, id, w, time.Until(ended.Add(after)))
 	}
-	return s.decideWorkload(ctx, k, id, w, a)
+	return s.decideWorkload(ctx, Subject{k, id, w, a}, p)
 }
 
 // expire deletes a Job that ended, when its time has come. Its copies stay until then.
@@ -68,8 +70,8 @@ func (s *Scheduler) expire(ctx context.Context, id engine.ID, w *unstructured.Un
 	return s.consumers.Delete(ctx, id, w)
 }
 
-func (s *Scheduler) decideWorkload(ctx context.Context, k *consumers.Kind, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	p := s.consumers.PlacementOf(id.Key)
+func (s *Scheduler) decideWorkload(ctx context.Context, of Subject, p *scheduling.Placement) error {
+	k, id, w, a := of.Kind, of.ID, of.Object, of.Assignment
 	if p == nil && a == nil {
 		return nil
 	}
@@ -90,19 +92,19 @@ func (s *Scheduler) decideWorkload(ctx context.Context, k *consumers.Kind, id en
 			next.Targets = a.Spec.DeepCopy().Targets // nothing moves because of it
 		}
 		next.Placement, next.Reason, next.Message = p.Name, place.Misfit, k.Misfit(w)
-		s.policies(id, &next)
+		policies(p, &next)
 	default:
-		d, err := s.decided(ctx, Subject{k, id, w, a}, p)
+		d, err := s.decided(ctx, of, p)
 		if err != nil {
 			return err
 		}
 		next.Placement, next.Targets, next.Reason, again = p.Name, d.Targets, d.Reason, d.Again
 		next.Message = Explain(d)
-		s.policies(id, &next)
+		policies(p, &next)
 		if p.Spec.Failover.LeaseFencing && k.Quiesce != nil {
 			next.Fencing = workload.LeaseFencing
 		}
-		if err := s.policiesFirst(ctx, Subject{k, id, w, a}, next); err != nil {
+		if err := s.policiesFirst(ctx, of, next, p); err != nil {
 			return err
 		}
 	}
@@ -115,9 +117,9 @@ func (s *Scheduler) decideWorkload(ctx context.Context, k *consumers.Kind, id en
 	return nil
 }
 
-// policies adds what the Placement says about existing objects and deletion.
-func (s *Scheduler) policies(id engine.ID, next *workload.AssignmentSpec) {
-	if p := s.consumers.PlacementOf(id.Key); p != nil {
+// policies adds what a Placement, if there is one, says about existing objects and deletion.
+func policies(p *scheduling.Placement, next *workload.AssignmentSpec) {
+	if p != nil {
 		next.Conflict, next.Deletion = string(p.Spec.Conflict), string(p.Spec.Deletion)
 	}
 }

@@ -105,8 +105,8 @@ func (s *Scheduler) spanned(at kcp.Key) []span {
 const noWorkload = "NoWorkload"
 
 // decideFollower places an object at all targets that have a workload of its namespace.
-func (s *Scheduler) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	if err := s.place(ctx, id, w, a); err != nil {
+func (s *Scheduler) decideFollower(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) error {
+	if err := s.place(ctx, id, w, a, p); err != nil {
 		return err
 	}
 	if _, waits := s.expects(id.Key, s.spanned(id.Key)); waits {
@@ -116,8 +116,8 @@ func (s *Scheduler) decideFollower(ctx context.Context, id engine.ID, w *unstruc
 }
 
 // place writes the decision about an object that follows.
-func (s *Scheduler) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	next, has := s.following(id, w, a)
+func (s *Scheduler) place(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) error {
+	next, has := s.following(id, w, a, p)
 	if !has {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s *Scheduler) place(ctx context.Context, id engine.ID, w *unstructured.Uns
 }
 
 // following returns the decision about an object that follows. It reports false if there is none to make.
-func (s *Scheduler) following(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+func (s *Scheduler) following(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) (next workload.AssignmentSpec, has bool) {
 	spans, _ := s.expects(id.Key, s.spanned(id.Key))
 	dead := s.dead()
 	spans = slices.DeleteFunc(slices.Clone(spans), func(of span) bool { return dead[of.key] })
@@ -136,7 +136,7 @@ func (s *Scheduler) following(id engine.ID, w *unstructured.Unstructured, a *wor
 	if len(spans) == 0 {
 		next.Reason, next.Message = noWorkload, "no workload of the namespace is placed"
 	}
-	s.policies(id, &next)
+	policies(p, &next)
 	for _, of := range spans {
 		next.Targets = append(next.Targets, workload.AssignedTarget{Key: of.key, Location: of.location, Phase: workload.Active})
 	}
@@ -189,8 +189,8 @@ func (s *Scheduler) dead() map[string]bool {
 
 // decideVolume places a volume claim at the target of the first workload that uses it. It stays there, unless
 // the target is dead.
-func (s *Scheduler) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) error {
-	next, has := s.volume(id, w, a)
+func (s *Scheduler) decideVolume(ctx context.Context, id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) error {
+	next, has := s.volume(id, w, a, p)
 	if !has {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (s *Scheduler) decideVolume(ctx context.Context, id engine.ID, w *unstructu
 }
 
 // volume returns the decision about a volume claim. It reports false if there is none to make.
-func (s *Scheduler) volume(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment) (next workload.AssignmentSpec, has bool) {
+func (s *Scheduler) volume(id engine.ID, w *unstructured.Unstructured, a *workload.Assignment, p *scheduling.Placement) (next workload.AssignmentSpec, has bool) {
 	targets, dead := s.orphaning(), s.dead()
 	if a != nil {
 		i := slices.IndexFunc(a.Spec.Targets, func(t workload.AssignedTarget) bool {
@@ -209,11 +209,13 @@ func (s *Scheduler) volume(id engine.ID, w *unstructured.Unstructured, a *worklo
 		case i >= 0 && stored(a):
 			return next, false
 		case i >= 0:
-			return a.Spec, true
+			next = *a.Spec.DeepCopy()
+			policies(p, &next)
+			return next, true
 		}
 	}
 	next = workload.AssignmentSpec{Workload: engine.Reference(id.GroupResource, w), Reason: "WaitForFirstConsumer", Message: "no workload that uses it is placed"}
-	s.policies(id, &next)
+	policies(p, &next)
 	users := s.consumers.Users(id)
 	slices.SortFunc(users, func(a, b engine.ID) int { return cmp.Compare(a.Task().Name, b.Task().Name) })
 	for _, user := range users {

@@ -52,11 +52,11 @@ func TestDeadTargetsHoldNothing(t *testing.T) {
 		s.targets = []place.Target{c.east, west}
 		scheduler := s.open(t)
 		w := scheduler.consumers.Workload(claim)
-		next, has := scheduler.volume(claim, w, scheduler.consumers.Assignment(claim))
+		next, has := scheduler.volume(claim, w, scheduler.consumers.Assignment(claim), nil)
 		if diff := cmp.Diff(c.claim, phases(next)); diff != "" || has != (c.claim != nil) {
 			t.Errorf("%s: the claim: %v %s", name, has, diff)
 		}
-		followed, _ := scheduler.following(service, scheduler.consumers.Workload(service), scheduler.consumers.Assignment(service))
+		followed, _ := scheduler.following(service, scheduler.consumers.Workload(service), scheduler.consumers.Assignment(service), nil)
 		if diff := cmp.Diff(c.service, phases(followed)); diff != "" {
 			t.Errorf("%s: the Service: %s", name, diff)
 		}
@@ -71,7 +71,7 @@ func TestDeadTargetsHoldNothing(t *testing.T) {
 		if at, _ := scheduler.volumeAt(web, scheduler.consumers.Kind(web.GroupResource), &user, nil); at != c.data {
 			t.Errorf("%s: the data are at %q", name, at)
 		}
-		next, _ = scheduler.volume(claim, w, scheduler.consumers.Assignment(claim))
+		next, _ = scheduler.volume(claim, w, scheduler.consumers.Assignment(claim), nil)
 		if diff := cmp.Diff(c.claim, phases(next)); diff != "" {
 			t.Errorf("%s, and is back: %s", name, diff)
 		}

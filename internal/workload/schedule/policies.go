@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/unforked/kcp"
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/profile"
@@ -23,12 +24,12 @@ type expectation struct {
 
 // policiesFirst assigns the NetworkPolicies of a namespace to targets before they get pods of it. The
 // engines see both in this order.
-func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload.AssignmentSpec) error {
-	policies := s.consumers.Kind(profile.Policies().GroupResource())
-	if policies == nil || len(of.Template) == 0 {
+func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload.AssignmentSpec, p *scheduling.Placement) error {
+	rules := s.consumers.Kind(profile.Policies().GroupResource())
+	if rules == nil || len(of.Template) == 0 {
 		return nil
 	}
-	keys := policies.In(of.ID.Key)
+	keys := rules.In(of.ID.Key)
 	if len(keys) == 0 {
 		return nil
 	}
@@ -38,12 +39,12 @@ func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload
 	}
 	s.expect(of.ID.Key, fresh)
 	for _, key := range keys {
-		id := engine.ID{GroupResource: policies.GroupResource(), Key: key}
-		w, a := policies.Objects.Get(key), s.consumers.Assignment(id)
+		id := engine.ID{GroupResource: rules.GroupResource(), Key: key}
+		w, a := rules.Objects.Get(key), s.consumers.Assignment(id)
 		if w == nil || w.GetDeletionTimestamp() != nil || a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 			continue
 		}
-		if err := s.place(ctx, id, w, a); err != nil {
+		if err := s.place(ctx, id, w, a, p); err != nil {
 			return err
 		}
 	}

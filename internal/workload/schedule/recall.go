@@ -46,7 +46,6 @@ func (s *Scheduler) recalled(k *consumers.Kind, id engine.ID, w *unstructured.Un
 		}
 	}
 	slices.SortFunc(a.Spec.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
-	s.policies(id, &a.Spec)
 	return a
 }
 

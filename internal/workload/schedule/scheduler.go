@@ -41,6 +41,7 @@ type Scheduler struct {
 	options   Options
 	consumers *consumers.Cache
 	belt      belt
+	relabels  chan struct{} // closed when changes of namespaces are noticed
 
 	mu       sync.Mutex
 	wake     func(kcp.Key)             // nil before the loops run; guarded by mu
@@ -52,14 +53,16 @@ type Scheduler struct {
 
 // New returns a Scheduler whose loops do not run.
 func New(o Options) *Scheduler {
-	return &Scheduler{options: o, consumers: o.Consumers, spans: map[kcp.Key]spans{}, expected: map[kcp.Key][]expectation{}}
+	return &Scheduler{options: o, consumers: o.Consumers, relabels: make(chan struct{}), spans: map[kcp.Key]spans{}, expected: map[kcp.Key][]expectation{}}
 }
 
 // soon is the time after which a loop looks again at something that no source announces.
 const soon = time.Second
 
 // Loops returns the loops that decide.
-func (s *Scheduler) Loops() []kcp.Loop { return []kcp.Loop{s.decideLoop(), s.spanLoop()} }
+func (s *Scheduler) Loops() []kcp.Loop {
+	return []kcp.Loop{s.decideLoop(), s.spanLoop(), s.relabelLoop()}
+}
 
 // decideLoop decides for each object which targets have it.
 func (s *Scheduler) decideLoop() kcp.Loop {
@@ -70,6 +73,7 @@ func (s *Scheduler) decideLoop() kcp.Loop {
 			s.wake = wake
 			return nil
 		}},
+		{Ready: s.relabels},
 		s.consumers.Wakes(s.changed),
 		s.consumers.Assignments.Wakes(s.concerned),
 		s.consumers.Reports.Wakes(func(r *workload.TargetStatus) []kcp.Key { return []kcp.Key{engine.IDFor(r, r.Spec.Workload).Task()} }),
@@ -78,6 +82,31 @@ func (s *Scheduler) decideLoop() kcp.Loop {
 			return keys
 		}),
 	}, s.options.Inputs...)}
+}
+
+// relabelLoop makes the scheduler decide anew about the objects of a namespace whose labels change, where these select
+// the Placement.
+func (s *Scheduler) relabelLoop() kcp.Loop {
+	changes := s.consumers.Relabelled()
+	return kcp.Loop{Name: "workload-namespaces", Do: s.relabel, On: []kcp.Source{
+		{Ready: s.consumers.Settled()},
+		{Ready: changes.Ready, Subscribe: func(wake func(kcp.Key)) func() {
+			defer close(s.relabels) // no decision is made from labels whose changes are not noticed
+			return changes.Subscribe(wake)
+		}},
+	}}
+}
+
+func (s *Scheduler) relabel(ctx context.Context, key kcp.Key) error {
+	key = kcp.Key{Cluster: key.Cluster, Namespace: key.Name}
+	changed, err := s.consumers.Relabel(ctx, key)
+	s.mu.Lock()
+	wake := s.wake
+	s.mu.Unlock()
+	if changed && wake != nil {
+		s.consumers.EachIn(key, wake)
+	}
+	return err
 }
 
 // Turn makes the scheduler decide anew, because the targets have changed for it.
