@@ -38,6 +38,7 @@ func TestPhysicalClusters(t *testing.T) {
 	t.Run("deployments are divided and summed", func(t *testing.T) { s.dividesAndSums(t) })
 	t.Run("a foreground deletion waits for the copies", func(t *testing.T) { s.cascades(t) })
 	t.Run("a namespace ends after the copies", func(t *testing.T) { s.endingNamespace(t) })
+	t.Run("helm waits until a release runs", func(t *testing.T) { s.helmWaits(t) })
 	t.Run("drift is repaired", func(t *testing.T) { s.repairsDrift(t) })
 	t.Run("objects of others are not touched", func(t *testing.T) { s.leavesForeign(t) })
 	t.Run("equal names in two workspaces", func(t *testing.T) { s.equalNames(t) })

@@ -80,6 +80,10 @@ func explainFollower(ctx context.Context, a *command.App, srv *remote.Server, of
 	case w.GetDeletionTimestamp() != nil:
 		a.Print.Say("%s is being deleted.", it)
 		return nil
+	case own == nil && isRevision(w):
+		d := metav1.GetControllerOfNoCopy(w).Name
+		a.Print.Say("%s is a revision of the Deployment %q and goes to no physical cluster: each has ReplicaSets of its own. To see where the Deployment runs, run: kubectl kcp workload explain deployment/%s", it, d, d)
+		return nil
 	case kind == unplaced && custom(of.Group):
 		a.Print.Say("%s is in no physical cluster: its kind is not one that they run, or follows workloads and none of its namespace is placed.", it)
 		return nil
@@ -103,6 +107,12 @@ func explainFollower(ctx context.Context, a *command.App, srv *remote.Server, of
 	}
 	printFollower(a, follower{it: it, how: kind, own: own, carriers: carriers, whys: whysOf(of, string(w.GetUID()), carriers, reports), names: targetNames(ctx, srv)})
 	return nil
+}
+
+// isRevision reports whether an object is the ReplicaSet of a revision of a Deployment.
+func isRevision(w *unstructured.Unstructured) bool {
+	owner := metav1.GetControllerOfNoCopy(w)
+	return w.GetKind() == "ReplicaSet" && owner != nil && owner.Kind == "Deployment"
 }
 
 // custom reports whether a group may have kinds with ResourceProfiles. Users may not be allowed to read these.

@@ -171,6 +171,9 @@ func (s side) Unused(ctx context.Context, id engine.ID) (bool, error) {
 	find := func(k *Kind, of []engine.ID) error {
 		all, err := s.listLive(ctx, k, id.Key)
 		for i := range all {
+			if k.IsRevision(&all[i]) {
+				continue
+			}
 			if refs := k.RefersTo(&all[i]); slices.ContainsFunc(refs, func(r engine.ID) bool { return slices.Contains(of, r) }) {
 				using = append(using, engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(&all[i])})
 			}

@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -111,6 +112,9 @@ func (c *Cache) lister(k *Kind) cache.ListerWatcher {
 func transform(p profile.Profile) func(*unstructured.Unstructured) *unstructured.Unstructured {
 	return func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		if p.Class != profile.Dependency {
+			if p.IsRevision(o) {
+				return slimRevision(o)
+			}
 			o = o.DeepCopy()
 			o.SetManagedFields(nil)
 			return o
@@ -126,6 +130,16 @@ func transform(p profile.Profile) func(*unstructured.Unstructured) *unstructured
 		}
 		return slim
 	}
+}
+
+// slimRevision returns a revision of a Deployment without the template of its pods.
+func slimRevision(o *unstructured.Unstructured) *unstructured.Unstructured {
+	slim := &unstructured.Unstructured{Object: maps.Clone(o.Object)}
+	replicas, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicas")
+	slim.Object["spec"] = map[string]any{"replicas": replicas}
+	slim = slim.DeepCopy()
+	slim.SetManagedFields(nil)
+	return slim
 }
 
 // startKinds fills the caches once they are needed, except those of dependencies: a compute workspace that

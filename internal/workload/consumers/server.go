@@ -209,15 +209,19 @@ func (c *Cache) Finalize(ctx context.Context, id engine.ID, w *unstructured.Unst
 	return objects.IgnoreGone(err)
 }
 
-// SaveStatus replaces the status of an object.
-func (c *Cache) SaveStatus(ctx context.Context, id engine.ID, before, next map[string]any) error {
-	content := maps.Clone(next)
-	for field := range before {
-		if _, ok := content[field]; !ok {
-			content[field] = nil
-		}
+// Create creates an object of a consumer.
+func (c *Cache) Create(ctx context.Context, id engine.ID, o *unstructured.Unstructured) error {
+	in, err := c.writer(id)
+	if err != nil {
+		return err
 	}
-	patch, err := json.Marshal(map[string]any{"status": content})
+	_, err = in.Create(ctx, o, metav1.CreateOptions{})
+	return err
+}
+
+// Patch changes an object, or a subresource of it, with a merge patch.
+func (c *Cache) Patch(ctx context.Context, id engine.ID, content map[string]any, subresource string) error {
+	patch, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
@@ -228,8 +232,23 @@ func (c *Cache) SaveStatus(ctx context.Context, id engine.ID, before, next map[s
 	if err != nil {
 		return err
 	}
-	_, err = in.Patch(ctx, id.Key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return objects.IgnoreGone(err)
+	var below []string
+	if subresource != "" {
+		below = append(below, subresource)
+	}
+	_, err = in.Patch(ctx, id.Key.Name, types.MergePatchType, patch, metav1.PatchOptions{}, below...)
+	return err
+}
+
+// SaveStatus replaces the status of an object.
+func (c *Cache) SaveStatus(ctx context.Context, id engine.ID, before, next map[string]any) error {
+	content := maps.Clone(next)
+	for field := range before {
+		if _, ok := content[field]; !ok {
+			content[field] = nil
+		}
+	}
+	return objects.IgnoreGone(c.Patch(ctx, id, map[string]any{"status": content}, "status"))
 }
 
 // SavePlacementStatus writes the status of a Placement.

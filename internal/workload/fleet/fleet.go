@@ -10,7 +10,9 @@ import (
 	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/export"
+	"github.com/unforked/kcp/internal/workload/history"
 	"github.com/unforked/kcp/internal/workload/inventory"
+	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/schedule"
 )
 
@@ -25,7 +27,8 @@ type fleet struct {
 	inventory  *inventory.Inventory // of its targets
 	scheduler  *schedule.Scheduler
 	profilesIn *profileClient
-	pace       pace
+	pace       objects.Pace
+	history    kcp.Loop
 
 	term *term
 
@@ -44,6 +47,9 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 	f := &fleet{manager: m, term: t, compute: compute, connections: map[string]*connection{}}
 	var err error
 	if f.consumers, err = consumers.Open(m.server, compute, "*"); err != nil {
+		return nil, err
+	}
+	if f.history, err = history.Loop(f.consumers); err != nil {
 		return nil, err
 	}
 	if f.profilesIn, err = m.profilesOf(compute); err != nil {
@@ -65,7 +71,7 @@ func (f *fleet) start() {
 	autoscaling := autoscale.Loop(f.ctx, autoscale.Options{
 		Server: f.server, Compute: f.compute, Consumers: f.consumers, Targets: f.term.targets, Pods: f.options.pods, Period: f.options.Autoscale,
 	})
-	f.term.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.probeLoop(), autoscaling)...)
+	f.term.run(f.ctx, append(f.scheduler.Loops(), f.sumLoop(), f.placementLoop(), f.probeLoop(), f.history, autoscaling)...)
 }
 
 // follow runs what a server needs for the engines of the fleet, in this program or in agents: the

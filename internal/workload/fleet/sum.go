@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -57,7 +56,7 @@ func (f *fleet) sum(ctx context.Context, task kcp.Key) error {
 	if err != nil || equality.Semantic.DeepEqual(next, before) || len(next) == 0 && len(before) == 0 {
 		return err
 	}
-	if rest := f.pace.wait(task, time.Now()); rest > 0 {
+	if rest := f.pace.Wait(task, time.Now()); rest > 0 {
 		return kcp.After(rest)
 	}
 	err = f.consumers.SaveStatus(ctx, id, before, next)
@@ -141,36 +140,6 @@ func (f *fleet) merged(k *consumers.Kind, w *unstructured.Unstructured, a *workl
 		return before, nil
 	}
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&next)
-}
-
-// A pace limits the writes of statuses to one per second and object.
-type pace struct {
-	mu   sync.Mutex
-	last map[kcp.Key]time.Time // of objects written in the last second, and of some before
-}
-
-// swept is the number of entries above which those that are no longer needed are dropped.
-const swept = 1024
-
-// wait returns how long to wait before the object at key may be written. If that is zero, the
-// caller writes it now.
-func (p *pace) wait(key kcp.Key, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if rest := time.Second - now.Sub(p.last[key]); rest > 0 {
-		return rest
-	}
-	if len(p.last) > swept || p.last == nil {
-		recent := map[kcp.Key]time.Time{}
-		for k, at := range p.last {
-			if now.Sub(at) < time.Second {
-				recent[k] = at
-			}
-		}
-		p.last = recent
-	}
-	p.last[key] = now
-	return 0
 }
 
 // placementLoop writes the status of Placements.

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,22 +13,6 @@ import (
 	"github.com/unforked/kcp/internal/workload/place"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
-
-// Statuses are written once per second and object, and the memory of that is bounded.
-func TestPace(t *testing.T) {
-	var p pace
-	at := now()
-	if p.wait(key("a"), at) != 0 || p.wait(key("a"), at.Add(400*ms)) != 600*ms || p.wait(key("b"), at) != 0 || p.wait(key("a"), at.Add(1000*ms)) != 0 {
-		t.Error("not one per second and object")
-	}
-	for i := range 10 * swept {
-		at = at.Add(10 * ms)
-		p.wait(key(strings.Repeat("x", i%7)+string(rune(i))), at)
-	}
-	if len(p.last) > swept+1 {
-		t.Errorf("%d entries", len(p.last))
-	}
-}
 
 // The status of a DaemonSet does not count targets that do not answer.
 func TestLostTargetsHaveNoStatus(t *testing.T) {

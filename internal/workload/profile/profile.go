@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -65,6 +66,11 @@ func Deployments() schema.GroupVersionResource {
 	return appsv1.SchemeGroupVersion.WithResource("deployments")
 }
 
+// ReplicaSets divide like Deployments. Those of Deployments are revisions, see [Profile.IsRevision].
+func ReplicaSets() schema.GroupVersionResource {
+	return appsv1.SchemeGroupVersion.WithResource("replicasets")
+}
+
 // Secrets are the kind whose content is a secret.
 func Secrets() schema.GroupVersionResource { return corev1.SchemeGroupVersion.WithResource("secrets") }
 
@@ -108,7 +114,7 @@ func pods() []Profile {
 	apps, batch := appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion
 	return []Profile{
 		{GroupVersionResource: Deployments(), Class: workload.Replicated, Replicas: replicas, Template: template, Strip: volumes, Observes: true, Conditions: true},
-		{GroupVersionResource: apps.WithResource("replicasets"), Class: workload.Replicated, Replicas: replicas, Template: template, Strip: volumes, Observes: true, Conditions: true,
+		{GroupVersionResource: ReplicaSets(), Class: workload.Replicated, Replicas: replicas, Template: template, Strip: volumes, Observes: true, Conditions: true,
 			Counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "terminatingReplicas"}},
 		{GroupVersionResource: apps.WithResource("statefulsets"), Class: workload.Singleton, Replicas: replicas, Template: template, Strip: volumes,
 			Claims: []string{"spec", "volumeClaimTemplates"}, Observes: true, Conditions: true, Quiesce: map[string]any{"spec": map[string]any{"replicas": 0}}},
@@ -243,6 +249,16 @@ func stripService(o *unstructured.Unstructured) {
 func stripAccount(o *unstructured.Unstructured) {
 	o.SetAnnotations(nil)
 	unstructured.RemoveNestedField(o.Object, "secrets")
+}
+
+// IsRevision reports whether an object is the ReplicaSet of a revision of a Deployment, which goes to no physical cluster.
+// One that was placed before it got its owner is none.
+func (p *Profile) IsRevision(o *unstructured.Unstructured) bool {
+	if p.GroupVersionResource != ReplicaSets() || slices.Contains(o.GetFinalizers(), workload.PlacedFinalizer) {
+		return false
+	}
+	owner := metav1.GetControllerOfNoCopy(o)
+	return owner != nil && owner.Kind == "Deployment" && strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/")
 }
 
 // Finished reports whether an object has come to its end.

@@ -349,6 +349,9 @@ func (s *session) reviewable(consumer kcp.ClusterName, q question) (all []schedu
 			if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 				a = nil // of a namesake that was deleted
 			}
+			if a == nil && k.IsRevision(w) {
+				continue
+			}
 			all = append(all, schedule.Subject{Kind: k, ID: id, Object: w, Assignment: a})
 		}
 	}

@@ -43,7 +43,7 @@ func (s *Scheduler) decide(ctx context.Context, task kcp.Key) error {
 	if a == nil {
 		a = s.recalled(k, id, w)
 	}
-	if a == nil && k.Leaving.Load() || k.Class == profile.Unplaced || k.Class == profile.Dependency || id.Key.Namespace == "" {
+	if a == nil && (k.Leaving.Load() || k.IsRevision(w)) || k.Class == profile.Unplaced || k.Class == profile.Dependency || id.Key.Namespace == "" {
 		return nil
 	}
 	p, err := s.consumers.PlacementOf(ctx, id.Key)
