@@ -3,14 +3,12 @@
 package physical
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,13 +16,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/yaml"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/cli"
 	"github.com/unforked/kcp/test/stock"
 )
 
@@ -375,20 +370,9 @@ func measureAgent(b *testing.B) {
 // startAgent starts the agent of a physical cluster with its manifest.
 func (y *yard) startAgent(t testing.TB, kubeconfig []byte) *process {
 	t.Helper()
-	var manifest struct{ Items []corev1.Secret }
-	var out, notes bytes.Buffer
-	cmd := cli.KCP(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &notes})
-	cmd.SetArgs([]string{"workload", "sync", "t0", "--mode", "Pull", "--image", "kcp:test", "-o", "yaml", "-w", ":root:" + y.computes[0]})
-	if err := errors.Join(cmd.ExecuteContext(t.Context()), yaml.Unmarshal(out.Bytes(), &manifest)); err != nil {
-		t.Fatalf("%v\n%s", err, notes.String())
-	}
-	i := slices.IndexFunc(manifest.Items, func(s corev1.Secret) bool { return s.Kind == "Secret" })
-	if i < 0 {
-		t.Fatal("the manifest has no Secret")
-	}
 	p := &process{binary: kcpProgram(t), dir: t.TempDir()}
 	bootstrap, physical := filepath.Join(p.dir, "bootstrap"), filepath.Join(p.dir, "physical")
-	err := errors.Join(os.WriteFile(bootstrap, manifest.Items[i].Data["kubeconfig"], 0o600), os.WriteFile(physical, kubeconfig, 0o600))
+	err := errors.Join(os.WriteFile(bootstrap, y.bootstrap(t, "t0"), 0o600), os.WriteFile(physical, kubeconfig, 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}
