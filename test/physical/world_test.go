@@ -66,6 +66,7 @@ type world struct {
 	listen   string        // the address of the server; empty before its first start
 
 	evictions place.Rate // zero is the default
+	objects   int        // the maximum in a physical cluster; zero is the default
 }
 
 // kube returns the program of control planes, which "make programs" builds.
@@ -149,7 +150,7 @@ func (w *world) startServer(t testing.TB) {
 	w.view = &syncer.View{Life: w.life}
 	w.server = &kcp.Server{
 		Dir: filepath.Join(w.dir, "kcp"), Listen: cmp.Or(w.listen, "127.0.0.1:0"), NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Stop: 5 * time.Second, Autoscale: time.Second, Evictions: w.evictions, View: w.view})},
+		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Stop: 5 * time.Second, Autoscale: time.Second, Evictions: w.evictions, Objects: w.objects, View: w.view})},
 	}
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,10 @@ const (
 	// DeletedReason is the reason of a part of a workload that was deleted.
 	DeletedReason = "Deleted"
 
+	// Full is the reason in the report of a target that does not create an object, because it has too many of the
+	// tenant.
+	Full = "Full"
+
 	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
 	KubeconfigKey = "kubeconfig"
 

@@ -15,9 +15,9 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// MostLabels is the maximum of bytes in the labels of a namespace. Placements that select by labels do not select
+// mostLabels is the maximum of bytes in the labels of a namespace. Placements that select by labels do not select
 // a namespace with more.
-const MostLabels = 16 << 10
+const mostLabels = 16 << 10
 
 // mostKnown is the maximum of bytes of labels that a cache keeps. Beyond that it reads labels again.
 const mostKnown = 16 << 20
@@ -25,7 +25,7 @@ const mostKnown = 16 << 20
 // A namespace is what a Placement selects.
 type namespace struct {
 	labels map[string]string
-	over   bool // it has more than MostLabels, and none are kept
+	over   bool // it has more than mostLabels, and none are kept
 }
 
 // takes reports whether a Placement selects a namespace.
@@ -171,7 +171,7 @@ func (c *Cache) read(ctx context.Context, key kcp.Key) (of namespace, exists boo
 	for k, v := range labels {
 		size += len(k) + len(v)
 	}
-	if size > MostLabels {
+	if size > mostLabels {
 		of.over = true
 		return of, true, nil
 	}

@@ -99,7 +99,7 @@ func TestPlacementsSelectByLabels(t *testing.T) {
 	gone.DeletionTimestamp = &now
 	r := &registry{labels: map[kcp.Key]map[string]string{
 		in("plain"): nil, in("prod"): {"env": "prod"}, in("test"): {"env": "test", corev1.LabelMetadataName: "prod"}, in("both"): {"env": "prod", "team": "a"},
-		in("large"): {"env": "prod", "x": strings.Repeat("x", MostLabels)},
+		in("large"): {"env": "prod", "x": strings.Repeat("x", mostLabels)},
 	}}
 	c := placed(t, r, gone,
 		selecting("a-prod", having("env", "prod", "team", "a")),
@@ -154,7 +154,7 @@ func TestRelabel(t *testing.T) {
 	step(map[string]string{"env": "prod"}, false, "prod", "prod")
 	step(map[string]string{"env": "test"}, true, "prod", "rest")
 	step(map[string]string{"env": "test"}, false, "rest", "rest")
-	step(map[string]string{"env": "prod", "x": strings.Repeat("x", MostLabels)}, true, "rest", "rest")
+	step(map[string]string{"env": "prod", "x": strings.Repeat("x", mostLabels)}, true, "rest", "rest")
 	step(map[string]string{"env": "prod"}, true, "rest", "prod")
 	c.namespaces.drop("shop") // then it is not known what decisions were made from
 	step(map[string]string{"env": "prod"}, false, "prod", "prod")
@@ -215,8 +215,8 @@ func TestNoChangeOfLabelsIsMissed(t *testing.T) {
 
 // fill makes a cache drop labels, because it has too many.
 func fill(c *Cache) {
-	large := namespace{labels: map[string]string{"x": strings.Repeat("x", MostLabels)}}
-	for i := range mostKnown/MostLabels + 1 {
+	large := namespace{labels: map[string]string{"x": strings.Repeat("x", mostLabels)}}
+	for i := range mostKnown/mostLabels + 1 {
 		_, _, drops := c.namespaces.get(in(""))
 		c.namespaces.put(kcp.Key{Cluster: "huge", Namespace: fmt.Sprint(i)}, large, drops)
 	}
@@ -226,7 +226,7 @@ func fill(c *Cache) {
 func TestLabelsAreBounded(t *testing.T) {
 	c := placed(t, &registry{})
 	fill(c)
-	if c.namespaces.bytes > mostKnown || len(c.namespaces.of["huge"]) > mostKnown/MostLabels {
+	if c.namespaces.bytes > mostKnown || len(c.namespaces.of["huge"]) > mostKnown/mostLabels {
 		t.Errorf("%d bytes", c.namespaces.bytes)
 	}
 	for cluster := range c.namespaces.of {

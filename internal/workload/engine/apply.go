@@ -146,7 +146,7 @@ func (j *job) write(ctx context.Context, want *object) (*object, error) {
 	}
 	if j.have == nil {
 		if !j.room() {
-			return nil, j.refuse(ctx, reason{"TooMany", j.full()})
+			return nil, j.refuse(ctx, reason{workload.Full, j.full()})
 		}
 		if ok, err := j.ensureNamespace(ctx); err != nil || !ok {
 			return nil, err

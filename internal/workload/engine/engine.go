@@ -63,6 +63,9 @@ func New(key string, config *rest.Config, desired Desired, bound *Bound) (*Engin
 		made: map[string]bool{}, shelf: map[schema.GroupResource]*holding{}, counts: &tally{most: mostObjects, bound: bound, of: map[kcp.ClusterName]int{}}}, nil
 }
 
+// Limit sets the maximum of objects in the physical cluster. Call it before Sweep.
+func (e *Engine) Limit(most int) { e.counts.most = most }
+
 // Sweep finds the objects in the physical cluster, and begins to watch their kinds. All work of
 // the engine ends with ctx. If ctx ended before, the error says why it took so long.
 func (e *Engine) Sweep(ctx context.Context) error {

@@ -195,6 +195,9 @@ func (c *connection) open(ctx context.Context) (*push.Peer, error) {
 	if s.engine, err = engine.New(c.id, p.Work(&c.uses.reading), c.fleet.consumers.Desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
+	if most := c.fleet.options.Objects; most > 0 {
+		s.engine.Limit(most)
+	}
 	s.ctx, s.end = context.WithCancel(ctx)
 	late := time.AfterFunc(c.fleet.options.Expire, s.end)
 	err = s.engine.Sweep(s.ctx)

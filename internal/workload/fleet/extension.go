@@ -50,6 +50,8 @@ type Options struct {
 	Evictions place.Rate
 	// Autoscale is the time between two evaluations of a HorizontalPodAutoscaler, 15 s by default.
 	Autoscale time.Duration
+	// Objects is the maximum of objects in a physical cluster in push mode, 20,000 by default.
+	Objects int
 	// View is the view of agents. The default is a new one.
 	View *syncer.View
 

@@ -31,6 +31,8 @@ func TestDecideExclusive(t *testing.T) {
 	orphaned := part("a", 3, workload.Active)
 	orphaned.Orphaned = true
 	here := part("a", 3, workload.Active)
+	unmade, full := part("a", 3, workload.Active), target("a")
+	unmade.Applied, unmade.Available, unmade.Full, full.Full = false, 0, true, now.Add(time.Second)
 	for name, c := range map[string]struct {
 		policy  Policy
 		targets []Target
@@ -67,6 +69,10 @@ func TestDecideExclusive(t *testing.T) {
 		"an agent without a lease":           {policy: Policy{StopsWithin: time.Minute}, targets: []Target{lost, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: NotFenced},
 		"fenced, not its turn":               {targets: []Target{turn, target("b")}, parts: []Part{here}, want: []string{"a:3:Evicting"}, reason: Limited},
 		"without fencing":                    {policy: Policy{Unfenced: true}, targets: []Target{lost, target("b")}, parts: []Part{leaving}, want: []string{"a:-1:Removing", "b:3:Active"}},
+		"full":                               {targets: []Target{full, target("b")}, parts: []Part{unmade}, want: []string{"a:-1:Removing"}, reason: Moving},
+		"full, has left":                     {targets: []Target{full, target("b")}, parts: []Part{gone}, want: []string{"b:3:Active"}},
+		"full, nothing else takes it":        {targets: []Target{full, cordoned}, parts: []Part{unmade}, want: []string{"a:3:Evicting"}, reason: NoTarget},
+		"full, but it has its data there":    {policy: Policy{Only: "a"}, targets: []Target{full, target("b")}, parts: []Part{unmade}, want: []string{"a:3:Active"}},
 		"orphaned":                           {targets: []Target{drained, target("b")}, parts: []Part{orphaned}, want: []string{"a:-1:Removing"}, reason: Moving},
 	} {
 		t.Run(name, func(t *testing.T) {

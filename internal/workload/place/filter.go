@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
@@ -45,6 +46,8 @@ const (
 	Paced Refusal = "RateLimited"
 	// Cleaning means that the target is back, and removes what began elsewhere.
 	Cleaning Refusal = "Fenced"
+	// Full means that the target creates no more objects for the workspace.
+	Full Refusal = "Full"
 	// Leaving means that the target still removes the part that it had. Until it reports that, its last
 	// report says that the part runs.
 	Leaving Refusal = "Removing"
@@ -98,6 +101,10 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 			d.again(wait)
 		}
 	}
+	p, has := d.parts[t.Key]
+	if has && p.Full && t.Unreachable.IsZero() && !t.AgentLost && d.movable() {
+		return gives, Full
+	}
 	worst, why := takes, Refusal("")
 	add := func(v verdict, r Refusal) {
 		if v > worst {
@@ -121,10 +128,19 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 	if !t.Ready {
 		add(keeps, NotReady)
 	}
-	if p, ok := d.parts[t.Key]; ok && p.Phase == workload.Removing && !p.Gone {
+	if has && p.Phase == workload.Removing && !p.Gone {
 		add(keeps, Leaving)
 	}
+	if (!has || p.Phase == workload.Removing) && d.movable() && d.pending(t.Full.Sub(d.Now)) {
+		add(keeps, Full)
+	}
 	return worst, why
+}
+
+// movable reports whether another target can have a part that a full one does not take, and keeps it. With a minimum
+// of each target, the full one would be tried again and again.
+func (d *decider) movable() bool {
+	return !d.Policy.Everywhere && d.Policy.Strategy != scheduling.Duplicated && d.Policy.Only == "" && d.Policy.Min == 0
 }
 
 // lost decides about a target that does not answer.

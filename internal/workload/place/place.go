@@ -90,6 +90,9 @@ type Target struct {
 	// Paced means that the target does not answer, and that no further workload leaves it now:
 	// the rate of its failure domain is used up.
 	Paced bool
+	// Full is until when the target is not expected to create another object for the workspace of the
+	// workload.
+	Full time.Time
 	// Deleting is true if the target is being deleted: its owner says that it is no longer used.
 	Deleting bool
 	// EvictAfter is when all workloads leave the target. Zero means never.
@@ -106,6 +109,8 @@ type Part struct {
 	Available int32
 	// Gone is true if the agent reports nothing for the part.
 	Gone bool
+	// Full is true if the agent reports that the target does not create the object. There is none.
+	Full bool
 	// Orphaned is true if the target leaves the part in the physical cluster when it gives it away.
 	Orphaned bool
 }

@@ -51,6 +51,10 @@ func TestDecide(t *testing.T) {
 	gone := part("b", 5, workload.Removing)
 	gone.Gone = true
 	leaving := part("a", 5, workload.Removing)
+	unmade, full := part("b", 5, workload.Active), target("b")
+	unmade.Applied, unmade.Available, unmade.Full, full.Full = false, 0, true, now.Add(40*time.Second)
+	leavingUnmade := unmade
+	leavingUnmade.Phase = workload.Evicting
 	for name, c := range map[string]struct {
 		replicas int32
 		policy   Policy
@@ -84,6 +88,14 @@ func TestDecide(t *testing.T) {
 		"deleted target":                {replicas: 10, targets: []Target{target("a")}, parts: []Part{part("a", 10, workload.Active), part("x", 5, workload.Active)}, want: []string{"a:10:Active", "x:-1:Removing"}},
 		"not selected any more":         {replicas: 4, targets: []Target{target("a"), {Key: "b", Ready: true}}, parts: []Part{part("b", 4, workload.Active)}, want: []string{"a:4:Active", "b:4:Evicting"}},
 		"selected again, still removed": {replicas: 5, policy: Policy{Strategy: scheduling.Single}, targets: []Target{target("a"), {Key: "b", Ready: true}}, parts: []Part{leaving, part("b", 5, workload.Active)}, want: []string{"a:5:Removing", "b:5:Evicting"}, reason: NoTarget},
+		"full: it goes elsewhere":       {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 5, workload.Active), unmade}, want: []string{"a:10:Active", "b:5:Evicting"}},
+		"full: replaced":                {replicas: 10, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 10, workload.Active), leavingUnmade}, want: []string{"a:10:Active", "b:-1:Removing"}},
+		"full: nothing else fits":       {replicas: 5, targets: []Target{target("b")}, parts: []Part{unmade}, want: []string{"b:5:Evicting"}, reason: NoTarget},
+		"full: duplicates stay":         {replicas: 5, policy: Policy{Strategy: scheduling.Duplicated}, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 5, workload.Active), unmade}, want: []string{"a:5:Active", "b:5:Active"}},
+		"full: with a minimum it stays": {replicas: 10, policy: Policy{Min: 2}, targets: []Target{target("a"), target("b")}, parts: []Part{part("a", 5, workload.Active), unmade}, want: []string{"a:5:Active", "b:5:Active"}},
+		"full: a new one avoids it":     {replicas: 10, targets: []Target{target("a"), full}, want: []string{"a:10:Active"}, again: 40 * time.Second},
+		"full: what it has can grow":    {replicas: 20, targets: []Target{target("a"), full}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Active)}, want: []string{"a:10:Active", "b:10:Active"}},
+		"full: room again":              {replicas: 10, targets: []Target{target("a"), full}, parts: []Part{part("a", 5, workload.Active), part("b", 5, workload.Evicting)}, want: []string{"a:5:Active", "b:5:Active"}},
 		"at most three each":            {replicas: 10, policy: Policy{Max: 3}, targets: []Target{target("a"), target("b")}, want: []string{"a:3:Active", "b:3:Active"}, reason: NoFit},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,6 +121,9 @@ func randomTarget(r *rand.Rand, key string) Target {
 	} else {
 		t.AgentLost, t.Cleaning = r.IntN(8) == 0, r.IntN(8) == 0
 	}
+	if r.IntN(6) == 0 {
+		t.Full = now.Add(time.Duration(r.IntN(120)-60) * time.Second)
+	}
 	if r.IntN(5) == 0 {
 		t.Taints = []corev1.Taint{{Key: "some", Effect: []corev1.TaintEffect{corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule}[r.IntN(2)]}}
 	}
@@ -133,6 +148,9 @@ func randomSnapshot(r *rand.Rand) Snapshot {
 			p.Available = r.Int32N(*p.Replicas + 1)
 			if p.Applied && r.IntN(2) == 0 {
 				p.Available = *p.Replicas
+			}
+			if p.Full = r.IntN(6) == 0; p.Full {
+				p.Applied, p.Available, p.Gone = false, 0, false
 			}
 			s.Parts = append(s.Parts, p)
 		}

@@ -44,9 +44,12 @@ func applied(s Snapshot, d Decision) (parts []Part) {
 		p := before[t.Key]
 		p.AssignedTarget = t
 		if answers[t.Key] {
-			p.Applied, p.Gone, p.Available = true, t.Phase == workload.Removing, 0
-			if t.Replicas != nil {
-				p.Available = *t.Replicas
+			p.Gone = t.Phase == workload.Removing
+			if p.Full = p.Full && !p.Gone && before[t.Key].Phase != workload.Removing; !p.Full {
+				p.Applied, p.Available = true, 0
+				if t.Replicas != nil {
+					p.Available = *t.Replicas
+				}
 			}
 		} else if _, had := before[t.Key]; !had {
 			p.Applied = false

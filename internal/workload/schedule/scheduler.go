@@ -41,6 +41,7 @@ type Scheduler struct {
 	options   Options
 	consumers *consumers.Cache
 	belt      belt
+	refused   refusals
 	relabels  chan struct{} // closed when changes of namespaces are noticed
 
 	mu       sync.Mutex

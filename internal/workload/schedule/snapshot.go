@@ -48,27 +48,39 @@ func (s *Scheduler) Snapshot(ctx context.Context, of Subject, p *scheduling.Plac
 		snap.Policy.Strategy = scheduling.Single
 	}
 	snap.Targets, snap.Hold = s.options.Inventory.For(p)
-	if a == nil {
-		return snap, nil
+	if a != nil {
+		if err := s.addParts(ctx, of, &snap); err != nil {
+			return snap, err
+		}
 	}
+	s.refused.mark(id.Key.Cluster, snap.Targets)
+	return snap, s.checkLeases(ctx, &snap)
+}
+
+// addParts adds what is known about the parts of the last decision.
+func (s *Scheduler) addParts(ctx context.Context, of Subject, snap *place.Snapshot) error {
+	k, id, w, a := of.Kind, of.ID, of.Object, of.Assignment
 	orphans := s.orphaning()
 	for _, t := range a.Spec.Targets {
 		part, err := s.partOf(id, w, t, snap.Targets)
 		if err != nil {
-			return snap, err
+			return err
 		}
 		part.Orphaned = orphans[t.Key]
+		if part.Full {
+			s.refused.add(id.Key.Cluster, t.Key, snap.Now)
+		}
 		if snap.Policy.Exclusive && t.Phase != workload.Removing {
 			snap.Policy.Needed = s.needed(k, w, part.Available)
 		}
 		if part.Gone && snap.Policy.Exclusive && t.Phase == workload.Removing {
 			if part.Gone, err = s.silent(ctx, id, t.Key); err != nil {
-				return snap, err
+				return err
 			}
 		}
 		snap.Parts = append(snap.Parts, part)
 	}
-	return snap, s.checkLeases(ctx, &snap)
+	return nil
 }
 
 // stopsWithin returns how long after the end of its lease an agent has stopped a workload, zero if one does not stop
@@ -132,6 +144,7 @@ func (s *Scheduler) partOf(id engine.ID, w *unstructured.Unstructured, t workloa
 		p.Gone = true
 		return p, nil
 	}
+	p.Full = r.Spec.Reason == workload.Full
 	p.Gone = !exists // a target that does not exist confirms nothing
 	p.Applied = r.Spec.Reason == "" && r.Spec.Observed && r.Spec.Generation == w.GetGeneration() && ptr.Equal(r.Spec.Replicas, t.Replicas)
 	var status struct {
