@@ -11,12 +11,13 @@ import (
 	"sync"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/flow"
 	"github.com/unforked/kcp/internal/resources/serve"
@@ -49,7 +50,7 @@ func (s *Server) withSentHeader(next http.Handler, c *genericapiserver.Config) h
 }
 
 // withRights ends watches, and streams such as commands in pods, whose user has lost their rights or their
-// credentials. It is inside authorization.
+// credentials, or whose requestor has lost the right to impersonate the user. It is inside authorization.
 func (s *Server) withRights(next http.Handler, c *genericapiserver.Config, tenants *flow.Filters) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		header, ok := req.Context().Value(sentKey{}).(http.Header)
@@ -130,25 +131,37 @@ func (o *open) allowed() (allowed bool) {
 	allowed = true
 	err := o.tenants.Again(o.req, u, func(ctx context.Context) {
 		ctx = etcd.WithOutage(ctx)
-		allowed = o.authenticated(ctx) && o.authorized(ctx) || etcd.Outage(ctx) != nil
+		by, known := o.authenticated(ctx)
+		allowed = known && o.impersonates(ctx, by) && o.authorized(ctx) || etcd.Outage(ctx) != nil
 	})
 	return allowed || err != nil
 }
 
-// authenticated reports whether the credentials of the request are still valid.
-func (o *open) authenticated(ctx context.Context) bool {
+// authenticated returns the user that the credentials of the request are of, and reports whether they are still valid.
+func (o *open) authenticated(ctx context.Context) (by user.Info, known bool) {
+	by, impersonates := authz.Requestor(ctx)
+	if !impersonates {
+		by, _ = request.UserFrom(ctx)
+	}
 	if expired(o.req, time.Now()) {
-		return true
+		return by, true
 	}
 	req := o.req.Clone(ctx) // authenticators remove credentials
 	resp, ok, err := quiet(o.config.Authentication.Authenticator).AuthenticateRequest(req)
 	// Without a valid certificate, a client is anonymous.
-	if u, _ := request.UserFrom(ctx); ok && err == nil && (resp.User.GetName() == u.GetName() || req.Header.Get(authenticationv1.ImpersonateUserHeader) != "") {
+	if ok && err == nil && resp.User.GetName() == by.GetName() {
 		o.refused = 0
-		return true
+		return resp.User, true
 	}
 	o.refused++
-	return o.refused < refusalsInARow
+	return by, o.refused < refusalsInARow
+}
+
+// impersonates reports whether a user, that of the credentials, still has the right to impersonate the user of the
+// request.
+func (o *open) impersonates(ctx context.Context, by user.Info) bool {
+	may, err := authz.MayStillImpersonate(ctx, by, o.req.Header, o.config.Authorization.Authorizer)
+	return may || err != nil
 }
 
 // authorized reports whether the user still has the right to the request.

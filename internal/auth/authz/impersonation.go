@@ -29,7 +29,6 @@ import (
 // [AdminGroup] may set [ScopesKey], which only takes rights away. Authentication must run
 // first.
 func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerializer) http.Handler {
-	limited := auth.MembersOnly()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !impersonates(r.Header) {
 			handler.ServeHTTP(w, r)
@@ -40,29 +39,34 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			responsewriters.InternalError(w, r, errors.New("impersonation: the request has no user; authenticate it first"))
 			return
 		}
-		c, _ := cluster.From(r.Context())
-		if auth.PrivilegedIn(c, u) {
-			handler.ServeHTTP(w, r)
-			return
-		}
-		admin := auth.InGroup(u, auth.AdminGroup) && auth.InScope(u, c)
-		refuse := func(resource, name, why string) {
+		if resource, name, why := beyond(r.Context(), u, r.Header); why != "" {
 			responsewriters.Forbidden(authorizer.AttributesRecord{User: u, Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}, w, r, why, s)
-		}
-		for _, g := range r.Header[authenticationv1.ImpersonateGroupHeader] {
-			if (slices.Contains(limited, g) || auth.IsViewGroup(g)) && !auth.InGroup(u, g) {
-				refuse("groups", g, "only members of this group may impersonate it")
-				return
-			}
-		}
-		for name := range r.Header {
-			if key, ok := extraKey(name); ok && auth.ReservedExtra(key) && !(key == auth.ScopesKey && admin) {
-				refuse("userextras", key, "only the system may set this key")
-				return
-			}
+			return
 		}
 		handler.ServeHTTP(w, r)
 	})
+}
+
+// beyond returns a group or a key of the extra that a user impersonates by headers and must not, and why. Without one,
+// the texts are empty.
+func beyond(ctx context.Context, u user.Info, h http.Header) (resource, name, why string) {
+	c, _ := cluster.From(ctx)
+	if auth.PrivilegedIn(c, u) {
+		return "", "", ""
+	}
+	limited := auth.MembersOnly()
+	for _, g := range h[authenticationv1.ImpersonateGroupHeader] {
+		if (slices.Contains(limited, g) || auth.IsViewGroup(g)) && !auth.InGroup(u, g) {
+			return "groups", g, "only members of this group may impersonate it"
+		}
+	}
+	admin := auth.InGroup(u, auth.AdminGroup) && auth.InScope(u, c)
+	for header := range h {
+		if key, ok := extraKey(header); ok && auth.ReservedExtra(key) && !(key == auth.ScopesKey && admin) {
+			return "userextras", key, "only the system may set this key"
+		}
+	}
+	return "", "", ""
 }
 
 // extraKey returns the key of the user's extra that a header sets, and whether it sets one.
@@ -82,7 +86,11 @@ func extraKey(header string) (string, bool) {
 // cluster of the request alone, unless the requestor is in system:masters.
 func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.NegotiatedSerializer) http.Handler {
 	unmarked := authorizer.AuthorizerFunc(func(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
-		return a.Authorize(ctx, unmarkedAttributes{attributes})
+		decision, reason, err := a.Authorize(ctx, unmarkedAttributes{attributes})
+		if by, ok := ctx.Value(requestorKey{}).(*requestor); ok && decision == authorizer.DecisionAllow {
+			by.allowed = append(by.allowed, attributes)
+		}
+		return decision, reason, err
 	})
 	inner := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, ok := request.UserFrom(r.Context()); ok {
@@ -99,7 +107,7 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 		}
 		if u, ok := request.UserFrom(r.Context()); ok {
 			c, _ := cluster.From(r.Context())
-			r = r.WithContext(request.WithUser(context.WithValue(r.Context(), requestorKey{}, u), markedUser{u, c, requests.Add(1)}))
+			r = r.WithContext(request.WithUser(context.WithValue(r.Context(), requestorKey{}, &requestor{Info: u}), markedUser{u, c, requests.Add(1)}))
 		}
 		filter.ServeHTTP(w, r)
 	})
@@ -107,13 +115,68 @@ func WithImpersonation(handler http.Handler, a authorizer.Authorizer, s runtime.
 
 type requestorKey struct{}
 
+// A requestor is the user that a request with impersonation was authenticated as.
+type requestor struct {
+	user.Info
+	allowed []authorizer.Attributes // that the filter asked for, in its order
+}
+
+// Requestor returns the user that a request with impersonation was authenticated as, behind [WithImpersonation].
+func Requestor(ctx context.Context) (user.Info, bool) {
+	by, ok := ctx.Value(requestorKey{}).(*requestor)
+	if !ok {
+		return nil, false
+	}
+	return by.Info, true
+}
+
+// MayStillImpersonate reports whether a user, the requestor with their groups of now, has the rights by which a request
+// with some headers impersonated another user. Requests that impersonate nobody need no right.
+func MayStillImpersonate(ctx context.Context, u user.Info, h http.Header, a authorizer.Authorizer) (bool, error) {
+	by, ok := ctx.Value(requestorKey{}).(*requestor)
+	if !ok || len(by.allowed) == 0 {
+		return true, nil
+	}
+	if _, _, why := beyond(ctx, u, h); why != "" {
+		return false, nil
+	}
+	// The filter tries one mode after the other, until one allows everything.
+	mode := modeOf(by.allowed[len(by.allowed)-1])
+	for _, attributes := range by.allowed {
+		if modeOf(attributes) != mode {
+			continue
+		}
+		if decision, _, err := a.Authorize(ctx, attributesOf{attributes, u}); decision != authorizer.DecisionAllow {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// modeOf returns the mode of impersonation that needs a right: verbs are "impersonate", "impersonate:<mode>" and
+// "impersonate-on:<mode>:<verb>".
+func modeOf(a authorizer.Attributes) string {
+	if parts := strings.Split(a.GetVerb(), ":"); len(parts) > 1 {
+		return parts[1]
+	}
+	return ""
+}
+
+// attributesOf are attributes with another user.
+type attributesOf struct {
+	authorizer.Attributes
+	user user.Info
+}
+
+func (a attributesOf) GetUser() user.Info { return a.user }
+
 // arrived returns the user of a request behind the filter: the requestor, or the user that
 // it impersonates. An impersonated user keeps the requestor's scopes.
 func arrived(ctx context.Context, u user.Info) user.Info {
 	if m, ok := u.(markedUser); ok {
 		return m.Info
 	}
-	requestor, ok := ctx.Value(requestorKey{}).(user.Info)
+	requestor, ok := Requestor(ctx)
 	if !ok {
 		return u
 	}

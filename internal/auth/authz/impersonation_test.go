@@ -1,9 +1,11 @@
 package authz
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,6 +164,54 @@ func TestImpersonationEndsWithTheRight(t *testing.T) {
 	m.at("aa").clusterRoleBindings = before
 	if code := send(); code != http.StatusForbidden {
 		t.Errorf("without the right: %d", code)
+	}
+}
+
+// The right to impersonate can be checked again while a request is open: that by which the filter let the request pass,
+// of whichever mode.
+func TestMayStillImpersonate(t *testing.T) {
+	const initializer = auth.InitializerGroupPrefix + "root:web" // only members may impersonate it
+	m := tenants()
+	at := m.at("aa")
+	at.clusterRole("users", rbacv1.PolicyRule{Verbs: []string{"impersonate"}, APIGroups: []string{""}, Resources: []string{"users"}})
+	at.clusterRole("groups", rbacv1.PolicyRule{Verbs: []string{"impersonate"}, APIGroups: []string{""}, Resources: []string{"groups"}})
+	at.clusterRole("constrained", // not sufficient: one of the two rights
+		rbacv1.PolicyRule{Verbs: []string{"impersonate-on:user-info:get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+	at.bind("carol-users", "users", userSubject("carol"))
+	at.bind("carol-constrained", "constrained", userSubject("carol"))
+	before := at.clusterRoleBindings
+	at.bind("dev-groups", "groups", groupSubject("dev"))
+	z := newAuthorizer(t, Authorization{RBAC: m, Exists: m.exists})
+	var arrived context.Context
+	chain := WithImpersonationLimits(WithImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = r.Context() }), z, legacyscheme.Codecs), legacyscheme.Codecs)
+	carol := authtest.Person("carol", "dev", initializer)
+	header := http.Header{"Impersonate-User": {"alice"}, "Impersonate-Group": {initializer}}
+	r := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/default/configmaps/x", nil)
+	r.Header = header.Clone()
+	info := &request.RequestInfo{IsResourceRequest: true, Verb: "get", APIVersion: "v1", Resource: "configmaps", Namespace: "default", Name: "x"}
+	chain.ServeHTTP(httptest.NewRecorder(), r.WithContext(request.WithRequestInfo(request.WithUser(authtest.In("aa"), carol), info)))
+	if arrived == nil {
+		t.Fatal("the request is refused")
+	}
+	if by, ok := Requestor(arrived); !ok || by.GetName() != "carol" {
+		t.Errorf("the requestor is %v", by)
+	}
+	check := func(when string, u user.Info, want bool) {
+		t.Helper()
+		if may, err := MayStillImpersonate(arrived, u, header, z); may != want || err != nil {
+			t.Errorf("%s: %v, %v", when, may, err)
+		}
+	}
+	check("nothing has changed", carol, true)
+	check("the requestor is in the group with the right no more", authtest.Person("carol", initializer), false)
+	check("the requestor is in the impersonated group no more", authtest.Person("carol", "dev"), false)
+	with := at.clusterRoleBindings
+	at.clusterRoleBindings = slices.DeleteFunc(slices.Clone(with), func(b *rbacv1.ClusterRoleBinding) bool { return b.Name == "carol-constrained" })
+	check("a right that was not sufficient is removed", carol, true)
+	at.clusterRoleBindings = before
+	check("the right to the group is removed", carol, false)
+	if may, err := MayStillImpersonate(authtest.In("aa"), carol, http.Header{}, z); !may || err != nil {
+		t.Errorf("a request that impersonates nobody: %v, %v", may, err)
 	}
 }
 
