@@ -84,7 +84,8 @@ func (d Deps) sign(ctx context.Context, requests typedcertificatesv1.Certificate
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || len(r.Status.Certificate) > 0 {
+	// The table may have known an earlier request of the same name.
+	if err != nil || !waits(r) {
 		return err
 	}
 	var reason, message string
@@ -109,6 +110,18 @@ func (d Deps) sign(ctx context.Context, requests typedcertificatesv1.Certificate
 	}
 	_, err = requests.UpdateStatus(ctx, r, metav1.UpdateOptions{})
 	return err
+}
+
+// waits reports whether a request is approved, and waits for a signer of Kubernetes.
+func waits(r *certificatesv1.CertificateSigningRequest) bool {
+	approved := false
+	for _, c := range r.Status.Conditions {
+		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
+			return false
+		}
+		approved = approved || c.Type == certificatesv1.CertificateApproved
+	}
+	return approved && len(r.Status.Certificate) == 0 && isOurs(r.Spec.SignerName)
 }
 
 // forClient reports whether usages are those of a client certificate.

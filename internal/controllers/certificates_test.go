@@ -1,12 +1,68 @@
 package controllers
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcertificatesv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/rest"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
+
+	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/control"
 )
+
+// What is signed is approved itself: the table may know an approved request that was deleted, and another one of the
+// same name that was created after it may not be approved.
+func TestOnlyApprovedRequestsAreSigned(t *testing.T) {
+	type conditions = []certificatesv1.CertificateSigningRequestCondition
+	approved, denied, failed := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved}, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateDenied}, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateFailed}
+	for what, c := range map[string]struct {
+		signer     string
+		conditions conditions
+		signed     bool
+	}{
+		"approved":                    {certificatesv1.KubeAPIServerClientSignerName, conditions{approved}, true},
+		"not approved":                {certificatesv1.KubeAPIServerClientSignerName, nil, false},
+		"denied":                      {certificatesv1.KubeAPIServerClientSignerName, conditions{denied}, false},
+		"failed":                      {certificatesv1.KubeAPIServerClientSignerName, conditions{approved, failed}, false},
+		"approved for another signer": {"example.com/signer", conditions{approved}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := &certificatesv1.CertificateSigningRequest{TypeMeta: metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"}, ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+			r.Spec.SignerName, r.Spec.Usages, r.Status.Conditions = c.signer, []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}, c.conditions
+			written := false
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				written = written || req.Method != http.MethodGet
+				w.Header().Set("Content-Type", "application/json")
+				if err := json.NewEncoder(w).Encode(r); err != nil {
+					t.Error(err)
+				}
+			}))
+			defer server.Close()
+			client, err := typedcertificatesv1.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			issued := false
+			d := Deps{Issue: func(cluster.Name, []byte, time.Duration) ([]byte, error) {
+				issued = true
+				return []byte("certificate"), nil
+			}}
+			if err := d.sign(t.Context(), client.CertificateSigningRequests(), control.Key{Cluster: "c", Name: "web"}); err != nil {
+				t.Error(err)
+			}
+			if issued != c.signed || written != c.signed {
+				t.Errorf("issued: %v, written: %v", issued, written)
+			}
+		})
+	}
+}
 
 // Requests for certificates are kept as long as in Kubernetes.
 func TestWhenCertificateRequestsEnd(t *testing.T) {
