@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -256,7 +257,12 @@ func (c *call) tunnel(w http.ResponseWriter, req *http.Request) {
 		return err == nil && c.target.Spec.Mode == workload.PullMode
 	}
 	c.announce()
-	if err := c.Tunnels.Accept(w, req, c.key, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()}); err != nil {
+	target := tunnel.Target{Key: c.key, Tenant: string(c.server.Tenant(c.Compute))}
+	err := c.Tunnels.Accept(w, req, target, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()})
+	switch {
+	case errors.Is(err, tunnel.ErrTooMany):
+		fail(w, apierrors.NewTooManyRequests(err.Error(), int(again/time.Second)))
+	case err != nil:
 		fail(w, apierrors.NewBadRequest(err.Error()))
 	}
 }

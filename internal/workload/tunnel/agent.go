@@ -157,7 +157,8 @@ func upgrade(socket net.Conn, at *url.URL, protocol string) (*bufio.Reader, erro
 	case http.StatusNotFound:
 		err = ErrNone
 	default:
-		err = fmt.Errorf("the server refuses the tunnel: %s", resp.Status)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what there is of it
+		err = fmt.Errorf("the server refuses the tunnel: %s %s", resp.Status, text)
 	}
 	return nil, errors.Join(err, resp.Body.Close())
 }

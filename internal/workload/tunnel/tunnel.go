@@ -29,14 +29,18 @@ const (
 	answers = 10 * time.Second // of a ping, before the connection is closed
 	// lingers is the time that an agent has to end a connection after the server has closed its end.
 	lingers = time.Second
-	// most is the number of tunnels of one target: replicas of its agent, and some that are ending.
-	most = 4
+	// most is the number of tunnels of one target: replicas of its agent, and some that are ending. mostOfTenant is that
+	// of all targets of a tenant: two for each.
+	most, mostOfTenant = 4, 2000
 	// unread is how much of a stream the agent may send before it is read, and unreadOfAll how much of all
 	// streams of a tunnel: enough that a stream that is read slowly does not delay others.
 	unread, unreadOfAll = 512 << 10, 512 << 20
 	// header is the maximum of the bytes of a header. The agent is a tenant's.
 	header = 64 << 10
 )
+
+// ErrTooMany is the error of a tunnel beyond a maximum.
+var ErrTooMany = errors.New("too many tunnels")
 
 // ErrNone means that the target has no tunnel to this server.
 var ErrNone = errors.New("the agent of the physical cluster is not connected to this server")
@@ -45,6 +49,14 @@ var ErrNone = errors.New("the agent of the physical cluster is not connected to 
 type Pool struct {
 	mu   sync.Mutex
 	open map[string][]*Conn // by target, the newest last; guarded by mu
+	of   map[string]int     // tunnels of a tenant; guarded by mu
+}
+
+// A Target is the physical cluster that a tunnel leads to.
+type Target struct {
+	Key string
+	// Tenant owns the physical cluster.
+	Tenant string
 }
 
 // A Conn is the tunnel of one target.
@@ -75,7 +87,7 @@ type Check struct {
 
 // Accept turns the connection of a request into a tunnel of a target, and returns when it has ended.
 // It returns an error if there is no tunnel, to be sent as response.
-func (p *Pool) Accept(w http.ResponseWriter, req *http.Request, target string, check Check) error {
+func (p *Pool) Accept(w http.ResponseWriter, req *http.Request, target Target, check Check) error {
 	if err := upgradable(req, Protocol); err != nil {
 		return err
 	}
@@ -155,39 +167,51 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (p *Pool) room(target string) error {
+func (p *Pool) room(target Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.open[target]) >= most {
-		return fmt.Errorf("the target has %d tunnels, which is the maximum", most)
+	return p.full(target)
+}
+
+// full returns an error if a target may have no further tunnel. The lock is held.
+func (p *Pool) full(target Target) error {
+	if len(p.open[target.Key]) >= most {
+		return fmt.Errorf("%w: the physical cluster has %d, which is the maximum", ErrTooMany, most)
+	}
+	if p.of[target.Tenant] >= mostOfTenant {
+		return fmt.Errorf("%w: the physical clusters of a tenant have %d to one server at most; use Push mode for some, or stop agents that are not needed", ErrTooMany, mostOfTenant)
 	}
 	return nil
 }
 
-func (p *Pool) add(target string, c *Conn) bool {
+func (p *Pool) add(target Target, c *Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.open[target]) >= most {
+	if p.full(target) != nil {
 		return false
 	}
 	if p.open == nil {
-		p.open = map[string][]*Conn{}
+		p.open, p.of = map[string][]*Conn{}, map[string]int{}
 	}
-	p.open[target] = append(p.open[target], c)
+	p.open[target.Key] = append(p.open[target.Key], c)
+	p.of[target.Tenant]++
 	return true
 }
 
-func (p *Pool) remove(target string, c *Conn) {
+func (p *Pool) remove(target Target, c *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var left []*Conn
-	for _, o := range p.open[target] {
+	for _, o := range p.open[target.Key] {
 		if o != c {
 			left = append(left, o)
 		}
 	}
-	if p.open[target] = left; len(left) == 0 {
-		delete(p.open, target)
+	if p.open[target.Key] = left; len(left) == 0 {
+		delete(p.open, target.Key)
+	}
+	if p.of[target.Tenant]--; p.of[target.Tenant] == 0 {
+		delete(p.of, target.Tenant)
 	}
 }
 

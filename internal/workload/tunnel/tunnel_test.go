@@ -30,7 +30,7 @@ func newPair(t *testing.T, h http.HandlerFunc) *pair {
 	t.Helper()
 	p := &pair{pool: &Pool{}, stop: make(chan struct{})}
 	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if err := p.pool.Accept(w, req, "t", Check{Every: time.Hour, Stop: p.stop, Valid: func(context.Context) bool { return true }}); err != nil {
+		if err := p.pool.Accept(w, req, Target{Key: "t", Tenant: "owner"}, Check{Every: time.Hour, Stop: p.stop, Valid: func(context.Context) bool { return true }}); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
 	}))
@@ -287,7 +287,7 @@ func TestHostileAgents(t *testing.T) {
 func TestSettings(t *testing.T) {
 	pool := &Pool{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		_ = pool.Accept(w, req, "t", Check{Every: time.Hour}) // the test ends it
+		_ = pool.Accept(w, req, Target{Key: "t", Tenant: "owner"}, Check{Every: time.Hour}) // the test ends it
 	}))
 	defer server.Close()
 	at, err := url.Parse(server.URL)
@@ -312,5 +312,54 @@ func TestSettings(t *testing.T) {
 	}
 	if n, ok := settings.Value(http2.SettingMaxHeaderListSize); !ok || n != header {
 		t.Errorf("bytes of a header: %d, %v", n, ok)
+	}
+}
+
+// The tunnels of one target, and those of all targets of a tenant, are limited. Those that end count no more.
+func TestTunnelsAreLimited(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {})
+	at, err := url.Parse(p.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := Dialer{URL: at, TLS: &tls.Config{InsecureSkipVerify: true}}
+	refused := func(want string) {
+		t.Helper()
+		if err := dial.Run(t.Context(), func() { t.Error("the tunnel is accepted") }); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v", err)
+		}
+	}
+	count := func(targets, tunnels int) {
+		p.pool.mu.Lock()
+		defer p.pool.mu.Unlock()
+		if p.pool.of["owner"] != 1 && targets == 1 {
+			t.Errorf("the tenant has %d tunnels", p.pool.of["owner"])
+		}
+		p.pool.of["owner"] += targets - 1
+		for len(p.pool.open["t"]) < tunnels {
+			p.pool.open["t"] = append(p.pool.open["t"], p.pool.open["t"][0])
+		}
+		p.pool.open["t"] = p.pool.open["t"][:tunnels]
+	}
+	count(1, most)
+	refused(fmt.Sprintf("the physical cluster has %d", most))
+	count(mostOfTenant, 1)
+	refused(fmt.Sprintf("the physical clusters of a tenant have %d", mostOfTenant))
+	if err := p.pool.room(Target{Key: "x", Tenant: "another"}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	count(2-mostOfTenant, 1)
+	p.agent()
+	p.until(t, false)
+	for end := time.Now().Add(time.Minute); ; <-time.After(time.Millisecond) {
+		p.pool.mu.Lock()
+		left := len(p.pool.of) + len(p.pool.open)
+		p.pool.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("a tunnel that has ended is counted")
+		}
 	}
 }
