@@ -148,3 +148,13 @@ func SelectorFrom(ctx context.Context) string { return registry.PartFrom(ctx).St
 // Wait runs wait, which waits for another system, such as a server outside. Meanwhile, the request of
 // ctx leaves its share of the processors to others. Goroutines of one request may wait at the same time.
 func Wait(ctx context.Context, wait func()) { fair.WaitOutside(ctx, wait) }
+
+// WhenServed calls f when the response to the request of ctx has been sent, or cannot be sent any more. A slow client
+// may take long. If ctx is that of no request, it calls f when ctx ends.
+func WhenServed(ctx context.Context, f func()) {
+	if work := fair.From(ctx); work != nil {
+		work.OnEnd(f)
+		return
+	}
+	context.AfterFunc(ctx, f)
+}

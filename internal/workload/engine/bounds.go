@@ -47,9 +47,6 @@ type tally struct {
 	of  map[kcp.ClusterName]int // guarded by mu
 }
 
-// ErrTooLarge is the error of a response that exceeds a limit of the transport.
-var ErrTooLarge = errors.New("the response of the physical cluster is too large")
-
 // errTooMany is the error of a list with too many objects.
 var errTooMany = errors.New("too many objects")
 

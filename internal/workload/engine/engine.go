@@ -19,6 +19,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/answers"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
@@ -144,6 +145,8 @@ func (e *Engine) sync(ctx context.Context, task kcp.Key) error {
 		return nil // the engine ends
 	}
 	defer e.release(j.holding)
+	ctx, done := answers.Keep(ctx)
+	defer done()
 	if p.Class == profile.Dependency {
 		return j.follow(ctx)
 	}

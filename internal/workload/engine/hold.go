@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/answers"
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
@@ -195,8 +196,8 @@ func known(p *profile.Profile, err error) *reason {
 		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", p.GroupResource(), p.Version)}
 	case errors.Is(err, errTooMany):
 		return &reason{"TooMany", err.Error()}
-	case errors.Is(err, ErrTooLarge):
-		return &reason{"TooLarge", fmt.Sprintf("%s of the physical cluster cannot be listed: %v", p.GroupResource(), ErrTooLarge)}
+	case errors.Is(err, answers.ErrTooLarge):
+		return &reason{"TooLarge", fmt.Sprintf("%s of the physical cluster cannot be listed: %v", p.GroupResource(), answers.ErrTooLarge)}
 	}
 	return nil
 }
@@ -229,16 +230,18 @@ func (e *Engine) lister(h *holding) cache.ListerWatcher {
 }
 
 // list lists all objects of the kind, page by page: what is not kept of a page is garbage before the next one
-// comes. Lists from the cache of the physical cluster would have no pages, so the options name no version.
+// comes, and weighs nothing any more. Lists from the cache of the physical cluster would have no pages, so the options name no version.
 // Pages that are too large get fewer objects.
 func (h *holding) list(ctx context.Context, from dynamic.ResourceInterface, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
 	h.counts.forget(h)
 	h.written.Clear()
 	all := &unstructured.UnstructuredList{}
+	ctx, done := answers.Keep(ctx)
+	defer done()
 	for {
 		o.Limit = h.page
 		page, err := from.List(ctx, o)
-		if errors.Is(err, ErrTooLarge) && h.page > 1 {
+		if errors.Is(err, answers.ErrTooLarge) && h.page > 1 {
 			h.page /= 2
 			continue
 		}
@@ -366,8 +369,10 @@ func (e *Engine) adopt(p *profile.Profile) error {
 // has reports whether the physical cluster has an object of a kind. Kinds that it does not serve or
 // allow have none. A list from the cache of the physical cluster would have no limit.
 func (e *Engine) has(ctx context.Context, p *profile.Profile) (bool, error) {
+	ctx, done := answers.Keep(ctx)
+	defer done()
 	list, err := e.client.Resource(p.GroupVersionResource).List(ctx, metav1.ListOptions{LabelSelector: workload.OwnerLabel + "=" + e.key, Limit: 1})
-	if errors.Is(err, ErrTooLarge) {
+	if errors.Is(err, answers.ErrTooLarge) {
 		return true, nil // the object, or all of them if the physical cluster knows no limit
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) {

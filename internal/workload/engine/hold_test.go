@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/network/dial"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // A listing plays a physical cluster that has objects and that lists and watches only. Like kube-apiserver, it
@@ -58,7 +59,7 @@ func (l *listing) RoundTrip(r *http.Request) (*http.Response, error) {
 	if most := l.bound[resource]; most > 0 && end-first >= most {
 		reader, writer := io.Pipe()
 		resp.Body = reader
-		_ = writer.CloseWithError(fmt.Errorf("%w: really", ErrTooLarge))
+		_ = writer.CloseWithError(fmt.Errorf("%w: really", answers.ErrTooLarge))
 		return resp, nil
 	}
 	items := []any{}

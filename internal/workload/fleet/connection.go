@@ -192,7 +192,7 @@ func (c *connection) open(ctx context.Context) (*push.Peer, error) {
 		return p, err
 	}
 	s := &session{Peer: p, ended: make(chan struct{})}
-	if s.engine, err = engine.New(c.id, p.Work(&c.uses.reading), c.fleet.consumers.Desired(c.id), &c.uses.objects); err != nil {
+	if s.engine, err = engine.New(c.id, p.Work(c.fleet.weights, c.uses.tenant), c.fleet.consumers.Desired(c.id), &c.uses.objects); err != nil {
 		return p, err
 	}
 	if most := c.fleet.options.Objects; most > 0 {

@@ -16,11 +16,13 @@ import (
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/answers"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/objects"
 	"github.com/unforked/kcp/internal/workload/physical"
+	"github.com/unforked/kcp/internal/workload/push"
 )
 
 type (
@@ -37,6 +39,7 @@ type manager struct {
 	writeTargets   *targetClient
 	writeLocations *locationClient
 	tenants        uses
+	weights        *answers.Weights // of what engines read
 
 	mu     sync.Mutex
 	term   *term                      // nil while another server leads, and without SyncTargets; guarded by mu
@@ -50,7 +53,7 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}, followed: map[kcp.ClusterName][]*term{}, tenants: uses{of: map[kcp.ClusterName]*use{}}}
+	m := &manager{server: s, options: o, fleets: map[kcp.ClusterName]*fleet{}, followed: map[kcp.ClusterName][]*term{}, tenants: uses{of: map[kcp.ClusterName]*use{}}, weights: push.Weights()}
 	if m.writeTargets, err = client.New[*workload.SyncTarget, *workload.SyncTargetList](cfg, "*", syncTargets()); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package fleet
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/engine"
@@ -30,7 +29,6 @@ type use struct {
 	tenant  kcp.ClusterName
 	targets int // guarded by uses.mu
 	objects engine.Bound
-	reading atomic.Int64 // bytes of responses of its physical clusters
 }
 
 // take counts a target of a tenant. It returns nil if the tenant has too many.

@@ -102,8 +102,8 @@ func TestLightAnswersWithManyItems(t *testing.T) {
 			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 200 {
 				t.Errorf("the answer has %d MiB, and took %d MiB of memory", len(c.body)>>20, took)
 			}
-			if p.limits.all > heldByTenant {
-				t.Errorf("%d bytes are held", p.limits.all)
+			if p.limits.weights.Held() > heldByTenant {
+				t.Errorf("%d bytes are held", p.limits.weights.Held())
 			}
 		})
 	}
@@ -137,11 +137,9 @@ func TestEventsWeighUntilDelivered(t *testing.T) {
 		m.work.Go(func() { m.session(ctx, of, [2]string{of.namespace, of.key}) })
 		held := func() int64 {
 			synctest.Wait()
-			p.limits.mu.Lock()
-			defer p.limits.mu.Unlock()
-			return p.limits.all
+			return p.limits.weights.Held()
 		}
-		const large = 1 << 20
+		const large, lightChange = 1 << 20, 128 << 10
 		for _, size := range []int{large, 10} {
 			_, err := fmt.Fprintf(to, `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","annotations":{"a":"%s"}}}}`+"\n", strings.Repeat("x", size))
 			if err != nil {

@@ -22,6 +22,7 @@ import (
 	eventregistry "k8s.io/kubernetes/pkg/registry/core/event"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // events serves the events of a workspace: those that are stored in it, and those of its pods and
@@ -113,7 +114,7 @@ func selectsEvents(o *internalversion.ListOptions) selection {
 // List implements [rest.Lister]. The last page of the stored events has those of the physical clusters.
 func (e *events) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
 	list, end, err := e.gather(ctx, o)
-	end()
+	kcp.WhenServed(ctx, end)
 	return list, err
 }
 
@@ -151,14 +152,14 @@ func (e *events) gather(ctx context.Context, o *internalversion.ListOptions) (_ 
 	kept := e.pods.results(w)
 	e.add(ctx, w, selectsEvents(o), adding{list, all, kept})
 	list.ResourceVersion = all.String()
-	return list, kept.end, nil
+	return list, kept.End, nil
 }
 
 // adding is what the events of parts are added to.
 type adding struct {
 	list *core.EventList
 	all  versions
-	kept *results
+	kept *answers.Results
 }
 
 // add adds the events of the parts, and their versions.
@@ -174,7 +175,7 @@ func (e *events) add(ctx context.Context, w *workspace, which selection, to addi
 		if err != nil {
 			return err
 		}
-		c.budget.stay()
+		c.budget.Stay()
 		seen := &nodes{}
 		for i := range found {
 			seen.see(&found[i])
@@ -224,13 +225,14 @@ func (e *events) Get(ctx context.Context, name string, o *metav1.GetOptions) (ru
 
 // one returns the event with a name at a target as the tenant sees it, nil if there is none.
 func (e *events) one(ctx context.Context, of *part, name string) (runtime.Object, error) {
+	serving := ctx
 	ctx, cancel := context.WithTimeout(ctx, e.pods.Deadline)
 	defer cancel()
 	c, err := e.pods.begin(ctx, of)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	defer c.end()
+	defer c.sent(serving)
 	if !c.exists {
 		return nil, nil
 	}

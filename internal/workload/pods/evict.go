@@ -138,7 +138,7 @@ func (d debuggers) Update(ctx context.Context, name string, change rest.UpdatedO
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.end()
+	defer c.sent(ctx)
 	now, err := c.converted(pod.DeepCopy(), c.version(pod.ResourceVersion))
 	if err != nil {
 		return nil, false, err

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 	mostAsked, mostParts = 8, 1000
 	// mostPods is the maximum of pods of one part, and mostBytes that of the bytes of a part.
 	mostPods, mostBytes = 5000, 64 << 20
+	// heldByTenant and held are the maxima of the weight of answers, see [answers.Limits], and heldAlone that of a
+	// consumer.
+	heldByTenant, held, heldAlone = 768 << 20, 1 << 30, heldByTenant / 2
 	// mostEvents is the maximum of events of one part.
 	mostEvents = 1000
 	pageSize   = 250
@@ -28,13 +32,21 @@ const (
 
 // limits count what is in use. A workspace that asks for nothing has no entry.
 type limits struct {
-	mu   sync.Mutex
-	used map[string]int // concurrent requests, by kind and workspace; guarded by mu
-	weights
+	mu      sync.Mutex
+	used    map[string]int // concurrent requests, by kind and workspace; guarded by mu
+	weights *answers.Weights
 }
 
 func newLimits() *limits {
-	return &limits{used: map[string]int{}, weights: weights{of: map[owners]int64{}, patient: map[owners]*results{}}}
+	return &limits{used: map[string]int{}, weights: answers.New(answers.Limits{
+		All: held, Tenant: heldByTenant, Alone: heldAlone, Bytes: mostBytes, Answer: heldByTenant, Page: 32 << 20, One: 256 << 10,
+		Change: 8 << 20, Light: 128 << 10, Density: answers.Typed(),
+	})}
+}
+
+// results returns the results of a request for the pods of a workspace. The caller must call End.
+func (p *Pods) results(w *workspace) *answers.Results {
+	return p.limits.weights.Results(answers.Owners{Compute: p.tenant(w.compute), Consumer: p.tenant(w.cluster)})
 }
 
 // enter takes a slot of each of some counters, or none and an error. leave gives them back.

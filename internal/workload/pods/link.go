@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // A Link is a way to the API server of a physical cluster.
@@ -76,9 +77,9 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &own):
 		return own
-	case errors.Is(err, errNotJSON):
+	case errors.Is(err, answers.ErrNotJSON):
 		return &refusal{fmt.Sprintf("the physical cluster of Location %q answers with something else than JSON", p.location)}
-	case errors.Is(err, errBusy):
+	case errors.Is(err, answers.ErrBusy):
 		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.location)}
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read there what is asked for", p.location)}
@@ -87,11 +88,11 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 }
 
 // client returns a client for a target, whose answers weigh at most as much as the budget has.
-func (l *Link) client(b *budget) (typed.CoreV1Interface, error) {
+func (l *Link) client(b *answers.Budget) (typed.CoreV1Interface, error) {
 	return typed.NewForConfigAndClient(&rest.Config{
 		Host: l.Server.String(), QPS: -1,
 		ContentConfig: rest.ContentConfig{AcceptContentTypes: runtime.ContentTypeJSON, ContentType: runtime.ContentTypeJSON},
-	}, &http.Client{Transport: limited{l.Through, b}})
+	}, &http.Client{Transport: answers.Limited{Through: l.Through, Budget: b}})
 }
 
 // verify checks that the namespace at the target is that of the workspace, and of no other tenant.
@@ -111,7 +112,7 @@ type call struct {
 	pods   typed.PodInterface
 	events typed.EventInterface
 	exists bool // the namespace
-	budget *budget
+	budget *answers.Budget
 	leave  func()
 }
 
@@ -121,12 +122,12 @@ func (p *Pods) begin(ctx context.Context, of *part) (*call, error) {
 }
 
 // beginFor opens a request to the target of a part, whose answers are for results. The caller must call end.
-func (p *Pods) beginFor(ctx context.Context, of *part, to *results) (*call, error) {
+func (p *Pods) beginFor(ctx context.Context, of *part, to *answers.Results) (*call, error) {
 	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, p.tenant(of.workspace.cluster)))
 	if err != nil {
 		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
 	}
-	c := &call{part: of, leave: leave, budget: to.budget()}
+	c := &call{part: of, leave: leave, budget: to.Budget()}
 	if err := c.open(ctx, p); err != nil {
 		c.end()
 		return nil, err
@@ -149,14 +150,21 @@ func (c *call) open(ctx context.Context, p *Pods) error {
 	if c.exists, err = c.verify(ctx, core); err != nil {
 		return c.unreachable(ctx, err)
 	}
-	c.budget.release()
+	c.budget.Release()
 	c.pods, c.events = core.Pods(c.locator().Physical()), core.Events(c.locator().Physical())
 	return nil
 }
 
 func (c *call) end() {
-	c.budget.end()
+	c.budget.End()
 	c.leave()
+}
+
+// sent ends a call whose answer becomes the response to the request of ctx. It weighs until that has been sent.
+func (c *call) sent(ctx context.Context) {
+	c.budget.Settle()
+	c.leave()
+	kcp.WhenServed(ctx, c.budget.End)
 }
 
 // list lists the pods of a part, and returns the resource version of the list. keep gets them page by page, and returns
@@ -185,7 +193,7 @@ func (c *call) listEvents(ctx context.Context, o metav1.ListOptions) (all []core
 		}
 		weight := int64(0)
 		for i := range page.Items[:min(left, len(page.Items))] {
-			weight += 2 * memoryOf(&page.Items[i]) // as it is, and as the tenant sees it
+			weight += 2 * answers.MemoryOf(&page.Items[i]) // as it is, and as the tenant sees it
 			all = append(all, page.Items[i])
 		}
 		return page, len(page.Items), weight, nil
@@ -199,11 +207,12 @@ func (c *call) paged(ctx context.Context, o metav1.ListOptions, most int, list f
 	if !c.exists {
 		return "", false, nil
 	}
-	o.Limit, c.budget.next = pageSize, pageWeight
+	o.Limit = pageSize
+	c.budget.Pages()
 	for left := most; ; {
 		page, n, weight, err := list(ctx, o, left)
 		if err == nil {
-			err = c.budget.keep(weight)
+			err = c.budget.Keep(weight)
 		}
 		if err != nil {
 			return "", false, c.unreachable(ctx, err)
@@ -222,12 +231,9 @@ func (c *call) locate(name, subresource string, query url.Values) *url.URL {
 	return c.link.Server.JoinPath("api", "v1", "namespaces", c.locator().Physical(), "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
 }
 
-// mostError is how much of an error of a target is read if it is not JSON, or an answer to a stream.
-const mostError = 8 << 10
-
 // refused returns the error of a response of a target for the tenant. The body is closed.
 func (c *call) refused(ctx context.Context, resp *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, mostError)) // what there is of it
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, answers.MostText)) // what there is of it
 	_ = resp.Body.Close()
 	var s metav1.Status
 	if json.Unmarshal(text, &s) != nil || s.Message == "" {

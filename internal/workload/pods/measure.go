@@ -14,6 +14,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // An Area is where the pods of a namespace may run.
@@ -49,7 +50,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 	var mu sync.Mutex
 	measured := 0
 	s, kept := &store{Pods: p}, p.results(w)
-	defer kept.end()
+	defer kept.End()
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
 		c, err := p.beginFor(ctx, of, kept)
 		if err != nil {
@@ -72,7 +73,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		if len(out.Pods)+len(found) > MostMeasured {
 			return &refusal{fmt.Sprintf("more than %d pods are selected", MostMeasured)}
 		}
-		c.budget.stay()
+		c.budget.Stay()
 		out.Pods = append(out.Pods, found...)
 		for _, u := range usage {
 			if name := names[u.Name]; name != "" {
@@ -108,7 +109,7 @@ func (p *part) count(page []corev1.Pod, names map[string]string) (all []*corev1.
 		names[there] = page[i].Name
 		one := Counted(&page[i])
 		all = append(all, one)
-		weight += memoryOf(one)
+		weight += answers.MemoryOf(one)
 	}
 	return all, weight
 }

@@ -22,6 +22,7 @@ import (
 	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // Metrics returns the API group that "kubectl top pods" reads. It has the usage of pods whose physical
@@ -78,7 +79,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 		return nil, err
 	}
 	which, kept := selects(o), u.pods.results(w)
-	defer kept.end()
+	defer kcp.WhenServed(ctx, kept.End)
 	out := &metrics.PodMetricsList{}
 	var mu sync.Mutex
 	failed := u.pods.each(ctx, w.parts, func(ctx context.Context, of *part) error {
@@ -91,7 +92,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 		if err != nil {
 			return err
 		}
-		c.budget.stay()
+		c.budget.Stay()
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range found {
@@ -127,8 +128,8 @@ func (u *usages) Get(ctx context.Context, name string, _ *metav1.GetOptions) (ru
 	if err != nil {
 		return nil, err
 	}
-	defer c.end()
-	c.budget.release() // of the pod, the name is enough
+	defer c.sent(ctx)
+	c.budget.Release() // of the pod, the name is enough
 	ctx, cancel := context.WithTimeout(ctx, u.pods.Deadline)
 	defer cancel()
 	found, err := c.usage(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
@@ -153,8 +154,8 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 	if !c.exists {
 		return nil, nil
 	}
-	c.budget.next = pageWeight
-	through := http.RoundTripper(limited{c.link.Through, c.budget})
+	c.budget.Pages()
+	through := answers.Limited{Through: c.link.Through, Budget: c.budget}
 	client, err := metricsclient.NewForConfigAndClient(&clientrest.Config{Host: c.link.Server.String(), QPS: -1}, &http.Client{Transport: through})
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -170,9 +171,9 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 	}
 	weight := int64(0)
 	for i := range list.Items {
-		weight += 2 * memoryOf(&list.Items[i]) // as it is, and as the tenant sees it
+		weight += 2 * answers.MemoryOf(&list.Items[i]) // as it is, and as the tenant sees it
 	}
-	if err := c.budget.keep(weight); err != nil {
+	if err := c.budget.Keep(weight); err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
 	return list.Items, nil

@@ -291,8 +291,8 @@ func TestHostileTargets(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 			call.end()
-			if p.limits.all != 0 || len(p.limits.used) > 0 {
-				t.Errorf("%d bytes are held, %v", p.limits.all, p.limits.used)
+			if p.limits.weights.Held() != 0 || len(p.limits.used) > 0 {
+				t.Errorf("%d bytes are held, %v", p.limits.weights.Held(), p.limits.used)
 			}
 		})
 	}

@@ -30,6 +30,7 @@ import (
 	podregistry "k8s.io/kubernetes/pkg/registry/core/pod"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
 
 // Storage returns the storages of pods and their subresources.
@@ -154,7 +155,7 @@ func (s *store) parts(ctx context.Context) (*workspace, error) {
 // List implements [rest.Lister].
 func (s *store) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
 	list, end, err := s.gather(ctx, o)
-	end()
+	kcp.WhenServed(ctx, end)
 	return list, err
 }
 
@@ -171,11 +172,11 @@ func (s *store) gather(ctx context.Context, o *internalversion.ListOptions) (_ r
 	}
 	list, kept, failed := s.merged(ctx, w, selects(o))
 	s.warn(ctx, w, failed, "pods")
-	return list, kept.end, nil
+	return list, kept.End, nil
 }
 
 // merged lists the pods of parts, and returns the errors of those that are missing. The caller must end the results.
-func (s *store) merged(ctx context.Context, w *workspace, which selection) (*core.PodList, *results, map[*part]error) {
+func (s *store) merged(ctx context.Context, w *workspace, which selection) (*core.PodList, *answers.Results, map[*part]error) {
 	list, versions, kept := &core.PodList{}, versions{}, s.results(w)
 	var mu sync.Mutex
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
@@ -193,7 +194,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 				}
 				if ok, err := which.Matches(one); err == nil && ok {
 					shown = append(shown, *one)
-					weight += memoryOf(one) + memoryOf(&core.Pod{}) // the list grows
+					weight += answers.MemoryOf(one) + answers.MemoryOf(&core.Pod{}) // the list grows
 				}
 			}
 			return weight, nil
@@ -201,7 +202,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 		if err != nil {
 			return err
 		}
-		c.budget.stay()
+		c.budget.Stay()
 		mu.Lock()
 		defer mu.Unlock()
 		list.Items = append(list.Items, shown...)
@@ -248,7 +249,7 @@ func (s *store) Get(ctx context.Context, name string, _ *metav1.GetOptions) (run
 	if err != nil {
 		return nil, err
 	}
-	defer c.end()
+	defer c.sent(ctx)
 	return c.converted(pod, c.version(pod.ResourceVersion))
 }
 
@@ -322,7 +323,7 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	if err != nil {
 		return nil, false, err
 	}
-	defer c.end()
+	defer c.sent(ctx)
 	physical, uid := pod.Name, pod.UID
 	shown, err := c.converted(pod, c.version(pod.ResourceVersion))
 	if err != nil {

@@ -170,7 +170,7 @@ func (s *store) stream(ctx context.Context, name string, may func(context.Contex
 		leave()
 		return nil, err
 	}
-	c.budget.release() // the pod is not kept
+	c.budget.Release() // the pod is not kept
 	ctx, cancel := context.WithCancel(ctx)
 	done := s.untilClosing(cancel, func() bool {
 		return s.started.Load().computeOf(at) == c.workspace.compute && (may == nil || !apierrors.IsForbidden(may(ctx)))

@@ -346,7 +346,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 		if !m.forward(ctx, of, k, change) {
 			return true
 		}
-		c.budget.deliver()
+		c.budget.Deliver()
 	}
 	return true
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/answers"
 	"github.com/unforked/kcp/internal/workload/physical"
 )
 
@@ -103,10 +103,10 @@ func (w Workspace) Dial(ctx context.Context, t *workload.SyncTarget, within time
 	return p, nil
 }
 
-// Work returns a client configuration for the engine. Its limit of requests is not that of probes.
-// reading counts the bytes of responses that are being read for the tenant.
-func (p *Peer) Work(reading *atomic.Int64) *rest.Config {
+// Work returns a client configuration for the engine. Its limit of requests is not that of probes. What the physical
+// cluster answers weighs for its owner.
+func (p *Peer) Work(weights *answers.Weights, of kcp.ClusterName) *rest.Config {
 	work := rest.CopyConfig(p.Config)
-	work.Transport = bounded{p.through, reading}
+	work.Transport = answers.Transport{Through: p.through, Weights: weights, Of: answers.Owners{Compute: of}, Within: readWithin}
 	return work
 }

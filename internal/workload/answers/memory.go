@@ -1,12 +1,12 @@
-package pods
+package answers
 
 import (
 	"reflect"
 	"time"
 )
 
-// memoryOf returns about how many bytes a value takes in memory, with what it points to. The value has no cycles.
-func memoryOf[T any](v *T) int64 {
+// MemoryOf returns about how many bytes a value takes in memory, with what it points to. The value has no cycles.
+func MemoryOf[T any](v *T) int64 {
 	of := reflect.ValueOf(v).Elem()
 	return int64(of.Type().Size()) + beyond(of)
 }
