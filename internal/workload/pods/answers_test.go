@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"runtime"
 	"strings"
@@ -44,6 +45,51 @@ func answering(f func(*http.Request) *http.Response, parts ...*part) *Pods {
 
 func respond(code int, kind string, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(body)}
+}
+
+// An error that a target begins and never ends holds no stream for ever either.
+func TestRefusalsThatNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := onePart()
+		p := answering(func(r *http.Request) *http.Response {
+			from, to := io.Pipe()
+			context.AfterFunc(r.Context(), func() { _ = to.CloseWithError(r.Context().Err()) })
+			return respond(http.StatusBadRequest, "text/plain", from)
+		}, of)
+		c, err := p.begin(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.end()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		open := &stream{call: c, pod: "web", ctx: ctx}
+		for what, ask := range map[string]func() error{
+			"a log": func() error {
+				_, err := (&logStream{logs: logs{&store{Pods: p}}}).open(ctx, open)
+				return err
+			},
+			"a followed log": func() error {
+				_, err := (&logStream{logs: logs{&store{Pods: p}}, follow: true}).open(ctx, open)
+				return err
+			},
+			"a command": func() error {
+				_, _, err := (&tunnel{stream: open, to: c.locate("web", "exec", nil), within: headers * p.Deadline}).call(ctx, httptest.NewRequest(http.MethodPost, "/", nil))
+				return err
+			},
+		} {
+			refused := make(chan error, 1)
+			go func() { refused <- ask() }()
+			select {
+			case err := <-refused:
+				if err == nil {
+					t.Errorf("%s is open", what)
+				}
+			case <-time.After(time.Hour):
+				t.Fatalf("%s waits for ever", what)
+			}
+		}
+	})
 }
 
 // The names of many pods are short, and the pods are not: what an answer takes in memory counts, not its bytes alone.
@@ -197,8 +243,8 @@ func TestTheBeginningOfAWatchWeighsUntilDelivered(t *testing.T) {
 	}
 }
 
-// A target that accepts a request for a log and never answers gets no slot for a stream for ever. A followed log
-// begins with its first line.
+// A target that accepts a request for a log or a command and never answers gets no slot for a stream for ever. A followed
+// log begins with its first line.
 func TestLogsThatNeverBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := onePart()
@@ -230,7 +276,26 @@ func TestLogsThatNeverBegin(t *testing.T) {
 			t.Errorf("a followed log ends: %v", err)
 		case <-time.After(time.Hour):
 		}
-		cancel()
-		<-opened
+		select {
+		case err := <-opened:
+			if err == nil || !strings.Contains(err.Error(), "no line for 4h") {
+				t.Errorf("got %v", err)
+			}
+		case <-time.After(24 * time.Hour):
+			t.Fatal("a followed log waits for ever")
+		}
+		go func() {
+			of := &tunnel{stream: &stream{call: c, pod: "web", ctx: ctx}, to: c.locate("web", "exec", nil), within: headers * p.Deadline}
+			_, _, err := of.call(ctx, httptest.NewRequest(http.MethodPost, "/", nil))
+			opened <- err
+		}()
+		select {
+		case err := <-opened:
+			if err == nil || !strings.Contains(err.Error(), "does not answer") {
+				t.Errorf("got %v", err)
+			}
+		case <-time.After(time.Hour):
+			t.Fatal("a command waits for ever")
+		}
 	})
 }

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/kubernetes/scheme"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
@@ -77,7 +79,9 @@ func queryOf(options runtime.Object) (url.Values, error) {
 }
 
 // headers is within how many deadlines the answer to a request for a stream begins. The target itself waits for a node.
-const headers = 6
+// The answer to a followed log begins with its first line, within silent: a kubelet closes other connections that are
+// idle for so long.
+const headers, silent = 6, 4 * time.Hour
 
 // A logStream opens the log when the response begins.
 type logStream struct {
@@ -117,22 +121,36 @@ func (s *logStream) open(ctx context.Context, of *stream) (io.ReadCloser, error)
 		cancel()
 		return nil, err
 	}
-	// The answer to a followed log begins with its first line, which may take hours.
-	if !s.follow {
-		late := time.AfterFunc(headers*s.pods.Deadline, cancel)
-		defer late.Stop()
+	within := headers * s.pods.Deadline
+	if s.follow {
+		within = silent
 	}
+	late := time.AfterFunc(within, cancel)
 	resp, err := of.link.Through.RoundTrip(req)
-	if err != nil {
+	if ended := !late.Stop(); ended && s.follow && of.ctx.Err() == nil {
+		err = errors.Join(err, closed(resp))
+		klog.FromContext(ctx).V(2).Info("a followed log does not begin", "cluster", of.workspace.compute, "target", of.target.Name, "err", err)
+		err = apierrors.NewTimeoutError(fmt.Sprintf("the log of pod %q has had no line for %s", s.name, silent), 0)
+	} else if err != nil {
 		err = apierrors.NewServiceUnavailable(of.unreachable(ctx, err).Error())
 	} else if resp.StatusCode != http.StatusOK {
+		late.Reset(headers * s.pods.Deadline) // an error may not end either
 		err = of.refused(ctx, resp)
+		late.Stop()
 	}
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	return &streamBody{resp.Body, of, cancel}, nil
+}
+
+// closed closes the body of a response that is of no use, if there is one.
+func closed(resp *http.Response) error {
+	if resp == nil {
+		return nil
+	}
+	return resp.Body.Close()
 }
 
 type streamBody struct {
@@ -215,7 +233,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 			return
 		}
 		defer of.close()
-		t := &tunnel{stream: of, to: of.locate(of.pod, c.name, query), responder: responder}
+		t := &tunnel{stream: of, to: of.locate(of.pod, c.name, query), within: headers * c.pods.Deadline, responder: responder}
 		t.handler(o).ServeHTTP(w, req.WithContext(of.ctx))
 	}), nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 type tunnel struct {
 	*stream
 	to        *url.URL
+	within    time.Duration // for the answer to the upgrade, not for the stream
 	responder rest.Responder
 }
 
@@ -66,8 +68,14 @@ func upgradeHeaders() []string {
 }
 
 // call sends a request to the target. It returns the response if that is an upgrade.
-func (t *tunnel) call(ctx context.Context, from *http.Request) (*http.Response, io.ReadWriteCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, from.Method, t.to.String(), nil)
+func (t *tunnel) call(ctx context.Context, from *http.Request) (_ *http.Response, _ io.ReadWriteCloser, err error) {
+	upgrading, cancel := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	req, err := http.NewRequestWithContext(upgrading, from.Method, t.to.String(), nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -76,7 +84,12 @@ func (t *tunnel) call(ctx context.Context, from *http.Request) (*http.Response, 
 			req.Header.Add(name, v)
 		}
 	}
+	late := time.AfterFunc(t.within, cancel)
+	defer late.Stop()
 	resp, err := t.link.Through.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols && !late.Stop() {
+		err = errors.Join(context.DeadlineExceeded, resp.Body.Close())
+	}
 	if err != nil {
 		return nil, nil, apierrors.NewServiceUnavailable(t.unreachable(ctx, err).Error())
 	}
@@ -90,7 +103,19 @@ func (t *tunnel) call(ctx context.Context, from *http.Request) (*http.Response, 
 	if !ok {
 		return nil, nil, errors.Join(errors.New("the connection to the physical cluster cannot be upgraded"), resp.Body.Close())
 	}
-	return resp, body, nil
+	return resp, upgraded{body, cancel}, nil
+}
+
+// An upgraded connection ends with its context.
+type upgraded struct {
+	io.ReadWriteCloser
+	cancel context.CancelFunc
+}
+
+// Close implements [io.Closer].
+func (u upgraded) Close() error {
+	defer u.cancel()
+	return u.ReadWriteCloser.Close()
 }
 
 // pass is the handler of upgrades that go through as they are.
