@@ -150,7 +150,7 @@ func (w *world) startServer(t testing.TB) {
 	w.view = &syncer.View{Life: w.life}
 	w.server = &kcp.Server{
 		Dir: filepath.Join(w.dir, "kcp"), Listen: cmp.Or(w.listen, "127.0.0.1:0"), NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Stop: 5 * time.Second, Autoscale: time.Second, Evictions: w.evictions, Objects: w.objects, View: w.view})},
+		Extensions: []kcp.Extension{fleet.Extension(fleet.Options{Renew: 300 * time.Millisecond, Expire: 3 * time.Second, Stop: 5 * time.Second, Autoscale: time.Second, Streams: time.Second, Evictions: w.evictions, Objects: w.objects, View: w.view})},
 	}
 	if err := w.server.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -52,6 +52,8 @@ type Options struct {
 	Autoscale time.Duration
 	// Objects is the maximum of objects in a physical cluster in push mode, 20,000 by default.
 	Objects int
+	// Streams is the time between two checks of an open stream or watch of pods, 30 s by default.
+	Streams time.Duration
 	// View is the view of agents. The default is a new one.
 	View *syncer.View
 
@@ -69,6 +71,7 @@ func Extension(o Options) kcp.Extension {
 	o.View.Lease = o.Expire
 	links := push.NewLinks(o.View.Reach)
 	served := pods.New(links.Reach)
+	served.Again = cmp.Or(o.Streams, served.Again)
 	o.pods = served
 	reviews := review.New(served.Compute)
 	return kcp.Extension{

@@ -46,6 +46,10 @@ type Pods struct {
 	limits *limits
 	// Deadline is how long a target may take for an answer. The pod of a stream is found within it.
 	Deadline time.Duration
+	// Again is the time between two checks of an open stream or watch.
+	Again time.Duration
+
+	registers registers
 
 	started atomic.Pointer[sources]
 }
@@ -62,7 +66,7 @@ const deadline = 5 * time.Second
 
 // New returns an instance that reaches targets with reach.
 func New(reach Reach) *Pods {
-	return &Pods{reach: reach, limits: newLimits(), Deadline: deadline}
+	return &Pods{reach: reach, limits: newLimits(), Deadline: deadline, Again: again, registers: registers{of: map[kcp.ClusterName]*register{}}}
 }
 
 // Start tells p the server. view returns a configuration for the view of an export.
@@ -145,7 +149,8 @@ func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace strin
 	}
 	w.assignments = w.assignments.Namespace(namespace)
 	all, err := w.assignments.List(ctx, metav1.ListOptions{})
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no consumer of the export
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // no consumer of the export, which may be gone
+		w.assignments = nil
 		return w, nil
 	}
 	if err != nil {
@@ -188,7 +193,7 @@ func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarge
 	byKey := map[string]*workload.SyncTarget{}
 	for i := range targets {
 		t := &targets[i]
-		byKey[engine.TargetKey(string(w.compute), t.Name, string(t.UID))] = t
+		byKey[keyOf(w.compute, t)] = t
 	}
 	parts := map[[2]string]*part{}
 	for _, a := range all {

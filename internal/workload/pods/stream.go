@@ -175,8 +175,8 @@ type stream struct {
 }
 
 // stream finds a pod and takes a slot for a stream. The stream ends when may says that the user has lost the
-// right to it, which nil never does, or when the workspace binds the pods of its compute workspace no longer. The
-// server itself checks the rights to the request.
+// right to it, which nil never does, when the workspace binds the pods of its compute workspace no longer, or when the
+// target is not registered any more. The server itself checks the rights to the request.
 func (s *store) stream(ctx context.Context, name string, may func(context.Context) error) (*stream, error) {
 	at := kcp.ClusterFrom(ctx)
 	leave, err := s.limits.enter(streaming(at), streamingOf(s.tenant(at)))
@@ -191,7 +191,7 @@ func (s *store) stream(ctx context.Context, name string, may func(context.Contex
 	c.budget.Release() // the pod is not kept
 	ctx, cancel := context.WithCancel(ctx)
 	done := s.untilClosing(cancel, func() bool {
-		return s.started.Load().computeOf(at) == c.workspace.compute && (may == nil || !apierrors.IsForbidden(may(ctx)))
+		return s.started.Load().computeOf(at) == c.workspace.compute && s.registered(ctx, c.workspace.compute, c.key) && (may == nil || !apierrors.IsForbidden(may(ctx)))
 	})
 	return &stream{call: c, pod: pod.Name, ctx: ctx, close: func() { cancel(); done(); c.end(); leave() }}, nil
 }

@@ -152,7 +152,7 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 		m.at[[2]string{"", storedKey}] = m.begin[storedKey]
 	}
 	m.out = make(chan watch.Event)
-	ended := s.untilClosing(m.stop, func() bool { return true })
+	ended := s.untilClosing(m.stop, func() bool { return m.good(ctx, w) })
 	m.work.Go(func() { m.run(ctx, w, stored) })
 	go func() { // ends with the watch, whose ResultChan tells that
 		m.work.Wait()
@@ -197,36 +197,25 @@ func (m *merged) Stop() { m.stop() }
 // ResultChan implements [watch.Interface].
 func (m *merged) ResultChan() <-chan watch.Event { return m.out }
 
-// again is the time after which an open stream is checked, and again after that.
-const again = 30 * time.Second
-
-// untilClosing calls end when the server closes, or once good reports false. The caller calls the result when
-// end is not needed any more.
-func (p *Pods) untilClosing(end func(), good func() bool) (done func()) {
-	from := p.started.Load()
-	if from == nil {
-		return func() {}
+// good reports whether the watch may go on: the workspace has its pods from where it had them, and all targets are
+// registered. If one is not, the client lists again, as its pods are there no more.
+func (m *merged) good(ctx context.Context, w *workspace) bool {
+	if from := m.started.Load(); from == nil || from.computeOf(m.cluster) != w.compute || w.compute != "" && w.assignments == nil {
+		return false
 	}
-	closing, over := from.server.Closing(), make(chan struct{})
-	var work sync.WaitGroup
-	work.Go(func() {
-		defer end()
-		check := time.NewTicker(again)
-		defer check.Stop()
-		for {
-			select {
-			case <-closing:
-				return
-			case <-over:
-				return
-			case <-check.C:
-				if !good() {
-					return
-				}
-			}
+	m.mu.Lock()
+	keys := map[string]bool{}
+	for k := range m.open {
+		keys[k[1]] = true
+	}
+	m.mu.Unlock()
+	for key := range keys {
+		if !m.registered(ctx, w.compute, key) {
+			m.expire(ctx)
+			return false
 		}
-	})
-	return sync.OnceFunc(func() { close(over); work.Wait() })
+	}
+	return true
 }
 
 // run starts the parts and waits for others.
