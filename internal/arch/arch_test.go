@@ -17,6 +17,7 @@ func TestArchitecture(t *testing.T) {
 	t.Run("layers", func(t *testing.T) { checkLayers(t, r) })
 	t.Run("forbidden dependencies", func(t *testing.T) { checkForbidden(t, r) })
 	t.Run("linked modules", func(t *testing.T) { checkLinked(t, r) })
+	t.Run("platforms", func(t *testing.T) { checkPlatforms(t, r) })
 	t.Run("go.mod", func(t *testing.T) { checkModule(t, r) })
 	t.Run("budgets", func(t *testing.T) {
 		found := slices.Concat(budgets(r), habits(r), globals(r), documented(r))
