@@ -245,14 +245,14 @@ func TestSnapshot(t *testing.T) {
 	run := func(dir string, args ...string) {
 		t.Helper()
 		c := exec.CommandContext(t.Context(), args[0], args[1:]...)
-		if c.Dir = dir; dir == "../../test/tools" {
+		if c.Dir = dir; dir == "../../../test/tools" {
 			c.Env = append(os.Environ(), "GOFLAGS=") // without the race detector
 		}
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 	}
-	run("../../test/tools", "go", "build", "-o", bin, "go.etcd.io/etcd/etcdutl/v3")
+	run("../../../test/tools", "go", "build", "-o", bin, "go.etcd.io/etcd/etcdutl/v3")
 	r, err := backup.NewReader(bytes.NewReader(saved(t, 300)))
 	if err != nil {
 		t.Fatal(err)
