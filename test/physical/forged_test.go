@@ -133,16 +133,19 @@ func (f *forged) certify(t *testing.T, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.view+"/"+syncer.Certificate, strings.NewReader(string(body)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	code, text, err := f.do(req)
 	var got syncer.CertificateResponse
-	if err != nil || code != http.StatusOK || json.Unmarshal([]byte(text), &got) != nil {
-		t.Fatalf("certificate: %d %s, %v", code, text, err)
-	}
+	eventually(t, "a certificate", func() error { // the server may write the SyncTarget at the same time
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.view+"/"+syncer.Certificate, strings.NewReader(string(body)))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		code, text, err := f.do(req)
+		if err != nil || code != http.StatusOK {
+			return fmt.Errorf("%d %s, %w", code, text, err)
+		}
+		return json.Unmarshal([]byte(text), &got)
+	})
 	f.pair = tls.Certificate{PrivateKey: key}
 	for block, rest := pem.Decode([]byte(got.Certificate)); block != nil; block, rest = pem.Decode(rest) {
 		f.pair.Certificate = append(f.pair.Certificate, block.Bytes)
