@@ -17,8 +17,8 @@ import (
 	"github.com/unforked/kcp/internal/control"
 )
 
-// What is signed is approved itself: the table may know an approved request that was deleted, and another one of the
-// same name that was created after it may not be approved.
+// The loop signs a request only if that request itself is approved. The table may still have an approved request of
+// the same name that was deleted before.
 func TestOnlyApprovedRequestsAreSigned(t *testing.T) {
 	type conditions = []certificatesv1.CertificateSigningRequestCondition
 	approved, denied, failed := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved}, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateDenied}, certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateFailed}

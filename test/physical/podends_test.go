@@ -23,7 +23,7 @@ import (
 )
 
 // TestStreamsEnd expects that open streams of pods end when their workspace, the binding of the export, the export, or
-// the compute workspace is deleted. Those of another workspace go on.
+// the compute workspace is deleted. Streams of another workspace go on.
 func TestStreamsEnd(t *testing.T) {
 	w := newWorld(t, "east")
 	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}

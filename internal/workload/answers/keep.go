@@ -16,8 +16,8 @@ const many = 10
 
 var errLate = errors.New("the response of the physical cluster does not end in time")
 
-// A Transport is a way to the physical clusters of an owner. What an answer weighs counts until its body is closed, or
-// longer if the caller says so with [Keep].
+// A Transport sends requests to the physical clusters of an owner. The weight of an answer counts until the caller
+// closes its body, or as long as [Keep] says.
 type Transport struct {
 	Through http.RoundTripper
 	Weights *Weights
@@ -91,8 +91,8 @@ type keeper struct {
 	last *Budget // guarded by mu
 }
 
-// Keep returns a context for calls that follow each other, and use what they get until the next call. What the last
-// answer weighs counts until then, or until the caller calls done. Without a [Transport], it has no effect.
+// Keep returns a context for calls that follow each other. The weight of an answer counts until the next call, or until
+// the caller calls done. Keep has no effect without a [Transport].
 func Keep(ctx context.Context) (_ context.Context, done func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() { k.keep(nil) }

@@ -66,7 +66,8 @@ func Deployments() schema.GroupVersionResource {
 	return appsv1.SchemeGroupVersion.WithResource("deployments")
 }
 
-// ReplicaSets divide like Deployments. Those of Deployments are revisions, see [Profile.IsRevision].
+// ReplicaSets are the kind whose replicas are divided like those of Deployments. A ReplicaSet that a Deployment owns is a
+// revision, see [Profile.IsRevision].
 func ReplicaSets() schema.GroupVersionResource {
 	return appsv1.SchemeGroupVersion.WithResource("replicasets")
 }

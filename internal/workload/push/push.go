@@ -103,8 +103,8 @@ func (w Workspace) Dial(ctx context.Context, t *workload.SyncTarget, within time
 	return p, nil
 }
 
-// Work returns a client configuration for the engine. Its limit of requests is not that of probes. What the physical
-// cluster answers weighs for its owner.
+// Work returns a client configuration for the engine. It has another limit of requests than probes. Answers of the
+// physical cluster count for its owner, of.
 func (p *Peer) Work(weights *answers.Weights, of kcp.ClusterName) *rest.Config {
 	work := rest.CopyConfig(p.Config)
 	work.Transport = answers.Transport{Through: p.through, Weights: weights, Of: answers.Owners{Compute: of}, Within: readWithin}

@@ -47,8 +47,7 @@ func object(content string) string {
 	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":` + content + `}`
 }
 
-// What the lists of a tenant's physical clusters take in memory is bounded together, whatever they answer, until the
-// caller needs them no more.
+// All lists from the physical clusters of a tenant share one limit of memory, until their callers have used them.
 func TestListsAreBoundedInMemory(t *testing.T) {
 	for name, item := range map[string]string{
 		"empty objects": `{}`,

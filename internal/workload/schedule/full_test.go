@@ -15,7 +15,7 @@ import (
 )
 
 // A part that a full target does not create goes elsewhere, replacements first, and so does what begins soon after.
-// What runs at a full target stays there.
+// Replicas that run at a full target stay there.
 func TestFullTargets(t *testing.T) {
 	web, runs := idOf("deployments", "web"), idOf("deployments", "runs")
 	s := store{targets: []place.Target{{Key: "east", Location: "default", Ready: true}, {Key: "west", Location: "default", Ready: true}}, objects: map[string][]unstructured.Unstructured{

@@ -315,7 +315,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// The tunnels of one target, and those of all targets of a tenant, are limited. Those that end count no more.
+// Each target has a limit of tunnels, and so have all targets of a tenant together. A tunnel counts until it ends.
 func TestTunnelsAreLimited(t *testing.T) {
 	p := newPair(t, func(http.ResponseWriter, *http.Request) {})
 	at, err := url.Parse(p.server.URL)
