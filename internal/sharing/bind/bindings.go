@@ -45,7 +45,8 @@ type Binding struct {
 	Whole bool
 	// Deleting is true while the binding is being deleted.
 	Deleting bool
-	// Labels are its labels, without the one of the export. Most bindings have none.
+	// Labels are its labels, without the one of the export. Most bindings have none. A binding with more than
+	// mostLabels has none here.
 	Labels map[string]string
 }
 
@@ -476,9 +477,8 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 		out.Whole = in.Metadata.Labels[apisv1alpha2.ExportLabel] == apisv1alpha2.ExportLabelValue(in.Status.Cluster, ref.Name) &&
 			slices.Contains(in.Metadata.Finalizers, apisv1alpha2.BindingFinalizer)
 	}
-	if delete(in.Metadata.Labels, apisv1alpha2.ExportLabel); len(in.Metadata.Labels) > 0 {
-		out.Labels = in.Metadata.Labels
-	}
+	delete(in.Metadata.Labels, apisv1alpha2.ExportLabel)
+	out.Labels = kept(in.Metadata.Labels)
 	for _, c := range in.Status.Conditions { // Ready sums up the others, but for warnings
 		out.Whole = out.Whole && c.Status == string(metav1.ConditionTrue)
 		if c.Type == apisv1alpha2.APIExportValid && c.Status == string(metav1.ConditionFalse) {

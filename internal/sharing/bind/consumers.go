@@ -60,3 +60,18 @@ func (a *APIs) Served(provider cluster.Name, b Bound) (*catalog.Content, bool) {
 	content, _ = a.Exports.Converted(provider, b.Schema, content)
 	return content, true
 }
+
+// mostLabels is the maximum of bytes in the labels of a binding that are kept in memory.
+const mostLabels = 4 << 10
+
+// kept returns labels, or nil if there are none or too many: consumers choose them.
+func kept(labels map[string]string) map[string]string {
+	size := 0
+	for k, v := range labels {
+		size += len(k) + len(v)
+	}
+	if size == 0 || size > mostLabels {
+		return nil
+	}
+	return labels
+}
