@@ -141,7 +141,7 @@ func TestAuthenticate(t *testing.T) {
 		"account over a web socket elsewhere": {"bb", socket(robot), nil, who{"system:kcp:serviceaccount:aa:ns:robot", []string{"system:authenticated", "system:cluster:aa"}}},
 		"unknown token":                       {"aa", withToken("wrong"), nil, who{}},
 		"unknown token in a web socket":       {"aa", socket("wrong"), nil, who{}},
-		"hash instead of a token":             {"aa", withToken(string(admins.kcp.hash[:])), nil, who{}},
+		"hash instead of a token":             {"aa", withToken(base64.StdEncoding.EncodeToString(admins.kcp.hash[:])), nil, who{}},
 		"no credentials":                      {"aa", nil, nil, who{"system:anonymous", []string{"system:unauthenticated"}}},
 		"no bearer":                           {"aa", http.Header{"Authorization": {"Basic eDp5"}}, nil, who{"system:anonymous", []string{"system:unauthenticated"}}},
 	} {
