@@ -129,10 +129,18 @@ spec:
     metadata: {labels: {app: own}}
     spec: {containers: [{name: web, image: nginx}]}
 `)
+	// The Assignment follows the finalizer that keeps it.
 	eventually(t, func() error {
 		own, err := h.AppsV1().ReplicaSets("default").Get(t.Context(), "own", metav1.GetOptions{})
 		if err == nil && !slices.Contains(own.Finalizers, workload.PlacedFinalizer) {
 			err = fmt.Errorf("the ReplicaSet of a user is not placed: %v", own.Finalizers)
+		}
+		if err != nil {
+			return err
+		}
+		all, err := h.Dynamic.Resource(workload.GroupVersion.WithResource("assignments")).Namespace("default").List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(all.Items) != 2 {
+			err = fmt.Errorf("%d Assignments, want those of the Deployment and of the ReplicaSet", len(all.Items))
 		}
 		return err
 	})
@@ -140,10 +148,6 @@ spec:
 		if len(s.Finalizers) > 0 {
 			t.Errorf("the revision %s is placed: %v", s.Name, s.Finalizers)
 		}
-	}
-	all, err := h.Dynamic.Resource(workload.GroupVersion.WithResource("assignments")).Namespace("default").List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(all.Items) != 2 {
-		t.Errorf("%d Assignments, %v; want those of the Deployment and of the ReplicaSet", len(all.Items), err)
 	}
 }
 
