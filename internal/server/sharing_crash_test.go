@@ -276,7 +276,10 @@ func crashAtAnyCommit(t *testing.T, steps []storyStep) {
 	}
 }
 
-const storyDir = "KCP_TEST_STORY_DIR"
+const (
+	storyDir  = "KCP_TEST_STORY_DIR"
+	storyLast = "KCP_TEST_STORY_LAST" // the number of the step after which the process waits
+)
 
 // TestAStoryUntilItIsKilled is the server process that [TestSharingGoesOnAfterAKill] kills.
 func TestAStoryUntilItIsKilled(t *testing.T) {
@@ -294,6 +297,9 @@ func TestAStoryUntilItIsKilled(t *testing.T) {
 		known, _ := json.Marshal(uids) // strings always encode
 		fmt.Printf("step %d %s\n", i, known)
 		step.do(storyOn(t, s, uids))
+		if fmt.Sprint(i) == os.Getenv(storyLast) {
+			break
+		}
 	}
 	select {}
 }
@@ -306,7 +312,7 @@ func TestSharingGoesOnAfterAKill(t *testing.T) {
 		step, dir, uids := 1+rand.IntN(len(sharingStory)-1), t.TempDir(), map[string]types.UID{}
 		t.Logf("killed in the step %s", sharingStory[step].name)
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAStoryUntilItIsKilled$", "-test.v")
-		child.Env = append(os.Environ(), storyDir+"="+dir)
+		child.Env = append(os.Environ(), storyDir+"="+dir, fmt.Sprint(storyLast, "=", step))
 		child.Stderr = os.Stderr
 		out := must(child.StdoutPipe())(t)
 		if err := child.Start(); err != nil {
