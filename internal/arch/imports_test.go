@@ -49,6 +49,11 @@ func checkLayers(t *testing.T, r *repo) {
 	for _, line := range lines(t, "layers.txt") {
 		l = append(l, strings.Fields(line))
 	}
+	for _, w := range slices.Concat(l...) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(r.packages)), func(folder string) bool { return under(folder, w) }) {
+			t.Errorf("layers.txt names %s, which is no package", w)
+		}
+	}
 	for _, folder := range slices.Sorted(maps.Keys(r.packages)) {
 		if _, _, ok := l.find(folder); !ok {
 			t.Errorf("package %s has no place: add it to a line of internal/arch/layers.txt", folder)
@@ -100,14 +105,14 @@ func rules(module string) []forbidden {
 	return []forbidden{{
 		from:  []string{"apis/..."},
 		reach: []string{"k8s.io/apiserver", "k8s.io/kubernetes"},
-		why:   "whoever only reads or writes our objects must not link an API server",
+		why:   "programs that only read or write our objects must not link an API server",
 	}, {
 		from:   []string{"client", "provider", "internal/cli/..."},
 		except: "internal/cli/kubectl",
 		reach:  []string{"k8s.io/apiserver", "k8s.io/kubernetes", module + "/internal/server"},
 		why:    "programs that talk to a server must not link one",
 	}, {
-		from:   []string{"internal/schema", "internal/place"},
+		from:   []string{"internal/cluster", "internal/sharing/conversion", "internal/workload/place"},
 		reach:  []string{"k8s.io/client-go"},
 		direct: []string{"net", "net/http", "os", "os/exec"},
 		why:    "decisions are pure: what they need is handed to them",
@@ -135,6 +140,11 @@ func (f forbidden) broken(folder string, p listed) []string {
 
 func checkForbidden(t *testing.T, r *repo) {
 	for _, f := range rules(r.module) {
+		for _, w := range f.from {
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(r.packages)), func(folder string) bool { return under(folder, w) }) {
+				t.Errorf("the rule %q is for %s, which is no package", f.why, w)
+			}
+		}
 		for folder, p := range r.packages {
 			if bad := f.broken(folder, p); len(bad) > 0 {
 				t.Errorf("%s must not reach %s (%d such packages): %s; find the path with: go mod why %s",
