@@ -79,11 +79,14 @@ func (*feeding) IsWatchListSemanticsUnSupported() bool { return true }
 // EnableResourceSizeEstimation would keep a map of every key and sweep it.
 func (*feeding) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
-// GetCurrentResourceVersion returns the newest revision below the prefix of the cache, for
-// which a consistent list waits. Upstream returns the revision of all of etcd, which a quiet
+// GetCurrentResourceVersion returns the newest revision below the prefix of the cache, once the cache
+// has it: a consistent list waits for that. Upstream returns the revision of all of etcd, which a quiet
 // cache learns only from a progress notification.
 func (f *feeding) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	rev, err := f.progress.Current(ctx)
+	if err == nil {
+		err = f.await(ctx, uint64(rev))
+	}
 	return uint64(rev), err
 }
 

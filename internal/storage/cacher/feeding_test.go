@@ -3,6 +3,8 @@ package cacher
 import (
 	"testing"
 
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
@@ -43,17 +45,34 @@ func create(t *testing.T, s *store.Store, name, value string) int64 {
 	return rev
 }
 
+// start starts a cache of the config maps.
+func start(t *testing.T, s *store.Store, g *Group) *Cache {
+	t.Helper()
+	c, err := g.Start(Options{
+		Objects: store.Objects{
+			Config: storagebackend.NewDefaultConfig("/", codec).ForResource(configMaps.GroupResource()), Root: configMaps.Prefix(),
+			Codec: s.CacheCodec(codec, storetest.EmptyConfigMap, nil), New: storetest.EmptyConfigMap, NewList: storetest.EmptyConfigMaps,
+		},
+		Codec: codec.Codec, Attrs: WithCluster(storetest.Attrs),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	return c
+}
+
 // A cache is current as soon as it has the last change below its own prefix.
 func TestCurrentRevision(t *testing.T) {
 	s := open(t, "c1")
-	feed := New(s, func() int64 { return 0 }).feeding(nil, configMaps.Prefix(), 0)
+	c := start(t, s, New(s, func() int64 { return 0 }))
 	want := create(t, s, "x", "")
 	for _, c := range []cluster.Name{"c2", "c3"} { // changes of other resources
 		if _, err := s.Commit(t.Context(), nil, store.Fence{Cluster: c, State: store.Active}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if rev, err := feed.GetCurrentResourceVersion(t.Context()); err != nil || int64(rev) != want || s.Latest() == want {
+	if rev, err := c.feed.GetCurrentResourceVersion(t.Context()); err != nil || int64(rev) != want || s.Latest() == want {
 		t.Errorf("current revision %d of %d, %v, want %d", rev, s.Latest(), err, want)
 	}
 }

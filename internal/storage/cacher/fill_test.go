@@ -9,10 +9,8 @@ import (
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 
 	"github.com/unforked/kcp/internal/storage/etcd"
-	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/storetest"
 )
 
@@ -47,17 +45,7 @@ func TestFillReadsSmallPages(t *testing.T) {
 		pages.Interface, c.Kubernetes = c.Kubernetes, pages
 		return c
 	}
-	cache, err := g.Start(Options{
-		Objects: store.Objects{
-			Config: storagebackend.NewDefaultConfig("/", codec).ForResource(configMaps.GroupResource()), Root: configMaps.Prefix(),
-			Codec: s.CacheCodec(codec, storetest.EmptyConfigMap, nil), New: storetest.EmptyConfigMap, NewList: storetest.EmptyConfigMaps,
-		},
-		Codec: codec.Codec, Attrs: WithCluster(storetest.Attrs),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cache.Stop()
+	cache := start(t, s, g)
 	if err := cache.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ type Group struct {
 	store     *store.Store
 	resumable func() int64
 	clock     *skipClock
+	readWait  time.Duration // how long a read waits for a revision that its cache does not have yet
 
 	mu    sync.Mutex
 	feeds map[*feeding]struct{}
@@ -34,7 +35,7 @@ type Group struct {
 func New(s *store.Store, resumable func() int64) *Group {
 	return &Group{
 		Client: s.Client, ProbeEvery: probeEvery,
-		store: s, resumable: resumable, clock: newSkipClock(), feeds: map[*feeding]struct{}{},
+		store: s, resumable: resumable, clock: newSkipClock(), readWait: readWait, feeds: map[*feeding]struct{}{},
 	}
 }
 

@@ -179,6 +179,9 @@ func (c *Cache) GetList(ctx context.Context, key string, o storage.ListOptions, 
 	if err := c.feed.complete(ctx); err != nil {
 		return err
 	}
+	if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
+		return err
+	}
 	if err := c.Interface.GetList(ctx, key, o, list); err != nil {
 		return err
 	}
@@ -189,6 +192,11 @@ func (c *Cache) GetList(ctx context.Context, key string, o storage.ListOptions, 
 func (c *Cache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	if err := c.feed.complete(ctx); err != nil {
 		return nil, err
+	}
+	if o.SendInitialEvents != nil && *o.SendInitialEvents {
+		if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
+			return failed(err), nil
+		}
 	}
 	w, err := c.Interface.Watch(ctx, key, o)
 	if err != nil {
