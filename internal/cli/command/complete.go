@@ -132,6 +132,34 @@ func (a *App) CompleteExport(cmd *cobra.Command, args []string, text string) ([]
 	return names, pathDirective
 }
 
+// CompleteBinding completes the name of an APIBinding of the current workspace.
+func (a *App) CompleteBinding(cmd *cobra.Command, args []string, text string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+	defer cancel()
+	_, srv, err := a.Open(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	bindings, err := srv.Objects(srv.Base.Path, apis.GroupVersion, "apibindings")
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	all, err := bindings.List(ctx, metav1.ListOptions{Limit: remote.PageSize})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, b := range all.Items {
+		if strings.HasPrefix(b.GetName(), text) {
+			names = append(names, b.GetName())
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // CompleteContext completes the name of a context of the kubeconfig.
 func (a *App) CompleteContext(_ *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 	config, err := a.Flags.ToRawKubeConfigLoader().ConfigAccess().GetStartingConfig()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +113,17 @@ func (c *ClaimAnswers) Flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("accept-all-permission-claims", "reject-all-permission-claims")
 }
 
+// Check returns an error if the flags accept and reject the same claim.
+func (c ClaimAnswers) Check() error {
+	name := func(arg string) string { return strings.TrimSuffix(strings.ToLower(arg), ".core") }
+	for _, arg := range c.accept {
+		if slices.ContainsFunc(c.reject, func(other string) bool { return name(other) == name(arg) }) {
+			return fmt.Errorf("the claim on %s is both accepted and rejected; leave out one of --accept-permission-claim and --reject-permission-claim", arg)
+		}
+	}
+	return nil
+}
+
 // Answers returns what the flags say, in the order in which it applies.
 func (c ClaimAnswers) Answers() []ClaimAnswer {
 	accept, reject := ClaimAnswer{State: apis.ClaimAccepted, Selector: c.Selector}, ClaimAnswer{State: apis.ClaimRejected}
@@ -134,6 +146,9 @@ func (c ClaimAnswers) Answers() []ClaimAnswer {
 }
 
 func bindExport(ctx context.Context, a *command.App, ref string, b NewBinding) error {
+	if err := b.Claims.Check(); err != nil {
+		return err
+	}
 	_, srv, err := a.Open(ctx)
 	if err != nil {
 		return err

@@ -64,3 +64,15 @@ func TestLacks(t *testing.T) {
 		}
 	}
 }
+
+// TestContradictoryAnswers finds claims that flags accept and reject, in either spelling of the core group.
+func TestContradictoryAnswers(t *testing.T) {
+	for _, c := range []struct {
+		accept, reject string
+		fails          bool
+	}{{"secrets.core", "secrets.core", true}, {"Secrets", "secrets.core", true}, {"secrets.core", "configmaps.core", false}, {"widgets.example.com", "widgets", false}} {
+		if err := (ClaimAnswers{accept: []string{c.accept}, reject: []string{c.reject}}).Check(); (err != nil) != c.fails {
+			t.Errorf("accept %s, reject %s: %v", c.accept, c.reject, err)
+		}
+	}
+}

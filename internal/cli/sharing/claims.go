@@ -57,8 +57,9 @@ The status is Accepted, Rejected, or Open, which means that there is no answer a
 
   # Show the claims of one binding
   kubectl kcp claims get apibinding widgets`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return claimsGet(cmd.Context(), a, args) },
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.CompleteBinding,
+		RunE:              func(cmd *cobra.Command, args []string) error { return claimsGet(cmd.Context(), a, args) },
 	})
 	return cmd
 }
@@ -83,8 +84,9 @@ func answerCommand(a *command.App, state apis.ClaimState) *cobra.Command {
 
   # %[2]s one claim
   kubectl kcp claims %[1]s widgets --resource secrets.core`, verb, output.Sentence(verb)),
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return claimsAnswer(cmd.Context(), a, args[0], with) },
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.CompleteBinding,
+		RunE:              func(cmd *cobra.Command, args []string) error { return claimsAnswer(cmd.Context(), a, args[0], with) },
 	}
 	cmd.Flags().StringArrayVar(&with.resources, "resource", nil, "Claimed resource, as in secrets, secrets.core or widgets.example.com. The flag may be repeated. (default all)")
 	cmd.Flags().StringVar(&with.identity, "identity-hash", "", "Identity of the claimed resource, if the export claims several of its name.")
@@ -189,18 +191,11 @@ func (w ClaimAnswer) set(b *apis.APIBinding) error {
 	if len(asked) == 0 {
 		return errors.New("the APIExport has no permission claims")
 	}
-	var meant []string
-	for _, r := range w.resources {
-		name, err := claimOf(asked, r)
-		if err != nil {
-			return err
-		}
-		meant = append(meant, name)
+	meant, err := w.meant(asked)
+	if err != nil {
+		return err
 	}
-	for _, c := range asked {
-		if len(w.resources) > 0 && !slices.Contains(meant, claimName(c)) || w.identity != "" && w.identity != c.IdentityHash {
-			continue
-		}
+	for _, c := range meant {
 		s := apis.AcceptablePermissionClaim{State: w.State}
 		s.PermissionClaim, s.Selector = *c.DeepCopy(), defaultSelector(c)
 		s.DefaultSelector = nil
@@ -214,6 +209,27 @@ func (w ClaimAnswer) set(b *apis.APIBinding) error {
 		}
 	}
 	return nil
+}
+
+// meant returns the claims that are answered, at least one.
+func (w ClaimAnswer) meant(asked []apis.PermissionClaim) (all []apis.PermissionClaim, err error) {
+	var names []string
+	for _, r := range w.resources {
+		name, err := claimOf(asked, r)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	for _, c := range asked {
+		if (len(names) == 0 || slices.Contains(names, claimName(c))) && (w.identity == "" || w.identity == c.IdentityHash) {
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("the APIExport claims no such resource with the identity %q; leave out --identity-hash, or use one of status.exportPermissionClaims of the APIBinding", w.identity)
+	}
+	return all, nil
 }
 
 // claimOf returns the name of the claimed resource that an argument means. The group may be left out if only one

@@ -22,3 +22,38 @@ func TestClaimOf(t *testing.T) {
 		}
 	}
 }
+
+// TestMeant selects the claims that are answered. An identity that no claim has is a mistake.
+func TestMeant(t *testing.T) {
+	asked := []apis.PermissionClaim{{Resource: "secrets"}, {Group: "example.com", Resource: "widgets", IdentityHash: "a"}, {Group: "example.com", Resource: "widgets", IdentityHash: "b"}}
+	for _, c := range []struct {
+		resources []string
+		identity  string
+		want      int
+	}{{nil, "", 3}, {[]string{"widgets"}, "", 2}, {[]string{"widgets"}, "b", 1}, {nil, "c", 0}, {[]string{"secrets"}, "a", 0}} {
+		got, err := ClaimAnswer{resources: c.resources, identity: c.identity}.meant(asked)
+		if len(got) != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("%v with %q: %v, %v, want %d", c.resources, c.identity, got, err, c.want)
+		}
+	}
+}
+
+// TestConsentNamesRisks says what writes of some kinds allow beyond their objects.
+func TestConsentNamesRisks(t *testing.T) {
+	for _, c := range []struct {
+		group, resource, verb, want string
+	}{
+		{"", "secrets", "get", "passwords"},
+		{"rbac.authorization.k8s.io", "roles", "create", "who may do what"},
+		{"admissionregistration.k8s.io", "mutatingwebhookconfigurations", "*", "change and refuse"},
+		{"apiextensions.k8s.io", "customresourcedefinitions", "delete", "with all their objects"},
+	} {
+		text := consent(apis.PermissionClaim{Group: c.group, Resource: c.resource, Verbs: []string{c.verb}}, apis.PermissionClaimSelector{MatchAll: true})
+		if !strings.Contains(text, c.want) {
+			t.Errorf("%s does not say %q", text, c.want)
+		}
+	}
+	if text := risk(apis.PermissionClaim{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations", Verbs: []string{"get", "list"}}); text != "" {
+		t.Errorf("a claim to read: %s", text)
+	}
+}

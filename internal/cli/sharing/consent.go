@@ -81,6 +81,10 @@ func risk(c apis.PermissionClaim) string {
 		return "Secrets hold passwords, keys and tokens."
 	case c.Group == "rbac.authorization.k8s.io" && writes:
 		return "So it can change who may do what here."
+	case c.Group == "admissionregistration.k8s.io" && writes:
+		return "So it can read, change and refuse what is written here."
+	case c.Group == "apiextensions.k8s.io" && writes:
+		return "So it can change and delete kinds here, with all their objects."
 	case c.Group == "authorization.k8s.io":
 		return "So it can ask who may do what here."
 	}

@@ -40,7 +40,7 @@ func ExplainAPICommand(a *command.App) *cobra.Command {
 		Long:              "Print what an APIBinding of the current workspace binds, why it is not bound or not deleted, and what to do about that.",
 		Example:           "  # Find out why an APIBinding is not bound\n  kubectl kcp explain apibinding widgets",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.CompleteBinding,
 		RunE:              func(cmd *cobra.Command, args []string) error { return explainBinding(cmd.Context(), a, args[0]) },
 	}
 	export := &cobra.Command{
@@ -194,6 +194,9 @@ func exportProblems(ctx context.Context, s *remote.Server, path cluster.Path, e 
 		if c.Type == apis.IdentityValid && e.Spec.Identity != nil && e.Spec.Identity.SecretRef != nil {
 			ref := e.Spec.Identity.SecretRef
 			fix = fmt.Sprintf("\nWhat to do: create the secret %s with the key %q in namespace %s", ref.Name, apis.IdentityKey, ref.Namespace)
+			if e.Status.IdentityHash != "" {
+				fix = fmt.Sprintf("\nWhat to do: restore the secret %s in namespace %s from a backup. Another key does not help, because bindings keep the identity", ref.Name, ref.Namespace)
+			}
 		}
 		all = append(all, fmt.Sprintf("Not True: %s: %s: %s%s", c.Type, c.Reason, c.Message, fix))
 	}

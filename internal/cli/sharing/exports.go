@@ -49,7 +49,12 @@ A provider describes an APIExport with the annotation ` + apis.DescriptionAnnota
 			return fmt.Errorf("cannot list the exports that you may bind: %w", err)
 		}
 		if len(args) > 0 {
+			some := len(all) > 0
 			all = slices.DeleteFunc(all, func(e apis.BindableExport) bool { return !mentions(e, args[0]) })
+			if some && len(all) == 0 && !f.Encoded() {
+				a.Print.Note("No export that you may bind has the word %q. To list all, run: kubectl kcp exports", args[0])
+				return nil
+			}
 		}
 		return printExports(cmd.Context(), a, srv, f, all)
 	}

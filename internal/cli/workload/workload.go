@@ -81,6 +81,9 @@ You need the permission to create APIBindings and Placements here, and the verb 
 }
 
 func bindCompute(ctx context.Context, a *command.App, arg string, timeout time.Duration, claims sharing.ClaimAnswers) error {
+	if err := claims.Check(); err != nil {
+		return err
+	}
 	_, srv, err := a.Open(ctx)
 	if err != nil {
 		return err
