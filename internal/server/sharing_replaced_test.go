@@ -110,6 +110,44 @@ func TestARightToBindIsForOneWorkspace(t *testing.T) {
 	}
 }
 
+// TestARightToASliceIsForOneWorkspace shows the same for endpoint slices. A slice has its status when its creation
+// returns, so its path never leads to another workspace before that.
+func TestARightToASliceIsForOneWorkspace(t *testing.T) {
+	t.Parallel()
+	home, watcher := newTenant(t), newTenant(t)
+	watcher.allow("wanda")
+	provide := func() *tenant {
+		p := home.workspace("tools")
+		p.create(apiSchemas, widgetSchema("v1", "color"))
+		p.create(apiExports, widgetExport("widgets", "v1"))
+		return p
+	}
+	provide().allow("wanda")
+	wanda := at(t, watcher.server, watcher.name, as("wanda"))
+	slice := decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: theirs}, spec: {export: {path: "%s:tools", name: widgets}}}`, home.name)
+	held, done := watcher.hold("theirs"), make(chan error, 1)
+	go func() {
+		_, err := wanda.any.Resource(apiSlices).Create(t.Context(), slice, metav1.CreateOptions{})
+		done <- err
+	}()
+	<-held.reached
+	home.deleteWorkspace("tools")
+	home.await(workspaces, "", "tools", gone)
+	second := provide()
+	close(held.release)
+	if err := <-done; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no permission to bind to export "+string(home.name)+":tools:widgets") {
+		t.Errorf("with a right in the workspace before: %v", err)
+	}
+	if _, err := watcher.any.Resource(apiSlices).Get(t.Context(), "theirs", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the refused slice: %v", err)
+	}
+	second.allow("wanda")
+	newTenant(t).create(apiBindings, bindingTo("widgets", second.name, "widgets"))
+	if got := wanda.create(apiSlices, slice); text(got, "status", "exportClusterName") != string(second.name) {
+		t.Errorf("with the right: %v", got.Object["status"])
+	}
+}
+
 // TestAnotherExportAtThePath shows that an export that takes the place of a bound one gets nothing
 // that the consumer granted to the other, and that the binding continues with its export.
 func TestAnotherExportAtThePath(t *testing.T) {
@@ -387,6 +425,14 @@ func TestTheSecretOfAnIdentityComesBack(t *testing.T) {
 		valid("False IdentityVerificationFailed")
 	}
 	without()
+	p.merge(apiExports, "", "widgets", `{"spec":{"identity":null}}`)
+	p.await(apiExports, "", "widgets", func(e *unstructured.Unstructured) bool {
+		return text(e, "spec", "identity", "secretRef", "name") == "widgets"
+	})
+	valid("False IdentityVerificationFailed")
+	if _, err := keys.Get(t.Context(), "widgets", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("another key is in the place of the lost one: %v", err)
+	}
 	again(map[string][]byte{"key": []byte("another")})
 	valid("False IdentityVerificationFailed")
 	without()

@@ -47,29 +47,41 @@ func (a *APIs) createBinding(ctx context.Context, c cluster.Name, obj *unstructu
 }
 
 // confirm checks the right of a user to bind the export to which the path of a new binding leads
-// now: since admission checked it, the path may lead to another cluster. The status records the
-// cluster, so the binding never gets an export of another one.
+// now. The status records the cluster, so the binding never gets an export of another one.
 func (a *APIs) confirm(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBinding) error {
+	name, err := a.Confirm(ctx, c, *b.Spec.Reference.Export)
+	if errors.Is(err, ErrNotBindable) {
+		return apierrors.NewForbidden(BindingResource().GroupResource(), b.Name, fmt.Errorf("unable to create APIBinding: %w", err))
+	}
+	b.Status.APIExportClusterName = string(name.Cluster)
+	return err
+}
+
+// ErrNotBindable means that the user may not bind an export, or that there is none.
+var ErrNotBindable = errors.New("no permission to bind to export")
+
+// Confirm checks the right of the user of a request to bind the export to which a reference leads now: since
+// admission checked it, the path may lead to another cluster. It returns the export, and no name for
+// references that admission does not check either.
+func (a *APIs) Confirm(ctx context.Context, c cluster.Name, ref apisv1alpha2.ExportReference) (exports.Name, error) {
 	u, ok := request.UserFrom(ctx)
 	if !ok {
-		return apierrors.NewInternalError(errors.New("an APIBinding is created without a user"))
+		return exports.Name{}, apierrors.NewInternalError(errors.New("a reference to an export is created without a user"))
 	}
-	ref := b.Spec.Reference.Export
 	if ref.Path == "" || auth.IsPrivileged(u) {
-		return nil // admission does not check the system either
+		return exports.Name{}, nil
 	}
 	name, ok := a.Exports.Locate(ctx, c, ref.Path, ref.Name)
 	if ok {
 		var err error
 		if ok, err = a.MayBind(ctx, u, name); err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
+			return exports.Name{}, apierrors.NewInternalError(fmt.Errorf("cannot decide whether the export may be bound: %w", err))
 		}
 	}
 	if !ok {
-		return apierrors.NewForbidden(BindingResource().GroupResource(), b.Name, fmt.Errorf("unable to create APIBinding: no permission to bind to export %s", ref))
+		return exports.Name{}, fmt.Errorf("%w %s", ErrNotBindable, ref)
 	}
-	b.Status.APIExportClusterName = string(name.Cluster)
-	return nil
+	return name, nil
 }
 
 // Reconcile brings the status of a binding up to date with its export, with the schemas of

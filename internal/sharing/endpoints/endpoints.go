@@ -42,6 +42,7 @@ func New(s *store.Store, a *bind.APIs, w *tenancy.Workspaces, identity string) *
 	x.Partitions = feed.NewCustomTable(s.Feed(), x.PartitionResource, partitionOf)
 	x.PartitionSets = feed.NewCustomTable(s.Feed(), x.SetResource, func(*topology.PartitionSet) (struct{}, error) { return struct{}{}, nil })
 	x.Slices = feed.NewCustomTable(s.Feed(), exports.SliceResource(), sliceOf)
+	s.OnCreate(exports.SliceResource(), x.createSlice)
 	return x
 }
 

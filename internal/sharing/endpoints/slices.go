@@ -2,14 +2,19 @@ package endpoints
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/sharing/bind"
 	"github.com/unforked/kcp/internal/sharing/exports"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
@@ -44,6 +49,34 @@ func sliceOf(s *apisv1alpha1.APIExportEndpointSlice) (*Slice, error) {
 // viewPath returns the path of the virtual workspace of an export.
 func viewPath(e exports.Name) string {
 	return "/services/apiexport/" + string(e.Cluster) + "/" + e.Name
+}
+
+// createSlice stores a new APIExportEndpointSlice with its status. The status records the cluster of
+// the export that the user may bind, so the slice never shows an export of another one. It is a
+// [store.CreateHook].
+func (x *Endpoints) createSlice(ctx context.Context, c cluster.Name, obj *unstructured.Unstructured) error {
+	s, err := values.Typed[apisv1alpha1.APIExportEndpointSlice](obj)
+	if err != nil {
+		return err
+	}
+	name, err := x.apis.Confirm(ctx, c, s.Spec.APIExport)
+	if errors.Is(err, bind.ErrNotBindable) {
+		err = apierrors.NewForbidden(exports.SliceResource().GroupResource(), s.Name, fmt.Errorf("unable to create APIExportEndpointSlice: %w", err))
+	}
+	if err != nil {
+		return err
+	}
+	s.Status = apisv1alpha1.APIExportEndpointSliceStatus{ExportClusterName: string(name.Cluster)}
+	x.Update(ctx, c, Spec{Export: s.Spec.APIExport, Partition: s.Spec.Partition, Path: viewPath}, &s.Status)
+	stored, err := values.Unstructured(s, apisv1alpha1.GroupVersion.WithKind("APIExportEndpointSlice"))
+	if err != nil {
+		return err
+	}
+	rev, err := x.store.Commit(ctx, []store.Write{{Resource: exports.SliceResource(), Cluster: c, Object: stored}})
+	if err != nil {
+		return err
+	}
+	return x.store.FinishCreate(ctx, c, stored, obj, rev)
 }
 
 // ReconcileSlice brings the endpoints of an APIExportEndpointSlice up to date. It has the URL of

@@ -55,6 +55,8 @@ func (x *Exports) SettleIdentity(ctx context.Context, c cluster.Name, of Identif
 	hash := sha256.Sum256(key)
 	identity := hex.EncodeToString(hash[:])
 	switch {
+	case len(key) == 0 && *of.Hash != "":
+		fails("the secret %s/%s is missing or has no entry %q; restore it: the identity of the %s never changes", ref.Namespace, ref.Name, apisv1alpha2.IdentityKey, of.Kind)
 	case len(key) == 0:
 		fails("the secret %s/%s is missing or has no entry %q; create it, or leave out spec.identity", ref.Namespace, ref.Name, apisv1alpha2.IdentityKey)
 	case *of.Hash == "":
@@ -66,7 +68,8 @@ func (x *Exports) SettleIdentity(ctx context.Context, c cluster.Name, of Identif
 }
 
 // identitySecret returns the secret of an object's identity, and the key in it, nil if there is
-// none. For an object that names no secret it creates one.
+// none. For an object that names no secret it creates one, unless the object has an identity: another
+// key would stand in the way of the lost one.
 func (x *Exports) identitySecret(ctx context.Context, c cluster.Name, of Identified) (corev1.SecretReference, []byte, error) {
 	if i := *of.Spec; i != nil && i.SecretRef != nil {
 		key, err := x.identityKey(ctx, c, *i.SecretRef)
@@ -74,7 +77,7 @@ func (x *Exports) identitySecret(ctx context.Context, c cluster.Name, of Identif
 	}
 	ref := corev1.SecretReference{Namespace: tenancy.ExportsNamespace, Name: of.Name}
 	key, err := x.identityKey(ctx, c, ref)
-	if err != nil || len(key) > 0 {
+	if err != nil || len(key) > 0 || *of.Hash != "" {
 		return ref, key, err
 	}
 	if err := x.workspaces.MakeNamespace(ctx, c, ref.Namespace); err != nil {
