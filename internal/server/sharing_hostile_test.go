@@ -32,6 +32,11 @@ func TestAProviderReachesNothingElse(t *testing.T) {
 			t.Errorf("%s: %d %s", path, got.code, got.body)
 		}
 	}
+	for _, resource := range []string{"/apis/example.com/v1/widgets", "/apis/apis.kcp.io/v1alpha2/apibindings"} {
+		if got := alice.send(http.MethodGet, pat.url+"root:x"+resource, ""); got.code != http.StatusForbidden || !strings.Contains(got.body, "by their names, not by paths") {
+			t.Errorf("a path gets %d %s", got.code, got.body)
+		}
+	}
 	for _, name := range []string{"mallory", "nobody"} {
 		if _, err := p.view(name).widgets("*").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("%s lists: %v", name, err)

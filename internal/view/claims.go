@@ -59,7 +59,7 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 	apis := v.config.APIs()
 	claim, ok := apis.Bindings.Granted(r.Cluster, of.via(), c, of.info.Verb)
 	if !ok {
-		return nil, &Refusal{attributes, "permission claim not accepted"}
+		return nil, &Refusal{attributes, r.outside("permission claim not accepted")}
 	}
 	grant := of.grant(r.Cluster, gr, claim.Verbs)
 	if !grant.Allows(attributes) {

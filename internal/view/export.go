@@ -103,7 +103,7 @@ func newRequest(home, id, at, path string) *Request {
 		r.Home = cluster.NewName()
 	}
 	if _, err := cluster.ParseName(at); err != nil && r.Cluster != cluster.All {
-		r.Cluster = cluster.NewName()
+		r.Cluster, r.nameless = cluster.NewName(), true
 	}
 	return r
 }
@@ -280,7 +280,7 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 		return is && v.config.APIs().Bindings.Binds(r.Cluster, of.via())
 	}
 	if !member(req.Context()) {
-		return nil, &Refusal{attributes, authz.Denied}
+		return nil, &Refusal{attributes, r.outside(authz.Denied)}
 	}
 	verbs := []string{rbacv1.VerbAll}
 	var query url.Values

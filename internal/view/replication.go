@@ -80,7 +80,7 @@ func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	}
 	if !member(ctx) {
 		attributes, err := filters.GetAuthorizerAttributes(ctx)
-		return nil, errors.Join(&Refusal{attributes, authz.Denied}, err)
+		return nil, errors.Join(&Refusal{attributes, r.outside(authz.Denied)}, err)
 	}
 	p := &Plan{User: u, Reason: "the user may " + info.Verb + " the content of APIExport " + export.Name}
 	switch {

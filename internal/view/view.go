@@ -55,6 +55,17 @@ type Request struct {
 	Cluster cluster.Name
 	// Path is the path in the cluster.
 	Path string
+	// nameless means that the URL has something else than a name in the place of the cluster's name.
+	nameless bool
+}
+
+// outside returns the reason for refusing a request in a cluster that is not in the view. It is the same
+// for clusters that do not exist.
+func (r *Request) outside(reason string) string {
+	if r.nameless {
+		return "a view has logical clusters by their names, not by paths: the name is in the annotation kcp.io/cluster of each object"
+	}
+	return reason
 }
 
 // A Plan is how an allowed request for a view is served. Its functions are called when the

@@ -296,6 +296,8 @@ func remedy(b *apis.APIBinding, reason string) string {
 		return "\nWhat to do: delete the APIBinding or CustomResourceDefinition that has the name, or this APIBinding: kubectl delete apibinding " + b.Name
 	case apis.InvalidPermissionClaims, apis.PermissionClaimsMismatch:
 		return "\nWhat to do: kubectl kcp claims get apibinding " + b.Name
+	case apis.SomeFinalizersRemain:
+		return "\nWhat to do: check that the controllers of these finalizers are running; if one is gone for good, remove its finalizer from the objects"
 	case apis.APIResourceSchemaInvalid:
 		return "\nWhat to do: the provider must create the APIResourceSchema, or change spec.resources of the APIExport"
 	}

@@ -58,7 +58,7 @@ func TestLacks(t *testing.T) {
 	if diff := cmp.Diff(want, lacks(b)); diff != "" {
 		t.Error(diff)
 	}
-	for _, reason := range []string{apis.APIExportNotFound, apis.MissingIdentityHash, apis.APIResourceSchemaInvalid} {
+	for _, reason := range []string{apis.APIExportNotFound, apis.MissingIdentityHash, apis.APIResourceSchemaInvalid, apis.SomeFinalizersRemain} {
 		if todo := remedy(b, reason); !strings.HasPrefix(todo, "\nWhat to do: ") {
 			t.Errorf("%s: %q does not say what to do", reason, todo)
 		}
