@@ -192,3 +192,29 @@ func TestHostileConversions(t *testing.T) {
 	_ = unstructured.SetNestedSlice(broken.Object, []any{map[string]any{"from": "v1", "to": "v2", "rules": []any{}}}, "spec", "conversions")
 	refused("add a conversion from v2 to v1", broken)
 }
+
+// TestAppliesInSeveralVersions shows server-side apply of an object whose fields have owners in another version: neither
+// preserved fields nor those that an expression reads make it fail.
+func TestAppliesInSeveralVersions(t *testing.T) {
+	t.Parallel()
+	p, c := peopleExporter(t, " "), newTenant(t)
+	c.create(apiBindings, bindingTo("people", p.name, "widgets"))
+	must(c.people(peopleV1).Create(t.Context(), newPerson("v1", `{name: Ada King}`), metav1.CreateOptions{FieldManager: "creator"}))(t)
+	for _, apply := range []struct {
+		version, spec, want string
+		at                  schema.GroupVersionResource
+	}{
+		{"v2", `{first: Eve}`, "Eve|King|", peopleV2},
+		{"v2", `{first: Eve, last: Byron, color: red}`, "Eve|Byron|red", peopleV2},
+		{"v1", `{name: Ada Byron}`, "Ada Byron||", peopleV1},
+		{"v2", `{first: Ada, last: Lovelace, color: blue}`, "Ada|Lovelace|blue", peopleV2},
+	} {
+		o, err := c.people(apply.at).Apply(t.Context(), "ada", newPerson(apply.version, apply.spec), metav1.ApplyOptions{FieldManager: "of-" + apply.version, Force: true})
+		if err != nil {
+			t.Fatalf("%s: %v", apply.spec, err)
+		}
+		if got := nameOf(o); got != apply.want {
+			t.Errorf("%s: %q, want %q", apply.spec, got, apply.want)
+		}
+	}
+}

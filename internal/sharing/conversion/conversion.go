@@ -52,6 +52,7 @@ type direction struct{ from, to string }
 type steps struct {
 	rules    []*rule
 	preserve []path     // in the version that objects are converted from
+	moved    []path     // those that the other version lacks: fields that are preserved, or that expressions read
 	restore  []restored // in the version that they are converted to
 	direction
 }
@@ -155,12 +156,14 @@ func compileSteps(at *field.Path, versions map[string]version, v apisv1alpha1.Ve
 				errs = append(errs, field.Invalid(at.Child("rules").Index(i).Child("destination"), r.Destination, fmt.Sprintf("another rule sets %s: set each field once", other.destination)))
 			}
 		}
-		s.rules = append(s.rules, compiled)
+		s.rules, s.moved = append(s.rules, compiled), append(s.moved, compiled.reads...)
 	}
 	for i, text := range v.Preserve {
 		p, wrong := parseField(at.Child("preserve").Index(i), versions[v.From], v.From, text)
 		errs = append(errs, wrong...)
-		s.preserve = append(s.preserve, p)
+		if s.preserve = append(s.preserve, p); len(wrong) == 0 && !versions[v.To].has(p) {
+			s.moved = append(s.moved, p)
+		}
 	}
 	return s, errs
 }
@@ -233,13 +236,17 @@ func (c *Conversion) Convert(ctx context.Context, o *unstructured.Unstructured, 
 }
 
 // run converts an object in one direction. Fields without a rule stay as they are: those that
-// the other version lacks are pruned later, as for any object.
+// the other version lacks are pruned later, as for any object. Server-side apply does not prune, and
+// fails for them; so fields that have moved do not stay.
 func (s *steps) run(ctx context.Context, in map[string]any, b *budget) (map[string]any, error) {
 	out := runtime.DeepCopyJSON(in)
 	for _, r := range s.rules {
 		if r.moves {
 			r.source.remove(out)
 		}
+	}
+	for _, p := range s.moved {
+		p.remove(out)
 	}
 	for _, r := range s.rules {
 		value, found := r.source.get(in)

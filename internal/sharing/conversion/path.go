@@ -96,6 +96,12 @@ func (v version) at(p path) (version, bool) {
 	return v, true
 }
 
+// has reports whether objects can have the field.
+func (v version) has(p path) bool {
+	_, ok := v.at(p)
+	return ok
+}
+
 // kind returns the JSON type of the values, empty if they have several or any.
 func (v version) kind() string {
 	if v.structural == nil || v.structural.XIntOrString {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -44,6 +45,8 @@ type rule struct {
 	source, destination path
 	// moves means that the field is not a field of the same type in the other version.
 	moves bool
+	// reads are the fields in the source that the expression reads and the other version lacks.
+	reads []path
 	// program computes the value. It is nil if the value is copied.
 	program cel.Program
 	self    *schema.Structural // nil if the fields are not specified
@@ -69,9 +72,14 @@ func compileRule(at *field.Path, from, to version, v apisv1alpha1.VersionConvers
 		}
 		return r, errs
 	}
-	err := r.compile(in.Transformation, destination)
+	read, err := r.compile(in.Transformation, destination)
 	if err != nil {
 		errs = append(errs, field.Invalid(at.Child("transformation"), in.Transformation, err.Error()))
+	}
+	for _, p := range read {
+		if p = slices.Concat(r.source, p); !to.has(p) {
+			r.reads = append(r.reads, p)
+		}
 	}
 	return r, errs
 }
@@ -81,10 +89,10 @@ func assignable(from, to string) bool {
 	return from == to || from == "" || to == "" || from == "integer" && to == "number"
 }
 
-// compile compiles the expression of a rule.
-func (r *rule) compile(text string, destination version) error {
+// compile compiles the expression of a rule. It returns the fields of self that the expression reads.
+func (r *rule) compile(text string, destination version) ([]path, error) {
 	if len(text) > maxExpression {
-		return fmt.Errorf("is longer than %d bytes", maxExpression)
+		return nil, fmt.Errorf("is longer than %d bytes", maxExpression)
 	}
 	options := environment.VersionedOptions{IntroducedVersion: utilversion.MajorMinor(1, 0)}
 	if t := declared(r.self); t != nil {
@@ -94,19 +102,19 @@ func (r *rule) compile(text string, destination version) error {
 	}
 	set, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	env := set.NewExpressionsEnv()
 	ast, issues := env.Compile(text)
 	if issues != nil {
-		return fmt.Errorf("is no valid CEL expression: %s", issues.String())
+		return nil, fmt.Errorf("is no valid CEL expression: %s", issues.String())
 	}
 	if result := kindOf(ast.OutputType()); !assignable(result, destination.kind()) {
-		return fmt.Errorf("is of type %s, and the destination of type %s", ast.OutputType(), destination.kind())
+		return nil, fmt.Errorf("is of type %s, and the destination of type %s", ast.OutputType(), destination.kind())
 	}
 	r.program, err = env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost), cel.CostLimit(objectCost),
 		cel.CostTracking(&library.CostEstimator{}), cel.InterruptCheckFrequency(celconfig.CheckFrequency))
-	return err
+	return readBy(ast.NativeRep()), err
 }
 
 // declared returns the type of self, nil if it is any.
@@ -118,7 +126,8 @@ func declared(s *schema.Structural) *apiservercel.DeclType {
 	if t == nil {
 		return nil
 	}
-	return t.MaybeAssignTypeName("self")
+	// With the name self, the type of the field self.a would be self.a, and hide the field.
+	return t.MaybeAssignTypeName("typeOfSelf")
 }
 
 // kindOf returns the JSON type of the results of a CEL type, empty if they may have several.
