@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/warning"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
@@ -254,6 +255,7 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 	}
 	if old != nil {
 		b = old.ToV1alpha2()
+		warnOfSelectors(ctx, old.Spec.PermissionClaims)
 	}
 	if err := s.answers(ctx, r, b.Spec.PermissionClaims); err != nil {
 		return err
@@ -266,6 +268,17 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 	}
 	ref := *b.Spec.Reference.Export
 	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIBinding: no permission to bind to export %s", ref))
+}
+
+// warnOfSelectors warns about accepted claims in v1alpha1 that name objects: as in the existing kcp, they
+// accept access to all objects.
+func warnOfSelectors(ctx context.Context, claims []apisv1alpha1.AcceptablePermissionClaim) {
+	for i, c := range claims {
+		if c.State == apisv1alpha2.ClaimAccepted && len(c.ResourceSelector) > 0 {
+			warning.AddWarning(ctx, "", fmt.Sprintf("spec.permissionClaims[%d].resourceSelector has no effect: the provider has access to all %s in this workspace; to limit it, use %s with a selector of labels",
+				i, schema.GroupResource{Group: c.Group, Resource: c.Resource}, apisv1alpha2.GroupVersion))
+		}
+	}
 }
 
 func (s Sharing) slice(ctx context.Context, r Request) error {
