@@ -200,7 +200,7 @@ func exportProblems(ctx context.Context, s *remote.Server, path cluster.Path, e 
 		}
 		all = append(all, fmt.Sprintf("Not True: %s: %s: %s%s", c.Type, c.Reason, c.Message, fix))
 	}
-	if len(e.Spec.Resources) == 0 {
+	if len(e.Spec.Resources) == 0 && len(e.Spec.PermissionClaims) == 0 {
 		all = append(all, "It has no resources.\nWhat to do: name APIResourceSchemas in spec.resources")
 	}
 	schemas, err := s.Objects(path, apisv1alpha1.GroupVersion, "apiresourceschemas")
