@@ -148,7 +148,7 @@ func (c *call) certify(w http.ResponseWriter, req *http.Request) error {
 	if c.target.DeletionTimestamp != nil && !c.is(c.user) {
 		return conflict("the SyncTarget is being deleted")
 	}
-	if err := c.recognize(req.Context(), of.PhysicalCluster); err != nil {
+	if err := c.recognize(req, of.PhysicalCluster); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -163,17 +163,32 @@ func (c *call) certify(w http.ResponseWriter, req *http.Request) error {
 }
 
 // recognize checks that an agent is in the physical cluster that was registered. The first agent
-// registers it.
-func (c *call) recognize(ctx context.Context, physical string) error {
-	have := c.target.Status.PhysicalCluster
-	switch {
-	case physical == "" || len(physical) > 64:
+// registers it. Another write of the SyncTarget at the same time is no reason to refuse the agent, unless it
+// registers another physical cluster.
+func (c *call) recognize(req *http.Request, physical string) error {
+	if physical == "" || len(physical) > 64 {
 		return apierrors.NewBadRequest("physicalCluster must be the UID of the namespace kube-system")
-	case have == physical:
-		return nil
-	case have != "":
-		return conflict("the SyncTarget %q is that of another physical cluster; register this one under another name", c.Target)
 	}
+	for {
+		switch have := c.target.Status.PhysicalCluster; have {
+		case physical:
+			return nil
+		case "":
+		default:
+			return conflict("the SyncTarget %q is that of another physical cluster; register this one under another name", c.Target)
+		}
+		if err := c.register(req.Context(), physical); !apierrors.IsConflict(err) {
+			return err
+		}
+		if err := c.authorize(req.Context(), req); err != nil { // it reads the SyncTarget again
+			return err
+		}
+	}
+}
+
+// register writes which physical cluster the SyncTarget is that of. It fails if the SyncTarget has changed since it
+// was read.
+func (c *call) register(ctx context.Context, physical string) error {
 	cfg, err := c.own()
 	if err != nil {
 		return err
@@ -198,7 +213,7 @@ func (c *call) beat(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	if c.target.Spec.Mode == workload.PullMode {
-		if err := c.recognize(req.Context(), b.PhysicalCluster); err != nil {
+		if err := c.recognize(req, b.PhysicalCluster); err != nil {
 			return err
 		}
 		if err := c.renew(req.Context(), b); err != nil {
