@@ -3,8 +3,16 @@ package upstream
 import (
 	"strings"
 
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/component-base/metrics"
 )
+
+// registerMetrics registers the libraries' metrics, which they do when a server installs its API. By
+// then, another server of the process may already use some, which is a data race.
+func registerMetrics() {
+	routes.DefaultMetrics{}.Install(mux.NewPathRecorderMux("metrics"))
+}
 
 // boundMetrics limits the label values of the libraries' metrics to names that the server
 // itself serves. Names that tenants choose are counted as "unexpected". Otherwise each resource,

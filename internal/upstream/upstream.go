@@ -32,6 +32,7 @@ const maxCopied = 3 << 20
 var SetGlobals = sync.OnceFunc(func() {
 	boundMetrics()
 	boundQuantities()
+	registerMetrics()
 	jsonpatch.AccumulatedCopySizeLimit = maxCopied
 	storagefeature.DefaultFeatureSupportChecker = everyFeature{storagefeature.DefaultFeatureSupportChecker}
 	for gate, err := range setGates(utilfeature.DefaultMutableFeatureGate, FixedGates()) {
