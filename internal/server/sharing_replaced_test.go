@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -77,36 +78,11 @@ spec:
 // that is bound, even if another workspace takes its place under its path after admission.
 func TestARightToBindIsForOneWorkspace(t *testing.T) {
 	t.Parallel()
-	home, consumer := newTenant(t), newTenant(t)
-	consumer.allow("connie")
-	provide := func() *tenant {
-		p := home.workspace("tools")
-		p.create(apiSchemas, widgetSchema("v1", "color"))
-		p.create(apiExports, widgetExport("widgets", "v1"))
-		return p
-	}
-	provide().allow("connie")
-	connie := at(t, consumer.server, consumer.name, as("connie"))
-	b := bindingTo("widgets", home.name+":tools", "widgets")
-	held, done := consumer.hold("widgets"), make(chan error, 1)
-	go func() {
-		_, err := connie.any.Resource(apiBindings).Create(t.Context(), b, metav1.CreateOptions{})
-		done <- err
-	}()
-	<-held.reached
-	home.deleteWorkspace("tools")
-	home.await(workspaces, "", "tools", gone)
-	second := provide()
-	close(held.release)
-	if err := <-done; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no permission to bind to export "+string(home.name)+":tools:widgets") {
-		t.Errorf("with a right in the workspace before: %v", err)
-	}
-	if _, err := consumer.any.Resource(apiBindings).Get(t.Context(), "widgets", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the refused binding: %v", err)
-	}
-	second.allow("connie")
-	if got := connie.create(apiBindings, b); text(got, "status", "apiExportClusterName") != string(second.name) || text(got, "status", "phase") != "Bound" {
-		t.Errorf("with the right: %v", got.Object["status"])
+	b, of := inPlaceOfAnother(t, apiBindings, func(path string) *unstructured.Unstructured {
+		return bindingTo("widgets", cluster.Name(path), "widgets")
+	})
+	if text(b, "status", "apiExportClusterName") != of || text(b, "status", "phase") != "Bound" {
+		t.Errorf("with the right: %v", b.Object["status"])
 	}
 }
 
@@ -114,20 +90,32 @@ func TestARightToBindIsForOneWorkspace(t *testing.T) {
 // returns, so its path never leads to another workspace before that.
 func TestARightToASliceIsForOneWorkspace(t *testing.T) {
 	t.Parallel()
-	home, watcher := newTenant(t), newTenant(t)
-	watcher.allow("wanda")
+	s, of := inPlaceOfAnother(t, apiSlices, func(path string) *unstructured.Unstructured {
+		return decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: widgets}, spec: {export: {path: "%s", name: widgets}}}`, path)
+	})
+	if text(s, "status", "exportClusterName") != of {
+		t.Errorf("with the right: %v", s.Object["status"])
+	}
+}
+
+// inPlaceOfAnother creates an object that refers to the export at a path, and puts another workspace in the place of
+// the one there before the object is stored. It expects that a right in the first does not count. With a right in the
+// second, it returns the object and the name of that workspace.
+func inPlaceOfAnother(t *testing.T, r schema.GroupVersionResource, referring func(path string) *unstructured.Unstructured) (*unstructured.Unstructured, string) {
+	home, in := newTenant(t), newTenant(t)
+	in.allow("connie")
 	provide := func() *tenant {
 		p := home.workspace("tools")
 		p.create(apiSchemas, widgetSchema("v1", "color"))
 		p.create(apiExports, widgetExport("widgets", "v1"))
 		return p
 	}
-	provide().allow("wanda")
-	wanda := at(t, watcher.server, watcher.name, as("wanda"))
-	slice := decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExportEndpointSlice, metadata: {name: theirs}, spec: {export: {path: "%s:tools", name: widgets}}}`, home.name)
-	held, done := watcher.hold("theirs"), make(chan error, 1)
+	provide().allow("connie")
+	connie := at(t, in.server, in.name, as("connie"))
+	path := string(home.name) + ":tools"
+	held, done := in.hold("widgets"), make(chan error, 1)
 	go func() {
-		_, err := wanda.any.Resource(apiSlices).Create(t.Context(), slice, metav1.CreateOptions{})
+		_, err := connie.any.Resource(r).Create(t.Context(), referring(path), metav1.CreateOptions{})
 		done <- err
 	}()
 	<-held.reached
@@ -135,17 +123,14 @@ func TestARightToASliceIsForOneWorkspace(t *testing.T) {
 	home.await(workspaces, "", "tools", gone)
 	second := provide()
 	close(held.release)
-	if err := <-done; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no permission to bind to export "+string(home.name)+":tools:widgets") {
+	if err := <-done; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no permission to bind to export "+path+":widgets") {
 		t.Errorf("with a right in the workspace before: %v", err)
 	}
-	if _, err := watcher.any.Resource(apiSlices).Get(t.Context(), "theirs", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the refused slice: %v", err)
+	if _, err := in.any.Resource(r).Get(t.Context(), "widgets", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the refused object: %v", err)
 	}
-	second.allow("wanda")
-	newTenant(t).create(apiBindings, bindingTo("widgets", second.name, "widgets"))
-	if got := wanda.create(apiSlices, slice); text(got, "status", "exportClusterName") != string(second.name) {
-		t.Errorf("with the right: %v", got.Object["status"])
-	}
+	second.allow("connie")
+	return connie.create(r, referring(path)), string(second.name)
 }
 
 // TestAnotherExportAtThePath shows that an export that takes the place of a bound one gets nothing

@@ -3,7 +3,6 @@ package server_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -385,31 +384,6 @@ spec: {latestResourceSchemas: [v1.widgets.example.com]}
 	twice := decoded(`{apiVersion: apis.kcp.io/v1alpha1, kind: APIExport, metadata: {name: twice}, spec: {latestResourceSchemas: [v1.widgets.example.com, v2.widgets.example.com]}}`)
 	if _, err := p.any.Resource(old(apiExports)).Create(t.Context(), twice, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "has the schemas") {
 		t.Errorf("two schemas of a resource: %v", err)
-	}
-}
-
-// TestOlderClientsAreWarned shows that a claim which an older client accepts for some objects comes with a warning: as
-// in the existing kcp, it accepts all.
-func TestOlderClientsAreWarned(t *testing.T) {
-	t.Parallel()
-	p, consumer := newTenant(t), newTenant(t)
-	p.create(apiExports, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: any}, spec: {permissionClaims: [{resource: configmaps, verbs: ["*"]}]}}`))
-	p.allow("alice")
-	consumer.allow("alice")
-	for i, c := range []struct {
-		claim string
-		warns bool
-	}{
-		{`"resourceSelector":[{"name":"a"}],"state":"Accepted"`, true},
-		{`"resourceSelector":[{"name":"a"}],"state":"Rejected"`, false},
-		{`"all":true,"state":"Accepted"`, false},
-	} {
-		got := consumer.alice().send(http.MethodPost, consumer.path("/apis/apis.kcp.io/v1alpha1/apibindings"), fmt.Sprintf(
-			`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIBinding","metadata":{"name":"b%d"},"spec":{"reference":{"export":{"path":%q,"name":"any"}},"permissionClaims":[{"resource":"configmaps",%s}]}}`,
-			i, p.name, c.claim), "Content-Type", "application/json")
-		if warned := strings.Contains(got.header.Get("Warning"), "has no effect: the provider has access to all configmaps"); got.code != http.StatusCreated || warned != c.warns {
-			t.Errorf("%s: %d %s, warning %q", c.claim, got.code, got.body, got.header.Get("Warning"))
-		}
 	}
 }
 

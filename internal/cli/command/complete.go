@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,13 +117,7 @@ func (a *App) CompleteExport(cmd *cobra.Command, args []string, text string) ([]
 			words = append(words, w.Name+":")
 		}
 	}
-	if exports, err := srv.Objects(at, apis.GroupVersion, "apiexports"); err == nil {
-		if all, err := exports.List(ctx, metav1.ListOptions{Limit: remote.PageSize}); err == nil {
-			for _, e := range all.Items {
-				words = append(words, e.GetName())
-			}
-		}
-	}
+	words = append(words, namesOf(ctx, srv, at, "apiexports")...)
 	var names []string
 	for _, word := range words {
 		if name := before + word; strings.HasPrefix(name, text) {
@@ -139,25 +134,27 @@ func (a *App) CompleteBinding(cmd *cobra.Command, args []string, text string) ([
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 	defer cancel()
-	_, srv, err := a.Open(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	bindings, err := srv.Objects(srv.Base.Path, apis.GroupVersion, "apibindings")
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	all, err := bindings.List(ctx, metav1.ListOptions{Limit: remote.PageSize})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	var names []string
-	for _, b := range all.Items {
-		if strings.HasPrefix(b.GetName(), text) {
-			names = append(names, b.GetName())
-		}
+	if _, srv, err := a.Open(ctx); err == nil {
+		names = namesOf(ctx, srv, srv.Base.Path, "apibindings")
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, text) }), cobra.ShellCompDirectiveNoFileComp
+}
+
+// namesOf returns the names of the first objects of a resource, none if the user may not list them.
+func namesOf(ctx context.Context, srv *remote.Server, at cluster.Path, resource string) (names []string) {
+	objects, err := srv.Objects(at, apis.GroupVersion, resource)
+	if err != nil {
+		return nil
+	}
+	all, err := objects.List(ctx, metav1.ListOptions{Limit: remote.PageSize})
+	if err != nil {
+		return nil
+	}
+	for _, o := range all.Items {
+		names = append(names, o.GetName())
+	}
+	return names
 }
 
 // CompleteContext completes the name of a context of the kubeconfig.

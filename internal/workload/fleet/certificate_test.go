@@ -12,37 +12,21 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/unforked/kcp"
-	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/syncer"
-	"github.com/unforked/kcp/kcptest"
 )
 
 // TestFirstCertificates expects that the first requests for a certificate succeed though the SyncTarget changes at the
 // same time: each of them registers the physical cluster. Another physical cluster is refused.
 func TestFirstCertificates(t *testing.T) {
-	u := &kcptest.Universe{Server: server(300 * time.Millisecond)}
-	t.Cleanup(func() {
-		if err := u.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	c := compute(t, u)
-	of, err := c.targets.Create(t.Context(), &workload.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: workload.SyncTargetSpec{Mode: workload.PullMode}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, i := pulling(t)
 	admin, err := rest.HTTPClientFor(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer admin.CloseIdleConnections()
-	i := syncer.Identity{Compute: kcp.ClusterName(c.Name), Target: "east", UID: string(of.UID)}
 	certify := func(physical string) (int, string) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {

@@ -22,8 +22,9 @@ import (
 	"github.com/unforked/kcp/kcptest"
 )
 
-// TestQuestionsOfAgents expects that an agent cannot make the server list namespaces again and again.
-func TestQuestionsOfAgents(t *testing.T) {
+// pulling returns a compute workspace of a new server, with a SyncTarget in pull mode.
+func pulling(t *testing.T) (computing, syncer.Identity) {
+	t.Helper()
 	u := &kcptest.Universe{Server: server(300 * time.Millisecond)}
 	t.Cleanup(func() {
 		if err := u.Close(); err != nil {
@@ -35,7 +36,12 @@ func TestQuestionsOfAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := syncer.Identity{Compute: kcp.ClusterName(c.Name), Target: "east", UID: string(of.UID)}
+	return c, syncer.Identity{Compute: kcp.ClusterName(c.Name), Target: "east", UID: string(of.UID)}
+}
+
+// TestQuestionsOfAgents expects that an agent cannot make the server list namespaces again and again.
+func TestQuestionsOfAgents(t *testing.T) {
+	c, i := pulling(t)
 	agent := agentOf(t, c, i)
 	url := fmt.Sprintf("%s%s/clusters/%s/apis/workload.kcp.io/v1alpha1/namespaces/default/unused/web-tls/secrets", c.Server.URL(), i.Path(), c.Name)
 	answers := map[int]int{}
