@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -124,7 +125,11 @@ func (k *kind) complain(err error, message string, o metav1.Object) {
 
 // run fills the cache and keeps it up to date until ctx ends.
 func (k *kind) run(ctx context.Context) {
-	r := toolscache.NewReflectorWithOptions(&listThenWatch{ctx, k}, nil, (*sink)(k), toolscache.ReflectorOptions{Name: k.key.String(), TypeDescription: k.key.String()})
+	r := toolscache.NewReflectorWithOptions(&listThenWatch{ctx, k}, nil, (*sink)(k), toolscache.ReflectorOptions{
+		Name: k.key.String(), TypeDescription: k.key.String(),
+		// The default waits for up to a minute, also after an export has come back or a server has restarted.
+		Backoff: &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second},
+	})
 	r.RunWithContext(ctx)
 }
 
