@@ -23,6 +23,11 @@ const (
 	// ScopePrefix begins the name of a cluster in a scope.
 	ScopePrefix = "cluster:"
 
+	// Agents is the group of all agents of extensions. They are neither in system:authenticated, so that
+	// no role for all users is theirs, nor in system:unauthenticated, whose HTTP/2 connections
+	// kube-apiserver's filters end after each request.
+	Agents = "system:kcp:agents"
+
 	// MaxEffective limits the users in the tree of one user's warrants.
 	MaxEffective = 64
 )

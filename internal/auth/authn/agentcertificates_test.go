@@ -28,17 +28,25 @@ func TestAgentCertificate(t *testing.T) {
 	if certificate.NotAfter.After(time.Now().Add(time.Hour + time.Minute)) {
 		t.Errorf("valid until %s", certificate.NotAfter)
 	}
+	all, err := NewAuthenticators(Authentication{Clients: clients})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
 	for c, known := range map[cluster.Name]bool{"home": true, "other": false, "root": false} {
 		req := (&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}).WithContext(cluster.With(t.Context(), c))
-		resp, ok, err := clients.AuthenticateRequest(req)
-		if err != nil || ok != known {
-			t.Fatalf("in %s: known %v, %v", c, ok, err)
-		}
-		if !known {
-			continue
+		resp, ok, err := all.AuthenticateRequest(req)
+		if err != nil || !ok {
+			t.Fatalf("in %s: %v, %v", c, ok, err)
 		}
 		u := resp.User
-		if u.GetName() != AgentPrefix+"syncer:east:1" || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) || slices.Contains(u.GetGroups(), user.AllAuthenticated) {
+		if !known {
+			if u.GetName() != user.Anonymous {
+				t.Errorf("in %s, the agent is %s", c, u.GetName())
+			}
+			continue
+		}
+		if u.GetName() != AgentPrefix+"syncer:east:1" || !slices.Equal(u.GetGroups(), []string{auth.Agents}) {
 			t.Errorf("the agent is %s in %v", u.GetName(), u.GetGroups())
 		}
 		if scopes := u.GetExtra()[auth.ScopesKey]; !slices.Equal(scopes, []string{auth.ScopePrefix + "home"}) {

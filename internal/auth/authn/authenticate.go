@@ -7,6 +7,7 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -97,7 +98,7 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	}
 	if o.Clients != nil {
 		a.ClientCA = withCA(a.ClientCA, o.Clients)
-		requests = append(requests, authenticator.WrapAudienceAgnosticRequest(a.Audiences, o.Clients))
+		requests = append(requests, authenticator.WrapAudienceAgnosticRequest(a.Audiences, users{o.Clients}))
 	}
 	if p.tokenFile != nil {
 		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.tokenFile), false))
@@ -125,10 +126,18 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		requests = append(requests, bearertoken.New(all), websocket.NewProtocolAuthenticator(all))
 	}
 	a.Request = group.NewAuthenticatedGroupAdder(withoutViewGroups(union.New(requests...)))
-	if p.issuers.anonymous.Enabled {
-		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(p.issuers.anonymous.Conditions))
-	}
+	a.addOthers(o.Clients, p.issuers.anonymous)
 	return a, nil
+}
+
+// addOthers adds the users that are not in system:authenticated.
+func (a *Authenticators) addOthers(clients *ClientCertificates, nobody apiserver.AnonymousAuthConfig) {
+	if clients != nil {
+		a.Request = union.New(authenticator.WrapAudienceAgnosticRequest(a.Audiences, agents{clients}), a.Request)
+	}
+	if nobody.Enabled {
+		a.Request = union.NewFailOnError(a.Request, anonymous.NewAuthenticator(nobody.Conditions))
+	}
 }
 
 func withCA(have, add dynamiccertificates.CAContentProvider) dynamiccertificates.CAContentProvider {

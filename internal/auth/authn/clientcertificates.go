@@ -117,10 +117,6 @@ func clusterURI(c cluster.Name, begun time.Time) *url.URL {
 // [ClientCertificates.IssueAgent] have such names.
 const AgentPrefix = "system:kcp:agent:"
 
-// agentsGroup is the group of all agents. They are not in system:authenticated, so that no role
-// for all users is theirs.
-const agentsGroup = "system:kcp:agents"
-
 // Issue returns a certificate, in PEM, for the user and the groups that a request in PEM names.
 // It ignores everything else in the request but the public key. The certificate is valid for life;
 // zero, a negative life and one of more than 365 days mean 365 days. It never outlives its authority.
@@ -195,31 +191,51 @@ func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, su
 	return encoded(der), nil
 }
 
-// AuthenticateRequest implements [authenticator.Request]. It ignores certificates of other
-// authorities and of other clusters.
-func (i *ClientCertificates) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+// users authenticates the users of workspaces. It implements [authenticator.Request].
+type users struct{ *ClientCertificates }
+
+// AuthenticateRequest implements [authenticator.Request].
+func (i users) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	u, c, ok := i.verify(req, false)
+	if !ok {
 		return nil, false, nil
+	}
+	return withinWorkspace(c, &authenticator.Response{User: u})
+}
+
+// agents authenticates agents. It implements [authenticator.Request].
+type agents struct{ *ClientCertificates }
+
+// AuthenticateRequest implements [authenticator.Request].
+func (i agents) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	u, c, ok := i.verify(req, true)
+	if !ok {
+		return nil, false, nil
+	}
+	u.Groups = []string{auth.Agents}
+	u.Extra[auth.ScopesKey] = []string{auth.ScopePrefix + string(c)}
+	return &authenticator.Response{User: u}, true, nil
+}
+
+// verify returns the user in the certificate of a request, and the cluster of the request. It ignores
+// certificates of other authorities and of other clusters, and either those of agents or all others.
+func (i *ClientCertificates) verify(req *http.Request, agent bool) (*user.DefaultInfo, cluster.Name, bool) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return nil, "", false
 	}
 	c, err := cluster.One(req.Context())
 	leaf := req.TLS.PeerCertificates[0]
-	if err != nil || c.System() || len(leaf.URIs) != 1 {
-		return nil, false, nil //nolint:nilerr // no workspace
+	if err != nil || c.System() || len(leaf.URIs) != 1 || strings.HasPrefix(leaf.Subject.CommonName, AgentPrefix) != agent {
+		return nil, "", false // no workspace, or of the other kind
 	}
 	if begun, ok := i.begun(c); !ok || leaf.URIs[0].String() != clusterURI(c, begun).String() {
-		return nil, false, nil
+		return nil, "", false
 	}
 	options, _ := i.VerifyOptions()
 	if _, err := leaf.Verify(options); err != nil {
-		return nil, false, nil //nolint:nilerr // another authenticator may know it
+		return nil, "", false // another authenticator may know it
 	}
 	sum := sha256.Sum256(leaf.Raw)
-	u := &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization,
-		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}}}
-	if strings.HasPrefix(u.Name, AgentPrefix) {
-		u.Groups = []string{agentsGroup, user.AllUnauthenticated}
-		u.Extra[auth.ScopesKey] = []string{auth.ScopePrefix + string(c)}
-		return &authenticator.Response{User: u}, true, nil
-	}
-	return withinWorkspace(c, &authenticator.Response{User: u})
+	return &user.DefaultInfo{Name: leaf.Subject.CommonName, Groups: leaf.Subject.Organization,
+		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}}}, c, true
 }

@@ -28,7 +28,7 @@ func TestClientCertificateOfAnEarlierCluster(t *testing.T) {
 	}
 	known := func(c cluster.Name) bool {
 		req := (&http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate}}}).WithContext(cluster.With(t.Context(), c))
-		_, ok, err := clients.AuthenticateRequest(req)
+		_, ok, err := users{clients}.AuthenticateRequest(req)
 		if err != nil {
 			t.Fatal(err)
 		}

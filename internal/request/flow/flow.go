@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/routine"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -105,10 +106,9 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 			work.For(address(req))
 		}
 		ctx := fair.With(req.Context(), work)
-		info, ok := request.RequestInfoFrom(ctx)
 		defer func() {
-			if ok && isWatch(info) {
-				return // watches are served after all handlers have returned
+			if task := routine.TaskFrom(ctx); task != nil && task.Func != nil {
+				return // it is served after all handlers have returned
 			}
 			select {
 			case <-work.Ended():

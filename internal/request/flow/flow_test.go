@@ -339,7 +339,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// The priority levels are those of kube-apiserver, plus one flow schema for lease renewals.
+// The priority levels are those of kube-apiserver, plus flow schemas for lease renewals and for agents.
 // Each tenant is one flow.
 func TestLevels(t *testing.T) {
 	l := NewLevels(&genericapiserver.Config{MaxRequestsInFlight: MaxReads, MaxMutatingRequestsInFlight: MaxWrites})
@@ -353,6 +353,9 @@ func TestLevels(t *testing.T) {
 		groups := []string{user.AllAuthenticated}
 		if strings.Contains(name, "serviceaccount") {
 			groups = append(groups, "system:serviceaccounts")
+		}
+		if strings.HasPrefix(name, "system:kcp:agent:") {
+			groups = []string{auth.Agents}
 		}
 		digest := utilflowcontrol.RequestDigest{
 			RequestInfo: &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIGroup: group, Resource: resource, Namespace: "ns"},
@@ -375,6 +378,7 @@ func TestLevels(t *testing.T) {
 		"service account":             {"system:serviceaccount:default:x", "", "configmaps", "list", "service-accounts", "workload-low"},
 		"lease of a system account":   {"system:serviceaccount:kube-system:x", "coordination.k8s.io", "leases", "update", "system-leader-election", "leader-election"},
 		"account of a like namespace": {"system:serviceaccount:kube-systems:x", "", "configmaps", "list", "service-accounts", "workload-low"},
+		"agent":                       {"system:kcp:agent:syncer:east:1", "workload.kcp.io", "synctargets", "update", "agents", "system"},
 		"system account":              {"system:serviceaccount:kube-system:x", "", "configmaps", "list", "kube-system-service-accounts", "workload-high"},
 	} {
 		schema, level, flow := handle(say.user, say.group, say.resource, say.verb)

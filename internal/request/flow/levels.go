@@ -16,6 +16,7 @@ import (
 	fq "k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -27,7 +28,7 @@ type Levels struct{ utilflowcontrol.Interface }
 // NewLevels returns levels with as many seats as the limits of requests in flight.
 func NewLevels(c *genericapiserver.Config) Levels {
 	var schemas []*flowcontrolv1.FlowSchema
-	for _, s := range slices.Concat(flowcontrolbootstrap.MandatoryFlowSchemas, flowcontrolbootstrap.SuggestedFlowSchemas, []*flowcontrolv1.FlowSchema{leases()}) {
+	for _, s := range slices.Concat(flowcontrolbootstrap.MandatoryFlowSchemas, flowcontrolbootstrap.SuggestedFlowSchemas, []*flowcontrolv1.FlowSchema{leases(), agents()}) {
 		schemas = append(schemas, byTenant(s))
 	}
 	configurations := slices.Concat(flowcontrolbootstrap.MandatoryPriorityLevelConfigurations, flowcontrolbootstrap.SuggestedPriorityLevelConfigurations)
@@ -52,6 +53,26 @@ func leases() *flowcontrolv1.FlowSchema {
 					Verbs: []string{"get", "create", "update", "patch"}, APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"},
 					Namespaces: []string{flowcontrolv1.NamespaceEvery},
 				}},
+			}},
+		},
+	}
+}
+
+// agents returns a flow schema for the agents of extensions, with the priority of the nodes of Kubernetes. An agent
+// that cannot send its heartbeats loses its workloads.
+func agents() *flowcontrolv1.FlowSchema {
+	return &flowcontrolv1.FlowSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: "agents"},
+		Spec: flowcontrolv1.FlowSchemaSpec{
+			MatchingPrecedence:         150,
+			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "system"},
+			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
+				Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: auth.Agents}}},
+				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
+					Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll}, Resources: []string{flowcontrolv1.ResourceAll},
+					Namespaces: []string{flowcontrolv1.NamespaceEvery}, ClusterScope: true,
+				}},
+				NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: []string{flowcontrolv1.VerbAll}, NonResourceURLs: []string{flowcontrolv1.NonResourceAll}}},
 			}},
 		},
 	}

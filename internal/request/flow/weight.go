@@ -83,8 +83,6 @@ func isLease(info *request.RequestInfo) bool {
 	return info.APIGroup == coordinationv1.GroupName && info.Resource == "leases" && info.Verb != "list" && info.Verb != "watch" && info.Verb != "deletecollection"
 }
 
-func isWatch(info *request.RequestInfo) bool { return info.Verb == "watch" }
-
 // estimateSeats returns the number of seats that a request takes at its priority level. It
 // is one for all: a heavy request waits for its processor with this seat, so several
 // waiting ones with more seats each would fill the level.
