@@ -54,6 +54,10 @@ type (
 	Subresource = serve.Subresource
 )
 
+// ViewWatchPath is the path of a request for several kinds of a view together, in all logical clusters. Its verb
+// is "watch", and it has no time limit. A [View] without such watches refuses it.
+const ViewWatchPath = view.WatchPath
+
 // An Extension adds to what a [Server] serves. The fields are optional. The server calls
 // functions and handlers of an extension for all logical clusters.
 type Extension struct {

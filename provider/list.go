@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/unforked/kcp/internal/view/joint"
 )
 
 // pageSize is the number of objects in a page of a list.
@@ -86,8 +88,10 @@ func (l *listThenWatch) WatchWithContext(ctx context.Context, o metav1.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	if w := l.k.view.together.join(l.ctx, l.k.key, m.Resource, o.ResourceVersion); w != nil {
-		return w, nil
+	if l.k.key.form != onlyMetadata { // the server sends whole objects over a shared connection
+		if w := l.k.view.joint.Join(l.k.key.GroupVersionKind, m.Resource, o.ResourceVersion, joint.Whole); w != nil {
+			return w, nil
+		}
 	}
 	if l.k.key.form >= onlyMetadata {
 		return l.k.view.metadata.Resource(m.Resource).Watch(ctx, o)

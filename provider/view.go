@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -14,6 +13,7 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/view/joint"
 )
 
 // A view is the view of the export at one URL, which is that of one shard. It has a cache for
@@ -26,12 +26,12 @@ type view struct {
 	objects  dynamic.Interface
 	metadata metadata.Interface
 	bindings *kind // decides who is a tenant
-	together *together
 
 	mu      sync.Mutex
 	kinds   map[kindKey]*kind
 	indexes map[kindKey][]index
 	ctx     context.Context // nil before start
+	joint   *joint.Watch    // nil before start
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -49,7 +49,6 @@ func newView(p *Provider, url string) (*view, error) {
 	if v.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(v.config), p.http); err != nil {
 		return nil, err
 	}
-	v.together = &together{view: v, members: map[schema.GroupVersionKind]*member{}}
 	v.bindings, err = v.kind(kindKey{apisv1alpha2.GroupVersion.WithKind("APIBinding"), onlyIdentity})
 	return v, err
 }
@@ -59,6 +58,7 @@ func (v *view) start(ctx context.Context) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.ctx, v.cancel = context.WithCancel(ctx)
+	v.joint = joint.New(v.ctx, v.config.Host, v.p.http, v.running.Go)
 	for _, k := range v.kinds {
 		v.run(k)
 	}

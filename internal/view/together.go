@@ -24,8 +24,9 @@ import (
 )
 
 const (
-	// watchPath is the path in a view at which several kinds are watched together.
-	watchPath = "/watch"
+	// WatchPath is the path in a view at which several kinds are watched together. Package joint is the
+	// client. A view may refuse it.
+	WatchPath = "/watch"
 	// maxTogether is how many kinds can be watched together at most.
 	maxTogether = 32
 )
@@ -44,8 +45,7 @@ func (w Watches) NewRequestInfo(req *http.Request) (*request.RequestInfo, error)
 }
 
 func (r *Request) together() bool {
-	_, ok := r.view.(*Exports)
-	return ok && r.Path == watchPath && r.Cluster == cluster.All
+	return r.Path == WatchPath && r.Cluster == cluster.All
 }
 
 // A together is a watch of several kinds in one response. Each kind has a watch of its own, which

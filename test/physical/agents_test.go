@@ -81,6 +81,7 @@ func measureAgents(b *testing.B, n int) {
 	b.ReportMetric(one.resident/(1<<20), "one-MiB")
 	b.ReportMetric((all.resident-one.resident)/float64(n-1)/1024, "KiB/agent")
 	b.ReportMetric((all.live-one.live)/float64(n-1)/1024, "live-KiB/agent")
+	b.ReportMetric((all.stacks-one.stacks)/float64(n-1)/1024, "stack-KiB/agent")
 	b.ReportMetric((all.goroutines-one.goroutines)/float64(n-1), "goroutines/agent")
 	b.ReportMetric((all.processor-one.processor)/float64(n-1), "mCPU/agent")
 	const workloads = 500
@@ -118,9 +119,9 @@ func (y *yard) bootstrap(t testing.TB, target string) []byte {
 
 // costs are what a server uses.
 type costs struct {
-	resident, live float64 // bytes
-	goroutines     float64
-	processor      float64 // thousandths of a processor
+	resident, live, stacks float64 // bytes
+	goroutines             float64
+	processor              float64 // thousandths of a processor
 }
 
 // costs measures for half a minute.
@@ -139,6 +140,7 @@ func (y *yard) costs(b *testing.B) costs {
 	}
 	c.processor = (after - before).Seconds() / idle.Seconds() * 1000
 	c.live = y.profile(b, "heap?gc=1&debug=1", `# HeapAlloc = (\d+)`)
+	c.stacks = y.profile(b, "heap?debug=1", `# Stack = (\d+)`)
 	c.goroutines = y.profile(b, "goroutine?debug=1", `total (\d+)`)
 	return c
 }

@@ -240,19 +240,23 @@ func (w *work) start(ctx context.Context) error {
 	if w.end != nil {
 		return nil
 	}
-	d, err := newDesired(w.server, w.key)
+	ctx, end := context.WithCancel(ctx)
+	d, err := newDesired(ctx, w.server, w.key)
 	if err != nil {
+		end()
 		return err
 	}
 	e, err := engine.New(w.key, w.Physical, d, nil)
 	if err != nil {
+		end()
 		return err
 	}
 	handler, err := newProxy(w.Physical)
 	if err != nil {
+		end()
 		return err
 	}
-	ctx, w.end = context.WithCancel(ctx)
+	w.end = end
 	w.lease.tell(e)
 	w.running.Go(func() { d.run(ctx) })
 	w.running.Go(func() {

@@ -8,17 +8,12 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/profile"
 	"github.com/unforked/kcp/internal/workload/syncer"
@@ -35,6 +30,7 @@ type desired struct {
 	custom      *kcp.Kind[*workload.ResourceProfile]
 	shipped     []profile.Profile
 	ready       chan struct{} // closed when the caches are complete
+	running     sync.WaitGroup
 }
 
 // Indexes of the caches.
@@ -44,45 +40,24 @@ const (
 	byNamespace = "namespace" // of Assignments
 )
 
-func newDesired(s *server, key string) (*desired, error) {
-	all, err := dynamic.NewForConfig(client.Cluster(s.config, "*"))
+// newDesired returns what the view has once run has read it. Its watches end with ctx.
+func newDesired(ctx context.Context, s *server, key string) (*desired, error) {
+	d := &desired{server: s, key: key, ready: make(chan struct{}), shipped: slices.Concat(profile.Shipped(), profile.Dependencies())}
+	v, err := newView(ctx, s, d.running.Go)
 	if err != nil {
 		return nil, err
 	}
-	assignments, err := client.New[*workload.Assignment, *workload.AssignmentList](s.config, "*", workload.GroupVersion.WithResource("assignments"))
-	if err != nil {
+	d.items = v.items()
+	if d.assignments, err = kindOf[*workload.Assignment, *workload.AssignmentList](v, "Assignment", "assignments"); err != nil {
 		return nil, err
 	}
-	reports, err := client.New[*workload.TargetStatus, *workload.TargetStatusList](s.config, "*", workload.GroupVersion.WithResource("targetstatuses"))
-	if err != nil {
+	if d.reports, err = kindOf[*workload.TargetStatus, *workload.TargetStatusList](v, "TargetStatus", "targetstatuses"); err != nil {
 		return nil, err
 	}
-	profiles, err := client.New[*workload.ResourceProfile, *workload.ResourceProfileList](s.config, "*", workload.GroupVersion.WithResource("resourceprofiles"))
-	if err != nil {
+	if d.custom, err = kindOf[*workload.ResourceProfile, *workload.ResourceProfileList](v, "ResourceProfile", "resourceprofiles"); err != nil {
 		return nil, err
-	}
-	items := all.Resource(workload.GroupVersion.WithResource(syncer.Workloads))
-	d := &desired{server: s, key: key, ready: make(chan struct{}), shipped: slices.Concat(profile.Shipped(), profile.Dependencies()),
-		items: kcp.NewKind[*unstructured.Unstructured]("workloads", &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return items.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				return items.Watch(ctx, o)
-			},
-		}, nil),
-		assignments: kindOf("assignments", assignments), reports: kindOf("targetstatuses", reports), custom: kindOf("resourceprofiles", profiles),
 	}
 	return d, d.index()
-}
-
-func kindOf[T client.Object, L client.List](name string, all *client.Client[T, L]) *kcp.Kind[T] {
-	return kcp.NewKind[T](name, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return all.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return all.Watch(ctx, o)
-		},
-	}, nil)
 }
 
 func (d *desired) index() error {
@@ -117,12 +92,11 @@ func needKey(id engine.ID) string {
 
 // run follows the view until ctx ends.
 func (d *desired) run(ctx context.Context) {
-	var all sync.WaitGroup
-	all.Go(func() { d.items.Run(ctx) })
-	all.Go(func() { d.assignments.Run(ctx) })
-	all.Go(func() { d.reports.Run(ctx) })
-	all.Go(func() { d.custom.Run(ctx) })
-	all.Go(func() {
+	d.running.Go(func() { d.items.Run(ctx) })
+	d.running.Go(func() { d.assignments.Run(ctx) })
+	d.running.Go(func() { d.reports.Run(ctx) })
+	d.running.Go(func() { d.custom.Run(ctx) })
+	d.running.Go(func() {
 		for _, ready := range []<-chan struct{}{d.items.Ready(), d.assignments.Ready(), d.reports.Ready(), d.custom.Ready()} {
 			select {
 			case <-ready:
@@ -132,7 +106,7 @@ func (d *desired) run(ctx context.Context) {
 		}
 		close(d.ready)
 	})
-	all.Wait()
+	d.running.Wait()
 }
 
 // await waits until the caches are complete. It reports false if ctx ends before.

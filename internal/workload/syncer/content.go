@@ -1,22 +1,16 @@
 package syncer
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/server/routine"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -24,20 +18,13 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-const (
-	// mostReport is the maximum of the bytes of a report, mostStatus that of the status in it, and mostReason
-	// and mostMissing those of its texts. An honest agent keeps to them.
-	mostReport, mostStatus, mostReason, mostMissing = 64 << 10, 16 << 10, 128, 1024
-	// longest is how long a watch lasts without timeoutSeconds, and bookmarked is the time
-	// between two bookmarks.
-	longest    = 10 * time.Minute
-	bookmarked = time.Minute
-)
+// mostReport is the maximum of the bytes of a report, mostStatus that of the status in it, and mostReason
+// and mostMissing those of its texts. An honest agent keeps to them.
+const mostReport, mostStatus, mostReason, mostMissing = 64 << 10, 16 << 10, 128, 1024
 
 // content plans a request for the objects of a target.
 func (c *call) content(req *http.Request) (http.Handler, error) {
 	of := schema.GroupResource{Group: c.info.APIGroup, Resource: c.info.Resource}
-	known := of == workloads() || of == assignments() || of == reports() || of == profiles()
 	below := c.info.IsResourceRequest && c.info.Verb == "get" && c.at != "*" && len(c.info.Parts) == 3
 	if below && of.Group == workload.GroupVersion.Group {
 		switch of.Resource {
@@ -49,18 +36,20 @@ func (c *call) content(req *http.Request) (http.Handler, error) {
 			return c.page(c.unused), nil
 		}
 	}
-	if !c.info.IsResourceRequest || !known || c.info.Subresource != "" {
+	all := c.at == "*"
+	if c.info.Path == kcp.ViewWatchPath && c.info.Verb == "watch" && all {
+		from, err := together(req.URL.Query()["resource"])
+		return c.watch(from), err
+	}
+	if !c.info.IsResourceRequest || !watched(of) || c.info.Subresource != "" {
 		return nil, c.refuse("the view has the workloads of the target, what they refer to, its Assignments and its reports")
 	}
-	all := c.at == "*"
 	switch {
 	case c.info.Verb == "list" && all && c.info.Namespace == "":
 		return c.page(func(w http.ResponseWriter, req *http.Request) error { return c.list(w, req, of) }), nil
 	case c.info.Verb == "watch" && all && c.info.Namespace == "" && c.info.Name == "":
-		if req.URL.Query().Get("sendInitialEvents") != "" {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", nil)
-		}
-		return c.page(func(w http.ResponseWriter, req *http.Request) error { return c.watch(w, req, of) }), nil
+		from, err := alone(of, req.URL.Query())
+		return c.watch(from), err
 	case of == reports() && !all && (c.info.Verb == "update" || c.info.Verb == "delete"):
 		return c.page(c.report), nil
 	}
@@ -123,123 +112,6 @@ func (c *call) list(w http.ResponseWriter, req *http.Request, of schema.GroupRes
 		panic(http.ErrAbortHandler) // the client must not take a part of the list for all of it
 	}
 	return nil
-}
-
-// watch serves a watch after the filters of the request have returned, as the server does with
-// others.
-func (c *call) watch(w http.ResponseWriter, req *http.Request, of schema.GroupResource) error {
-	h, release, err := c.hub(req.Context())
-	if err != nil {
-		return err
-	}
-	from, err := strconv.ParseInt(req.URL.Query().Get("resourceVersion"), 10, 64)
-	s := h.stream(c.key)
-	if err == nil {
-		_, _, _, ok := s.since(of, from)
-		if !ok {
-			release()
-			return apierrors.NewResourceExpired("the changes since this version are not known any more; list again")
-		}
-	} else {
-		release()
-		return apierrors.NewBadRequest("a watch begins at the resourceVersion of a list")
-	}
-	serve := func() {
-		defer release()
-		c.stream(w, req, h, &cursor{stream: s, of: of, version: from})
-	}
-	if task := routine.TaskFrom(req.Context()); task != nil {
-		task.Func = serve
-		return nil
-	}
-	serve()
-	return nil
-}
-
-// A cursor is where a watch is in its stream.
-type cursor struct {
-	*stream
-	of      schema.GroupResource
-	version int64
-}
-
-// stream writes changes until the client goes, the time of the watch is over, or the agent may not
-// see them any more.
-func (c *call) stream(w http.ResponseWriter, req *http.Request, h *hub, at *cursor) {
-	limit := longest
-	if seconds, err := strconv.Atoi(req.URL.Query().Get("timeoutSeconds")); err == nil && seconds > 0 {
-		limit = min(limit, time.Duration(seconds)*time.Second)
-	}
-	ctx, cancel := context.WithTimeout(req.Context(), limit)
-	defer cancel()
-	check, stop := time.NewTicker(again), c.stopping()
-	defer check.Stop()
-	out := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusOK)
-	said := time.Now()
-	for {
-		changes, newest, next, ok := at.since(at.of, at.version)
-		if !ok {
-			return // it was too slow; the agent lists again
-		}
-		for _, change := range changes {
-			if !h.send(w, c.key, change) {
-				return
-			}
-			said = time.Now()
-		}
-		at.version = newest
-		if time.Since(said) > bookmarked {
-			said = time.Now()
-			if !bookmark(w, at.of, newest) {
-				return
-			}
-		}
-		if err := out.Flush(); err != nil {
-			return
-		}
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return
-		case <-h.source.Ended:
-			return
-		case <-stop:
-			return
-		case <-check.C:
-			if err := c.authorize(ctx, req); err != nil || c.target.Spec.Mode != workload.PullMode {
-				return
-			}
-		}
-	}
-}
-
-// send writes a change, and reports whether the watch goes on.
-func (h *hub) send(w io.Writer, target string, change change) bool {
-	o, event := tombstone(change.id), watch.Deleted
-	if !change.gone {
-		if o = h.get(target, change.id); o == nil {
-			return true // a later change tells that it is gone
-		}
-		event = watch.Modified
-		if change.added {
-			event = watch.Added
-		}
-	}
-	o.SetResourceVersion(versionText(change.version))
-	return frame(w, event, o)
-}
-
-func bookmark(w io.Writer, of schema.GroupResource, version int64) bool {
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	o.SetGroupVersionKind(kindOf(of))
-	o.SetResourceVersion(versionText(version))
-	return frame(w, watch.Bookmark, o)
-}
-
-func frame(w io.Writer, event watch.EventType, o *unstructured.Unstructured) bool {
-	return json.NewEncoder(w).Encode(map[string]any{"type": event, "object": o.Object}) == nil
 }
 
 // named returns the object that the request names.

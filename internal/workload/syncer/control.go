@@ -273,13 +273,15 @@ func (c *call) tunnel(w http.ResponseWriter, req *http.Request) {
 	}
 	c.announce()
 	target := tunnel.Target{Key: c.key, Tenant: string(c.server.Tenant(c.Compute))}
-	err := c.Tunnels.Accept(w, req, target, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()})
-	switch {
-	case errors.Is(err, tunnel.ErrTooMany):
-		fail(w, apierrors.NewTooManyRequests(err.Error(), int(again/time.Second)))
-	case err != nil:
-		fail(w, apierrors.NewBadRequest(err.Error()))
-	}
+	whenDecided(req, func() {
+		err := c.Tunnels.Accept(w, req, target, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()})
+		switch {
+		case errors.Is(err, tunnel.ErrTooMany):
+			fail(w, apierrors.NewTooManyRequests(err.Error(), int(again/time.Second)))
+		case err != nil:
+			fail(w, apierrors.NewBadRequest(err.Error()))
+		}
+	})
 }
 
 // announce makes the other servers ask this one for tunnels, from the first tunnel on.

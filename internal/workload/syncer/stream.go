@@ -120,21 +120,23 @@ type change struct {
 	gone    bool
 }
 
-// since returns the changes of a resource after a version, the version of the newest change, and a
-// channel that is closed at the next change. It reports false if it has forgotten changes.
-func (s *stream) since(of schema.GroupResource, version int64) (changes []change, newest int64, next <-chan struct{}, ok bool) {
+// since returns the changes of the resources of a watch after the version of each, the version of the newest change,
+// and a channel that is closed at the next change. It reports false if it has forgotten changes.
+func (s *stream) since(versions map[schema.GroupResource]int64) (changes []change, newest int64, next <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if version < s.oldest || version > s.version {
-		return nil, 0, nil, false
+	first := s.version
+	for _, version := range versions {
+		if version < s.oldest || version > s.version {
+			return nil, 0, nil, false
+		}
+		first = min(first, version)
 	}
-	from := sort.Search(len(s.log), func(i int) bool { return s.log[i].version > version })
+	from := sort.Search(len(s.log), func(i int) bool { return s.log[i].version > first })
 	for _, l := range s.log[from:] {
 		e := s.entries[l.id]
-		switch {
-		case l.id.of != of || e == nil || e.version != l.version:
-		default:
-			changes = append(changes, change{l.id, l.version, e.added > version, e.hash == ""})
+		if after, watched := versions[l.id.of]; watched && l.version > after && e != nil && e.version == l.version {
+			changes = append(changes, change{l.id, l.version, e.added > after, e.hash == ""})
 		}
 	}
 	return changes, s.version, s.changed, true

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp"
 )
@@ -17,9 +18,14 @@ type watcher struct {
 	objects map[id]bool
 }
 
+// only is the beginning of a watch of workloads.
+func only(version int64) map[schema.GroupResource]int64 {
+	return map[schema.GroupResource]int64{workloads(): version}
+}
+
 // follow brings a watcher up to date: it resumes, or lists again.
 func (w *watcher) follow(s *stream) (listed bool) {
-	changes, newest, _, ok := s.since(workloads(), w.version)
+	changes, newest, _, ok := s.since(only(w.version))
 	if !ok {
 		var found []change
 		found, w.version = s.all(workloads())
@@ -101,10 +107,10 @@ func TestStream(t *testing.T) {
 	if _, version := s.all(workloads()); version != 6 {
 		t.Errorf("version %d after one change", version)
 	}
-	if _, _, _, ok := s.since(workloads(), 4); ok {
+	if _, _, _, ok := s.since(only(4)); ok {
 		t.Error("a watch resumes before the stream")
 	}
-	if _, _, _, ok := s.since(workloads(), 7); ok {
+	if _, _, _, ok := s.since(only(7)); ok {
 		t.Error("a watch resumes in the future")
 	}
 	for i := range 20 * mostGone {
@@ -115,7 +121,7 @@ func TestStream(t *testing.T) {
 	if len(s.entries) > 3*mostGone || len(s.log) > 3*mostGone {
 		t.Errorf("%d entries, %d changes: deletions are never forgotten", len(s.entries), len(s.log))
 	}
-	if _, _, _, ok := s.since(workloads(), 6); ok {
+	if _, _, _, ok := s.since(only(6)); ok {
 		t.Error("a watch resumes though deletions are forgotten")
 	}
 }
