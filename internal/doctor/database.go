@@ -86,8 +86,8 @@ func member(ctx context.Context, r *report, client *clientv3.Client, server stri
 		r.ok("%s answers, and shows its state only to administrators", server)
 	case err != nil:
 		r.problem("start it, or remove it from --etcd-servers; check the certificates", "%s does not answer: %v", server, err)
-	case etcd.Older(is.Version, etcd.Oldest()):
-		r.problem("upgrade it", "%s is etcd %s; kcp needs at least %s", server, is.Version, etcd.Oldest())
+	case etcd.Older(is.Version, etcd.OldestVersion):
+		r.problem("upgrade it", "%s is etcd %s; kcp needs at least %s", server, is.Version, etcd.OldestVersion)
 	case is.DbSizeQuota > 0 && is.DbSizeInUse > is.DbSizeQuota/100*fullPercent:
 		r.problem(etcd.WhenFull, "%s is %d%% full: %d of %d MiB", server, is.DbSizeInUse*100/is.DbSizeQuota, is.DbSizeInUse>>20, is.DbSizeQuota>>20)
 	case is.DbSize > 2*is.DbSizeInUse && is.DbSize > 256<<20:

@@ -78,16 +78,7 @@ func (r *Reader) Restore(ctx context.Context, t Target) (revision int64, err err
 		return revision, snapshot(etcd.DatabaseFile(data), t.Snapshot)
 	}
 	_ = os.Remove(t.Dir) // an empty one
-	return revision, errors.Join(os.Rename(data, t.Dir), syncDir(beside))
-}
-
-// syncDir makes a rename in a directory survive a crash of the machine.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return revision, errors.Join(os.Rename(data, t.Dir), etcd.SyncDir(beside))
 }
 
 // free returns an error if the target has data.

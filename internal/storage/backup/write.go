@@ -74,23 +74,16 @@ func remaining(ctx context.Context, client *clientv3.Client, id int64) int64 {
 
 // pages calls each for all keys at a revision.
 func (s Source) pages(ctx context.Context, revision int64, each func(*mvccpb.KeyValue) error) error {
-	from, until, limit := s.Prefix+"/", clientv3.GetPrefixRangeEnd(s.Prefix+"/"), int64(etcd.FirstPage)
-	for {
-		page, err := s.Backend.Client.Get(ctx, from, clientv3.WithRange(until), clientv3.WithRev(revision), clientv3.WithLimit(limit))
+	for pages := etcd.NewPager(s.Backend.Client, s.Prefix+"/", pageBytes); pages.More(); {
+		page, err := pages.Next(ctx, clientv3.WithRev(revision))
 		if err != nil {
 			return err
 		}
-		var bytes int64
 		for _, kv := range page.Kvs {
-			bytes += int64(len(kv.Value))
 			if err := each(kv); err != nil {
 				return err
 			}
 		}
-		if !page.More {
-			return nil
-		}
-		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
-		limit = etcd.NextPage(limit, bytes, pageBytes)
 	}
+	return nil
 }

@@ -27,7 +27,7 @@ const (
 	// example to mark them as deleted.
 	changesShare   = 90
 	deletionsShare = 95
-	lookEvery      = 10 * time.Second
+	measureEvery   = 10 * time.Second
 
 	// Above their share, tenants may together change quota/spareRate bytes per second, with a
 	// burst of quota/spareBurst bytes, and at least minSpareBurst.

@@ -26,7 +26,7 @@ const lockTimeout = time.Second
 
 // checkFiles checks the files of a member before etcd reads them.
 func checkFiles(dir string) error {
-	db := filepath.Join(dir, "snap", "db")
+	db := databaseOf(dir)
 	if logs, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal")); err != nil || len(logs) == 0 {
 		if _, err := os.Stat(db); err == nil {
 			return fmt.Errorf("%s exists without a write-ahead log", db)

@@ -92,7 +92,7 @@ func (c *compactor) take(now time.Time, age time.Duration) int64 {
 // run compacts until ctx ends. The compactor of Kubernetes does not run, because in-process
 // clients have no endpoints.
 func (c *compactor) run(ctx context.Context, client *clientv3.Client, deleted func() int64) {
-	every := lookEvery
+	every := measureEvery
 	if c.kept > 0 {
 		every = min(every, max(c.kept/10, time.Millisecond))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -21,7 +20,7 @@ const (
 )
 
 // DatabaseFile returns the database file of the etcd in dir.
-func DatabaseFile(dir string) string { return filepath.Join(memberDir(dir), "snap", "db") }
+func DatabaseFile(dir string) string { return databaseOf(memberDir(dir)) }
 
 // Create creates the data of an etcd in this process in the directory dir, which must not exist
 // or be empty. fill adds the keys. The first revision after them is above revision, and

@@ -43,7 +43,7 @@ func (d *defragmenter) run(ctx context.Context) {
 			}
 			if err := d.defragmentFull(ctx); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Defragmentation of the full database failed")
-				wait = now.Add(lookEvery)
+				wait = now.Add(measureEvery)
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
@@ -54,7 +53,7 @@ type diskWatcher struct {
 }
 
 func newDiskWatcher(c *Capacity, dir string, reserves bool) *diskWatcher {
-	return &diskWatcher{Capacity: c, dir: dir, free: freeSpace, reserves: reserves}
+	return &diskWatcher{Capacity: c, dir: dir, free: FreeSpace, reserves: reserves}
 }
 
 // run measures the free space until ctx ends.
@@ -72,7 +71,7 @@ func (d *diskWatcher) reserve(ctx context.Context) {
 	if !d.reserves {
 		return
 	}
-	path := filepath.Join(memberDir(d.dir), "snap", "db")
+	path := DatabaseFile(d.dir)
 	now, err := os.Stat(path)
 	if err != nil || d.reserved != nil && os.SameFile(now, d.reserved) && now.Size() == d.reserved.Size() {
 		return

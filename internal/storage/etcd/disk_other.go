@@ -4,5 +4,5 @@ package etcd
 
 import "errors"
 
-// freeSpace returns an error: the free space is unknown, and the disk level stays spacious.
-func freeSpace(string) (int64, error) { return 0, errors.ErrUnsupported }
+// FreeSpace returns an error: the free space is unknown, and the disk level stays spacious.
+func FreeSpace(string) (int64, error) { return 0, errors.ErrUnsupported }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// freeSpace returns the free bytes of a volume that this process may use.
-func freeSpace(dir string) (int64, error) {
+// FreeSpace returns the free bytes on the volume of a directory that this process may use.
+func FreeSpace(dir string) (int64, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}

@@ -49,8 +49,9 @@ func startEmbedded(ctx context.Context, settings Config, fsync bool) (*Backend, 
 	}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	deleted, held := new(atomic.Int64), &holds{pressed: func() bool { return capacity.above(pressedAt) }}
-	history := &compactor{kept: settings.history(), pressed: func() bool { return capacity.above(pressedAt) },
+	pressed := func() bool { return capacity.above(pressedAt) }
+	deleted, held := new(atomic.Int64), &holds{pressed: pressed}
+	history := &compactor{kept: settings.history(), pressed: pressed,
 		paused: func() bool { return held.now() || diskLevel(capacity.disk.Load()) == diskFull }}
 	wg.Go(func() { history.run(working, client, deleted.Load) })
 	wg.Go(func() { file.run(working) })

@@ -30,9 +30,9 @@ const (
 	// retries is the number of attempts at a read that no server answers. They take up to a
 	// second, enough to elect a leader.
 	retries = 20
-	// oldestEtcd is the oldest supported version. Older ones may report the progress of a
+	// OldestVersion is the oldest supported version of etcd. Older ones may report the progress of a
 	// watch before they have sent all its changes.
-	oldestEtcd = "3.5.8"
+	OldestVersion = "3.5.8"
 )
 
 // connect connects to an external etcd, which other processes may write to.
@@ -66,7 +66,7 @@ func connect(ctx context.Context, c Config) (*Backend, error) {
 	quota := newQuotaWatcher(client)
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
-	quota.look(working)
+	quota.measure(working)
 	wg.Go(func() { quota.run(working) })
 	if kept := c.history(); kept > 0 {
 		wg.Go(func() { runShared(working, client, kept, quota.pressed) })
@@ -77,7 +77,7 @@ func connect(ctx context.Context, c Config) (*Backend, error) {
 		return c
 	}, defragment: func(ctx context.Context) ([]Defragmented, error) {
 		all, err := defragmentAll(ctx, client)
-		quota.look(ctx)
+		quota.measure(ctx)
 		return all, err
 	}, close: func() {
 		stop()
@@ -106,8 +106,8 @@ func (c Config) greet(ctx context.Context, config clientv3.Config) error {
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", server, reason(err)))
-		case version != "" && older(version, oldestEtcd):
-			return fmt.Errorf("--etcd-servers: %s is etcd %s; at least %s is needed", server, version, oldestEtcd)
+		case version != "" && Older(version, OldestVersion):
+			return fmt.Errorf("--etcd-servers: %s is etcd %s; at least %s is needed", server, version, OldestVersion)
 		default:
 			answered = true
 		}
@@ -138,7 +138,8 @@ func (c Config) version(ctx context.Context, config clientv3.Config, server stri
 	return is.Version, nil
 }
 
-func older(v, than string) bool {
+// Older reports whether a version of etcd is older than another.
+func Older(v, than string) bool {
 	is, err := version.ParseSemantic(v)
 	return err == nil && is.LessThan(version.MustParseSemantic(than))
 }

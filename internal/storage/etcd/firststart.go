@@ -17,6 +17,8 @@ import (
 
 func memberDir(dir string) string { return filepath.Join(dir, "member") }
 
+func databaseOf(member string) string { return filepath.Join(member, "snap", "db") }
+
 // beginFirst creates the mark if dir contains no member. If the last first start was
 // interrupted, it first deletes the member's files. The returned function removes the mark.
 func beginFirst(dir string) (finish func() error, err error) {
@@ -27,7 +29,7 @@ func beginFirst(dir string) (finish func() error, err error) {
 		}
 	}
 	if _, err := os.Stat(memberDir(dir)); errors.Is(err, fs.ErrNotExist) {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(mark, nil, 0o600), syncDir(dir)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(mark, nil, 0o600), SyncDir(dir)); err != nil {
 			return nil, fmt.Errorf("mark the first start: %w", err)
 		}
 	}
@@ -38,14 +40,14 @@ func beginFirst(dir string) (finish func() error, err error) {
 		}
 		// Otherwise the mark could reappear after a crash, and a later start could delete the
 		// data.
-		return errors.Join(err, syncDir(dir))
+		return errors.Join(err, SyncDir(dir))
 	}, nil
 }
 
 // holdsKeys reports whether a database contains keys or cannot be read. A database in use
 // contains keys.
 func holdsKeys(member string) bool {
-	path := filepath.Join(member, "snap", "db")
+	path := databaseOf(member)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return false
@@ -68,7 +70,8 @@ func holdsKeys(member string) bool {
 	return errors.Join(err, db.Close()) != nil || holds
 }
 
-func syncDir(dir string) error {
+// SyncDir makes a change of the names in a directory survive a crash of the machine.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

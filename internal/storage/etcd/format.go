@@ -57,9 +57,9 @@ func (f Format) Check(ctx context.Context) (int64, error) {
 		}
 		return f.create(ctx)
 	}
-	var theirs format
-	if err := json.Unmarshal(read.Kvs[0].Value, &theirs); err != nil {
-		return 0, fmt.Errorf("the description of the stored data at %s is damaged: %w; restore a backup", f.Key, err)
+	theirs, err := parseFormat(f.Key, read.Kvs[0].Value)
+	if err != nil {
+		return 0, err
 	}
 	if err := theirs.readable(f.Kubernetes); err != nil {
 		return 0, err
@@ -71,6 +71,15 @@ func (f Format) Check(ctx context.Context) (int64, error) {
 		}
 	}
 	return resp.Header.Revision, nil
+}
+
+// parseFormat parses the description that is stored at a key.
+func parseFormat(key string, description []byte) (format, error) {
+	var d format
+	if err := json.Unmarshal(description, &d); err != nil {
+		return format{}, fmt.Errorf("the description of the stored data at %s is damaged: %w; restore a backup", key, err)
+	}
+	return d, nil
 }
 
 // readable returns an error if a program for a Kubernetes version cannot read the data.
@@ -122,8 +131,8 @@ func (f Format) Raise(ctx context.Context) error {
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	var d format
-	if err := json.Unmarshal(resp.Kvs[0].Value, &d); err != nil {
+	d, err := parseFormat(f.Key, resp.Kvs[0].Value)
+	if err != nil {
 		return err
 	}
 	if d.Oldest == "" || d.Kubernetes != f.Kubernetes {

@@ -3,7 +3,6 @@ package etcd
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -51,20 +50,12 @@ func Inspect(dir, key, kubernetes string) error {
 	if last == nil {
 		return nil // it is in the log, or the directory is new
 	}
-	return readable(key, last, kubernetes)
-}
-
-// readable returns an error if a program for a Kubernetes version cannot read the described data.
-func readable(key string, description []byte, kubernetes string) error {
-	var theirs format
-	if err := json.Unmarshal(description, &theirs); err != nil {
-		return fmt.Errorf("the description of the stored data at %s is damaged: %w; restore a backup", key, err)
+	theirs, err := parseFormat(key, last)
+	if err != nil {
+		return err
 	}
 	return theirs.readable(kubernetes)
 }
-
-// FreeSpace returns the free bytes on the volume of a directory.
-func FreeSpace(dir string) (int64, error) { return freeSpace(dir) }
 
 // DatabaseSize returns the size of the database file in a directory; 0 if there is none.
 func DatabaseSize(dir string) int64 {
@@ -83,9 +74,3 @@ func (c Config) Client(ctx context.Context) (*clientv3.Client, error) {
 	}
 	return clientv3.New(clientv3.Config{Endpoints: c.Servers, TLS: secure, Username: c.Username, Password: c.Password, DialTimeout: connectTimeout / 2, Context: ctx, Logger: zap.NewNop()})
 }
-
-// Oldest returns the oldest supported version of etcd.
-func Oldest() string { return oldestEtcd }
-
-// Older reports whether a version of etcd is older than another.
-func Older(v, than string) bool { return older(v, than) }

@@ -28,7 +28,7 @@ func newQuotaWatcher(client *clientv3.Client) *quotaWatcher {
 }
 
 // run measures until ctx ends.
-func (q *quotaWatcher) run(ctx context.Context) { wait.UntilWithContext(ctx, q.look, lookEvery) }
+func (q *quotaWatcher) run(ctx context.Context) { wait.UntilWithContext(ctx, q.measure, measureEvery) }
 
 // logAlarm logs that the alarm for lack of space was raised or disarmed.
 func logAlarm(ctx context.Context, full bool, inUse, quota int64) {
@@ -43,8 +43,8 @@ func logAlarm(ctx context.Context, full bool, inUse, quota int64) {
 // WhenFull says what to do about the alarm of an external etcd.
 const WhenFull = "Delete objects, or raise --quota-backend-bytes of etcd; wait for a compaction; then run kcp defragment, or etcdctl defrag --cluster and etcdctl alarm disarm. No server needs a restart"
 
-// look asks every server, because each has its own database file. The fullest one counts.
-func (q *quotaWatcher) look(ctx context.Context) {
+// measure asks every server, because each has its own database file. The fullest one counts.
+func (q *quotaWatcher) measure(ctx context.Context) {
 	var inUse, quota int64
 	full, answered := false, false
 	for _, server := range q.client.Endpoints() {

@@ -200,8 +200,6 @@ func (f *Feed) run() {
 
 // rebuild reads all keys as of one revision.
 func (f *Feed) rebuild() error {
-	start := f.prefix + "/"
-	end := clientv3.GetPrefixRangeEnd(start)
 	f.ledger.reset()
 	f.broadcaster.reset()
 	f.repair = nil
@@ -211,25 +209,18 @@ func (f *Feed) rebuild() error {
 		f.guarded(i, "Reset", p.Reset)
 	}
 	var rev int64
-	for key, limit := start, int64(etcd.FirstPage); ; {
-		resp, err := f.client.Get(f.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(rev))
+	for pages := f.pages(); pages.More(); {
+		page, err := pages.Next(f.ctx, clientv3.WithRev(rev))
 		if err != nil {
 			return fmt.Errorf("read all keys: %w", err)
 		}
 		if rev == 0 {
-			rev = resp.Header.Revision // the other pages are read as of the first
+			rev = page.Header.Revision // the other pages are read as of the first
 			f.listener.Scans(rev)
 		}
-		var bytes int64
-		for _, kv := range resp.Kvs {
-			bytes += int64(len(kv.Key) + len(kv.Value))
+		for _, kv := range page.Kvs {
 			f.apply(&clientv3.Event{Type: mvccpb.PUT, Kv: kv}, rev)
 		}
-		if !resp.More {
-			break
-		}
-		limit = etcd.NextPage(limit, bytes, scanBytes)
-		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
 	f.ledger.swap()
 	for i, p := range f.projections {
@@ -244,6 +235,9 @@ func (f *Feed) rebuild() error {
 	f.broadcaster.begin(rev)
 	return nil
 }
+
+// pages returns a pager of all keys.
+func (f *Feed) pages() *etcd.Pager { return etcd.NewPager(f.client, f.prefix+"/", scanBytes) }
 
 // watch applies changes from revision rev on, until it misses one.
 func (f *Feed) watch(rev int64) error {

@@ -41,14 +41,13 @@ type projection struct {
 // may read earlier ones. It reads all keys page by page, between the changes that the feed
 // delivers. Projections under repair get changes of the keys that the repair has read.
 type repair struct {
-	from  int    // index of the first projection under repair
-	next  string // the next key to read, with the prefix; empty before the repair begins
-	limit int64  // keys of the next page
-	at    time.Time
+	from  int         // index of the first projection under repair
+	pages *etcd.Pager // of all keys; nil before the repair begins
+	at    time.Time   // when it begins
 }
 
-// has reports whether the repair has read a key.
-func (r *repair) has(key string) bool { return key < r.next }
+// has reports whether the repair has read a key, which has the prefix.
+func (r *repair) has(key string) bool { return r.pages != nil && r.pages.Read(key) }
 
 // InStep returns an error that names the follower that cannot be rebuilt, or nil if all
 // followers can.
@@ -78,7 +77,7 @@ func (f *Feed) outOfStep(i int, why error) {
 	} else if f.repair != nil {
 		i = min(i, f.repair.from)
 	}
-	f.repair = &repair{from: i, limit: etcd.FirstPage, at: time.Now().Add(backoff(f.tries))}
+	f.repair = &repair{from: i, at: time.Now().Add(backoff(f.tries))}
 	if f.tries++; f.tries > maxTries {
 		f.mu.Lock()
 		f.broken = why
@@ -231,32 +230,29 @@ func (f *Feed) stored(k keys.Key, kv *mvccpb.KeyValue) Event {
 // continueRepair reads one page for the projections under repair, as of the delivered
 // revision.
 func (f *Feed) continueRepair() {
-	r, start := f.repair, f.prefix+"/"
-	if r.next == "" {
+	r := f.repair
+	if r.pages == nil {
 		for i := r.from; i < len(f.projections); i++ {
 			if !f.guarded(i, "Reset", f.projections[i].Reset) {
 				return
 			}
 		}
-		r.next = start
+		r.pages = f.pages()
 	}
-	resp, err := f.client.Get(f.ctx, r.next, clientv3.WithRange(clientv3.GetPrefixRangeEnd(start)), clientv3.WithLimit(r.limit), clientv3.WithRev(f.delivered.Load()))
+	page, err := r.pages.Next(f.ctx, clientv3.WithRev(f.delivered.Load()))
 	if err != nil {
 		if f.ctx.Err() == nil {
 			f.outOfStep(r.from, fmt.Errorf("read what is stored: %w", err))
 		}
 		return
 	}
-	var bytes int64
-	for _, kv := range resp.Kvs {
-		bytes += int64(len(kv.Key) + len(kv.Value))
+	for _, kv := range page.Kvs {
 		f.reoffer(r, kv)
 		if f.repair != r {
 			return // out of step again
 		}
 	}
-	if resp.More {
-		r.next, r.limit = string(resp.Kvs[len(resp.Kvs)-1].Key)+"\x00", etcd.NextPage(r.limit, bytes, scanBytes)
+	if r.pages.More() {
 		return
 	}
 	for i := r.from; i < len(f.projections); i++ {

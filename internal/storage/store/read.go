@@ -74,24 +74,24 @@ func (s *Store) Metadata(ctx context.Context, k keys.Key) (values.Metadata, int6
 // KeysNamed returns the keys of the objects with a name in all namespaces of a cluster. It
 // reads the keys of all objects of the resource in the cluster.
 func (s *Store) KeysNamed(ctx context.Context, r keys.Resource, c cluster.Name, name string) ([]keys.Key, error) {
-	start := s.prefix + r.Prefix() + "/" + string(c) + "/"
-	end := clientv3.GetPrefixRangeEnd(start)
 	var found []keys.Key
-	for {
-		resp, err := s.backend.Client.Get(ctx, start, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(namesPage))
+	for pages := etcd.NewPager(s.backend.Client, s.rangeOf(r, c), 0); pages.More(); {
+		page, err := pages.Next(ctx, clientv3.WithKeysOnly(), clientv3.WithLimit(namesPage))
 		if err != nil {
 			return nil, err
 		}
-		for _, kv := range resp.Kvs {
+		for _, kv := range page.Kvs {
 			if k, ok := keys.Parse(strings.TrimPrefix(string(kv.Key), s.prefix)); ok && k.Name == name {
 				found = append(found, k)
 			}
 		}
-		if !resp.More {
-			return found, nil
-		}
-		start = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+	return found, nil
+}
+
+// rangeOf returns the start of the etcd keys of a resource in a cluster.
+func (s *Store) rangeOf(r keys.Resource, c cluster.Name) string {
+	return s.prefix + r.Prefix() + "/" + string(c) + "/"
 }
 
 // A ReadCount counts what lists read from etcd.

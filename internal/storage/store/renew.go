@@ -211,35 +211,30 @@ func (f *findings) report(ctx context.Context, r keys.Resource) {
 
 // values renews the values of a resource in all clusters, page by page.
 func (r *renewal) values(ctx context.Context, of keys.Resource, how values.Kind, found *findings) error {
-	start := r.store.prefix + of.Prefix() + "/"
-	end := clientv3.GetPrefixRangeEnd(start)
-	for key, limit := start, int64(etcd.FirstPage); ; {
-		resp, err := r.store.backend.Client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(limit))
+	for pages := etcd.NewPager(r.store.backend.Client, r.store.prefix+of.Prefix()+"/", renewBytes); pages.More(); {
+		page, err := pages.Next(ctx)
 		if err != nil {
 			return err
 		}
 		todo := make(chan *mvccpb.KeyValue)
 		var workers sync.WaitGroup
-		for range min(renewInFlight, len(resp.Kvs)) {
+		for range min(renewInFlight, len(page.Kvs)) {
 			workers.Go(func() {
 				for kv := range todo {
 					r.value(ctx, how, kv, found)
 				}
 			})
 		}
-		var bytes int64
-		for _, kv := range resp.Kvs {
-			bytes += int64(len(kv.Key) + len(kv.Value))
+		for _, kv := range page.Kvs {
 			todo <- kv
 		}
 		close(todo)
 		workers.Wait()
-		if found.failed != nil || !resp.More {
+		if found.failed != nil {
 			return found.failed
 		}
-		limit = etcd.NextPage(limit, bytes, renewBytes)
-		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+	return nil
 }
 
 // value renews one value.

@@ -68,10 +68,8 @@ func (s *Store) Remains(ctx context.Context, c cluster.Name) ([]keys.Resource, e
 
 // Sweep calls f with pages of the objects of a resource that a cluster has in etcd.
 func (s *Store) Sweep(ctx context.Context, c cluster.Name, r keys.Resource, f func([]Item) error) error {
-	start := s.prefix + r.Prefix() + "/" + string(c) + "/"
-	end := clientv3.GetPrefixRangeEnd(start)
-	for key := start; ; {
-		resp, err := s.backend.Client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(sweepPage))
+	for pages := etcd.NewPager(s.backend.Client, s.rangeOf(r, c), 0); pages.More(); {
+		resp, err := pages.Next(ctx, clientv3.WithLimit(sweepPage))
 		if err != nil {
 			return err
 		}
@@ -86,11 +84,8 @@ func (s *Store) Sweep(ctx context.Context, c cluster.Name, r keys.Resource, f fu
 		if err := f(page); err != nil {
 			return err
 		}
-		if !resp.More {
-			return nil
-		}
-		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+	return nil
 }
 
 // Bare returns the item without its value, to keep for a Purge.
@@ -214,7 +209,7 @@ func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...keys.Res
 	for some := range slices.Chunk(resources, etcd.MaxTxnOps) {
 		ops := make([]clientv3.Op, len(some))
 		for i, r := range some {
-			ops[i] = clientv3.OpGet(s.prefix+r.Prefix()+"/"+string(c)+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			ops[i] = clientv3.OpGet(s.rangeOf(r, c), clientv3.WithPrefix(), clientv3.WithCountOnly())
 		}
 		resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
