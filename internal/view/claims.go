@@ -15,7 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/resources/discovery"
 	"github.com/unforked/kcp/internal/sharing/bind"
 	"github.com/unforked/kcp/internal/sharing/exports"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 )
 
@@ -85,7 +85,7 @@ func (v *Exports) claimedInCluster(req *http.Request, r *Request, of *viewing, g
 	if claim.Selector != "" {
 		enter := p.Context
 		p.Context = func(ctx context.Context) (context.Context, func()) {
-			return enter(registry.WithPart(ctx, c.GroupResource, feed.NewPart(claim.Selector)))
+			return enter(registry.WithPart(ctx, c.GroupResource, membership.NewPart(claim.Selector)))
 		}
 	}
 	return p, nil

@@ -6,6 +6,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -13,7 +14,7 @@ import (
 // that wait for each initializer and terminator. It reads the tree, which must be an earlier
 // follower. It holds nothing for other clusters.
 type members struct {
-	*feed.Members[group]
+	*membership.Groups[group]
 	root func(cluster.Name) (tree.Root, bool)
 
 	mu       sync.Mutex
@@ -28,13 +29,13 @@ type group struct {
 }
 
 func newMembers(f *feed.Feed, t *tree.Tree) *members {
-	m := &members{Members: feed.NewMembers[group](f.Revision), root: t.Cluster}
+	m := &members{Groups: membership.NewGroups[group](f.Revision), root: t.Cluster}
 	f.Follow(m)
 	return m
 }
 
 // groupsOf returns the groups that a cluster is in.
-func (m *members) groupsOf(c cluster.Name) []feed.In[group] {
+func (m *members) groupsOf(c cluster.Name) []membership.In[group] {
 	root, ok := m.root(c)
 	if !ok {
 		return nil
@@ -46,7 +47,7 @@ func (m *members) groupsOf(c cluster.Name) []feed.In[group] {
 	case core.PhaseTerminating:
 		ids = texts(root.Terminators)
 	}
-	all := make([]feed.In[group], len(ids))
+	all := make([]membership.In[group], len(ids))
 	for i, id := range ids {
 		all[i].Group = group{root.Phase, id}
 	}
@@ -79,7 +80,7 @@ func (m *members) Apply(e feed.Event) {
 func (m *members) Done() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[cluster.Name][]feed.In[group]{}
+	all := map[cluster.Name][]membership.In[group]{}
 	for c := range m.building {
 		if groups := m.groupsOf(c); len(groups) > 0 {
 			all[c] = groups

@@ -7,6 +7,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -14,8 +15,8 @@ import (
 func TestMembers(t *testing.T) {
 	roots := map[cluster.Name]tree.Root{}
 	m := &members{
-		Members: feed.NewMembers[group](func() int64 { return 5 }),
-		root:    func(c cluster.Name) (tree.Root, bool) { r, ok := roots[c]; return r, ok },
+		Groups: membership.NewGroups[group](func() int64 { return 5 }),
+		root:   func(c cluster.Name) (tree.Root, bool) { r, ok := roots[c]; return r, ok },
 	}
 	change := func(c cluster.Name, rev int64, r *tree.Root) {
 		if delete(roots, c); r != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/resources/catalog"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 )
 
@@ -28,7 +28,7 @@ type Origin struct {
 	// of Part can be read.
 	Cluster cluster.Name
 	Found   catalog.Found
-	Part    feed.Part
+	Part    membership.Part
 	// Scope returns the scope of a watch of these objects.
 	Scope func() (registry.Scope, func())
 	// Covers refuses a watch from a resource version at which another origin may have had the

@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/sharing/exports"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 // A Binding is the decoded part of an APIBinding. Equal bindings of all clusters share one. It
@@ -66,7 +67,7 @@ func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupReso
 // binding takes a name and a pointer to data that equal bindings share.
 type Bindings struct {
 	// Members are the clusters in which the view of each export reads.
-	Members *feed.Members[ViewList]
+	Members *membership.Groups[ViewList]
 
 	exports     *exports.Exports
 	definitions *define.Definitions
@@ -104,7 +105,7 @@ type sharedBinding struct {
 
 func newBindings(f *feed.Feed, x *exports.Exports, d *define.Definitions, r *catalog.Resolver) *Bindings {
 	b := &Bindings{
-		Members: feed.NewMembers[ViewList](f.Revision), exports: x, definitions: d, resolver: r,
+		Members: membership.NewGroups[ViewList](f.Revision), exports: x, definitions: d, resolver: r,
 		clusters: map[cluster.Name][]bindingRow{}, shared: map[[sha256.Size]byte]*sharedBinding{},
 		byExport: map[cluster.Name]map[string]map[bindingName]struct{}{},
 	}
@@ -318,7 +319,7 @@ func (b *Bindings) Done() {
 			b.release(r.sharedBinding)
 		}
 	}
-	members := map[cluster.Name][]feed.In[ViewList]{}
+	members := map[cluster.Name][]membership.In[ViewList]{}
 	clear(b.byExport)
 	b.waiting.Clear()
 	for c, rows := range b.clusters {
@@ -375,7 +376,7 @@ func (b *Bindings) Apply(e feed.Event) {
 // put stores a binding, or removes it if now is nil. It returns what was stored before, what the
 // views of exports read in the cluster now, and whether the rows are in use, rather than a part of a
 // rebuild.
-func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []feed.In[ViewList], used bool) {
+func (b *Bindings) put(e feed.Event, now *Binding) (before *Binding, members []membership.In[ViewList], used bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last = max(b.last, e.Revision)

@@ -9,6 +9,7 @@ import (
 	"github.com/unforked/kcp/internal/sharing/exports"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 // To returns the keys of the bindings to an export.
@@ -138,7 +139,7 @@ func (f *replacements) Apply(e feed.Event) {
 
 // readAgain sets anew what the views of exports read in the clusters that bind an export.
 func (b *Bindings) readAgain(e exports.Name, rev int64) {
-	members := map[cluster.Name][]feed.In[ViewList]{}
+	members := map[cluster.Name][]membership.In[ViewList]{}
 	b.mu.RLock()
 	for n := range b.byExport[e.Cluster][e.Name] {
 		members[n.cluster] = b.viewListsOf(b.clusters[n.cluster])

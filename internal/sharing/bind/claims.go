@@ -14,7 +14,7 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	"github.com/unforked/kcp/internal/sharing/exports"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 // A Claimed is a resource that an export claims in the clusters that bind it.
@@ -139,8 +139,8 @@ func (c Claim) Allows(verb string) bool {
 }
 
 // viewListsOf returns the lists of views that read through rows.
-func (b *Bindings) viewListsOf(rows []bindingRow) []feed.In[ViewList] {
-	var all []feed.In[ViewList]
+func (b *Bindings) viewListsOf(rows []bindingRow) []membership.In[ViewList] {
+	var all []membership.In[ViewList]
 	for _, r := range rows {
 		all = r.viewLists(all, b.exports.Identity(r.Export))
 	}
@@ -149,10 +149,10 @@ func (b *Bindings) viewListsOf(rows []bindingRow) []feed.In[ViewList] {
 
 // viewLists adds what the view of an export reads in a cluster through a binding to all. identity is
 // that of the export now, empty if it has none: then it has no view.
-func (b *Binding) viewLists(all []feed.In[ViewList], identity string) []feed.In[ViewList] {
+func (b *Binding) viewLists(all []membership.In[ViewList], identity string) []membership.In[ViewList] {
 	add := func(r ViewList, selector string) {
-		if !slices.ContainsFunc(all, func(in feed.In[ViewList]) bool { return in.Group == r }) {
-			all = append(all, feed.In[ViewList]{Group: r, Selector: selector})
+		if !slices.ContainsFunc(all, func(in membership.In[ViewList]) bool { return in.Group == r }) {
+			all = append(all, membership.In[ViewList]{Group: r, Selector: selector})
 		}
 	}
 	if !b.Complete || b.Replaced || identity != "" && !b.admits(Via{b.Export, identity}) {

@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/sharing/endpoints"
 	"github.com/unforked/kcp/internal/sharing/exports"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
 )
@@ -32,7 +32,7 @@ type Cached struct {
 	// Version is the version of the resource, empty for any.
 	Version string
 	// Part is the part of the objects that can be read.
-	Part feed.Part
+	Part membership.Part
 	// Identity is empty before the object has one.
 	Identity string
 	// Secret is the namespace and name of the secret of the identity.
@@ -53,7 +53,7 @@ func cachedOf(r *cacheapi.ClusterCachedResource) (*Cached, error) {
 		if err != nil {
 			return nil, err // without a row, nothing is served
 		}
-		out.Part = feed.NewPart(selector.String())
+		out.Part = membership.NewPart(selector.String())
 	}
 	return out, nil
 }

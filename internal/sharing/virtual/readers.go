@@ -15,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/sharing/exports"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 // readers are the readers of virtual resources. It is a follower of the change feed, behind the
@@ -22,7 +23,7 @@ import (
 type readers struct {
 	storage *Storage
 	// members has, for each ClusterCachedResource by its name, the cluster with the objects.
-	members *feed.Members[exports.Name]
+	members *membership.Groups[exports.Name]
 
 	// These are used by the feed alone.
 	building bool
@@ -41,7 +42,7 @@ type reader struct {
 
 func newReaders(x *Storage) *readers {
 	return &readers{
-		storage: x, members: feed.NewMembers[exports.Name](x.store.Feed().Revision), virtual: map[exports.Name]map[schema.GroupResource]catalog.Storage{},
+		storage: x, members: membership.NewGroups[exports.Name](x.store.Feed().Revision), virtual: map[exports.Name]map[schema.GroupResource]catalog.Storage{},
 		watch: map[keys.Key]map[*reader]struct{}{},
 	}
 }
@@ -52,7 +53,7 @@ func (r *readers) Reset() { r.building = true }
 // Done implements [feed.Follower].
 func (r *readers) Done() {
 	r.building = false
-	all := map[cluster.Name][]feed.In[exports.Name]{}
+	all := map[cluster.Name][]membership.In[exports.Name]{}
 	for _, k := range r.storage.Cached.Keys() {
 		if all[k.Cluster] == nil {
 			all[k.Cluster] = r.of(k.Cluster)
@@ -97,11 +98,11 @@ func check(all map[*reader]struct{}) {
 }
 
 // of returns the groups of a cluster: its ClusterCachedResources.
-func (r *readers) of(c cluster.Name) []feed.In[exports.Name] {
-	var all []feed.In[exports.Name]
+func (r *readers) of(c cluster.Name) []membership.In[exports.Name] {
+	var all []membership.In[exports.Name]
 	for _, one := range r.storage.Cached.List(c, "") {
 		if !one.Deleting {
-			all = append(all, feed.In[exports.Name]{Group: exports.Name{Cluster: c, Name: one.Name}, Selector: one.Part.String()})
+			all = append(all, membership.In[exports.Name]{Group: exports.Name{Cluster: c, Name: one.Name}, Selector: one.Part.String()})
 		}
 	}
 	return all

@@ -9,6 +9,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 const (
@@ -213,10 +214,10 @@ func (f *Feed) Subscriptions() int {
 // [MaxPending] wait, it ends, so that a slow reader delays nothing else.
 type Subscription struct {
 	scope           scope
-	namespace, name string        // to select; empty for all
-	exact           bool          // select one object, without a namespace if that is empty
-	within          *Set          // select only clusters that are members; nil for all
-	more            chan struct{} // has room for one value: something changed
+	namespace, name string          // to select; empty for all
+	exact           bool            // select one object, without a namespace if that is empty
+	within          *membership.Set // select only clusters that are members; nil for all
+	more            chan struct{}   // has room for one value: something changed
 
 	mu      sync.Mutex
 	pending []Event
@@ -239,7 +240,7 @@ func NewSubscription(r keys.Resource, c cluster.Name, path string, all bool) *Su
 
 // Within makes s skip the changes in clusters that were not in a set before the change. Call it
 // before Subscribe.
-func (s *Subscription) Within(set *Set) { s.within = set }
+func (s *Subscription) Within(set *membership.Set) { s.within = set }
 
 // wants reports whether the subscription selects a key.
 func (s *Subscription) wants(k keys.Key) bool {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 type partKey struct{}
@@ -19,22 +19,22 @@ type partKey struct{}
 // A partOf is the part of the objects of a resource that a request may read and write.
 type partOf struct {
 	schema.GroupResource
-	feed.Part
+	membership.Part
 }
 
 // WithPart returns a context in which requests in one cluster read and write only a part of the
 // objects of a resource. Others seem not to exist, and a write of an object that is not in the
 // part is refused. Other resources are not affected.
-func WithPart(ctx context.Context, of schema.GroupResource, p feed.Part) context.Context {
+func WithPart(ctx context.Context, of schema.GroupResource, p membership.Part) context.Context {
 	return context.WithValue(ctx, partKey{}, &partOf{of, p})
 }
 
 // PartFrom returns the part that requests of ctx are limited to, all objects if there is no limit.
-func PartFrom(ctx context.Context) feed.Part {
+func PartFrom(ctx context.Context) membership.Part {
 	if p, _ := ctx.Value(partKey{}).(*partOf); p != nil {
 		return p.Part
 	}
-	return feed.Part{}
+	return membership.Part{}
 }
 
 // part returns what a request may read and write, nil for all objects.

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 )
 
 type scopeKey struct{}
@@ -19,7 +19,7 @@ type scopeKey struct{}
 // a cluster that leaves it as deleted. Lists are complete: they ignore a limit, because the
 // tokens and counts of pages would reveal other clusters.
 type Scope struct {
-	*feed.Set
+	*membership.Set
 	// Sparse is true if clusters outside of the set may have most of the objects. A list then
 	// reads one member after the other, unless others have few objects.
 	Sparse bool

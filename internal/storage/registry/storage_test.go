@@ -13,8 +13,8 @@ import (
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/storetest"
 	"github.com/unforked/kcp/internal/storage/values"
@@ -104,7 +104,7 @@ func TestPart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	part := WithPart(in("c1"), storetest.ConfigMaps(), feed.NewPart("colour=red"))
+	part := WithPart(in("c1"), storetest.ConfigMaps(), membership.NewPart("colour=red"))
 	recolour := func(ctx context.Context, name, colour string) error {
 		return cm.GuaranteedUpdate(ctx, key(name), &corev1.ConfigMap{}, false, nil, storage.SimpleUpdate(func(runtime.Object) (runtime.Object, error) {
 			return labelled(name, colour), nil
@@ -146,7 +146,7 @@ func TestPart(t *testing.T) {
 	if err := remove("red"); err != nil {
 		t.Errorf("delete: %v", err)
 	}
-	if err := recolour(WithPart(in("c1"), keys.NativeResource(storetest.Widgets()).GroupResource(), feed.NewPart("colour=red")), "blue", "green"); err != nil {
+	if err := recolour(WithPart(in("c1"), keys.NativeResource(storetest.Widgets()).GroupResource(), membership.NewPart("colour=red")), "blue", "green"); err != nil {
 		t.Errorf("a part of another resource: %v", err)
 	}
 }

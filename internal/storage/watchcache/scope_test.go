@@ -18,6 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/storetest"
@@ -25,7 +26,7 @@ import (
 
 // doors is a follower with the set of clusters that have an object called door.
 type doors struct {
-	*feed.Set
+	*membership.Set
 	building map[cluster.Name]int64
 	last     int64
 	sparse   bool
@@ -74,7 +75,7 @@ func scopedWorld(t *testing.T, of flavour) (*world, *doors) {
 	w := &world{TB: t, flavour: of, dir: t.TempDir()}
 	s := serve(t, here(store.Options{Dir: w.dir, Version: "1.36", NoSync: true}))
 	t.Cleanup(s.Close)
-	d := &doors{Set: feed.NewSet(0)}
+	d := &doors{Set: membership.NewSet(0)}
 	s.Feed().Follow(d)
 	w.store, w.apis = s, w.storages(w, s)
 	w.ok(s.Feed().Start(t.Context()), "start the feed")
@@ -167,7 +168,7 @@ func TestAScopeChangesAfterAWatchResumes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, all := several(t, 1, etcdtest.Options{})
-			s, d := all[0], &doors{Set: feed.NewSet(0), sparse: c.sparse}
+			s, d := all[0], &doors{Set: membership.NewSet(0), sparse: c.sparse}
 			s.Feed().Follow(d)
 			w, doors := &world{TB: t, flavour: c.of, store: s}, &world{TB: t, flavour: c.doors, store: s}
 			w.apis, doors.apis = w.storages(t, s), doors.storages(t, s)

@@ -15,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/storage/values"
 )
@@ -57,9 +58,9 @@ type feedWatch struct {
 	sub      *feed.Subscription
 	out      chan watch.Event
 
-	members *feed.SetCursor // at the changes of scope that the reader has
-	cursor  int64           // the reader has every selected change up to it
-	missed  int64           // changes up to it come from the history of etcd
+	members *membership.Cursor // at the changes of scope that the reader has
+	cursor  int64              // the reader has every selected change up to it
+	missed  int64              // changes up to it come from the history of etcd
 
 	requests   *ProgressRequests // nil if the reader makes none
 	bookmarked int64             // revision of the last bookmark
@@ -293,7 +294,7 @@ func (w *feedWatch) read(e feed.Event, value []byte) (*Raw, error) {
 }
 
 // selected reports whether the watch selects an object of a cluster of which it covers a part.
-func (w *feedWatch) selected(r *Raw, p feed.Part) (bool, error) {
+func (w *feedWatch) selected(r *Raw, p membership.Part) (bool, error) {
 	if !p.Has(r.Labels) {
 		return false, nil
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/storage/store"
 )
@@ -37,7 +37,7 @@ func Scoped[T any](ctx context.Context, s *store.Store, resourceVersion string, 
 }
 
 // parts are parts of a cluster's objects that all select an object.
-type parts [2]feed.Part
+type parts [2]membership.Part
 
 // Has reports whether the parts have an object with some labels.
 func (p parts) Has(of labels.Set) bool { return p[0].Has(of) && p[1].Has(of) }
@@ -53,16 +53,16 @@ func readable(scope *registry.Scope, c cluster.Name, rev int64) (parts, bool) {
 
 // covers returns the part of a cluster's objects that the watch covered at a revision that it
 // has reached, and whether it covered the cluster.
-func (w *feedWatch) covers(c cluster.Name, at int64) (feed.Part, bool) {
+func (w *feedWatch) covers(c cluster.Name, at int64) (membership.Part, bool) {
 	if w.scope == nil {
-		return feed.Part{}, true
+		return membership.Part{}, true
 	}
 	return w.scope.At(c, at)
 }
 
 // partAt returns the part of a cluster's objects that the watch covers at a revision. It
 // reports false if the watch did not cover the same part before.
-func (w *feedWatch) partAt(c cluster.Name, rev int64) (feed.Part, bool) {
+func (w *feedWatch) partAt(c cluster.Name, rev int64) (membership.Part, bool) {
 	then, is := w.covers(c, rev)
 	before, was := w.covers(c, rev-1)
 	return then, is && was && then.Equal(before)
@@ -72,7 +72,7 @@ func (w *feedWatch) partAt(c cluster.Name, rev int64) (feed.Part, bool) {
 // objects. If the cluster has left the scope, the reader may have lost the right to see its
 // objects. It then gets only the names of those that disappear. Without a sparse scope, stillCovers
 // returns true.
-func (w *feedWatch) stillCovers(c cluster.Name, p feed.Part) bool {
+func (w *feedWatch) stillCovers(c cluster.Name, p membership.Part) bool {
 	if w.scope == nil || !w.scope.Sparse {
 		return true
 	}
@@ -156,7 +156,7 @@ func (w *feedWatch) rescope(rev int64) bool {
 // that leaves, as of the revision before. It returns those to deliver last. A reader that
 // stops in between resumes from the revision of its last event. It must get all others then,
 // so no event before the last one has the revision of the change.
-func (w *feedWatch) cross(c feed.SetChange) (last []*Raw, ok bool) {
+func (w *feedWatch) cross(c membership.Change) (last []*Raw, ok bool) {
 	kind, at := watch.Added, c.Revision
 	if !c.Enters {
 		kind, at = watch.Deleted, c.Revision-1

@@ -23,7 +23,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
-	"github.com/unforked/kcp/internal/storage/feed"
+	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/workload/engine"
 )
@@ -310,7 +310,7 @@ func (spaces) Read(p []byte) (int, error) {
 
 // Pods are not stored, so the selector of a permission claim cannot be applied to them.
 func TestAClaimForSomePodsGivesNone(t *testing.T) {
-	some := registry.WithPart(t.Context(), Resource().GroupResource(), feed.NewPart("app=web"))
+	some := registry.WithPart(t.Context(), Resource().GroupResource(), membership.NewPart("app=web"))
 	if _, err := (&Pods{}).workspace(some, "consumer", "default"); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}

@@ -1,60 +1,14 @@
-package feed
+package membership
 
 import (
 	"slices"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
 )
 
 // setHistory is the maximum of changes of a set that are kept for watches to come.
 const setHistory = 1000
-
-// A Part selects some objects of a cluster. The zero value selects all.
-type Part struct {
-	text     string
-	selector labels.Selector // nil for all
-}
-
-// NewPart returns the objects whose labels match a selector in the syntax of queries. An empty
-// text selects all, and an invalid one none.
-func NewPart(text string) Part {
-	if text == "" {
-		return Part{}
-	}
-	s, err := labels.Parse(text)
-	if err != nil {
-		klog.Background().Error(err, "Selector selects nothing", "selector", text)
-		s = labels.Nothing()
-	}
-	return Part{text, s}
-}
-
-// Has reports whether an object with some labels is in the part.
-func (p Part) Has(of labels.Set) bool { return p.selector == nil || p.selector.Matches(of) }
-
-// String returns the selector, empty for all objects.
-func (p Part) String() string { return p.text }
-
-// Requirements returns the requirements of the selector.
-func (p Part) Requirements() labels.Requirements {
-	if p.selector == nil {
-		return nil
-	}
-	all, selectable := p.selector.Requirements()
-	if !selectable {
-		never, _ := labels.NewRequirement("kcp.io/none", selection.In, []string{"none"}) // always valid
-		return labels.Requirements{*never}
-	}
-	return all
-}
-
-// Equal reports whether two parts have the same selector.
-func (p Part) Equal(other Part) bool { return p.text == other.text }
 
 // A Set is a set of clusters that a follower maintains, each with a part of its objects.
 // Clusters enter and leave it at revisions, and it knows its latest changes. So a reader can
@@ -63,7 +17,7 @@ func (p Part) Equal(other Part) bool { return p.text == other.text }
 type Set struct {
 	mu      sync.Mutex
 	entered map[cluster.Name]entrance // the members
-	changes []SetChange               // the latest, in the order of revisions
+	changes []Change                  // the latest, in the order of revisions
 	floor   int64                     // changes has all that are after it
 	broken  int                       // how often changes has lost its order
 	changed chan struct{}             // closed and replaced after a change
@@ -75,8 +29,8 @@ type entrance struct {
 	part  Part
 }
 
-// A SetChange is a cluster that enters or leaves a [Set] with a part of its objects.
-type SetChange struct {
+// A Change is a cluster that enters or leaves a [Set] with a part of its objects.
+type Change struct {
 	Cluster  cluster.Name
 	Revision int64
 	Enters   bool
@@ -89,7 +43,7 @@ func NewSet(rev int64) *Set {
 }
 
 // newSet returns a set with members, and with all changes after a revision.
-func newSet(members map[cluster.Name]entrance, changes []SetChange, after int64) *Set {
+func newSet(members map[cluster.Name]entrance, changes []Change, after int64) *Set {
 	s := NewSet(after)
 	s.entered, s.changes = members, changes
 	s.trim()
@@ -111,18 +65,18 @@ func (s *Set) put(c cluster.Name, member bool, p Part, rev int64) {
 	}
 	if was {
 		delete(s.entered, c)
-		s.change(SetChange{c, rev, false, before.part})
+		s.change(Change{c, rev, false, before.part})
 	}
 	if member {
 		s.entered[c] = entrance{rev, p}
-		s.change(SetChange{c, rev, true, p})
+		s.change(Change{c, rev, true, p})
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
 // change records a change. The caller holds mu.
-func (s *Set) change(c SetChange) {
+func (s *Set) change(c Change) {
 	if newest := s.newest(); c.Revision < newest {
 		s.changes, s.floor = nil, newest
 		s.broken++
@@ -258,23 +212,23 @@ func (s *Set) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// A SetCursor reads the changes of a [Set] in their order. It is for one goroutine.
-type SetCursor struct {
+// A Cursor reads the changes of a [Set] in their order. It is for one goroutine.
+type Cursor struct {
 	set    *Set
 	at     int64
 	broken int
 }
 
 // After returns a cursor for the changes after a revision.
-func (s *Set) After(rev int64) *SetCursor {
+func (s *Set) After(rev int64) *Cursor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &SetCursor{s, rev, s.broken}
+	return &Cursor{s, rev, s.broken}
 }
 
 // To returns the changes up to a revision that the cursor has not returned yet. It reports
 // false if the set does not know all of them: the reader must list again.
-func (c *SetCursor) To(rev int64) ([]SetChange, bool) {
+func (c *Cursor) To(rev int64) ([]Change, bool) {
 	s := c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()

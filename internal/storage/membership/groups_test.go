@@ -1,4 +1,4 @@
-package feed
+package membership
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// TestMembers shows that requests for one group share a set, which is dropped with the last
+// TestGroups shows that requests for one group share a set, which is dropped with the last
 // request and the last member, and that groups count their members.
-func TestMembers(t *testing.T) {
-	m := NewMembers[string](func() int64 { return 5 })
+func TestGroups(t *testing.T) {
+	m := NewGroups[string](func() int64 { return 5 })
 	m.Put("early", []In[string]{{Group: "a"}, {Group: "b"}}, 3)
 	a, done := m.Use("a")
 	if again, againDone := m.Use("a"); again != a {
@@ -37,7 +37,7 @@ func TestMembers(t *testing.T) {
 
 // BenchmarkAnEmptyGroup measures a request for a group without members.
 func BenchmarkAnEmptyGroup(b *testing.B) {
-	m := NewMembers[string](func() int64 { return 0 })
+	m := NewGroups[string](func() int64 { return 0 })
 	for i := range 100_000 {
 		m.Put(cluster.Name(fmt.Sprint("c", i)), []In[string]{{Group: "a"}}, 1)
 	}
@@ -51,7 +51,7 @@ func BenchmarkAnEmptyGroup(b *testing.B) {
 // before it, also after clusters have left other groups.
 func TestASetKnowsWhatCameBefore(t *testing.T) {
 	applied := int64(0)
-	m := NewMembers[string](func() int64 { return applied })
+	m := NewGroups[string](func() int64 { return applied })
 	put := func(c cluster.Name, rev int64, in ...In[string]) {
 		m.Put(c, in, rev)
 		applied = max(applied, rev)

@@ -1,4 +1,4 @@
-package feed
+package membership
 
 import (
 	"cmp"
@@ -11,10 +11,10 @@ import (
 // recentLeaves is the maximum of leaves, of all groups, that are kept for sets to come.
 const recentLeaves = 1000
 
-// Members maintains sets of clusters by group, such as the clusters that bind an export. It
-// has a [Set] only for groups in use. A follower of the feed passes it the groups of each
+// Groups maintain sets of clusters by group, such as the clusters that bind an export. There
+// is a [Set] only for groups in use. A follower of the feed passes the groups of each
 // cluster. Methods may be called concurrently.
-type Members[G comparable] struct {
+type Groups[G comparable] struct {
 	applied func() int64 // the applied revision of the feed
 
 	mu   sync.Mutex
@@ -54,13 +54,13 @@ type sharedSet struct {
 	uses int
 }
 
-// NewMembers returns members without clusters. applied returns the applied revision of the feed.
-func NewMembers[G comparable](applied func() int64) *Members[G] {
-	return &Members[G]{applied: applied, in: map[cluster.Name][]membership[G]{}, sets: map[G]*sharedSet{}, counts: map[G]int{}}
+// NewGroups returns groups without clusters. applied returns the applied revision of the feed.
+func NewGroups[G comparable](applied func() int64) *Groups[G] {
+	return &Groups[G]{applied: applied, in: map[cluster.Name][]membership[G]{}, sets: map[G]*sharedSet{}, counts: map[G]int{}}
 }
 
 // Put sets the groups of a cluster, as of a revision.
-func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
+func (m *Groups[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
@@ -108,7 +108,7 @@ func (m *Members[G]) Put(c cluster.Name, groups []In[G], rev int64) {
 }
 
 // leave records that a cluster leaves a group. The caller holds mu.
-func (m *Members[G]) leave(l leave[G]) {
+func (m *Groups[G]) leave(l leave[G]) {
 	m.left = append(m.left, l)
 	if drop := len(m.left) - recentLeaves; drop > 0 {
 		m.floor = max(m.floor, m.left[drop-1].at)
@@ -117,7 +117,7 @@ func (m *Members[G]) leave(l leave[G]) {
 }
 
 // Replace sets the groups of all clusters, as of a revision.
-func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
+func (m *Groups[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = max(m.last, rev)
@@ -136,7 +136,7 @@ func (m *Members[G]) Replace(all map[cluster.Name][]In[G], rev int64) {
 }
 
 // of returns the clusters in a group. The caller holds mu.
-func (m *Members[G]) of(g G) map[cluster.Name]entrance {
+func (m *Groups[G]) of(g G) map[cluster.Name]entrance {
 	all := map[cluster.Name]entrance{}
 	if m.counts[g] == 0 {
 		return all // without looking at every cluster
@@ -152,11 +152,11 @@ func (m *Members[G]) of(g G) map[cluster.Name]entrance {
 }
 
 // changes returns how clusters entered and left a group after the floor. The caller holds mu.
-func (m *Members[G]) changes(g G, members map[cluster.Name]entrance) []SetChange {
-	var all []SetChange
+func (m *Groups[G]) changes(g G, members map[cluster.Name]entrance) []Change {
+	var all []Change
 	enter := func(c cluster.Name, since int64, p Part) {
 		if since > m.floor {
-			all = append(all, SetChange{c, since, true, p})
+			all = append(all, Change{c, since, true, p})
 		}
 	}
 	for c, e := range members {
@@ -168,23 +168,23 @@ func (m *Members[G]) changes(g G, members map[cluster.Name]entrance) []SetChange
 		}
 		p := NewPart(l.Selector)
 		enter(l.cluster, l.since, p)
-		all = append(all, SetChange{l.cluster, l.at, false, p})
+		all = append(all, Change{l.cluster, l.at, false, p})
 	}
 	rank := map[bool]int{false: 0, true: 1} // another part enters after the one before has left
-	slices.SortFunc(all, func(a, b SetChange) int {
+	slices.SortFunc(all, func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(rank[a.Enters], rank[b.Enters]))
 	})
 	return all
 }
 
 // Has reports whether a cluster is in a group.
-func (m *Members[G]) Has(c cluster.Name, g G) bool {
+func (m *Groups[G]) Has(c cluster.Name, g G) bool {
 	_, is := m.Get(c, g)
 	return is
 }
 
 // Get returns the selector of the objects with which a cluster is in a group, and whether it is.
-func (m *Members[G]) Get(c cluster.Name, g G) (selector string, is bool) {
+func (m *Groups[G]) Get(c cluster.Name, g G) (selector string, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, one := range m.in[c] {
@@ -196,7 +196,7 @@ func (m *Members[G]) Get(c cluster.Name, g G) (selector string, is bool) {
 }
 
 // Any reports whether a group has members.
-func (m *Members[G]) Any(g G) bool {
+func (m *Groups[G]) Any(g G) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.counts[g] > 0
@@ -204,7 +204,7 @@ func (m *Members[G]) Any(g G) bool {
 
 // Use returns the set of a group's clusters. The caller must call done when the request has
 // ended. The set stays as long as it has members or is in use.
-func (m *Members[G]) Use(g G) (s *Set, done func()) {
+func (m *Groups[G]) Use(g G) (s *Set, done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	shared := m.sets[g]
@@ -223,7 +223,7 @@ func (m *Members[G]) Use(g G) (s *Set, done func()) {
 }
 
 // drop forgets an unused set. The caller holds mu.
-func (m *Members[G]) drop(g G) {
+func (m *Groups[G]) drop(g G) {
 	if s := m.sets[g]; s != nil && s.uses == 0 && s.Len() == 0 {
 		delete(m.sets, g)
 	}

@@ -1,4 +1,4 @@
-package feed
+package membership
 
 import (
 	"math/rand/v2"
@@ -72,7 +72,7 @@ func TestSetCursorsEnd(t *testing.T) {
 	s.Put("a", true, 7)
 	early, late := s.After(6), s.After(7)
 	s.Put("b", true, 6) // late
-	for name, c := range map[string]*SetCursor{"before": early, "after": late} {
+	for name, c := range map[string]*Cursor{"before": early, "after": late} {
 		if _, ok := c.To(9); ok {
 			t.Errorf("a cursor %s a change continues after a late one", name)
 		}
@@ -98,7 +98,7 @@ func TestSetCursorsEnd(t *testing.T) {
 		t.Error("a cursor continues though changes are forgotten")
 	}
 	changes, ok := s.After(21).To(5000)
-	if !ok || len(changes) != setHistory || !slices.IsSortedFunc(changes, func(a, b SetChange) int { return int(a.Revision - b.Revision) }) {
+	if !ok || len(changes) != setHistory || !slices.IsSortedFunc(changes, func(a, b Change) int { return int(a.Revision - b.Revision) }) {
 		t.Errorf("%d changes, %t", len(changes), ok)
 	}
 }
