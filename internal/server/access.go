@@ -165,7 +165,7 @@ func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
 	if file := s.config.Access.SigningKeyFile; file != "" {
 		return authn.SigningKey(file)
 	}
-	if s.store.Several() {
+	if s.store.Shared() {
 		return credentials.SharedSigningKey(ctx, s.store, filepath.Join(s.config.Dir, signingKeyFile))
 	}
 	return authn.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))

@@ -8,7 +8,7 @@ import (
 
 // preparePeers makes the listener serve the other servers on the same etcd.
 func (s *Server) preparePeers(ctx context.Context) error {
-	if !s.store.Several() || len(s.config.Peers) == 0 {
+	if !s.store.Shared() || len(s.config.Peers) == 0 {
 		return nil
 	}
 	address, err := peers.Address(s.config.PeerAddress, s.config.Listener.Addr())

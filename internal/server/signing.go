@@ -67,7 +67,7 @@ func (s *Server) rotateSigningKeys(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if file := s.config.Access.SigningKeyFile; file != "" || !s.store.Several() { // or else the key is in etcd
+	if file := s.config.Access.SigningKeyFile; file != "" || !s.store.Shared() { // or else the key is in etcd
 		if now.Key, err = authn.SigningKey(cmp.Or(file, filepath.Join(s.config.Dir, signingKeyFile))); err != nil {
 			return err
 		}

@@ -88,7 +88,7 @@ func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", maxTogether))
 	}
 	epoch := v.config.Epoch()
-	p := &Plan{together: &together{config: config{epoch.Revision, epoch.Of}}}
+	p := &Plan{together: &together{config: config{epoch.Revision, epoch.ResourceVersion}}}
 	seen := map[string]bool{}
 	for _, kind := range kinds {
 		name, from, own := strings.Cut(kind, "@")

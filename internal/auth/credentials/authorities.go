@@ -207,7 +207,7 @@ const (
 // the present one expires soon.
 func SharedAuthorities(ctx context.Context, s *store.Store, name string) (Authorities, error) {
 	var all Authorities
-	err := s.Agree(ctx, name, func(common []byte) (_ []byte, err error) {
+	err := s.UpdateSharedValue(ctx, name, func(common []byte) (_ []byte, err error) {
 		var have Authorities
 		if common != nil {
 			if have, err = parseAuthorities(common, common); err != nil {

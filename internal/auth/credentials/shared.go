@@ -33,7 +33,7 @@ func SharedSigningKey(ctx context.Context, s *store.Store, file string) (crypto.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the key of service account tokens: %w", err)
 	}
-	data, err := s.Common(ctx, "service-account-key", func() ([]byte, error) {
+	data, err := s.SharedValue(ctx, "service-account-key", func() ([]byte, error) {
 		if own != nil {
 			return own, nil
 		}
@@ -64,7 +64,7 @@ func SharedSigningKey(ctx context.Context, s *store.Store, file string) (crypto.
 // tokens with another key. It accepts their key if this server can verify with it, so
 // that a key can be rotated.
 func AgreeOnSigner(ctx context.Context, s *store.Store, o authn.ServiceAccountOptions) error {
-	if !s.Several() {
+	if !s.Shared() {
 		return nil
 	}
 	own, err := fingerprint(o.Key.Public())
@@ -79,7 +79,7 @@ func AgreeOnSigner(ctx context.Context, s *store.Store, o authn.ServiceAccountOp
 		}
 		known = append(known, print)
 	}
-	return s.Agree(ctx, "service-account-signer", func(theirs []byte) ([]byte, error) {
+	return s.UpdateSharedValue(ctx, "service-account-signer", func(theirs []byte) ([]byte, error) {
 		if theirs != nil && !slices.ContainsFunc(known, func(print []byte) bool { return bytes.Equal(print, theirs) }) {
 			return nil, errors.New("the servers on this etcd sign tokens of service accounts with another key, and would refuse those of this one: give it their --service-account-signing-key-file; to change the key, name theirs with --service-account-key-file")
 		}
@@ -100,10 +100,10 @@ func fingerprint(key crypto.PublicKey) ([]byte, error) {
 // SharedAdmins returns the administrators' tokens of all servers on this etcd. It returns
 // nil if the etcd is embedded in this process.
 func SharedAdmins(ctx context.Context, s *store.Store) (*authn.AdminTokens, error) {
-	if !s.Several() {
+	if !s.Shared() {
 		return nil, nil
 	}
-	data, err := s.Common(ctx, "admin-tokens", func() ([]byte, error) {
+	data, err := s.SharedValue(ctx, "admin-tokens", func() ([]byte, error) {
 		return json.Marshal(authn.AdminTokens{Kcp: rand.Text(), Shard: rand.Text()})
 	})
 	if err != nil {

@@ -67,7 +67,7 @@ type Peers struct {
 // New returns the peers of a server with an address, which serves them what is below
 // the names of serve.
 func New(ctx context.Context, s *store.Store, address string, serve map[string]http.Handler) (*Peers, error) {
-	text, err := s.Common(ctx, "peer-certificate", func() ([]byte, error) {
+	text, err := s.SharedValue(ctx, "peer-certificate", func() ([]byte, error) {
 		cert, key, err := credentials.Issue(&x509.Certificate{
 			Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: time.Now().Add(life), BasicConstraintsValid: true,
 			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -67,7 +67,7 @@ func (h *holders) Done() {}
 
 // seen returns the revisions of the holder keys of limits, as the feed has them; 0 for none.
 func (h *holders) seen(limits []limit) map[cluster.Name]int64 {
-	if !h.of.store.Several() {
+	if !h.of.store.Shared() {
 		return nil
 	}
 	h.mu.Lock()

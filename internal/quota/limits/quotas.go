@@ -262,7 +262,7 @@ func (q *Quotas) charge(ctx context.Context, w store.SizedWrite) (context.Contex
 	}
 	seen := q.holders.seen(limits) // before the decision
 	c, err := q.decide(ctx, w, !w.Creates)
-	if err != nil || c == nil || !w.Creates || !q.store.Several() {
+	if err != nil || c == nil || !w.Creates || !q.store.Shared() {
 		return ctx, reserved(c, w), err
 	}
 	on, err := q.holders.conditions(ctx, c, seen)

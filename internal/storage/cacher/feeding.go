@@ -59,7 +59,7 @@ func (w *reportingWatch) Stop() {
 
 func (g *Group) feeding(source *cacheSource, prefix string, from int64) *feeding {
 	ctx, end := context.WithCancel(context.Background())
-	return &feeding{cacheSource: source, group: g, progress: g.store.Follow(prefix), from: from, ctx: ctx, end: end}
+	return &feeding{cacheSource: source, group: g, progress: g.store.TrackProgress(prefix), from: from, ctx: ctx, end: end}
 }
 
 // begin records the cache that f fills, once it is made.

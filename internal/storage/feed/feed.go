@@ -106,8 +106,8 @@ type Feed struct {
 	probes      int                 // attempts since a value could be read
 	probing     bool
 	probed      chan bool // whether a value can be read now
-	whole       sync.Once // closes ready
-	fails       sync.Once // closes failed
+	readOnce    sync.Once // closes ready
+	failOnce    sync.Once // closes failed
 
 	mu      sync.Mutex
 	unwatch context.CancelCauseFunc // ends the present watch; nil without one
@@ -175,20 +175,20 @@ func (f *Feed) Ledger() *Ledger { return f.ledger }
 // run follows etcd until Stop. It continues where a watch ended; after a gap it reads all
 // keys again.
 func (f *Feed) run() {
-	for whole := false; f.ctx.Err() == nil; {
+	for complete := false; f.ctx.Err() == nil; { // whether every change so far was delivered
 		var err error
-		if !whole {
+		if !complete {
 			err = f.rebuild()
-			whole = err == nil
+			complete = err == nil
 		}
-		if whole {
+		if complete {
 			err = f.watch(f.delivered.Load() + 1)
-			whole = errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, errStuck) // which end a watch, but leave no gap
+			complete = errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, errStuck) // these leave no gap
 		}
 		if f.ctx.Err() != nil {
 			return
 		}
-		if !whole {
+		if !complete {
 			klog.FromContext(f.ctx).Error(err, "Lost track of changes; reading everything again")
 		}
 		select {
@@ -318,7 +318,7 @@ func (f *Feed) advance(rev int64) {
 		return // decisions wait for the projections
 	}
 	rev = f.delivered.Load()
-	f.whole.Do(func() { close(f.ready) })
+	f.readOnce.Do(func() { close(f.ready) })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if rev > f.applied {

@@ -32,6 +32,15 @@ const (
 	confirmTimeout = time.Second
 )
 
+// Callers choose the wait by the revision that they need:
+//
+//	WaitFor   one of a key below the prefix, for example of their own write
+//	Reach     any revision of etcd
+//	Await     any revision that was read from etcd, without a request to etcd if this process alone writes
+//	Fresh     the current one, before a refusal; it gives up after about a second
+//	CatchUp   the current one, however long it takes
+//	Current   one of less than evidenceFor ago, before a permission
+
 // errStuck ends a watch that does not deliver changes that etcd has.
 var errStuck = errors.New("the watch does not deliver changes")
 

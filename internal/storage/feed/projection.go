@@ -82,7 +82,7 @@ func (f *Feed) outOfStep(i int, why error) {
 		f.mu.Lock()
 		f.broken = why
 		f.mu.Unlock()
-		f.fails.Do(func() { close(f.failed) })
+		f.failOnce.Do(func() { close(f.failed) })
 	}
 }
 

@@ -112,7 +112,7 @@ func (s *Storage) create(ctx context.Context, key string, obj, out runtime.Objec
 	if err := s.part(ctx).takes(obj); err != nil {
 		return err
 	}
-	if hook := s.store.HookOf(s.resource(ctx)); hook != nil {
+	if hook := s.store.CreateHookOf(s.resource(ctx)); hook != nil {
 		return runHook(ctx, hook, c, obj, out)
 	}
 	if ttl != 0 && s.of.Cached {
@@ -222,7 +222,7 @@ func (s *Storage) GuaranteedUpdate(ctx context.Context, key string, into runtime
 		s.store.Complete(s.resource(ctx), out)
 		return out, ttl, nil
 	}
-	if hook := s.store.HookOf(s.resource(ctx)); hook != nil && ignoreNotFound {
+	if hook := s.store.CreateHookOf(s.resource(ctx)); hook != nil && ignoreNotFound {
 		made, err := s.createByUpdate(ctx, hook, k, into, stamping)
 		if err != nil {
 			return err

@@ -119,7 +119,8 @@ func (s *Store) commit(ctx context.Context, writes []Write, changes []Fence) (in
 const comparesBeside = 4
 
 // A transaction is a Commit in terms of etcd. Its compares are, in this order: those of its
-// writes, of the fences that it changes, of other fences, and of its conditions. compared[i] is the key of compares[i].
+// writes, of the fences that it changes, of other fences, and of its conditions. compared[i] is
+// the key of compares[i]. expect[i] is its expected revision, for writes and changed fences only.
 type transaction struct {
 	compares []clientv3.Cmp
 	compared []string

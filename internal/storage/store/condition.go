@@ -87,9 +87,9 @@ func noteWrite(ctx context.Context) {
 	}
 }
 
-// RunUpdate runs an update of an object of r, which makes at most one write. An update that changes nothing writes nothing, so
-// nothing compares its conditions; they are checked afterwards. The result may be wrong otherwise:
-// an outdated schema, for example, drops a new field, and then there seems to be no change.
+// RunUpdate runs an update of an object of r, which makes at most one write. If the update changes
+// nothing, no transaction compares its conditions, so RunUpdate checks them afterwards. An outdated
+// schema, for example, may have dropped a new field, so that there seems to be no change.
 func (s *Store) RunUpdate(ctx context.Context, r keys.Resource, update func(context.Context) error) error {
 	conditions := conditionsOf(ctx, r)
 	if len(conditions) == 0 {

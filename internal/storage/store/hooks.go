@@ -23,7 +23,7 @@ type CreateHook func(ctx context.Context, c cluster.Name, obj *unstructured.Unst
 func (s *Store) OnCreate(r keys.Resource, hook CreateHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hooks[r.Prefix()] = hook
+	s.createHooks[r.Prefix()] = hook
 }
 
 // FinishCreate completes obj, of which a [CreateHook] has committed stored at a revision. It waits until
@@ -35,11 +35,11 @@ func (s *Store) FinishCreate(ctx context.Context, c cluster.Name, stored, obj *u
 	return s.Feed().Await(ctx, rev)
 }
 
-// HookOf returns the hook of a resource, nil if it has none.
-func (s *Store) HookOf(r keys.Resource) CreateHook {
+// CreateHookOf returns the create hook of a resource, nil if it has none.
+func (s *Store) CreateHookOf(r keys.Resource) CreateHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hooks[r.Prefix()]
+	return s.createHooks[r.Prefix()]
 }
 
 // A WriteHook completes an object of one resource before it is stored.
@@ -50,7 +50,7 @@ type WriteHook func(obj *unstructured.Unstructured)
 func (s *Store) OnWrite(r keys.Resource, hook WriteHook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.derive[r] = hook
+	s.writeHooks[r] = hook
 }
 
 // Complete calls the write hook of an object.
@@ -59,18 +59,18 @@ func (s *Store) Complete(r keys.Resource, o runtime.Object) {
 		return
 	}
 	s.mu.Lock()
-	hook := s.derive[r]
+	hook := s.writeHooks[r]
 	s.mu.Unlock()
 	if u, ok := o.(*unstructured.Unstructured); ok && hook != nil {
 		hook(u)
 	}
 }
 
-// derivedIn returns the write hook of a custom resource of any identity.
-func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
+// writeHookOf returns the write hook of a custom resource of any identity.
+func (s *Store) writeHookOf(gr schema.GroupResource) WriteHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for r, hook := range s.derive {
+	for r, hook := range s.writeHooks {
 		if r.GroupResource() == gr {
 			return hook
 		}
@@ -78,22 +78,22 @@ func (s *Store) derivedIn(gr schema.GroupResource) WriteHook {
 	return nil
 }
 
-// DerivingCodec returns the codec of a custom resource. It runs the write hook on new objects:
+// WriteHookCodec returns the codec of a custom resource. It runs the write hook on new objects:
 // in a dry run only the codec sees the object, and the answer must be that of a real request.
-func (s *Store) DerivingCodec(c values.Codec, of schema.GroupResource) runtime.Codec {
-	return derivingCodec{c, s, of}
+func (s *Store) WriteHookCodec(c values.Codec, of schema.GroupResource) runtime.Codec {
+	return writeHookCodec{c, s, of}
 }
 
-type derivingCodec struct {
+type writeHookCodec struct {
 	values.Codec
 	store *Store
 	of    schema.GroupResource
 }
 
 // Encode implements [runtime.Encoder].
-func (c derivingCodec) Encode(obj runtime.Object, w io.Writer) error {
+func (c writeHookCodec) Encode(obj runtime.Object, w io.Writer) error {
 	if u, ok := obj.(*unstructured.Unstructured); ok && u.GetResourceVersion() == "" {
-		if hook := c.store.derivedIn(c.of); hook != nil {
+		if hook := c.store.writeHookOf(c.of); hook != nil {
 			u = u.DeepCopy()
 			hook(u)
 			obj = u

@@ -41,11 +41,3 @@ func (s *Store) Page(ctx context.Context, r keys.Resource, after Place, limit in
 	}
 	return page, resp.More, nil
 }
-
-// Size returns the size of the stored value in bytes.
-func (i Item) Size() int { return len(i.value) }
-
-// JSON returns the object as it is stored, in its storage version. It is for custom resources.
-func (i Item) JSON(ctx context.Context) ([]byte, error) {
-	return i.store.values.Decrypt(ctx, i.Key, i.value)
-}

@@ -9,26 +9,28 @@ import (
 // currentTimeout limits how long [Progress.Current] waits for the change feed.
 const currentTimeout = time.Second
 
-// A Progress has the revision of the newest change of a resource. A client may have seen changes
-// after newest, because a read returns a commit before its writer gets an answer, or after its writer
-// gave up. The change feed has such changes once it has reached the revision read.
+// A Progress has the revision of the newest change of a resource.
+//
+// The field newest may be too old: a client can read a change from etcd before this process knows
+// that it was committed. But the change feed has that change once it has reached the revision of
+// the read.
 type Progress struct {
 	store  *Store
 	newest atomic.Int64 // known to be committed by this process or the change feed
 	read   atomic.Int64 // of the newest read from etcd
 }
 
-// Follow returns the progress of the resource whose keys begin with a prefix. It begins with
+// TrackProgress returns the progress of the resource whose keys begin with a prefix. It begins with
 // the newest known revision. Only resources with a watch cache need a progress.
-func (s *Store) Follow(prefix string) *Progress {
+func (s *Store) TrackProgress(prefix string) *Progress {
 	v, _ := s.guard.committed.LoadOrStore(prefix, &Progress{store: s})
 	p := v.(*Progress)
 	raise(&p.newest, s.guard.latest.Load()) // after the Store: this load sees a commit that missed the Store
 	return p
 }
 
-// Unfollow ends Follow.
-func (s *Store) Unfollow(prefix string) { s.guard.committed.Delete(prefix) }
+// UntrackProgress ends TrackProgress.
+func (s *Store) UntrackProgress(prefix string) { s.guard.committed.Delete(prefix) }
 
 // Current returns the newest revision of the resource, for which a consistent list waits. The
 // change feed knows it once it has reached the newest read of the resource or, if other

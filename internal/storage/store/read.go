@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -135,4 +136,40 @@ func (s *Store) Revision(ctx context.Context, k keys.Key) (revision, at int64, e
 		revision = resp.Kvs[0].ModRevision
 	}
 	return revision, resp.Header.Revision, nil
+}
+
+// Count returns the number of objects of some resources that a cluster has in etcd.
+func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...keys.Resource) (int64, error) {
+	var sum int64
+	for some := range slices.Chunk(resources, etcd.MaxTxnOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, r := range some {
+			ops[i] = clientv3.OpGet(s.rangeOf(r, c), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		}
+		resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range resp.Responses {
+			sum += r.GetResponseRange().Count
+		}
+	}
+	return sum, nil
+}
+
+// CountBelow returns the number of keys that begin with some prefixes, and the revision of the count.
+// The prefixes are without [Store.Prefix].
+func (s *Store) CountBelow(ctx context.Context, prefixes []string) (n, revision int64, err error) {
+	ops := make([]clientv3.Op, len(prefixes))
+	for i, below := range prefixes {
+		ops[i] = clientv3.OpGet(s.prefix+below, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	}
+	resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, r := range resp.Responses {
+		n += r.GetResponseRange().Count
+	}
+	return n, resp.Header.Revision, nil
 }

@@ -72,9 +72,9 @@ type Store struct {
 
 	changed []func(feed.Event) // see OnChange
 
-	mu     sync.Mutex
-	hooks  map[string]CreateHook
-	derive map[keys.Resource]WriteHook
+	mu          sync.Mutex
+	createHooks map[string]CreateHook // by [keys.Resource.Prefix]
+	writeHooks  map[keys.Resource]WriteHook
 
 	closeOnce sync.Once
 	unlock    func() // of the directory
@@ -97,17 +97,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	known := newFences()
 	prefix := path.Join("/", cmp.Or(o.Prefix, "/registry"))
 	s := &Store{
-		prefix:     prefix,
-		epoch:      o.Epoch,
-		values:     values.NewKinds(prefix, o.Encryption),
-		renewEvery: cmp.Or(o.RenewEvery, renewEvery),
-		version:    o.Version,
-		backend:    b,
-		stamps:     values.NewStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
-		hooks:      map[string]CreateHook{},
-		derive:     map[keys.Resource]WriteHook{},
-		unlock:     unlock,
-		lost:       make(chan error, 1),
+		prefix:      prefix,
+		epoch:       o.Epoch,
+		values:      values.NewKinds(prefix, o.Encryption),
+		renewEvery:  cmp.Or(o.RenewEvery, renewEvery),
+		version:     o.Version,
+		backend:     b,
+		stamps:      values.NewStamps(func(c cluster.Name) bool { _, ok := known.get(c); return ok }),
+		createHooks: map[string]CreateHook{},
+		writeHooks:  map[keys.Resource]WriteHook{},
+		unlock:      unlock,
+		lost:        make(chan error, 1),
 	}
 	s.guard = &guard{
 		Interface: &kubernetes.Client{Client: b.Client},
@@ -165,6 +165,18 @@ func (s *Store) Newest(ctx context.Context) (int64, error) {
 	return resp.Header.Revision, nil
 }
 
+// Reachable returns an error if etcd does not answer.
+func (s *Store) Reachable(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
+	defer cancel()
+	if s.revisions == nil {
+		_, err := s.Newest(ctx)
+		return err
+	}
+	_, _, err := s.revisions.Read(ctx)
+	return err
+}
+
 // format returns the description of the stored data.
 func (s *Store) format() etcd.Format {
 	return etcd.Format{KV: s.backend.Client, Prefix: s.prefix, Key: s.formatKey(), Kubernetes: s.version}
@@ -191,6 +203,9 @@ func (s *Store) Stamps() *values.Stamps { return s.stamps }
 // Election returns the election among the processes with the same data.
 func (s *Store) Election() *election.Election { return s.election }
 
+// Shared reports whether other processes may use the same data.
+func (s *Store) Shared() bool { return s.revisions != nil }
+
 // Latest returns the newest revision that this process has seen.
 func (s *Store) Latest() int64 { return s.guard.latest.Load() }
 
@@ -208,4 +223,14 @@ func (s *Store) Feed() *feed.Feed { return s.feed }
 func (s *Store) RawClient() *clientv3.Client { return s.backend.Client }
 
 // ResourceVersion returns the resource version of an object that changed at a revision.
-func (s *Store) ResourceVersion(revision int64) string { return s.epoch.Of(revision) }
+func (s *Store) ResourceVersion(revision int64) string { return s.epoch.ResourceVersion(revision) }
+
+// Forget drops the memory of this process about a deleted cluster, and reports whether
+// there was any. A cache that processes the deletion late may add some again.
+func (s *Store) Forget(c cluster.Name) bool {
+	if _, exists := s.guard.fences.get(c); exists {
+		return false
+	}
+	stamped, spent := s.stamps.Drop(c), s.guard.tenants.Drop(c)
+	return stamped || spent
+}

@@ -9,14 +9,11 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/election"
 	"github.com/unforked/kcp/internal/storage/etcd"
 	"github.com/unforked/kcp/internal/storage/keys"
-	"github.com/unforked/kcp/internal/storage/values"
 )
 
 const (
@@ -24,23 +21,6 @@ const (
 	inFlight  = 16  // transactions of a Purge
 	purgeOps  = 32  // objects of one transaction, each of a different resource
 )
-
-// An Item is a stored object of a cluster that is being deleted.
-type Item struct {
-	keys.Key
-	Revision int64
-	// Metadata is empty if the value cannot be read; then Err is the reason.
-	// [values.IsCorrupt] tells whether the value can ever be read.
-	Metadata values.Metadata
-	Err      error
-	value    []byte
-	store    *Store
-}
-
-// Object decodes the object in its storage version.
-func (i Item) Object(ctx context.Context) (runtime.Object, error) {
-	return i.store.values.Decode(ctx, i.Key, i.value)
-}
 
 // Remains returns the resources of which a cluster may store objects, also those that this
 // process does not serve. The cluster must be [Terminating]: no process can create anything
@@ -86,14 +66,6 @@ func (s *Store) Sweep(ctx context.Context, c cluster.Name, r keys.Resource, f fu
 		}
 	}
 	return nil
-}
-
-// Bare returns the item without its value, to keep for a Purge.
-func (i Item) Bare() Item { return Item{Key: i.Key, Revision: i.Revision} }
-
-// APIVersion returns the group and version in which the object is stored.
-func (i Item) APIVersion(ctx context.Context) (schema.GroupVersion, error) {
-	return i.store.values.APIVersion(ctx, i.Key, i.value)
 }
 
 func (s *Store) item(ctx context.Context, k keys.Key, kv *mvccpb.KeyValue) Item {
@@ -201,50 +173,4 @@ func (s *Store) purge(ctx context.Context, c cluster.Name, batch []Item) (int, e
 		}
 	}
 	return deleted, nil
-}
-
-// Count returns the number of objects of some resources that a cluster has in etcd.
-func (s *Store) Count(ctx context.Context, c cluster.Name, resources ...keys.Resource) (int64, error) {
-	var sum int64
-	for some := range slices.Chunk(resources, etcd.MaxTxnOps) {
-		ops := make([]clientv3.Op, len(some))
-		for i, r := range some {
-			ops[i] = clientv3.OpGet(s.rangeOf(r, c), clientv3.WithPrefix(), clientv3.WithCountOnly())
-		}
-		resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return 0, err
-		}
-		for _, r := range resp.Responses {
-			sum += r.GetResponseRange().Count
-		}
-	}
-	return sum, nil
-}
-
-// CountBelow returns the number of keys that begin with some prefixes, and the revision of the count.
-// The prefixes are without [Store.Prefix].
-func (s *Store) CountBelow(ctx context.Context, prefixes []string) (n, revision int64, err error) {
-	ops := make([]clientv3.Op, len(prefixes))
-	for i, below := range prefixes {
-		ops[i] = clientv3.OpGet(s.prefix+below, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	}
-	resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, r := range resp.Responses {
-		n += r.GetResponseRange().Count
-	}
-	return n, resp.Header.Revision, nil
-}
-
-// Forget drops the memory of this process about a deleted cluster, and reports whether
-// there was any. A cache that processes the deletion late may add some again.
-func (s *Store) Forget(c cluster.Name) bool {
-	if _, exists := s.guard.fences.get(c); exists {
-		return false
-	}
-	stamped, spent := s.stamps.Drop(c), s.guard.tenants.Drop(c)
-	return stamped || spent
 }

@@ -24,8 +24,10 @@ type Epoch uint16
 
 var _ storage.Versioner = Epoch(0)
 
-// Of returns the resource version for a revision in the epoch.
-func (e Epoch) Of(revision int64) string { return strconv.FormatInt(e.number(revision), 10) }
+// ResourceVersion returns the resource version for a revision in the epoch.
+func (e Epoch) ResourceVersion(revision int64) string {
+	return strconv.FormatInt(e.number(revision), 10)
+}
 
 func (e Epoch) number(revision int64) int64 { return int64(e)<<revisionBits | revision }
 

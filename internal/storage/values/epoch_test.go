@@ -9,12 +9,12 @@ import (
 
 // A resource version leads back to its revision in its epoch alone. In epoch 0 it is the revision.
 func TestEpochs(t *testing.T) {
-	if got := Epoch(0).Of(17); got != "17" {
+	if got := Epoch(0).ResourceVersion(17); got != "17" {
 		t.Errorf("revision 17 in epoch 0 is %s", got)
 	}
 	for _, e := range []Epoch{0, 1, 7, MaxEpoch} {
 		for _, revision := range []int64{1, 17, 1<<revisionBits - 1} {
-			text := e.Of(revision)
+			text := e.ResourceVersion(revision)
 			if got, err := e.Revision(text); err != nil || got != revision {
 				t.Errorf("epoch %d: revision %d became %s, and then %d, %v", e, revision, text, got, err)
 			}

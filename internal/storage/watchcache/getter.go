@@ -68,7 +68,7 @@ func (g *Getter) GetRESTOptions(gr schema.GroupResource, example runtime.Object)
 	cfg.Codec = codec
 	o := generic.RESTOptions{StorageConfig: cfg, EnableGarbageCollection: true, DeleteCollectionWorkers: g.caches.deleters}
 	if g.custom {
-		cfg.Codec = g.caches.store.DerivingCodec(codec, gr)
+		cfg.Codec = g.caches.store.WriteHookCodec(codec, gr)
 		r := keys.CustomResource(gr, "")
 		o.ResourcePrefix, o.Decorator = r.KindPrefix(), g.caches.customStorage(r, g.metadataOnly)
 	} else {

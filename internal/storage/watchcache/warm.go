@@ -179,7 +179,7 @@ func (c *customCaches) room(now time.Time) bool {
 func (c *customCaches) retire(r keys.Resource) {
 	w := c.warm[r]
 	delete(c.warm, r)
-	c.caches.store.Unfollow(r.Prefix()) // before the next cache follows the resource
+	c.caches.store.UntrackProgress(r.Prefix()) // before the next cache of the resource starts
 	c.count.cooled()
 	c.running.Go(w.Stop) // upstream takes a while
 }

@@ -123,7 +123,7 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 		t.Errorf("warm after many lists: %v", got)
 	}
 	w.store.customs.done(warmed(t, w.apis[0], w.resource("")))
-	followed := w.store.Follow(w.resource("").Prefix())
+	followed := w.store.TrackProgress(w.resource("").Prefix())
 	for range 3 {
 		list()
 		clock.pass(w.store.limits.idle - time.Second)
@@ -144,8 +144,8 @@ func TestWarmUpAndCoolDown(t *testing.T) {
 	}
 	list()
 	eventually(t, "nothing is followed for a cache that stopped", func() bool {
-		defer w.store.Unfollow(w.resource("").Prefix())
-		return w.store.Follow(w.resource("").Prefix()) != followed
+		defer w.store.UntrackProgress(w.resource("").Prefix())
+		return w.store.TrackProgress(w.resource("").Prefix()) != followed
 	})
 	list()
 	if c := w.store.customs.count; c.warm.Load() != 0 || c.warmings.Load() != 1 || c.coolings.Load() != 1 {

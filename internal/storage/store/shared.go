@@ -7,17 +7,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/etcd"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
-// Several reports whether other processes may use the same data.
-func (s *Store) Several() bool { return s.revisions != nil }
-
-// Common returns the value under a name that all processes with the same data share. If
-// there is none, create makes one; of several processes at once, the first decides.
-func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, error)) ([]byte, error) {
-	key := s.commonKey(name)
+// SharedValue returns the value under a name that all processes with the same data share. If
+// there is none, create makes one. If several processes make one at once, the first one stays.
+func (s *Store) SharedValue(ctx context.Context, name string, create func() ([]byte, error)) ([]byte, error) {
+	key := s.sharedKey(name)
 	read, err := s.backend.Client.Get(ctx, key)
 	if err != nil {
 		return nil, err
@@ -40,23 +36,23 @@ func (s *Store) Common(ctx context.Context, name string, create func() ([]byte, 
 	return made, nil
 }
 
-// Agree replaces the shared value under a name. decide gets the present value, or nil, and
-// returns the new one. It may be called several times. If it returns an error, Agree
-// returns that and changes nothing.
-func (s *Store) Agree(ctx context.Context, name string, decide func(common []byte) ([]byte, error)) error {
-	key := s.commonKey(name)
+// UpdateSharedValue replaces the shared value under a name. update gets the present value, or
+// nil, and returns the new one. It may be called several times. If it returns an error,
+// UpdateSharedValue returns that and changes nothing.
+func (s *Store) UpdateSharedValue(ctx context.Context, name string, update func(present []byte) ([]byte, error)) error {
+	key := s.sharedKey(name)
 	for {
 		read, err := s.backend.Client.Get(ctx, key)
 		if err != nil {
 			return err
 		}
-		var common []byte
+		var present []byte
 		var rev int64
 		if len(read.Kvs) > 0 {
-			common, rev = read.Kvs[0].Value, read.Kvs[0].ModRevision
+			present, rev = read.Kvs[0].Value, read.Kvs[0].ModRevision
 		}
-		next, err := decide(common)
-		if err != nil || rev > 0 && bytes.Equal(next, common) {
+		next, err := update(present)
+		if err != nil || rev > 0 && bytes.Equal(next, present) {
 			return err
 		}
 		resp, err := s.backend.Client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).Then(clientv3.OpPut(key, string(next))).Commit()
@@ -66,7 +62,7 @@ func (s *Store) Agree(ctx context.Context, name string, decide func(common []byt
 	}
 }
 
-func (s *Store) commonKey(name string) string {
+func (s *Store) sharedKey(name string) string {
 	return s.prefix + keys.SystemKey(cluster.Admin, "common", name).Path()
 }
 
@@ -87,16 +83,4 @@ func (s *Store) Marked(ctx context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	return resp.Kvs[0].ModRevision, nil
-}
-
-// Reachable returns an error if etcd does not answer.
-func (s *Store) Reachable(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, etcd.ReadTimeout)
-	defer cancel()
-	if s.revisions == nil {
-		_, err := s.Newest(ctx)
-		return err
-	}
-	_, _, err := s.revisions.Read(ctx)
-	return err
 }
