@@ -129,7 +129,7 @@ func (o *open) allowed() (allowed bool) {
 		return true // no request comes so far without a user
 	}
 	allowed = true
-	err := o.tenants.Again(o.req, u, func(ctx context.Context) {
+	err := o.tenants.AskAgain(o.req, u, func(ctx context.Context) {
 		ctx = etcd.WithOutage(ctx)
 		by, known := o.authenticated(ctx)
 		allowed = known && o.impersonates(ctx, by) && o.authorized(ctx) || etcd.Outage(ctx) != nil

@@ -24,6 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/observe/logs"
 	"github.com/unforked/kcp/internal/observe/record"
 	"github.com/unforked/kcp/internal/request/bounds"
+	"github.com/unforked/kcp/internal/request/connections"
 	"github.com/unforked/kcp/internal/request/edge"
 	"github.com/unforked/kcp/internal/request/flow"
 	"github.com/unforked/kcp/internal/storage/feed"
@@ -74,12 +75,12 @@ func (s *Server) locating(recorded bool) []filter {
 		{"log", false, func(h http.Handler) http.Handler { return logs.Within(h, s.pathOf) }},
 		{"panics in the log", false, logs.WithPanics},
 		{"accepted form", false, edge.WithAccept},
-		{"read limits", false, edge.WithReadLimits},
+		{"read limits", false, connections.WithReadLimits},
 		{"bodies of reads", false, flow.WithoutUselessBodies},
 		// Requests of peers belong to no cluster and no user.
 		{"peers", s.peers == nil, s.peers.Within},
 		// Outages of etcd, and other servers' changes of the tree, replace refusals of all filters inside.
-		{"outages", !s.store.Several(), func(h http.Handler) http.Handler { return edge.WithOutages(h, s.resolve) }},
+		{"outages", !s.store.Shared(), func(h http.Handler) http.Handler { return edge.WithOutages(h, s.resolve) }},
 		{"cluster", false, func(h http.Handler) http.Handler {
 			return s.withViews(h, edge.WithCluster(h, s.resolve, reach.Paths()))
 		}},

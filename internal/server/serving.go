@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/auth/credentials"
-	"github.com/unforked/kcp/internal/request/edge"
+	"github.com/unforked/kcp/internal/request/connections"
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
@@ -33,7 +33,7 @@ func (s *Server) prepareListener(context.Context) error {
 	if n, ok := s.config.Listener.(*nowhere); ok {
 		s.serving.Listener = unaddressed{n}
 	} else {
-		s.serving.Listener = edge.Bound(edge.LimitReads(s.serving.Listener))
+		s.serving.Listener = connections.Limit(connections.LimitReads(s.serving.Listener))
 	}
 	suites := s.serving.CipherSuites
 	if len(suites) > 0 && !s.serving.DisableHTTP2 && s.serving.MinTLSVersion < tls.VersionTLS13 &&
@@ -56,7 +56,7 @@ func (s *Server) prepareServing(ctx context.Context) error {
 			hosts = append(hosts, h)
 		}
 		find := credentials.LoadAuthorities
-		if s.store.Several() {
+		if s.store.Shared() {
 			find = func(ctx context.Context, _, _ string) (credentials.Authorities, error) {
 				return credentials.SharedAuthorities(ctx, s.store, credentials.OfServing)
 			}

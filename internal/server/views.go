@@ -77,7 +77,7 @@ func (s *Server) cachedContent(ctx context.Context, c *catalog.Content) (http.Ha
 func (s *Server) withViews(inside, others http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r, found, err := s.views.Parse(req.URL.Path)
-		if !found || edge.Climbs(req.URL.Path) { // edge.WithCluster refuses such paths
+		if !found || edge.HasDotSegment(req.URL.Path) { // edge.WithCluster refuses such paths
 			others.ServeHTTP(w, req)
 			return
 		}

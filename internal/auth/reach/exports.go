@@ -175,7 +175,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 }
 
 func (q *Questions) readExportPage(query url.Values) (limit int, at exportMark, err error) {
-	if limit, err = edge.Limit(query, exportPage, "exports"); err != nil {
+	if limit, err = edge.PageLimit(query, exportPage, "exports"); err != nil {
 		return 0, at, err
 	}
 	token := query.Get("continue")

@@ -162,7 +162,7 @@ func (q *Questions) places(names []cluster.Name) []place {
 }
 
 func readPage(query url.Values) (limit int, from *bookmark, err error) {
-	if limit, err = edge.Limit(query, reachPage, "workspaces"); err != nil {
+	if limit, err = edge.PageLimit(query, reachPage, "workspaces"); err != nil {
 		return 0, nil, err
 	}
 	token := query.Get("continue")

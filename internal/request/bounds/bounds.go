@@ -1,5 +1,5 @@
-// Package bounds refuses requests that are larger than those of honest clients, before the
-// server parses or authenticates them. It hides the maximum sizes of the parts of a request.
+// Package bounds limits what clients send: the parts of a request, before the server parses or
+// authenticates it, and the RSA keys and regular expressions in the objects of tenants.
 //
 // Parsing a label selector of 500 KB takes tens of milliseconds and megabytes of memory,
 // and the libraries parse it before authentication. Parsing a request within the bounds

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package edge
+package connections
 
 // maxFiles reports that there is no known limit of open files.
 func maxFiles() (uint64, bool) { return 0, false }

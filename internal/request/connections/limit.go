@@ -1,4 +1,4 @@
-package edge
+package connections
 
 import (
 	"net"
@@ -10,10 +10,10 @@ import (
 // server needs for etcd, and for the calls of webhooks and mounted workspaces.
 const reservedFiles = 8192
 
-// Bound returns a listener with a limited number of open connections. Further clients wait until
+// Limit returns a listener with a limited number of open connections. Further clients wait until
 // a connection is closed. Without a limit, clients could use up the open files of the process,
 // and the embedded etcd exits if it cannot open a file.
-func Bound(l net.Listener) net.Listener {
+func Limit(l net.Listener) net.Listener {
 	files, ok := maxFiles()
 	if !ok {
 		return l

@@ -1,4 +1,4 @@
-package edge
+package connections
 
 import (
 	"io"
@@ -40,9 +40,9 @@ func (l limitedListener) Accept() (net.Conn, error) {
 	return &limitedConn{Conn: c, closed: make(chan struct{}), credit: idleBurst, counted: time.Now()}, nil
 }
 
-// WithReadLimits stops reading, for a while, from connections of [LimitReads] whose client abandons
-// requests again and again, as in an HTTP/2 rapid reset attack, or sends much that belongs to no
-// request.
+// WithReadLimits counts the requests of each connection of [LimitReads]. The server does not read a
+// connection for a while if its client abandons many requests, as in an HTTP/2 rapid reset attack,
+// or sends many bytes that belong to no request.
 func WithReadLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		at, ok := req.Context().Value(http.LocalAddrContextKey).(limitedAddr)

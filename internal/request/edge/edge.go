@@ -1,7 +1,8 @@
-// Package edge moves the logical cluster of a request from its URL into its context. It also
-// writes the refusals that belong to no other package: invalid paths, requests to all
-// clusters, and outages of etcd. In all handlers inside [WithCluster] a cluster is a valid
-// name.
+// Package edge moves the logical cluster of a request from its URL into its context: in all
+// handlers inside [WithCluster], the cluster of a request is a valid name.
+//
+// It also writes the refusals that belong to no other package: invalid paths, requests to all
+// clusters, and outages of etcd.
 package edge
 
 import (
@@ -42,7 +43,7 @@ type Resolver func(context.Context, cluster.Path) (n cluster.Name, missing strin
 // token does not choose one.
 func WithCluster(next http.Handler, resolve Resolver, clusterless []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if Climbs(req.URL.Path) {
+		if HasDotSegment(req.URL.Path) {
 			Refuse(w, req, apierrors.NewBadRequest(`the path has a segment "." or ".."; resolve it before you send the request`))
 			return
 		}
@@ -88,8 +89,8 @@ func Path(ctx context.Context) (cluster.Path, bool) {
 	return p, ok
 }
 
-// Climbs reports whether a path has a segment "." or "..".
-func Climbs(path string) bool {
+// HasDotSegment reports whether a path has a segment "." or "..".
+func HasDotSegment(path string) bool {
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "." || segment == ".." {
 			return true

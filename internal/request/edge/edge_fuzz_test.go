@@ -67,7 +67,7 @@ func checkPast(t *testing.T, u *url.URL, got *http.Request, c cluster.Name, ok b
 	if strings.HasPrefix(u.Path, Prefix) != (ok && got.URL.Path != u.Path) && !(ok && got.Header.Get("Authorization") != "") {
 		t.Errorf("%q is for cluster %q, %t, at %q", u, c, ok, got.URL.Path)
 	}
-	if Climbs(got.URL.Path) {
+	if HasDotSegment(got.URL.Path) {
 		t.Errorf("%q gets past as %q", u, got.URL.Path)
 	}
 	// The escaped and the unescaped path must agree.

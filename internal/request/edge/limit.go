@@ -7,9 +7,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Limit returns the parameter limit of a query for a list of some things. Without one, and at most,
-// it is a whole page.
-func Limit(query url.Values, page int, of string) (int, error) {
+// PageLimit returns the number of items for a list that is served in pages: the parameter limit of
+// the query, or page, which is the maximum, if there is none. of names the items in the error.
+func PageLimit(query url.Values, page int, of string) (int, error) {
 	text := query.Get("limit")
 	if text == "" {
 		return page, nil

@@ -3,20 +3,15 @@
 package flow
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -26,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
-	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/edge"
@@ -43,19 +37,12 @@ const (
 	tenantWait    = 5 * time.Second // longest wait for any of these
 	tenantWatches = 10_000
 
-	// loopsPrefix begins the key under which the work of loops for a tenant counts.
-	loopsPrefix = "loops:"
-
 	// leaseQueue is the queue of lease renewals, so that they do not wait behind others.
 	leaseQueue = "/leases"
 
 	// watchBegins is the time after which a watch gives back its processor share, even if
 	// it has not begun.
 	watchBegins = time.Second
-
-	// maxMembers is the maximum number of map members and list items in a request body.
-	// The time for managed fields grows with the square of that number.
-	maxMembers = 50_000
 )
 
 // shareLimits returns the limits for a number of processors. All tenants together run two
@@ -93,9 +80,6 @@ func NewShares(processors int) *fair.Shares {
 	return fair.New(shareLimits(cmp.Or(processors, runtime.GOMAXPROCS(0))))
 }
 
-// TenantKey returns the key of a tenant in [fair.Shares]. c is the cluster that stands for it.
-func TenantKey(c cluster.Name) string { return "cluster:" + string(c) }
-
 // UntilEnded creates the [fair.Work] of each request, and returns when the work has ended.
 // Upstream's timeout filter may return earlier, while a goroutine still serves the request.
 // If this handler returned then, the connection could carry further requests.
@@ -103,7 +87,7 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		work := f.Shares.Begin()
 		if _, ok := inprocess.User(req.Context()); !ok {
-			work.For(address(req))
+			work.For(addressKey(req))
 		}
 		ctx := fair.With(req.Context(), work)
 		defer func() {
@@ -133,15 +117,6 @@ func Ending(next http.Handler) http.Handler {
 	})
 }
 
-// address returns the tenant key of an anonymous request: its client address.
-func address(req *http.Request) string {
-	host, _, err := net.SplitHostPort(req.RemoteAddr)
-	if err != nil {
-		host = req.RemoteAddr
-	}
-	return "address:" + host
-}
-
 // Ask limits requests during authorization. They count for their user and not for the
 // cluster in their URL, which may belong to another tenant or not exist. The roles of the
 // cluster determine how long authorization takes.
@@ -154,7 +129,7 @@ func (f *Filters) Ask(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 			return
 		}
-		work.For(f.caller(req, u))
+		work.For(f.callerKey(req, u))
 		if err := work.Ask(ctx); err != nil {
 			tooMany(w, req, err)
 			return
@@ -163,49 +138,18 @@ func (f *Filters) Ask(next http.Handler) http.Handler {
 	})
 }
 
-// Again runs do for the user of a request that is open already, with the limits of Ask. An error means that do
-// did not run.
-func (f *Filters) Again(req *http.Request, u user.Info, do func(context.Context)) error {
+// AskAgain runs do for the user of a request that is being served, with the limits of [Filters.Ask].
+// An error means that do did not run.
+func (f *Filters) AskAgain(req *http.Request, u user.Info, do func(context.Context)) error {
 	work := f.Shares.Begin()
 	defer work.End()
 	ctx := fair.With(req.Context(), work)
-	work.For(f.caller(req, u))
+	work.For(f.callerKey(req, u))
 	if err := work.Ask(ctx); err != nil {
 		return err
 	}
 	do(ctx)
 	return nil
-}
-
-// caller returns the tenant key of a request whose cluster does not determine the tenant.
-// The key is that of the cluster which authenticated the user, the client address of an
-// anonymous user, or the user name. It is empty for the system, which has no limits.
-func (f *Filters) caller(req *http.Request, u user.Info) string {
-	if isSystem(u) {
-		return ""
-	}
-	if home := u.GetExtra()[auth.ClusterNameKey]; len(home) == 1 {
-		if t, ok := f.Tenant(cluster.Name(home[0])); ok {
-			return TenantKey(t)
-		}
-	}
-	if u.GetName() == user.Anonymous {
-		return address(req)
-	}
-	return "user:" + u.GetName()
-}
-
-// tenantFor returns the tenant key of an authorized request: the tenant of its cluster.
-// Requests without a cluster, to root and to system clusters count for their caller.
-func (f *Filters) tenantFor(req *http.Request, u user.Info) string {
-	c, ok := cluster.From(req.Context())
-	if !ok || c == cluster.All || c == cluster.Root || c.System() {
-		return f.caller(req, u)
-	}
-	if t, ok := f.Tenant(c); ok {
-		return TenantKey(t)
-	}
-	return f.caller(req, u)
 }
 
 // Within queues authorized requests by the limits of their tenant, by priority level and
@@ -218,7 +162,7 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 		info, known := request.RequestInfoFrom(req.Context())
 		if work == nil || !known || u == nil || isSystem(u) {
 			if work != nil && known && inprocess.IsLoop(req.Context()) && !c.LongRunningFunc(req, info) {
-				work.For(f.loops(req))
+				work.For(f.loopKey(req))
 				if err := work.Ask(req.Context()); err != nil {
 					tooMany(w, req, err)
 					return
@@ -227,7 +171,7 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 			next.ServeHTTP(w, req)
 			return
 		}
-		work.For(f.tenantFor(req, u))
+		work.For(f.tenantKey(req, u))
 		var err error
 		if c.LongRunningFunc(req, info) {
 			req, err = f.watch(req, work, info)
@@ -240,21 +184,6 @@ func (f *Filters) Within(next http.Handler, c *genericapiserver.Config, levels u
 		}
 		served.ServeHTTP(w, req)
 	})
-}
-
-// loops returns the tenant key of a request of the server's own loops. Their work for a tenant
-// shares the processors like that of another tenant: the tenant's requests do not delay it, and
-// it does not delay other tenants. Work for no tenant has no limits.
-func (f *Filters) loops(req *http.Request) string {
-	c, ok := cluster.From(req.Context())
-	if !ok || c == cluster.All || c == cluster.Root || c.System() {
-		return ""
-	}
-	t, ok := f.Tenant(c)
-	if !ok {
-		return ""
-	}
-	return loopsPrefix + TenantKey(t)
 }
 
 // watch admits a watch. The watch holds its place only until it has begun.
@@ -343,55 +272,6 @@ func (s signal) Signal() { s() }
 // Wait implements [utilflowcontrol.InitializationSignal].
 func (signal) Wait() {}
 
-// withBody reads the body of a request and returns the request and the body's extent. The
-// handler refuses bodies that are too long.
-func (f *Filters) withBody(req *http.Request, work *fair.Work) (*http.Request, fair.Extent, error) {
-	if req.Body == nil || req.Body == http.NoBody {
-		return req, fair.Extent{}, nil
-	}
-	body, err := io.ReadAll(io.LimitReader(&weighed{req.Body, work}, f.MaxBody+1))
-	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		return req, fair.Extent{}, err
-	}
-	extent := fair.Measure(body)
-	if extent.Members > maxMembers {
-		return req, extent, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object has more than %d fields and items; split it into several objects", maxMembers))
-	}
-	if err := work.Grow(extent.Memory() - int64(extent.Bytes)); err != nil {
-		return req, extent, err
-	}
-	if err == nil {
-		err = io.EOF
-	}
-	whole := *req
-	whole.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), failed{err}), req.Body}
-	return &whole, extent, nil
-}
-
-// weighed counts the bytes read as memory of the request.
-type weighed struct {
-	io.Reader
-	work *fair.Work
-}
-
-// Read implements [io.Reader].
-func (r *weighed) Read(b []byte) (int, error) {
-	n, err := r.Reader.Read(b)
-	if refused := r.work.Grow(int64(n)); refused != nil {
-		return n, refused
-	}
-	return n, err
-}
-
-// failed is a reader that returns an error only.
-type failed struct{ err error }
-
-// Read implements [io.Reader].
-func (f failed) Read([]byte) (int, error) { return 0, f.err }
-
 // yieldingWriter gives back the request's processor while it waits for the client to read.
 type yieldingWriter struct {
 	http.ResponseWriter
@@ -418,20 +298,4 @@ func tooMany(w http.ResponseWriter, req *http.Request, err error) {
 		w.Header().Set("Retry-After", "1")
 	}
 	edge.Refuse(w, req, err)
-}
-
-func isSystem(u user.Info) bool {
-	return u != nil && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
-}
-
-// WithoutUselessBodies closes the bodies of reads. No handler uses them, and the server
-// would buffer them as long as a watch lasts.
-func WithoutUselessBodies(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// An unused HTTP/1 body is never read; closing it would read it.
-		if req.ProtoMajor == 2 && req.Body != nil && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
-			_ = req.Body.Close() // it cannot fail
-		}
-		next.ServeHTTP(w, req)
-	})
 }

@@ -289,14 +289,14 @@ func TestCallers(t *testing.T) {
 		"system":         {&user.DefaultInfo{Name: "s", Groups: []string{user.SystemPrivilegedGroup}}, "", "cluster:a"},
 	} {
 		req := httptest.NewRequestWithContext(cluster.With(t.Context(), "a2"), http.MethodGet, "/", nil)
-		if got := s.caller(req, say.u); got != say.asks {
+		if got := s.callerKey(req, say.u); got != say.asks {
 			t.Errorf("%s asks as %q", name, got)
 		}
-		if got := s.tenantFor(req, say.u); got != say.isAllowed {
+		if got := s.tenantKey(req, say.u); got != say.isAllowed {
 			t.Errorf("%s in its cluster is %q", name, got)
 		}
 		for _, c := range []cluster.Name{cluster.Root, cluster.Admin, "made-up"} {
-			if got := s.tenantFor(req.WithContext(cluster.With(t.Context(), c)), say.u); got != say.asks {
+			if got := s.tenantKey(req.WithContext(cluster.With(t.Context(), c)), say.u); got != say.asks {
 				t.Errorf("%s in %s is %q", name, c, got)
 			}
 		}

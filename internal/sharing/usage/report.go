@@ -110,7 +110,7 @@ type page struct {
 
 func readPage(query url.Values) (p page, err error) {
 	p.only = query.Get("consumer")
-	if p.limit, err = edge.Limit(query, pageSize, "consumers"); err != nil {
+	if p.limit, err = edge.PageLimit(query, pageSize, "consumers"); err != nil {
 		return p, err
 	}
 	name, err := base64.RawURLEncoding.DecodeString(query.Get("continue"))
