@@ -68,7 +68,7 @@ func (s *Server) prepareTree(ctx context.Context) error {
 	s.store.OnCreate(workspaces, s.workspaces.Create)
 	s.store.OnWrite(types, s.workspaces.DeriveType)
 	s.viewed()
-	questions := &reach.Questions{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces, APIs: s.apis}
+	questions := &reach.Queries{Authorizer: s.authz, RBAC: s.rbac, Workspaces: s.workspaces, APIs: s.apis}
 	if err := questions.Install(s.generic.Handler.NonGoRestfulMux); err != nil {
 		return err
 	}

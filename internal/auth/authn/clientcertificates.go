@@ -39,7 +39,7 @@ const (
 // them. A certificate names its cluster. In other clusters, and in a later cluster of the same
 // name, its user is anonymous.
 type ClientCertificates struct {
-	begun func(cluster.Name) (time.Time, bool)
+	created func(cluster.Name) (time.Time, bool)
 
 	mu        sync.Mutex
 	trust     clientTrust
@@ -55,14 +55,14 @@ type clientTrust struct {
 
 var _ dynamiccertificates.CAContentProvider = (*ClientCertificates)(nil)
 
-// NewClientCertificates returns ClientCertificates. SetAuthorities must follow. begun returns when
-// a cluster was created, and whether it exists.
-func NewClientCertificates(begun func(cluster.Name) (time.Time, bool)) *ClientCertificates {
-	return &ClientCertificates{begun: begun}
+// NewClientCertificates returns ClientCertificates. The caller calls SetAuthorities before any other
+// method. created returns when a cluster was created, and whether it exists.
+func NewClientCertificates(created func(cluster.Name) (time.Time, bool)) *ClientCertificates {
+	return &ClientCertificates{created: created}
 }
 
-// SetAuthorities sets the authority that signs, and all that are trusted, in PEM. It reports
-// whether they were others.
+// SetAuthorities sets the authority that signs, and the PEM bundle of all that are trusted. It
+// reports whether the bundle has changed.
 func (i *ClientCertificates) SetAuthorities(signer tls.Certificate, trusted []byte) (changed bool) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trusted)
@@ -103,14 +103,15 @@ func (i *ClientCertificates) AddListener(l dynamiccertificates.Listener) {
 	i.listeners = append(i.listeners, l)
 }
 
-func encoded(der []byte) []byte {
+// encodeCertificate returns a certificate in PEM.
+func encodeCertificate(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// clusterURI is the alternative name, in a certificate, of a cluster. The time of the creation
-// tells it from earlier clusters of the same name.
-func clusterURI(c cluster.Name, begun time.Time) *url.URL {
-	return &url.URL{Scheme: "kcp", Opaque: fmt.Sprintf("cluster:%s:%d", c, begun.Unix())}
+// clusterURI returns the URI that names a cluster in a certificate. The time of creation
+// distinguishes the cluster from earlier ones of the same name.
+func clusterURI(c cluster.Name, created time.Time) *url.URL {
+	return &url.URL{Scheme: "kcp", Opaque: fmt.Sprintf("cluster:%s:%d", c, created.Unix())}
 }
 
 // AgentPrefix begins the names of the agents of extensions. Only certificates of
@@ -163,7 +164,7 @@ func parseRequest(request []byte) (*x509.CertificateRequest, error) {
 }
 
 func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, subject pkix.Name, life time.Duration) ([]byte, error) {
-	begun, ok := i.begun(c)
+	created, ok := i.created(c)
 	if !ok || c.System() {
 		return nil, fmt.Errorf("no certificates are issued in logical cluster %s", c)
 	}
@@ -177,7 +178,7 @@ func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, su
 	now := time.Now()
 	t := &x509.Certificate{
 		SerialNumber: serial, Subject: subject,
-		URIs: []*url.URL{clusterURI(c, begun)}, NotBefore: now.Add(-Backdated), NotAfter: now.Add(life),
+		URIs: []*url.URL{clusterURI(c, created)}, NotBefore: now.Add(-Backdated), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
 	authority := i.trusts().signer
@@ -188,7 +189,7 @@ func (i *ClientCertificates) sign(c cluster.Name, r *x509.CertificateRequest, su
 	if err != nil {
 		return nil, err
 	}
-	return encoded(der), nil
+	return encodeCertificate(der), nil
 }
 
 // users authenticates the users of workspaces. It implements [authenticator.Request].
@@ -228,7 +229,7 @@ func (i *ClientCertificates) verify(req *http.Request, agent bool) (*user.Defaul
 	if err != nil || c.System() || len(leaf.URIs) != 1 || strings.HasPrefix(leaf.Subject.CommonName, AgentPrefix) != agent {
 		return nil, "", false // no workspace, or of the other kind
 	}
-	if begun, ok := i.begun(c); !ok || leaf.URIs[0].String() != clusterURI(c, begun).String() {
+	if created, ok := i.created(c); !ok || leaf.URIs[0].String() != clusterURI(c, created).String() {
 		return nil, "", false
 	}
 	options, _ := i.VerifyOptions()

@@ -76,7 +76,7 @@ func newAuthority(t *testing.T, life time.Duration) authority {
 // clients returns client certificates that the authority signs.
 func (a authority) clients(begun func(cluster.Name) (time.Time, bool)) *ClientCertificates {
 	clients := NewClientCertificates(begun)
-	clients.SetAuthorities(a.certificate, encoded(a.certificate.Certificate[0]))
+	clients.SetAuthorities(a.certificate, encodeCertificate(a.certificate.Certificate[0]))
 	return clients
 }
 

@@ -180,12 +180,7 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 	}
 	all := verdict{decision: authorizer.DecisionNoOpinion}
 	for _, ask := range z.steps.Load().ask {
-		v := ask(ctx, a)
-		if again, err := z.again(ctx, v); err != nil {
-			v = verdict{decision: authorizer.DecisionDeny, reason: err.Error(), evidence: true}
-		} else if again {
-			v = ask(ctx, a)
-		}
+		v := z.confirmed(ctx, func() verdict { return ask(ctx, a) })
 		v.steps = append(all.steps, v.steps...)
 		if v.err == nil {
 			v.err = all.err
@@ -201,6 +196,18 @@ func (z *Authorizer) decide(ctx context.Context, a authorizer.Attributes) verdic
 		all.decision = authorizer.DecisionDeny // skips the authorizers of an embedding program too
 	}
 	return all
+}
+
+// confirmed returns the verdict of ask, or of a second call of ask if newer data may change it.
+func (z *Authorizer) confirmed(ctx context.Context, ask func() verdict) verdict {
+	v := ask()
+	switch again, err := z.again(ctx, v); {
+	case err != nil:
+		return verdict{decision: authorizer.DecisionDeny, reason: err.Error(), evidence: true}
+	case again:
+		return ask()
+	}
+	return v
 }
 
 // again reports whether v has to be decided again on newer data. On an error the request
@@ -322,26 +329,37 @@ func isMetrics(a authorizer.Attributes) bool {
 func (z *Authorizer) byRules(ctx context.Context, c cluster.Name, a authorizer.Attributes, entered bool) verdict {
 	s := search{a: a, entry: z.entry, entered: entered}
 	z.rules.search(ctx, c, a.GetUser(), &s)
-	entered, allowed, reason, step, errs := s.entered, s.allowed, s.reason, s.step, s.errs
 	v := verdict{decision: authorizer.DecisionNoOpinion, evidence: true}
 	switch {
-	case !entered:
+	case !s.entered:
 		v.reason = "may not enter the logical cluster: no rule allows the verb \"access\" on \"/\""
 		z.step(&v, Step{StepContent, v.decision, v.reason})
-	case !allowed:
+	case !s.allowed:
 		v.reason = "no RBAC rule allows it"
-		if len(errs) > 0 {
-			v.reason += fmt.Sprintf(": %v", utilerrors.NewAggregate(errs))
+		if len(s.errs) > 0 {
+			v.reason += fmt.Sprintf(": %v", utilerrors.NewAggregate(s.errs))
 		}
 		z.step(&v, Step{StepContent, authorizer.DecisionAllow, ""})
 		z.step(&v, Step{StepLocal, v.decision, v.reason})
 	default:
-		v.decision, v.reason = authorizer.DecisionAllow, reason
+		v.decision, v.reason = authorizer.DecisionAllow, s.reason
 		z.step(&v, Step{StepContent, authorizer.DecisionAllow, ""})
-		z.step(&v, Step{step, authorizer.DecisionAllow, reason})
+		z.step(&v, Step{s.step, authorizer.DecisionAllow, s.reason})
 	}
 	return v
 }
+
+// As returns the attributes of a request with another user.
+func As(a authorizer.Attributes, u user.Info) authorizer.Attributes { return withUser{a, u} }
+
+// withUser are attributes with another user.
+type withUser struct {
+	authorizer.Attributes
+	user user.Info
+}
+
+// GetUser implements [authorizer.Attributes].
+func (a withUser) GetUser() user.Info { return a.user }
 
 // step adds s to v if steps are recorded.
 func (z *Authorizer) step(v *verdict, s Step) {

@@ -39,7 +39,7 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 			responsewriters.InternalError(w, r, errors.New("impersonation: the request has no user; authenticate it first"))
 			return
 		}
-		if resource, name, why := beyond(r.Context(), u, r.Header); why != "" {
+		if resource, name, why := forbidden(r.Context(), u, r.Header); why != "" {
 			responsewriters.Forbidden(authorizer.AttributesRecord{User: u, Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}, w, r, why, s)
 			return
 		}
@@ -47,9 +47,9 @@ func WithImpersonationLimits(handler http.Handler, s runtime.NegotiatedSerialize
 	})
 }
 
-// beyond returns a group or a key of the extra that a user impersonates by headers and must not, and why. Without one,
-// the texts are empty.
-func beyond(ctx context.Context, u user.Info, h http.Header) (resource, name, why string) {
+// forbidden returns a group, or a key of the extra, that the headers of a request impersonate
+// although user u must not, and why. The texts are empty if there is none.
+func forbidden(ctx context.Context, u user.Info, h http.Header) (resource, name, why string) {
 	c, _ := cluster.From(ctx)
 	if auth.PrivilegedIn(c, u) {
 		return "", "", ""
@@ -121,7 +121,8 @@ type requestor struct {
 	allowed []authorizer.Attributes // that the filter asked for, in its order
 }
 
-// Requestor returns the user that a request with impersonation was authenticated as, behind [WithImpersonation].
+// Requestor returns the user that a request with impersonation was authenticated as. It works in
+// the handlers inside [WithImpersonation].
 func Requestor(ctx context.Context) (user.Info, bool) {
 	by, ok := ctx.Value(requestorKey{}).(*requestor)
 	if !ok {
@@ -130,14 +131,14 @@ func Requestor(ctx context.Context) (user.Info, bool) {
 	return by.Info, true
 }
 
-// MayStillImpersonate reports whether a user, the requestor with their groups of now, has the rights by which a request
-// with some headers impersonated another user. Requests that impersonate nobody need no right.
+// MayStillImpersonate reports whether a request with headers h may impersonate another user now. u
+// is its requestor with their present groups. A request without impersonation needs no right.
 func MayStillImpersonate(ctx context.Context, u user.Info, h http.Header, a authorizer.Authorizer) (bool, error) {
 	by, ok := ctx.Value(requestorKey{}).(*requestor)
 	if !ok || len(by.allowed) == 0 {
 		return true, nil
 	}
-	if _, _, why := beyond(ctx, u, h); why != "" {
+	if _, _, why := forbidden(ctx, u, h); why != "" {
 		return false, nil
 	}
 	// The filter tries one mode after the other, until one allows everything.
@@ -146,29 +147,21 @@ func MayStillImpersonate(ctx context.Context, u user.Info, h http.Header, a auth
 		if modeOf(attributes) != mode {
 			continue
 		}
-		if decision, _, err := a.Authorize(ctx, attributesOf{attributes, u}); decision != authorizer.DecisionAllow {
+		if decision, _, err := a.Authorize(ctx, As(attributes, u)); decision != authorizer.DecisionAllow {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// modeOf returns the mode of impersonation that needs a right: verbs are "impersonate", "impersonate:<mode>" and
-// "impersonate-on:<mode>:<verb>".
+// modeOf returns the mode of impersonation that needs a right. The verbs are "impersonate",
+// "impersonate:<mode>" and "impersonate-on:<mode>:<verb>".
 func modeOf(a authorizer.Attributes) string {
 	if parts := strings.Split(a.GetVerb(), ":"); len(parts) > 1 {
 		return parts[1]
 	}
 	return ""
 }
-
-// attributesOf are attributes with another user.
-type attributesOf struct {
-	authorizer.Attributes
-	user user.Info
-}
-
-func (a attributesOf) GetUser() user.Info { return a.user }
 
 // arrived returns the user of a request behind the filter: the requestor, or the user that
 // it impersonates. An impersonated user keeps the requestor's scopes.

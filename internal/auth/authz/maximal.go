@@ -14,7 +14,7 @@ import (
 // StepMaximal is the step in which the provider of a resource limits its consumers.
 const StepMaximal = "04-maxpermissionpolicy"
 
-// limit asks the cluster that limits a resource whether a request that RBAC allows may be made.
+// limit decides on a request that RBAC allows: the cluster that limits its resource may refuse it.
 func (z *Authorizer) limit(ctx context.Context, a authorizer.Attributes, allowed verdict) verdict {
 	c, _ := cluster.From(ctx)
 	if z.options.Limited == nil || !a.IsResourceRequest() || deep(ctx) || c == "" {
@@ -24,12 +24,7 @@ func (z *Authorizer) limit(ctx context.Context, a authorizer.Attributes, allowed
 	if !ok {
 		return allowed
 	}
-	v := z.limits(ctx, at, a)
-	if again, err := z.again(ctx, v); err != nil {
-		v = verdict{decision: authorizer.DecisionDeny, reason: err.Error(), evidence: true}
-	} else if again {
-		v = z.limits(ctx, at, a)
-	}
+	v := z.confirmed(ctx, func() verdict { return z.limits(ctx, at, a) })
 	if v.decision == authorizer.DecisionAllow {
 		z.step(&allowed, Step{StepMaximal, v.decision, v.reason})
 		return allowed
@@ -65,14 +60,3 @@ func (z *Authorizer) limits(ctx context.Context, at cluster.Name, a authorizer.A
 	})
 	return v
 }
-
-// As returns the attributes of a request with another user.
-func As(a authorizer.Attributes, u user.Info) authorizer.Attributes { return as{a, u} }
-
-type as struct {
-	authorizer.Attributes
-	user user.Info
-}
-
-// GetUser implements [authorizer.Attributes].
-func (a as) GetUser() user.Info { return a.user }

@@ -191,6 +191,16 @@ type held struct {
 	errs  []error
 }
 
+func (h *held) visit(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
+	if rule != nil {
+		h.rules = append(h.rules, *rule)
+	}
+	if err != nil {
+		h.errs = append(h.errs, err)
+	}
+	return true
+}
+
 // sources are the bindings visited for the identities of one user. A service account, which
 // bindings know by two names, holds the rules of a binding once.
 type sources struct {
@@ -215,16 +225,6 @@ func (s *sources) fresh(source fmt.Stringer) bool {
 	name := fmt.Sprint(s.layer, source)
 	s.now[name] = true
 	return !s.before[name]
-}
-
-func (h *held) visit(_ fmt.Stringer, rule *rbacv1.PolicyRule, err error) bool {
-	if rule != nil {
-		h.rules = append(h.rules, *rule)
-	}
-	if err != nil {
-		h.errs = append(h.errs, err)
-	}
-	return true
 }
 
 // VisitRulesFor implements [validation.AuthorizationRuleResolver].

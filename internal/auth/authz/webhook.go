@@ -96,7 +96,7 @@ func (z *Authorizer) byWebhook(ctx context.Context, w *webhookAuthorizer, a auth
 	}
 	var v verdict
 	auth.Effective(c, a.GetUser(), func(u user.Info) bool {
-		d, reason, err := w.inner.Authorize(ctx, webhookAttributes{a, webhookUser(c, u)})
+		d, reason, err := w.inner.Authorize(ctx, As(a, webhookUser(c, u)))
 		v.decision, v.reason = d, "the webhook "+w.name+": "+reason
 		if err != nil {
 			// The library logs the cause. Users must not see the address of the webhook.
@@ -108,14 +108,6 @@ func (z *Authorizer) byWebhook(ctx context.Context, w *webhookAuthorizer, a auth
 	z.step(&v, Step{StepWebhook, v.decision, v.reason})
 	return v
 }
-
-// webhookAttributes are the attributes sent to a webhook.
-type webhookAttributes struct {
-	authorizer.Attributes
-	user user.Info
-}
-
-func (a webhookAttributes) GetUser() user.Info { return a.user }
 
 // webhookUser returns u as sent to a webhook for a request in cluster c. An empty c stands for a
 // request outside of all clusters.

@@ -128,7 +128,7 @@ func (o *Certificate) issue(by tls.Certificate) (cert, key []byte, leaf *x509.Ce
 	return append(cert, encodeCertificate(by.Leaf.Raw)...), key, pair.Leaf, err
 }
 
-// set sets the certificate and the authorities, and tells the listeners of changes.
+// set sets the certificate and the authorities, and notifies the listeners of changes.
 func (o *Certificate) set(all Authorities, cert, key []byte, leaf *x509.Certificate) {
 	o.mu.Lock()
 	same := bytes.Equal(o.cert, cert) && bytes.Equal(o.authorities.Bundle(), all.Bundle())

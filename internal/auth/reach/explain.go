@@ -27,14 +27,14 @@ import (
 
 // explain returns the state of a workspace, and the authorization decision on a request
 // to it.
-func (q *Questions) explain(req *http.Request, u user.Info) (any, error) {
+func (q *Queries) explain(req *http.Request, u user.Info) (any, error) {
 	query := req.URL.Query()
 	ctx := q.Authorizer.Settle(req.Context())
-	c, root, err := q.asked(ctx, query.Get("workspace"), u)
+	c, root, err := q.clusterOf(ctx, query.Get("workspace"), u)
 	if err != nil {
 		return nil, err
 	}
-	subject, err := q.askedAbout(ctx, c, query, u)
+	subject, err := q.subjectOf(ctx, c, query, u)
 	if err != nil {
 		return nil, err
 	}
@@ -53,9 +53,9 @@ func (q *Questions) explain(req *http.Request, u user.Info) (any, error) {
 	return e, nil
 }
 
-// asked returns the cluster that the query names. Users who may neither enter the cluster
+// clusterOf returns the cluster that a query names. Users who may neither enter the cluster
 // nor get its Workspace receive the same error as for one that does not exist.
-func (q *Questions) asked(ctx context.Context, at string, u user.Info) (cluster.Name, tree.Root, error) {
+func (q *Queries) clusterOf(ctx context.Context, at string, u user.Info) (cluster.Name, tree.Root, error) {
 	if at == "" {
 		return "", tree.Root{}, apierrors.NewBadRequest("no workspace is named; add ?workspace= and its path or the name of its logical cluster")
 	}
@@ -85,13 +85,13 @@ func ofLogicalCluster(u user.Info) authorizer.AttributesRecord {
 	return authorizer.AttributesRecord{User: u, Verb: "get", APIGroup: gv.Group, APIVersion: gv.Version, Resource: "logicalclusters", Name: core.LogicalClusterName, ResourceRequest: true}
 }
 
-func (q *Questions) seesWorkspace(ctx context.Context, root tree.Root, u user.Info) bool {
+func (q *Queries) seesWorkspace(ctx context.Context, root tree.Root, u user.Info) bool {
 	return root.Parent != "" && q.Authorizer.Allows(ctx, root.Parent, ofWorkspace(u, root.Name))
 }
 
-// askedAbout returns the user whose access is explained: the user in the query, or else u.
+// subjectOf returns the user whose access is explained: the user in the query, or else u.
 // Another user needs the right to create subjectaccessreviews in the cluster.
-func (q *Questions) askedAbout(ctx context.Context, c cluster.Name, query url.Values, u user.Info) (user.Info, error) {
+func (q *Queries) subjectOf(ctx context.Context, c cluster.Name, query url.Values, u user.Info) (user.Info, error) {
 	if !query.Has("user") && !query.Has("group") {
 		return u, nil
 	}
@@ -109,7 +109,7 @@ func (q *Questions) askedAbout(ctx context.Context, c cluster.Name, query url.Va
 
 // explainAccess returns the authorization decision on a request of u to cluster c. The
 // query describes the request; the default is to enter the cluster.
-func (q *Questions) explainAccess(ctx context.Context, c cluster.Name, u user.Info, query url.Values) tenancyapi.AccessExplanation {
+func (q *Queries) explainAccess(ctx context.Context, c cluster.Name, u user.Info, query url.Values) tenancyapi.AccessExplanation {
 	a := authorizer.AttributesRecord{User: u, Verb: "access", Path: "/"}
 	words := []string{"access", "/"}
 	switch {
@@ -162,7 +162,7 @@ func remedy(steps []authz.Step) string {
 }
 
 // obstacles reads a cluster and its Workspace, and returns their obstacles.
-func (q *Questions) obstacles(ctx context.Context, c cluster.Name, root tree.Root) ([]tenancyapi.Obstacle, error) {
+func (q *Queries) obstacles(ctx context.Context, c cluster.Name, root tree.Root) ([]tenancyapi.Obstacle, error) {
 	l, w := &core.LogicalCluster{}, &tenancyapi.Workspace{}
 	if _, err := q.Workspaces.Store.ReadInto(ctx, keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}, l); err != nil {
 		return nil, err
@@ -214,9 +214,9 @@ func obstacles(l *core.LogicalCluster, w *tenancyapi.Workspace) []tenancyapi.Obs
 }
 
 // inherited lists the ClusterRoleBindings of ancestors that apply in a workspace.
-func (q *Questions) inherited(req *http.Request, u user.Info) (any, error) {
+func (q *Queries) inherited(req *http.Request, u user.Info) (any, error) {
 	ctx := q.Authorizer.Settle(req.Context())
-	c, _, err := q.asked(ctx, req.URL.Query().Get("workspace"), u)
+	c, _, err := q.clusterOf(ctx, req.URL.Query().Get("workspace"), u)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ type exportMark struct {
 func (o offer) mark() exportMark { return exportMark{o.path, o.name, o.export} }
 
 // encode returns the token. It is encrypted if it names an export that the user may not bind.
-func (q *Questions) encode(m exportMark, hidden bool) (string, error) {
+func (q *Queries) encode(m exportMark, hidden bool) (string, error) {
 	text, err := json.Marshal(m)
 	if err != nil || !hidden {
 		return base64.RawURLEncoding.EncodeToString(text), err
@@ -69,7 +69,7 @@ func (q *Questions) encode(m exportMark, hidden bool) (string, error) {
 const sealed = "."
 
 // decode returns the mark in a token.
-func (q *Questions) decode(token string) (m exportMark, err error) {
+func (q *Queries) decode(token string) (m exportMark, err error) {
 	encoded, hidden := strings.CutPrefix(token, sealed)
 	text, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err == nil && hidden {
@@ -97,7 +97,7 @@ func newSeal() (cipher.AEAD, error) {
 
 // exports lists the APIExports that the user may bind, ordered by path and name. It answers as if
 // there were no others.
-func (q *Questions) exports(req *http.Request, u user.Info) (any, error) {
+func (q *Queries) exports(req *http.Request, u user.Info) (any, error) {
 	limit, at, err := q.readExportPage(req.URL.Query())
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (q *Questions) exports(req *http.Request, u user.Info) (any, error) {
 }
 
 // offers returns a superset of the exports that u may bind, in order.
-func (q *Questions) offers(ctx context.Context, u user.Info) []offer {
+func (q *Queries) offers(ctx context.Context, u user.Info) []offer {
 	var all []offer
 	for _, p := range q.places(q.candidates(ctx, u)) {
 		for _, e := range q.APIs.Exports.List(p.name, "") {
@@ -150,7 +150,7 @@ func (q *Questions) offers(ctx context.Context, u user.Info) []offer {
 }
 
 // bindable returns an export as the list shows it, nil if u may not bind it.
-func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1alpha2.BindableExport, error) {
+func (q *Queries) bindable(ctx context.Context, o offer, u user.Info) (*apisv1alpha2.BindableExport, error) {
 	gv := apisv1alpha2.GroupVersion
 	if !q.Authorizer.Allows(ctx, o.name, authorizer.AttributesRecord{
 		User: u, Verb: "bind", APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Name: o.export, ResourceRequest: true,
@@ -174,7 +174,7 @@ func (q *Questions) bindable(ctx context.Context, o offer, u user.Info) (*apisv1
 	return out, nil
 }
 
-func (q *Questions) readExportPage(query url.Values) (limit int, at exportMark, err error) {
+func (q *Queries) readExportPage(query url.Values) (limit int, at exportMark, err error) {
 	if limit, err = edge.PageLimit(query, exportPage, "exports"); err != nil {
 		return 0, at, err
 	}

@@ -123,9 +123,9 @@ func (p *Proxy) WithProxy(next http.Handler) http.Handler {
 	})
 }
 
-// To returns a handler that proxies requests to the server at a URL that a tenant has chosen.
-// Messages call the server what. Requests count for the tenant. Certificates in ca verify the
-// server, or those of this machine if there are none.
+// To returns a handler that proxies requests to the server at a URL that a tenant has chosen. The
+// requests count for the tenant. Error messages call the server what. The PEM certificates in ca
+// verify it; if ca is empty, those of this machine do.
 func (p *Proxy) To(tenant cluster.Name, what, at string, ca []byte) http.Handler {
 	proxy, to := p.proxy(), target{tenant, what, at, ca, true}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -205,7 +205,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.Header.Set(hopsHeader, strconv.Itoa(hops+1))
 	if u, ok := request.UserFrom(p.In.Context()); ok {
 		c, _ := cluster.From(p.In.Context())
-		tellUser(out.Header, auth.Elsewhere(c, u))
+		setUserHeaders(out.Header, auth.Elsewhere(c, u))
 	}
 }
 
@@ -220,9 +220,9 @@ func isOurs(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-") || strings.HasPrefix(name, "X-Kcp-Internal-")
 }
 
-// tellUser sets the X-Remote headers of an authenticating proxy to the user. It sets none
+// setUserHeaders sets the X-Remote headers of an authenticating proxy to the user. It sets none
 // for anonymous users.
-func tellUser(h http.Header, u user.Info) {
+func setUserHeaders(h http.Header, u user.Info) {
 	if u.GetName() == "" || u.GetName() == user.Anonymous {
 		return
 	}
@@ -248,7 +248,7 @@ func tellUser(h http.Header, u user.Info) {
 // rights on this one.
 func staysHere(group string) bool {
 	return group == user.SystemPrivilegedGroup || group == auth.LogicalClusterAdminGroup ||
-		strings.HasPrefix(group, "system:kcp:initializer:") || strings.HasPrefix(group, "system:kcp:terminator:")
+		strings.HasPrefix(group, auth.InitializerGroupPrefix) || strings.HasPrefix(group, auth.TerminatorGroupPrefix)
 }
 
 // cleanAnswer removes response headers that would affect other workspaces: to a browser all

@@ -20,6 +20,15 @@ const (
 	ForeignServiceAccountPrefix = "system:kcp:serviceaccount:"
 )
 
+// A service account has its own name in its own cluster only, and a foreign name in all others.
+// The functions below return the name that a user has:
+//
+//	[AccountIn]   in cluster c
+//	[SeenFrom]    in cluster c, where scopes may not allow them anything
+//	[Elsewhere]   in all clusters but c, in which they act
+//	[SeenAt]      in the bindings of another cluster, while they act in c
+//	[Consumer]    in the cluster of a provider, while they act in c
+
 // AccountIn returns the identity of u in cluster c. Only service accounts differ:
 // "system:serviceaccount:<namespace>:<name>" names another account in every cluster, so an
 // account of another cluster must never be matched by that name.
@@ -57,6 +66,11 @@ func Elsewhere(c cluster.Name, u user.Info) user.Info {
 	if !InScope(u, c) {
 		return OutOfScope(u)
 	}
+	return elsewhere(c, u)
+}
+
+// elsewhere is [Elsewhere] without the scopes of u.
+func elsewhere(c cluster.Name, u user.Info) user.Info {
 	if u = AccountIn(c, u); IsServiceAccount(u) {
 		return Foreign(c, u)
 	}
@@ -66,19 +80,13 @@ func Elsewhere(c cluster.Name, u user.Info) user.Info {
 // NameElsewhere returns the name that every other cluster sees of a user acting in cluster
 // c. Only service accounts have another name than in c.
 func NameElsewhere(c cluster.Name, u user.Info) string {
-	if u = AccountIn(c, u); IsServiceAccount(u) {
-		u = Foreign(c, u)
-	}
-	return u.GetName()
+	return elsewhere(c, u).GetName()
 }
 
 // SeenAt returns the identity of a user acting in cluster c for bindings in cluster at. A
 // service account of at has its local name there.
 func SeenAt(at, c cluster.Name, u user.Info) user.Info {
-	u = AccountIn(c, u)
-	if IsServiceAccount(u) {
-		u = Foreign(c, u)
-	}
+	u = elsewhere(c, u)
 	home := u.GetExtra()[ClusterNameKey]
 	if len(home) != 1 || home[0] != string(at) {
 		return u
@@ -126,9 +134,7 @@ func Home(u user.Info) (cluster.Name, bool) {
 
 // Consumer returns a user of cluster c under the names by which providers know them.
 func Consumer(c cluster.Name, u user.Info) user.Info {
-	if u = AccountIn(c, u); IsServiceAccount(u) {
-		u = Foreign(c, u)
-	}
+	u = elsewhere(c, u)
 	out := &user.DefaultInfo{Name: apisv1alpha2.ConsumerPrefix + u.GetName(), UID: u.GetUID()}
 	for _, g := range u.GetGroups() {
 		out.Groups = append(out.Groups, apisv1alpha2.ConsumerPrefix+g)

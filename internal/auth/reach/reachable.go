@@ -1,6 +1,3 @@
-// Package reach answers queries about workspaces, outside of any logical cluster. They list
-// the workspaces that a user may enter, explain refused requests, and name the obstacles of a
-// workspace.
 package reach
 
 import (
@@ -52,7 +49,7 @@ type bookmark struct {
 }
 
 // reachable lists the workspaces that the user may enter, ordered by path.
-func (q *Questions) reachable(req *http.Request, u user.Info) (any, error) {
+func (q *Queries) reachable(req *http.Request, u user.Info) (any, error) {
 	limit, from, err := readPage(req.URL.Query())
 	if err != nil {
 		return nil, err
@@ -102,13 +99,13 @@ func (q *Questions) reachable(req *http.Request, u user.Info) (any, error) {
 	return list, nil
 }
 
-func (q *Questions) urlOf(p cluster.Path) string {
+func (q *Queries) urlOf(p cluster.Path) string {
 	return q.Workspaces.BaseURL + edge.Prefix + string(p)
 }
 
 // candidates returns a superset of the clusters that u may enter: those with bindings that
 // name u, and those below bindings that apply to descendants.
-func (q *Questions) candidates(ctx context.Context, u user.Info) []cluster.Name {
+func (q *Queries) candidates(ctx context.Context, u user.Info) []cluster.Name {
 	if q.Authorizer.EntersAll(ctx, u) {
 		return q.Workspaces.Tree.Clusters()
 	}
@@ -136,7 +133,7 @@ func (q *Questions) candidates(ctx context.Context, u user.Info) []cluster.Name 
 }
 
 // addBelow adds the descendants of c. It does not recurse, because trees can be deep.
-func (q *Questions) addBelow(found map[cluster.Name]bool, c cluster.Name) {
+func (q *Queries) addBelow(found map[cluster.Name]bool, c cluster.Name) {
 	seen := map[cluster.Name]bool{c: true}
 	for left := []cluster.Name{c}; len(left) > 0; {
 		at := left[len(left)-1]
@@ -150,7 +147,7 @@ func (q *Questions) addBelow(found map[cluster.Name]bool, c cluster.Name) {
 	}
 }
 
-func (q *Questions) places(names []cluster.Name) []place {
+func (q *Queries) places(names []cluster.Name) []place {
 	all := make([]place, 0, len(names))
 	for _, c := range names {
 		if !c.System() {
@@ -187,7 +184,7 @@ func (b bookmark) encode() (string, error) {
 
 // phaseAt returns the phase of the cluster at a path. A Ready cluster that is unavailable at
 // the path has the phase Unavailable.
-func (q *Questions) phaseAt(p cluster.Path, root tree.Root) core.Phase {
+func (q *Queries) phaseAt(p cluster.Path, root tree.Root) core.Phase {
 	if root.Phase == core.PhaseReady && q.Workspaces.Tree.Unavailable(p) {
 		return core.PhaseUnavailable
 	}

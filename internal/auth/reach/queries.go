@@ -1,3 +1,7 @@
+// Package reach answers queries about workspaces: which ones a user may enter, which exports they
+// may bind, why a request is refused, and what delays a workspace.
+//
+// The queries are outside of any logical cluster. Each answer contains only what its user may see.
 package reach
 
 import (
@@ -21,8 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/view"
 )
 
-// Paths that belong to no cluster. Every authenticated user may get them, and the answer
-// contains only what that user may see.
+// Paths of the queries. They belong to no cluster, and every authenticated user may get them.
 const (
 	reachablePath = view.Prefix + "reachableworkspaces"
 	explainPath   = view.Prefix + "explainworkspace"
@@ -30,11 +33,11 @@ const (
 	exportsPath   = view.Prefix + "bindableexports"
 )
 
-// Paths returns the paths of the questions. They have the prefix of the views.
+// Paths returns the paths of the queries. They have the prefix of the views.
 func Paths() []string { return []string{reachablePath, explainPath, inheritedPath, exportsPath} }
 
-// Questions answers the questions. All fields are set.
-type Questions struct {
+// Queries answers queries. All fields are required.
+type Queries struct {
 	Authorizer *authz.Authorizer
 	RBAC       *lookup.RBAC
 	Workspaces *tenancy.Workspaces
@@ -43,21 +46,21 @@ type Questions struct {
 	seal cipher.AEAD // of continue tokens
 }
 
-// Install serves the questions. They are in no list of paths.
-func (q *Questions) Install(mux *mux.PathRecorderMux) (err error) {
+// Install serves the queries. The list of paths at / does not contain them.
+func (q *Queries) Install(mux *mux.PathRecorderMux) (err error) {
 	if q.seal, err = newSeal(); err != nil {
 		return err
 	}
 	for path, answer := range map[string]func(*http.Request, user.Info) (any, error){
 		reachablePath: q.reachable, explainPath: q.explain, inheritedPath: q.inherited, exportsPath: q.exports,
 	} {
-		mux.UnlistedHandle(path, question(answer))
+		mux.UnlistedHandle(path, query(answer))
 	}
 	return nil
 }
 
-// question serves the result of answer as JSON.
-func question(answer func(*http.Request, user.Info) (any, error)) http.Handler {
+// query returns a handler that serves the result of answer as JSON.
+func query(answer func(*http.Request, user.Info) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		u, ok := request.UserFrom(req.Context())
 		_, inCluster := cluster.From(req.Context())
