@@ -31,7 +31,7 @@ func Completion(d Deps) control.Loop {
 				return nil
 			}
 			if root, _ := tree.Cluster(c); root.Phase == core.PhaseScheduling {
-				if early := createTimeout - time.Since(root.Begun); early > 0 {
+				if early := createTimeout - time.Since(root.Created); early > 0 {
 					return control.After(early)
 				}
 			}

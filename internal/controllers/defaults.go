@@ -35,7 +35,7 @@ func DefaultBindings(d Deps) control.Loop {
 				return nil
 			}
 			if root, _ := d.Workspaces.Tree.Cluster(k.Cluster); needs && !root.Whole {
-				if early := createTimeout - time.Since(root.Begun); early > 0 {
+				if early := createTimeout - time.Since(root.Created); early > 0 {
 					return control.After(early)
 				}
 			}

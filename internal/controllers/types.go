@@ -20,7 +20,7 @@ func WorkspaceTypes(d Deps) control.Loop {
 					return err
 				}
 			}
-			return d.Workspaces.RollOut(ctx, k.Cluster, k.Name)
+			return d.Workspaces.RollOutLabels(ctx, k.Cluster, k.Name)
 		},
 	}
 }

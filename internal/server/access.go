@@ -121,7 +121,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.clients = authn.NewClientCertificates(func(c cluster.Name) (time.Time, bool) {
 		root, ok := s.tree.Cluster(c)
-		return root.Begun, ok
+		return root.Created, ok
 	})
 	if err := s.refreshClients(ctx); err != nil {
 		return err

@@ -8,8 +8,6 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
-	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // UpdateURL updates the URLs of cluster c and its Workspace to the current URL of the
@@ -22,11 +20,11 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 	var writes []store.Write
 	if url := w.url(string(c)); l.Status.URL != url {
 		l.Status.URL = url
-		lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+		write, err := clusterWrite(c, l, lrev)
 		if err != nil {
 			return err
 		}
-		writes = append(writes, store.Write{Resource: tree.LogicalClusters(), Cluster: c, Object: lc, Expect: lrev})
+		writes = append(writes, write)
 	}
 	if owner := l.Spec.Owner; owner != nil {
 		parent := cluster.Name(owner.Cluster)
@@ -36,11 +34,11 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 		}
 		if url := w.url(string(w.Tree.PathOf(c))); ws != nil && ws.UID == owner.UID && ws.Spec.URL != url {
 			ws.Spec.URL = url
-			stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+			write, err := w.workspaceWrite(parent, ws, wrev)
 			if err != nil {
 				return err
 			}
-			writes = append(writes, store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: wrev})
+			writes = append(writes, write)
 		}
 	}
 	if len(writes) == 0 {

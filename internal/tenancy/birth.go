@@ -20,7 +20,6 @@ import (
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
-	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // maxNameAttempts limits the attempts to find an unused name for a cluster.
@@ -84,7 +83,7 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 	for range maxNameAttempts {
 		b.cluster = cluster.NewName()
 		w.defaults(ctx, &b, w.Tree.PathOf(parent).Join(ws.Name))
-		y, err := w.createFirst(ctx, b, parent, ws, creator)
+		p, err := w.createFirst(ctx, b, parent, ws, creator)
 		if errors.Is(err, store.ErrChanged) {
 			continue
 		}
@@ -93,7 +92,7 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 		}
 		b.partial = w.bindBetween(context.WithoutCancel(ctx), b) != nil // a loop makes them
 		// Complete the workspace even if the client disconnects.
-		done, err := w.complete(context.WithoutCancel(ctx), b, y)
+		done, err := w.complete(context.WithoutCancel(ctx), b, p)
 		if err == nil && done == nil {
 			return nil, apierrors.NewConflict(w.Resource.GroupResource(), ws.Name, errors.New("it was deleted during its creation"))
 		}
@@ -123,17 +122,16 @@ func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Na
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
 	setPhase(child, core.PhaseScheduling, b.now)
-	stored, err := values.Unstructured(child, tenancyapi.GroupVersion.WithKind("Workspace"))
+	workspace, err := w.workspaceWrite(parent, child, b.at)
 	if err != nil {
 		return nil, err
 	}
 	l := w.logicalCluster(b, parent, path, child, creator)
-	lc, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := clusterWrite(b.cluster, l, 0)
 	if err != nil {
 		return nil, err
 	}
-	writes := append(b.namespace(metav1.NamespaceDefault),
-		store.Write{Resource: w.Resource, Cluster: parent, Object: stored, Expect: b.at}, b.write(tree.LogicalClusters(), lc))
+	writes := append(b.namespace(metav1.NamespaceDefault), workspace, lc)
 	if creator != nil && creator.GetName() != "" {
 		if admin := b.admin(w.NameElsewhere(parent, creator)); w.Store.Serves(admin.Resource) {
 			writes = append(writes, admin)

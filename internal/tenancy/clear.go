@@ -13,8 +13,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
@@ -410,7 +408,7 @@ func finalizers(ctx context.Context, item store.Item) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	ns, err := asNamespace(o)
+	ns, err := Native[corev1.Namespace](o)
 	if err != nil {
 		return nil, err
 	}
@@ -420,14 +418,6 @@ func finalizers(ctx context.Context, item store.Item) ([]string, error) {
 		}
 	}
 	return all, nil
-}
-
-func asNamespace(o runtime.Object) (*corev1.Namespace, error) {
-	if ns, ok := o.(*corev1.Namespace); ok {
-		return ns, nil
-	}
-	ns := &corev1.Namespace{}
-	return ns, legacyscheme.Scheme.Convert(o, ns, nil)
 }
 
 // keeps returns the message that finalizers block the deletion of an object.

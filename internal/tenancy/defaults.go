@@ -18,7 +18,6 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -170,11 +169,11 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	if !changed {
 		return waits, nil
 	}
-	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	write, err := clusterWrite(c, l, rev)
 	if err != nil {
 		return nil, err
 	}
-	_, err = w.Store.Commit(ctx, []store.Write{{Resource: tree.LogicalClusters(), Cluster: c, Object: stored, Expect: rev}})
+	_, err = w.Store.Commit(ctx, []store.Write{write})
 	return waits, err
 }
 

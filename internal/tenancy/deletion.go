@@ -16,7 +16,6 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -316,12 +315,12 @@ func (d *deletion) mark(phase core.Phase, left rest, turning bool, now metav1.Ti
 	if d.forced {
 		marked = d.force(d.above) || marked
 	}
-	// Afterwards report sets the condition, by the remaining content.
-	tell := turning || left.waiting()
+	// If set, the condition is written. Later report writes it, by the remaining content.
+	conditioned := turning || left.waiting()
 	if d.root.Status.Phase != phase {
-		d.root.Status.Phase, marked, tell = phase, true, true
+		d.root.Status.Phase, marked, conditioned = phase, true, true
 	}
-	if tell {
+	if conditioned {
 		marked = d.root.Status.Conditions.Set(remain) || marked
 	}
 	ws := d.workspace
@@ -334,9 +333,9 @@ func (d *deletion) mark(phase core.Phase, left rest, turning bool, now metav1.Ti
 	}
 	if ws.Status.Phase != phase {
 		setPhase(ws, phase, now)
-		marked, tell = true, true
+		marked, conditioned = true, true
 	}
-	if tell {
+	if conditioned {
 		marked = ws.Status.Conditions.Set(remain) || marked
 	}
 	return marked
@@ -360,17 +359,17 @@ func mark(m *metav1.ObjectMeta, now metav1.Time) bool {
 
 // save writes the LogicalCluster and the Workspace of a deletion.
 func (w *Workspaces) save(ctx context.Context, d *deletion, turn ...store.Fence) (int64, error) {
-	lc, err := values.Unstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
+	root, err := clusterWrite(d.cluster, d.root, d.rootRev)
 	if err != nil {
 		return 0, err
 	}
-	writes := []store.Write{{Resource: tree.LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev}}
+	writes := []store.Write{root}
 	if d.workspace != nil {
-		ws, err := values.Unstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+		ws, err := w.workspaceWrite(d.parent, d.workspace, d.workspaceRev)
 		if err != nil {
 			return 0, err
 		}
-		writes = append(writes, store.Write{Resource: w.Resource, Cluster: d.parent, Object: ws, Expect: d.workspaceRev})
+		writes = append(writes, ws)
 	}
 	rev, err := w.Store.Commit(ctx, writes, turn...)
 	if err == nil {
@@ -397,11 +396,12 @@ func (w *Workspaces) report(ctx context.Context, d *deletion, rest rest) error {
 // finish deletes the empty cluster, and removes the finalizer of its Workspace, in one
 // transaction.
 func (w *Workspaces) finish(ctx context.Context, d *deletion) error {
-	lc, err := values.Unstructured(d.root, core.GroupVersion.WithKind("LogicalCluster"))
+	root, err := clusterWrite(d.cluster, d.root, d.rootRev)
 	if err != nil {
 		return err
 	}
-	writes := []store.Write{{Resource: tree.LogicalClusters(), Cluster: d.cluster, Object: lc, Expect: d.rootRev, Delete: true}}
+	root.Delete = true
+	writes := []store.Write{root}
 	if d.workspace != nil {
 		released, err := w.released(d)
 		if err != nil {
@@ -433,6 +433,7 @@ func (w *Workspaces) released(d *deletion) (store.Write, error) {
 	ws := d.workspace
 	ws.Finalizers = slices.DeleteFunc(ws.Finalizers, func(f string) bool { return d.forced || f == core.LogicalClusterFinalizer })
 	ws.Status.Conditions.Set(conditions.Condition{Type: core.WorkspaceContentDeleted, Status: metav1.ConditionTrue})
-	u, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
-	return store.Write{Resource: w.Resource, Cluster: d.parent, Object: u, Expect: d.workspaceRev, Delete: len(ws.Finalizers) == 0}, err
+	write, err := w.workspaceWrite(d.parent, ws, d.workspaceRev)
+	write.Delete = len(ws.Finalizers) == 0
+	return write, err
 }

@@ -18,8 +18,6 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
-	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
 // HomeName is the name of the Workspace in the root workspace that represents the home of
@@ -105,11 +103,11 @@ func (w *Workspaces) createFirstHome(ctx context.Context, b *birth, name string,
 	l.Spec.Initializers = b.initializers()
 	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
-	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	lc, err := clusterWrite(b.cluster, l, 0)
 	if err != nil {
 		return err
 	}
-	writes := append(b.namespace(metav1.NamespaceDefault), b.write(tree.LogicalClusters(), stored))
+	writes := append(b.namespace(metav1.NamespaceDefault), lc)
 	if admin := b.admin(name); w.Store.Serves(admin.Resource) {
 		writes = append(writes, admin)
 	}
@@ -119,28 +117,6 @@ func (w *Workspaces) createFirstHome(ctx context.Context, b *birth, name string,
 	}
 	b.partial = w.bindBetween(ctx, *b) != nil // a loop makes them
 	return nil
-}
-
-// completeAlone makes the second transaction of a cluster without a Workspace. It does
-// nothing if the cluster is complete or being deleted.
-func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.LogicalCluster, rev int64) error {
-	if l.DeletionTimestamp != nil {
-		return nil
-	}
-	defaulted := b.bound(w) && boundDefaults(l, b.now)
-	if !advance(l, nil, b.now) && !defaulted {
-		return nil
-	}
-	stored, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
-	if err != nil {
-		return err
-	}
-	system, err := w.missing(ctx, append(b.namespace(metav1.NamespaceSystem), b.last()...))
-	if err != nil {
-		return err
-	}
-	_, err = w.Store.Commit(ctx, append(system, store.Write{Resource: tree.LogicalClusters(), Cluster: b.cluster, Object: stored, Expect: rev}))
-	return err
 }
 
 // homeWorkspace returns a Workspace that represents a home.

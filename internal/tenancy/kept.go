@@ -7,10 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
-	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -65,11 +63,11 @@ func (d *deletion) hold(kept []string, now metav1.Time) bool {
 
 // saveWorkspace writes the Workspace of a deletion, without its LogicalCluster.
 func (w *Workspaces) saveWorkspace(ctx context.Context, d *deletion) (int64, error) {
-	ws, err := values.Unstructured(d.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	ws, err := w.workspaceWrite(d.parent, d.workspace, d.workspaceRev)
 	if err != nil {
 		return 0, err
 	}
-	rev, err := w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: d.parent, Object: ws, Expect: d.workspaceRev}})
+	rev, err := w.Store.Commit(ctx, []store.Write{ws})
 	if err == nil {
 		d.workspaceRev = rev
 	}

@@ -38,63 +38,63 @@ func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 }
 
 // complete makes the second or a later transaction of a workspace. It reads the workspace if
-// y is nil, and after concurrent changes. It returns the Workspace, or nil if it or its
+// p is nil, and after concurrent changes. It returns the Workspace, or nil if it or its
 // cluster does not exist.
-func (w *Workspaces) complete(ctx context.Context, b birth, y *pendingWorkspace) (done *unstructured.Unstructured, err error) {
+func (w *Workspaces) complete(ctx context.Context, b birth, p *pendingWorkspace) (done *unstructured.Unstructured, err error) {
 	for range retries {
-		if y == nil {
-			if y, err = w.readPending(ctx, b.cluster); err != nil || y == nil {
+		if p == nil {
+			if p, err = w.readPending(ctx, b.cluster); err != nil || p == nil {
 				return nil, err
 			}
 		}
 		// Clients can change or delete the workspace after its first transaction.
-		if done, err = w.tryComplete(ctx, b, y); !moved(err) && !apierrors.IsForbidden(err) {
+		if done, err = w.tryComplete(ctx, b, p); !moved(err) && !apierrors.IsForbidden(err) {
 			return done, err
 		}
-		y = nil
+		p = nil
 	}
 	return nil, err
 }
 
 // readPending reads the workspace of cluster c, nil if there is none.
 func (w *Workspaces) readPending(ctx context.Context, c cluster.Name) (*pendingWorkspace, error) {
-	y := &pendingWorkspace{}
+	p := &pendingWorkspace{}
 	var err error
-	if y.cluster, y.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || y.cluster == nil || y.cluster.Spec.Owner == nil {
+	if p.cluster, p.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || p.cluster == nil || p.cluster.Spec.Owner == nil {
 		return nil, err
 	}
-	owner := y.cluster.Spec.Owner
+	owner := p.cluster.Spec.Owner
 	key := keys.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
-	if y.workspace, y.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || y.workspace == nil || y.workspace.UID != owner.UID {
+	if p.workspace, p.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || p.workspace == nil || p.workspace.UID != owner.UID {
 		return nil, err
 	}
-	return y, nil
+	return p, nil
 }
 
-func (w *Workspaces) tryComplete(ctx context.Context, b birth, y *pendingWorkspace) (*unstructured.Unstructured, error) {
-	rev := y.workspaceAt
-	unfinished := y.unfinished()
+func (w *Workspaces) tryComplete(ctx context.Context, b birth, p *pendingWorkspace) (*unstructured.Unstructured, error) {
+	rev := p.workspaceAt
+	unfinished := p.unfinished()
 	if unfinished && b.bound(w) {
-		boundDefaults(y.cluster, b.now)
+		boundDefaults(p.cluster, b.now)
 	}
-	changed := y.cluster.DeletionTimestamp == nil && advance(y.cluster, y.workspace, b.now)
-	done, err := values.Unstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	changed := p.cluster.DeletionTimestamp == nil && advance(p.cluster, p.workspace, b.now)
+	done, err := values.Unstructured(p.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
 	}
 	if changed {
-		if rev, err = w.write(ctx, b, y, unfinished); err != nil {
+		if rev, err = w.write(ctx, b, p, unfinished); err != nil {
 			return nil, err
 		}
 	}
-	values.SetCluster(done, cluster.Name(y.cluster.Spec.Owner.Cluster))
+	values.SetCluster(done, cluster.Name(p.cluster.Spec.Owner.Cluster))
 	done.SetResourceVersion(w.Store.ResourceVersion(rev))
 	return done, nil
 }
 
 // unfinished reports whether a workspace may lack a part of its initial content.
-func (y *pendingWorkspace) unfinished() bool {
-	l := y.cluster
+func (p *pendingWorkspace) unfinished() bool {
+	l := p.cluster
 	return l.Status.Phase == core.PhaseScheduling ||
 		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // created by an older server
 }
@@ -179,19 +179,16 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 
 // write writes a workspace and its cluster. If unfinished is set, it also creates the
 // missing objects of the initial content.
-func (w *Workspaces) write(ctx context.Context, b birth, y *pendingWorkspace, unfinished bool) (int64, error) {
-	lc, err := values.Unstructured(y.cluster, core.GroupVersion.WithKind("LogicalCluster"))
+func (w *Workspaces) write(ctx context.Context, b birth, p *pendingWorkspace, unfinished bool) (int64, error) {
+	lc, err := clusterWrite(b.cluster, p.cluster, p.clusterAt)
 	if err != nil {
 		return 0, err
 	}
-	ws, err := values.Unstructured(y.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	ws, err := w.workspaceWrite(cluster.Name(p.cluster.Spec.Owner.Cluster), p.workspace, p.workspaceAt)
 	if err != nil {
 		return 0, err
 	}
-	last := []store.Write{ // the Workspace first: clients see it before its cluster is Ready
-		{Resource: w.Resource, Cluster: cluster.Name(y.cluster.Spec.Owner.Cluster), Object: ws, Expect: y.workspaceAt},
-		{Resource: tree.LogicalClusters(), Cluster: b.cluster, Object: lc, Expect: y.clusterAt},
-	}
+	last := []store.Write{ws, lc} // the Workspace first: clients see it before its cluster is Ready
 	if !unfinished {
 		return w.Store.Commit(ctx, last)
 	}

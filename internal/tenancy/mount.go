@@ -71,11 +71,11 @@ func (w *Workspaces) UpdateMount(ctx context.Context, parent cluster.Name, name 
 		if !mounted(ws, source) {
 			return nil
 		}
-		stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+		write, err := w.workspaceWrite(parent, ws, rev)
 		if err != nil {
 			return err
 		}
-		if _, err := w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: parent, Object: stored, Expect: rev}}); !moved(err) {
+		if _, err := w.Store.Commit(ctx, []store.Write{write}); !moved(err) {
 			return err
 		}
 	}

@@ -9,26 +9,25 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/storage/values"
 )
 
-// RollOut adds missing labels of a type to all Workspaces of the type, if its life cycle is
+// RollOutLabels adds missing labels of a type to all Workspaces of the type, if its life cycle is
 // Maintain. It does not change or remove labels of a Workspace, because clients may select
 // by them.
-func (w *Workspaces) RollOut(ctx context.Context, c cluster.Name, name string) error {
+func (w *Workspaces) RollOutLabels(ctx context.Context, c cluster.Name, name string) error {
 	of, ok := w.Types.Get(c, name)
 	if !ok || !of.MaintainsLabels() {
 		return nil
 	}
 	var errs []error
 	for _, n := range w.Tree.OfType(w.Types.Name(of)) {
-		errs = append(errs, w.rollOut(ctx, n, of.Spec.AdditionalWorkspaceLabels))
+		errs = append(errs, w.addLabels(ctx, n, of.Spec.AdditionalWorkspaceLabels))
 	}
 	return errors.Join(errs...)
 }
 
-// rollOut adds missing labels to the Workspace of cluster c.
-func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[string]string) error {
+// addLabels adds missing labels to the Workspace of cluster c.
+func (w *Workspaces) addLabels(ctx context.Context, c cluster.Name, labels map[string]string) error {
 	for range retries {
 		root, ok := w.Tree.Cluster(c)
 		if !ok {
@@ -48,11 +47,11 @@ func (w *Workspaces) rollOut(ctx context.Context, c cluster.Name, labels map[str
 		if !lacks {
 			return nil
 		}
-		u, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+		write, err := w.workspaceWrite(root.Parent, ws, rev)
 		if err != nil {
 			return err
 		}
-		if _, err = w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: root.Parent, Object: u, Expect: rev}}); !moved(err) {
+		if _, err = w.Store.Commit(ctx, []store.Write{write}); !moved(err) {
 			return err
 		}
 	}

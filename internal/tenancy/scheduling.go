@@ -107,11 +107,11 @@ func (w *Workspaces) Schedule(ctx context.Context, parent cluster.Name, name str
 	if !ws.Status.Conditions.Set(unschedulable(ws)) {
 		return nil
 	}
-	stored, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+	write, err := w.workspaceWrite(parent, ws, rev)
 	if err != nil {
 		return err
 	}
-	_, err = w.Store.Commit(ctx, []store.Write{{Resource: w.Resource, Cluster: parent, Object: stored, Expect: rev}})
+	_, err = w.Store.Commit(ctx, []store.Write{write})
 	return err
 }
 

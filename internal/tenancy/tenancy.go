@@ -1,5 +1,6 @@
 // Package tenancy hides the life cycle of workspaces: their initial content, and the transactions that
-// create and delete them.
+// create, complete and delete them. Its loops are in package controllers, and the tree of workspaces,
+// from which everything is decided in memory, is in package tree.
 package tenancy
 
 import (
@@ -14,6 +15,7 @@ import (
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -57,6 +59,18 @@ func (w *Workspaces) url(at string) string { return w.BaseURL + "/clusters/" + a
 // clusterKey is the key of the LogicalCluster in cluster c.
 func clusterKey(c cluster.Name) keys.Key {
 	return keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
+}
+
+// workspaceWrite returns the write of a Workspace in cluster parent, at its expected revision.
+func (w *Workspaces) workspaceWrite(parent cluster.Name, ws *tenancyapi.Workspace, expect int64) (store.Write, error) {
+	o, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
+	return store.Write{Resource: w.Resource, Cluster: parent, Object: o, Expect: expect}, err
+}
+
+// clusterWrite returns the write of the LogicalCluster of c, at its expected revision.
+func clusterWrite(c cluster.Name, l *core.LogicalCluster, expect int64) (store.Write, error) {
+	o, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
+	return store.Write{Resource: tree.LogicalClusters(), Cluster: c, Object: o, Expect: expect}, err
 }
 
 // LogicalCluster returns the current LogicalCluster of cluster c, nil if there is none.

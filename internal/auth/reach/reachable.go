@@ -87,7 +87,7 @@ func (q *Queries) reachable(req *http.Request, u user.Info) (any, error) {
 		w := tenancyapi.Workspace{}
 		w.SetGroupVersionKind(tenancyapi.GroupVersion.WithKind("Workspace"))
 		w.Name = cmp.Or(root.Name, string(p.name))
-		w.CreationTimestamp = metav1.NewTime(root.Begun)
+		w.CreationTimestamp = metav1.NewTime(root.Created)
 		w.Annotations = map[string]string{core.PathAnnotation: string(p.path)}
 		w.Spec.Cluster, w.Spec.URL = string(p.name), q.urlOf(p.path)
 		if i := strings.LastIndexByte(root.Type, ':'); i > 0 {

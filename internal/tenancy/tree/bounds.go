@@ -38,14 +38,11 @@ func limitsOf(annotations map[string]string) *Limits {
 	return &l
 }
 
-// depth limits walks to the root: stored data must not make them endless.
-const depth = 10000
-
 // Above returns cluster c and all clusters above it. It reports false if the LogicalCluster of
 // one of them is not known.
 func (t *Tree) Above(c cluster.Name) ([]cluster.Name, bool) {
 	var all []cluster.Name
-	for range depth {
+	for range maxDepth {
 		root, ok := t.Cluster(c)
 		if !ok {
 			return all, false
@@ -64,7 +61,7 @@ func (t *Tree) Above(c cluster.Name) ([]cluster.Name, bool) {
 // have none.
 func (t *Tree) Bounds(c cluster.Name, objects int64) []quota.Bound {
 	var all []quota.Bound
-	for at, steps := c, 0; at != "" && at != cluster.Root && !at.System() && steps < depth; steps++ {
+	for at, steps := c, 0; at != "" && at != cluster.Root && !at.System() && steps < maxDepth; steps++ {
 		root, ok := t.Cluster(at)
 		if !ok {
 			break

@@ -7,8 +7,9 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// maxDepth limits the walk of [Tree.Tenant]. No path has so many workspaces: it has at most 4 KiB.
-const maxDepth = 4096
+// maxDepth limits walks to the root, so that damaged data cannot make them endless. No path has so many
+// workspaces.
+const maxDepth = 10_000
 
 // Tenant returns the tenant of cluster c, with which it shares limits. That is the nearest
 // workspace at or above c whose type is a boundary, or else the topmost workspace below

@@ -55,8 +55,8 @@ type Tree struct {
 
 // A Root is the row of the tree for a LogicalCluster.
 type Root struct {
-	Path  cluster.Path
-	Begun time.Time
+	Path    cluster.Path
+	Created time.Time
 	// Whole is false while the server must complete the creation.
 	Whole bool
 	// Ending is true while the cluster is being deleted.
@@ -104,7 +104,7 @@ func NewTree(s *store.Store, workspaces keys.Resource, baseURL string) *Tree {
 		}).IndexBy(Child.waiting),
 		clusters: feed.NewCustomTable(s.Feed(), LogicalClusters(), func(l *rootForm) (Root, error) {
 			root := Root{
-				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Begun: l.Metadata.CreationTimestamp.Time,
+				Path: cluster.Path(l.Metadata.Annotations[core.PathAnnotation]), Created: l.Metadata.CreationTimestamp.Time,
 				Whole: l.whole(), Ending: l.Metadata.DeletionTimestamp != nil,
 				Phase: known(l.Status.Phase), RequiredGroups: l.Metadata.Annotations[core.RequiredGroupsAnnotation],
 				Initializers: l.Status.Initializers, Terminators: l.Status.Terminators, Type: unique.Make(l.Metadata.Annotations[tenancyapi.TypeAnnotation]).Value(),
