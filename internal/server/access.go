@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,14 +24,11 @@ import (
 	"github.com/unforked/kcp/internal/auth/lookup"
 	"github.com/unforked/kcp/internal/auth/reach"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/control"
-	"github.com/unforked/kcp/internal/control/trigger"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/observe/record"
 	"github.com/unforked/kcp/internal/quota/limits"
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/request/flow"
-	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 )
 
@@ -257,43 +253,6 @@ func (s *Server) computeFor(ctx context.Context, c cluster.Name, class fair.Clas
 		}
 	})
 	return err
-}
-
-// Bound returns the export whose binding gives a cluster a resource.
-func (s *Server) Bound(c cluster.Name, gr schema.GroupResource) (home cluster.Name, export string, ok bool) {
-	e, ok := s.apis.Bindings.ExportOf(c, gr)
-	return e.Cluster, e.Name, ok
-}
-
-// NamespaceLabels returns the labels of a namespace, as etcd has them. ok is false if there is no such namespace.
-func (s *Server) NamespaceLabels(ctx context.Context, c cluster.Name, name string) (labels map[string]string, ok bool, err error) {
-	o, _, err := s.store.Read(ctx, keys.Key{Resource: keys.NativeResource(corev1.Resource("namespaces")), Cluster: c, Name: name})
-	if o == nil || err != nil {
-		return nil, false, err
-	}
-	of, err := meta.Accessor(o)
-	if err != nil {
-		return nil, false, err
-	}
-	return of.GetLabels(), true, nil
-}
-
-// NamespaceChanges is a source that wakes a loop with the key of each namespace that changes in a cluster for which
-// wants holds.
-func (s *Server) NamespaceChanges(wants func(cluster.Name) bool) control.Source {
-	return control.Source{Ready: s.store.Feed().Ready(), Subscribe: func(wake func(control.Key)) (unsubscribe func()) {
-		return s.namespaces.Subscribe(func(k keys.Key) {
-			if wants(k.Cluster) {
-				wake(trigger.Key(k))
-			}
-		})
-	}}
-}
-
-// CertifyAgent returns a client certificate for an agent of an extension, see
-// [auth.ClientCertificates.IssueAgent].
-func (s *Server) CertifyAgent(at cluster.Name, name string, request []byte, life time.Duration) ([]byte, error) {
-	return s.clients.IssueAgent(at, name, request, life)
 }
 
 func (s *Server) exists(ctx context.Context, c cluster.Name) bool {

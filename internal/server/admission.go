@@ -112,7 +112,7 @@ func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 // resource.
 func (s *Server) usage(r keys.Resource) func(cluster.Name) (objects, bytes int64) {
 	return func(c cluster.Name) (objects, bytes int64) {
-		u := s.store.Feed().Ledger().Of(c)[r]
+		u := s.store.Feed().Ledger().Usage(c, r)
 		return u.Objects, u.Bytes
 	}
 }

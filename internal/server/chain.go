@@ -20,6 +20,7 @@ import (
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/auth/reach"
+	"github.com/unforked/kcp/internal/auth/recheck"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/observe/logs"
 	"github.com/unforked/kcp/internal/observe/record"
@@ -150,8 +151,12 @@ func (s *Server) bounding(c *genericapiserver.Config, tenants *flow.Filters, rec
 // served.
 func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, recorded bool) []filter {
 	rights := c.Authorization.Authorizer
+	checker := &recheck.Checker{
+		Every: s.config.RightsEvery, LongRunning: c.LongRunningFunc, Authenticator: quiet(c.Authentication.Authenticator), Authorizer: rights,
+		Refuses: s.views.Refuses, Tenants: tenants,
+	}
 	return []filter{
-		{"sent header", false, func(h http.Handler) http.Handler { return s.withSentHeader(h, c) }},
+		{"sent header", false, checker.WithSentHeader},
 		s.authentication(c),
 		// Only authenticated clients influence which requests are sampled. Without a collector, spans
 		// would only cost time.
@@ -177,7 +182,7 @@ func (s *Server) deciding(c *genericapiserver.Config, tenants *flow.Filters, rec
 			return s.views.WithAuthorization(folded(h, s.authorizing(c)), h)
 		}},
 		// It ends watches and streams later on.
-		{"rights of open requests", false, func(h http.Handler) http.Handler { return s.withRights(h, c, tenants) }},
+		{"rights of open requests", false, checker.WithRights},
 		// The state of a cluster is shown only to users who may enter it.
 		{"offline clusters", false, func(h http.Handler) http.Handler { return s.withoutOffline(h, c) }},
 		// Refused requests do not use a tenant's share.

@@ -23,6 +23,3 @@ func (s *Server) newDialer() *dial.Dialer {
 	}
 	return dial.New(o)
 }
-
-// Dialer returns the dialer for calls to addresses that tenants configure.
-func (s *Server) Dialer() *dial.Dialer { return s.dialer }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -12,7 +11,6 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/controllers"
 	"github.com/unforked/kcp/internal/observe/logs"
-	"github.com/unforked/kcp/internal/storage/feed"
 )
 
 // runLoops starts every loop; they run until the server closes.
@@ -57,15 +55,3 @@ func (s *Server) awaitLoops(hook genericapiserver.PostStartHookContext) error {
 	}
 	return nil
 }
-
-// Go runs f in a goroutine with a context that Close cancels. Close waits for f to return.
-func (s *Server) Go(f func(context.Context)) { s.running.Go(func() { f(s.ctx) }) }
-
-// Ledger returns the counts of the objects of every cluster.
-func (s *Server) Ledger() *feed.Ledger { return s.store.Feed().Ledger() }
-
-// Tenant returns the tenant of a cluster.
-func (s *Server) Tenant(c cluster.Name) cluster.Name { return s.tree.Tenant(c) }
-
-// Closing returns a channel that is closed when Close ends the open requests.
-func (s *Server) Closing() <-chan struct{} { return s.ctx.Done() }

@@ -22,6 +22,3 @@ func (s *Server) preparePeers(ctx context.Context) error {
 	s.serving.SNICerts = append(s.serving.SNICerts, own)
 	return err
 }
-
-// Peers returns the other servers on the same etcd, nil if there are none by configuration.
-func (s *Server) Peers() *peers.Peers { return s.peers }

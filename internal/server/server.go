@@ -10,19 +10,15 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"sync"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
-	registry "k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
@@ -58,12 +54,10 @@ import (
 	"github.com/unforked/kcp/internal/sharing/usage"
 	"github.com/unforked/kcp/internal/sharing/virtual"
 	"github.com/unforked/kcp/internal/storage/encryption"
-	"github.com/unforked/kcp/internal/storage/etcd"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/watchcache"
 	"github.com/unforked/kcp/internal/tenancy"
-	"github.com/unforked/kcp/internal/tenancy/home"
 	"github.com/unforked/kcp/internal/tenancy/mounts"
 	"github.com/unforked/kcp/internal/tenancy/offline"
 	"github.com/unforked/kcp/internal/tenancy/tree"
@@ -77,130 +71,70 @@ const (
 	readyPoll             = 5 * time.Millisecond
 )
 
-// Config holds all options of a server. Dir is required; the zero values of the other
-// fields work.
-type Config struct {
-	// Dir is the directory of the data and the credentials.
-	Dir string
-	// Etcd selects the etcd. The zero value runs one in this process, with its data in Dir.
-	Etcd etcd.Config
-	// Prefix is the prefix of all keys in etcd.
-	Prefix string
-	// Shard is the name of the shard. The default is the one that hosts the root workspace.
-	Shard tenancy.Shard
-	// NoSync disables fsync. A crash of the machine may then lose acknowledged writes.
-	// It is for tests.
-	NoSync bool
-	// Processors is how many processors all requests together may use; 0 means GOMAXPROCS.
-	Processors int
-	// Listener accepts TLS connections; nil serves this process only.
-	Listener net.Listener
-	// ExternalURL is the URL at which clients reach the listener.
-	ExternalURL string
-	// Kubeconfig is the file that the administrators' credentials are written to. Empty
-	// writes none.
-	Kubeconfig string
-	// Access configures authentication and authorization.
-	Access Access
-	// Mounts is the client certificate that is sent to the servers of mounted workspaces.
-	Mounts mounts.Certificate
-	// Homes selects the users who have a home workspace.
-	Homes home.Options
-	// Groups are the built-in API groups to serve; all if empty.
-	Groups []string
-	// Native are further API groups with registries of Kubernetes.
-	Native []native.Group
-	// Offers are API groups with registries of Kubernetes that clusters have only through bindings.
-	Offers []native.Offer
-	// Kinds are custom resources that every cluster serves.
-	Kinds []*apiextensionsv1.CustomResourceDefinition
-	// EgressAllow and EgressDeny are the address ranges that the server may, and may not,
-	// call for tenants. The narrowest range that contains an address decides.
-	EgressAllow, EgressDeny []netip.Prefix
-	// Rules are evaluated after the built-in admission rules.
-	Rules []admit.Rule
-	// Views are served below /services/, besides the built-in ones.
-	Views []view.View
-	// Subresources are served by handlers.
-	Subresources serve.Subresources
-	// RightsEvery is how often the rights of open watches and streams are checked, 30 s by default.
-	RightsEvery time.Duration
-	// Unstored are resources whose objects are never stored.
-	Unstored serve.Unstored
-	// DeletedLast are resources whose objects are deleted after all others of a namespace.
-	DeletedLast []schema.GroupResource
-	// Storage may replace the storage of resources of built-in groups, one after the other.
-	Storage []func(schema.GroupVersionResource, registry.Storage) registry.Storage
-	// Peers are handlers for the other servers on the same etcd. PeerAddress is the address at which
-	// they reach this one; the default is that of the listener.
-	Peers       map[string]http.Handler
-	PeerAddress string
-	// UsageEvery is how often the usage of exports is written. The default is a minute.
-	UsageEvery time.Duration
-	// Authorizers decide on requests that the built-in authorizers neither allow nor deny.
-	Authorizers []authorizer.Authorizer
-	// Loops returns further loops. New calls it once, when the server accepts requests of
-	// this process.
-	Loops func(*Server) ([]control.Loop, error)
-	// Operation holds the options that kube-apiserver has, too.
-	Operation
-}
-
-// A Server serves any number of logical clusters.
+// A Server serves any number of logical clusters. The steps of [New] set its fields, in about the
+// order in which they are here.
 type Server struct {
-	config   Config
-	store    *store.Store
-	caches   *watchcache.Caches
-	generic  *genericapiserver.GenericAPIServer
-	authn    *authn.Authenticators
-	clients  *authn.ClientCertificates
-	authz    *authz.Authorizer
-	accounts *authn.ServiceAccounts
-	signing  authn.ServiceAccountOptions // of accounts; changed by followKeys
-	admins   *authn.Admins
-	rules    admit.Rules
-	hooks    *hooks.Hooks
-	kinds    func() *catalog.Kinds // of all groups
-	pool     *serve.Pool
-	dialer   *dial.Dialer // for calls to addresses that tenants configure
-	// resolver knows the custom resources of each cluster. Its sources are the definitions and the
-	// bindings of apis.
-	resolver    *catalog.Resolver
-	definitions *define.Definitions
-	api         http.Handler // the end of the handler chain
-	given       *native.Given
-	rbac        *lookup.RBAC
-	loopback    *rest.Config
-	serving     *genericapiserver.SecureServingInfo
-	served      changes                  // of the serving certificates
-	own         *credentials.Certificate // nil if the flags name a certificate
-	ca          *tenancy.RootCA          // certificates that verify the listener's certificate
-	peers       *peers.Peers             // nil without handlers for them, or with an etcd in this process
-	encryption  *encryption.Running
-	natives     *native.Installed
+	config Config
 
+	// The listener, and the certificates of the server.
+	serving    *genericapiserver.SecureServingInfo
+	served     changes                  // of the serving certificates
+	own        *credentials.Certificate // nil if the flags name a certificate
+	ca         *tenancy.RootCA          // certificates that verify the listener's certificate
+	peers      *peers.Peers             // nil without handlers for them, or with an etcd in this process
+	encryption *encryption.Running
+
+	// Storage, and the custom resources that clusters define.
+	store       *store.Store
+	caches      *watchcache.Caches
+	resolver    *catalog.Resolver // of the custom resources of each cluster: those of definitions, and of the bindings of apis
+	definitions *define.Definitions
+
+	// Users, and what they may do.
+	rbac       *lookup.RBAC
 	namespaces *feed.Table[store.Namespace]
 	quotas     *limits.Quotas
-	references *garbage.References
-	loops      []control.Loop
-	tree       *tree.Tree
-	offline    *offline.Clusters
-	issuers    *lookup.Issuers
-	lifecycles *view.Lifecycles
-	exports    *view.Exports
-	schemas    *view.Schemas
-	apis       *bind.APIs
-	virtual    *virtual.Storage
-	meter      *usage.Meter
-	tallies    *usage.Requests
-	checker    *evolve.Checker
-	views      *view.Views
+	signing    authn.ServiceAccountOptions // of accounts; changed by followKeys
+	accounts   *authn.ServiceAccounts
+	admins     *authn.Admins
+	clients    *authn.ClientCertificates
+	authn      *authn.Authenticators
+	authz      *authz.Authorizer
+	rules      admit.Rules
+	hooks      *hooks.Hooks
+	kinds      func() *catalog.Kinds // of all groups
+
+	// The API server, its handlers and filters.
+	generic    *genericapiserver.GenericAPIServer
+	loopback   *rest.Config
+	api        http.Handler // the end of the handler chain
+	natives    *native.Installed
+	pool       *serve.Pool
+	dialer     *dial.Dialer // for calls to addresses that tenants configure
 	discovery  *discovery.Discovery
 	shares     *fair.Shares
 	levels     flow.Levels
+	views      *view.Views
+	lifecycles *view.Lifecycles
+	exports    *view.Exports
+	schemas    *view.Schemas
+
+	// Workspaces, shared APIs and loops.
+	given      *native.Given
+	tree       *tree.Tree
 	types      *tree.Types
 	workspaces *tenancy.Workspaces
+	apis       *bind.APIs
+	virtual    *virtual.Storage
+	checker    *evolve.Checker
+	offline    *offline.Clusters
+	issuers    *lookup.Issuers
+	tallies    *usage.Requests
+	meter      *usage.Meter
+	references *garbage.References
+	loops      []control.Loop
 
+	// Start and stop.
 	ctx      context.Context // lasts until Close; every goroutine of the server ends with it
 	cancel   context.CancelFunc
 	accepts  context.Context // of the API server, which ends before ctx
@@ -224,7 +158,18 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.accepts, s.retire = context.WithCancel(s.ctx)
 	for _, step := range []func(context.Context) error{
-		s.prepareRules, s.startProfiler, s.prepareListener, s.prepareEncryption, s.open, s.prepareServing, s.preparePeers, s.prepareAccess, s.prepareHooks, s.prepareAPI, s.prepareTree, s.start,
+		s.prepareRules,
+		s.startProfiler,
+		s.prepareListener,
+		s.prepareEncryption,
+		s.open, // the store
+		s.prepareServing,
+		s.preparePeers,
+		s.prepareAccess,
+		s.prepareHooks,
+		s.prepareAPI, // builds the chain of handlers; no request comes before start
+		s.assemble,
+		s.start,
 	} {
 		if err := step(ctx); err != nil {
 			s.abandon()

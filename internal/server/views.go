@@ -26,22 +26,21 @@ import (
 	"github.com/unforked/kcp/internal/sharing/virtual"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/values"
-	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 	"github.com/unforked/kcp/internal/view"
 )
 
-// newViews returns the views, those of extensions included. They can be used after
-// prepareTree.
+// newViews returns the views, those of extensions included. They can be used after assemble.
 func (s *Server) newViews() (*view.Views, error) {
+	guard := record.DecisiveAs(record.ViewSteps, s.authorizers())
 	s.lifecycles = view.NewLifecycles(view.LifecycleConfig{
-		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Authorizer: record.Decisive(s.authorizers()), Discovery: s.viewedClusters(), Permissions: s.permissions,
+		Guard: guard, Authorizer: record.Decisive(s.authorizers()), Discovery: s.viewedClusters(), Permissions: s.permissions,
 		LogicalCluster: func(ctx context.Context, c cluster.Name) (*core.LogicalCluster, error) {
 			return s.workspaces.LogicalCluster(ctx, c)
 		},
 	})
 	s.exports = view.NewExports(view.ExportsConfig{
-		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Guard: guard, APIs: func() *bind.APIs { return s.apis },
 		Epoch:   func() values.Epoch { return s.store.Epoch() },
 		CatchUp: func(ctx context.Context) error { return s.store.Feed().CatchUp(ctx) },
 		Limit: func(ctx context.Context, at cluster.Name, a authorizer.Attributes) (bool, error) {
@@ -55,14 +54,14 @@ func (s *Server) newViews() (*view.Views, error) {
 		},
 	})
 	s.schemas = view.NewSchemas(view.SchemasConfig{
-		Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), APIs: func() *bind.APIs { return s.apis },
+		Guard: guard, APIs: func() *bind.APIs { return s.apis },
 		Discovery: func(ctx context.Context) (http.Handler, error) {
 			gr := exports.SchemaResource().GroupResource()
 			schemas, _ := s.given.Of(cluster.Root).Find(gr)
 			return s.discovery.ViewedOnce(ctx, catalog.NewShape(schemas), map[schema.GroupResource][]string{gr: {"get", "list", "watch"}})
 		},
 	})
-	checks := &view.Checks{Guard: record.DecisiveAs(record.ViewSteps, s.authorizers()), Checker: func() *evolve.Checker { return s.checker }}
+	checks := &view.Checks{Guard: guard, Checker: func() *evolve.Checker { return s.checker }}
 	own := append(s.lifecycles.Views(), s.exports, s.schemas, checks, view.NewReplication(s.exports, func() *virtual.Storage { return s.virtual }, s.cachedContent))
 	return view.New(legacyscheme.Codecs, append(own, s.config.Views...)...)
 }
@@ -123,12 +122,4 @@ func (s *Server) permissions(ctx context.Context, c cluster.Name, name string) (
 	types := keys.CustomResource(schema.GroupResource{Group: tenancyapi.GroupVersion.Group, Resource: "workspacetypes"}, s.workspaces.Resource.Identity)
 	_, err = s.store.ReadInto(ctx, keys.Key{Resource: types, Cluster: c, Name: name}, &t)
 	return t.Spec.Initializer, t.Spec.Terminator, err
-}
-
-// viewed makes the views follow the tree. It also registers the functions that derive labels
-// of LogicalClusters and Workspaces on every write.
-func (s *Server) viewed() {
-	s.store.OnWrite(tree.LogicalClusters(), tenancy.DeriveCluster)
-	s.store.OnWrite(s.workspaces.Resource, tenancy.DeriveWorkspace)
-	s.lifecycles.Follow(s.store.Feed(), s.tree)
 }

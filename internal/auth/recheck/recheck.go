@@ -1,4 +1,7 @@
-package server
+// Package recheck ends watches, and streams such as commands in pods, whose user has lost their rights
+// or their credentials since the request began. Authentication and authorization decide before a
+// request begins; here they decide again while it lasts.
+package recheck
 
 import (
 	"cmp"
@@ -11,11 +14,11 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/network/inprocess"
@@ -24,34 +27,50 @@ import (
 	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
-// rightsEvery is how often the rights of an open watch or stream are checked again.
-const rightsEvery = 30 * time.Second
+const (
+	// defaultEvery is the default of [Checker.Every].
+	defaultEvery = 30 * time.Second
+	// refusalsInARow is the number of checks in a row that must refuse the credentials. A webhook
+	// that does not answer for a moment refuses all tokens.
+	refusalsInARow = 2
+	// socketToken begins a WebSocket protocol that is a token, see
+	// k8s.io/apiserver/pkg/authentication/request/websocket.
+	socketToken = "base64url.bearer.authorization.k8s.io."
+)
 
-// refusalsInARow is how many checks in a row must refuse the credentials: a webhook for tokens that does not
-// answer for a moment refuses all.
-const refusalsInARow = 2
-
-// socketToken begins a WebSocket protocol that is a token, see k8s.io/apiserver/pkg/authentication/request/websocket.
-const socketToken = "base64url.bearer.authorization.k8s.io."
+// A Checker checks the rights of open requests again. All fields but Every are required.
+type Checker struct {
+	// Every is about the interval between the checks of a request. The default is 30 seconds.
+	Every time.Duration
+	// LongRunning reports whether a request has no timeout: the others end before a check.
+	LongRunning request.LongRunningRequestCheck
+	// Authenticator and Authorizer are those of new requests.
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	// Refuses is [view.Views.Refuses]: it decides on requests for views.
+	Refuses func(*http.Request) (refused, ok bool)
+	// Tenants limits the checks.
+	Tenants *flow.Filters
+}
 
 type sentKey struct{}
 
-// withSentHeader keeps the header of a request that has no timeout, as its client sent it. The filters inside
-// remove credentials.
-func (s *Server) withSentHeader(next http.Handler, c *genericapiserver.Config) http.Handler {
+// WithSentHeader keeps the header of a long-running request as its client sent it, for [Checker.WithRights].
+// The filters in between remove credentials.
+func (c *Checker) WithSentHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
 		info, ok := request.RequestInfoFrom(ctx)
-		if _, own := inprocess.User(ctx); !own && ok && c.LongRunningFunc(req, info) {
+		if _, own := inprocess.User(ctx); !own && ok && c.LongRunning(req, info) {
 			req = req.WithContext(context.WithValue(ctx, sentKey{}, req.Header.Clone()))
 		}
 		next.ServeHTTP(w, req)
 	})
 }
 
-// withRights ends watches, and streams such as commands in pods, whose user has lost their rights or their
-// credentials, or whose requestor has lost the right to impersonate the user. It is inside authorization.
-func (s *Server) withRights(next http.Handler, c *genericapiserver.Config, tenants *flow.Filters) http.Handler {
+// WithRights ends long-running requests whose user has lost their rights or their credentials, or
+// whose requestor has lost the right to impersonate the user. It is inside authorization.
+func (c *Checker) WithRights(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		header, ok := req.Context().Value(sentKey{}).(http.Header)
 		if !ok {
@@ -59,22 +78,20 @@ func (s *Server) withRights(next http.Handler, c *genericapiserver.Config, tenan
 			return
 		}
 		ctx, cancel := context.WithCancel(req.Context())
-		o := &open{server: s, config: c, tenants: tenants, req: req.Clone(ctx), end: cancel}
+		o := &open{checker: c, req: req.Clone(ctx), end: cancel}
 		o.req.Header = header
-		o.next(cmp.Or(s.config.RightsEvery, rightsEvery))
+		o.next(cmp.Or(c.Every, defaultEvery))
 		defer func() { serve.WhenServed(ctx, func() { cancel(); o.stop() }) }()
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }
 
-// An open request has begun, and lasts.
+// An open request is one that is being served.
 type open struct {
-	server  *Server
-	config  *genericapiserver.Config
-	tenants *flow.Filters
+	checker *Checker
 	req     *http.Request // with the header that the client sent
 	end     func()
-	refused int // checks of the credentials in a row
+	refused int // checks in a row that refused the credentials
 
 	mu    sync.Mutex
 	over  bool        // guarded by mu
@@ -82,14 +99,14 @@ type open struct {
 	work  sync.WaitGroup
 }
 
-// next checks the request after about a time, unless it has ended.
+// next schedules a check of the request, unless it has ended.
 func (o *open) next(every time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.over {
 		return
 	}
-	// Many watches begin together after a restart. They are not checked together.
+	// Many watches begin together after a restart. Jitter spreads their checks.
 	o.timer = time.AfterFunc(every-time.Duration(rand.Int64N(int64(every)/4+1)), func() {
 		if !o.begin() {
 			return
@@ -129,7 +146,7 @@ func (o *open) allowed() (allowed bool) {
 		return true // no request comes so far without a user
 	}
 	allowed = true
-	err := o.tenants.AskAgain(o.req, u, func(ctx context.Context) {
+	err := o.checker.Tenants.AskAgain(o.req, u, func(ctx context.Context) {
 		ctx = etcd.WithOutage(ctx)
 		by, known := o.authenticated(ctx)
 		allowed = known && o.impersonates(ctx, by) && o.authorized(ctx) || etcd.Outage(ctx) != nil
@@ -137,7 +154,8 @@ func (o *open) allowed() (allowed bool) {
 	return allowed || err != nil
 }
 
-// authenticated returns the user that the credentials of the request are of, and reports whether they are still valid.
+// authenticated returns the user whose credentials the request has, and whether these are still
+// valid.
 func (o *open) authenticated(ctx context.Context) (by user.Info, known bool) {
 	by, impersonates := authz.Requestor(ctx)
 	if !impersonates {
@@ -147,7 +165,7 @@ func (o *open) authenticated(ctx context.Context) (by user.Info, known bool) {
 		return by, true
 	}
 	req := o.req.Clone(ctx) // authenticators remove credentials
-	resp, ok, err := quiet(o.config.Authentication.Authenticator).AuthenticateRequest(req)
+	resp, ok, err := o.checker.Authenticator.AuthenticateRequest(req)
 	// Without a valid certificate, a client is anonymous.
 	if ok && err == nil && resp.User.GetName() == by.GetName() {
 		o.refused = 0
@@ -157,30 +175,32 @@ func (o *open) authenticated(ctx context.Context) (by user.Info, known bool) {
 	return by, o.refused < refusalsInARow
 }
 
-// impersonates reports whether a user, that of the credentials, still has the right to impersonate the user of the
+// impersonates reports whether the user of the credentials may still impersonate the user of the
 // request.
 func (o *open) impersonates(ctx context.Context, by user.Info) bool {
-	may, err := authz.MayStillImpersonate(ctx, by, o.req.Header, o.config.Authorization.Authorizer)
+	may, err := authz.MayStillImpersonate(ctx, by, o.req.Header, o.checker.Authorizer)
 	return may || err != nil
 }
 
 // authorized reports whether the user still has the right to the request.
 func (o *open) authorized(ctx context.Context) bool {
 	req := o.req.WithContext(ctx)
-	if refused, ok := o.server.views.Refuses(req); ok {
+	if refused, ok := o.checker.Refuses(req); ok {
 		return !refused
 	}
 	a, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		return true // it was authorized by them
 	}
-	decision, _, err := o.config.Authorization.Authorizer.Authorize(ctx, a)
+	decision, _, err := o.checker.Authorizer.Authorize(ctx, a)
 	return decision == authorizer.DecisionAllow || err != nil
 }
 
-// expired reports whether the credentials of a request, which were valid when it began, have an end that is over.
-// As in Kubernetes, that ends no request: a command in a pod may last longer than a token. Of several credentials it
-// is not known which was valid: a client could add one that is forged and over, to keep another that is revoked.
+// expired reports whether the credentials of a request have expired since it began. As in Kubernetes,
+// that ends no request: a command in a pod may last longer than a token.
+//
+// It returns false for a request with several credentials, because any of them may have been the
+// valid one. A client could add a forged one that has expired, to keep another one that is revoked.
 func expired(req *http.Request, now time.Time) bool {
 	certified := req.TLS != nil && len(req.TLS.PeerCertificates) > 0
 	token := req.Header.Get("Authorization")

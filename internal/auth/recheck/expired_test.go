@@ -1,4 +1,4 @@
-package server
+package recheck
 
 import (
 	"crypto/tls"
