@@ -47,6 +47,12 @@ type contentText struct {
 	Names apiextensionsv1.CustomResourceDefinitionNames
 }
 
+// rehash changes both hashes of a content that something besides its definition distinguishes.
+func (c *Content) rehash(by []byte) {
+	c.Hash = sha256.Sum256(slices.Concat(c.Hash[:], by))
+	c.WatchHash = sha256.Sum256(slices.Concat(c.WatchHash[:], by))
+}
+
 // Whole returns the definition with its schemas.
 func (c *Content) Whole() (*apiextensionsv1.CustomResourceDefinition, error) {
 	var t contentText

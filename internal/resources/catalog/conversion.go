@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -85,8 +84,7 @@ func (r *Rules) Of(c *Content) *Content {
 	}
 	ruled := *c
 	ruled.rules = r
-	ruled.Hash = sha256.Sum256(slices.Concat(c.Hash[:], r.hash[:]))
-	ruled.WatchHash = sha256.Sum256(slices.Concat(c.WatchHash[:], r.hash[:]))
+	ruled.rehash(r.hash[:])
 	d := *c.Definition
 	d.UID = types.UID(fmt.Sprintf("%x", ruled.Hash))
 	ruled.Definition = &d

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,8 +124,7 @@ func (o *Offers) content(of Offer) *Content {
 // definition of a tenant.
 func (c *Content) offeredBy(o *Offers) *Content {
 	c.offers = o
-	c.Hash = sha256.Sum256(append(slices.Clone(c.Hash[:]), nativeSchema...))
-	c.WatchHash = sha256.Sum256(append(slices.Clone(c.WatchHash[:]), nativeSchema...))
+	c.rehash([]byte(nativeSchema))
 	return c
 }
 

@@ -1,10 +1,5 @@
 package catalog
 
-import (
-	"crypto/sha256"
-	"slices"
-)
-
 // A Storage says where the objects of a resource are.
 type Storage byte
 
@@ -25,8 +20,7 @@ func (c *Content) In(s Storage) *Content {
 	}
 	in := *c
 	in.storage, in.stored = s, c
-	in.Hash = sha256.Sum256(append(slices.Clone(c.Hash[:]), byte(s)))
-	in.WatchHash = sha256.Sum256(append(slices.Clone(c.WatchHash[:]), byte(s)))
+	in.rehash([]byte{byte(s)})
 	return &in
 }
 

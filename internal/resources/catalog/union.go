@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -72,8 +71,7 @@ func Union(p *Parts) (*Content, error) {
 	for _, c := range p.Contents {
 		text = append(text, c.Hash[:]...)
 	}
-	union.Hash = sha256.Sum256(slices.Concat(union.Hash[:], text))
-	union.WatchHash = sha256.Sum256(slices.Concat(union.WatchHash[:], text))
+	union.rehash(text)
 	union.Definition.UID = types.UID(fmt.Sprintf("%x", union.Hash))
 	return union, nil
 }

@@ -1,7 +1,6 @@
 package define
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -154,6 +153,3 @@ func hasInvalidCABundle(crd *apiextensions.CustomResourceDefinition) bool {
 	c := crd.Spec.Conversion
 	return c != nil && c.WebhookClientConfig != nil && len(webhook.ValidateCABundle(field.NewPath(""), c.WebhookClientConfig.CABundle)) > 0
 }
-
-// errNamesMoved means that a concurrent write changed the names of the group.
-var errNamesMoved = errors.New("names of the group have changed")

@@ -122,6 +122,9 @@ func (s *statusStorage) Update(ctx context.Context, name string, o rest.UpdatedO
 	return out, created, err
 }
 
+// errNamesMoved means that a concurrent write changed the names of the group.
+var errNamesMoved = errors.New("names of the group have changed")
+
 type takenKey struct{}
 
 // define runs a write that may claim names in a group of the request's cluster. It

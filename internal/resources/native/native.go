@@ -61,10 +61,6 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
-const (
-	protobufMediaType = runtime.ContentTypeProtobuf
-)
-
 // uncached are the resources without a watch cache. Their objects expire with etcd leases.
 var uncached = []schema.GroupResource{{Resource: "events"}}
 
@@ -82,7 +78,7 @@ func encodings(version basecompatibility.EffectiveVersion, mediaType string) *se
 
 // storage returns the storage of built-in kinds.
 func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, share func(runtime.Object)) *watchcache.Getter {
-	native := encodings(version, protobufMediaType)
+	native := encodings(version, runtime.ContentTypeProtobuf)
 	return c.Natives(func(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 		if gr.Group == apiextensions.GroupName { // it has its own scheme
 			return storagebackend.NewDefaultConfig("/", apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)).ForResource(gr), nil
@@ -91,8 +87,8 @@ func storage(c *watchcache.Caches, version basecompatibility.EffectiveVersion, s
 	}, uncached...).Share(share)
 }
 
-// Groups holds the options and dependencies of the built-in API groups. All fields but Chosen
-// are set.
+// Groups holds the options and dependencies of the built-in API groups. All fields but Chosen, Further
+// and Storage are required.
 type Groups struct {
 	Caches      *watchcache.Caches
 	Definitions *define.Definitions
