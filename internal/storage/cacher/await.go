@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/request/fair"
@@ -66,20 +63,4 @@ func (f *feeding) awaitVersion(ctx context.Context, version string) error {
 		return nil //nolint:nilerr // upstream's cache refuses it
 	}
 	return f.await(ctx, rev)
-}
-
-// Get implements [storage.Interface].
-func (c *Cache) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
-	if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
-		return err
-	}
-	return c.Interface.Get(ctx, key, o, out)
-}
-
-// failed returns a watch of one event, the error: clients expect those of a watch there.
-func failed(err error) watch.Interface {
-	events := make(chan watch.Event, 1)
-	events <- watch.Event{Type: watch.Error, Object: responsewriters.ErrorToAPIStatus(err)}
-	close(events)
-	return watch.NewProxyWatcher(events)
 }

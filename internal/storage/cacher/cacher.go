@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 
@@ -82,6 +84,57 @@ func (c *Cache) CatchUp(ctx context.Context, revision int64) { c.feed.catchUp(ct
 
 // Stop stops the cache. It may take a second.
 func (c *Cache) Stop() { c.stop() }
+
+// Get implements [storage.Interface].
+func (c *Cache) Get(ctx context.Context, key string, o storage.GetOptions, out runtime.Object) error {
+	if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
+		return err
+	}
+	return c.Interface.Get(ctx, key, o, out)
+}
+
+// GetList implements [storage.Interface]. It fails if the cache misses a value of the list.
+func (c *Cache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
+	if err := c.feed.complete(ctx); err != nil {
+		return err
+	}
+	if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
+		return err
+	}
+	if err := c.Interface.GetList(ctx, key, o, list); err != nil {
+		return err
+	}
+	return c.feed.complete(ctx) // the cache may have been filled meanwhile
+}
+
+// Watch implements [storage.Interface]. It fails if the cache misses a value of the watch.
+func (c *Cache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	if err := c.feed.complete(ctx); err != nil {
+		return nil, err
+	}
+	if o.SendInitialEvents != nil && *o.SendInitialEvents {
+		if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
+			return failed(err), nil
+		}
+	}
+	w, err := c.Interface.Watch(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.feed.complete(ctx); err != nil {
+		w.Stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// failed returns a watch of one event, the error: clients expect those of a watch there.
+func failed(err error) watch.Interface {
+	events := make(chan watch.Event, 1)
+	events <- watch.Event{Type: watch.Error, Object: responsewriters.ErrorToAPIStatus(err)}
+	close(events)
+	return watch.NewProxyWatcher(events)
+}
 
 func clusterOf(o runtime.Object) string {
 	accessor, err := meta.Accessor(o)

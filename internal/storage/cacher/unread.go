@@ -10,9 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -172,39 +169,4 @@ func (f *feeding) isStale() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.stale
-}
-
-// GetList implements [storage.Interface]. It fails if the cache misses a value of the list.
-func (c *Cache) GetList(ctx context.Context, key string, o storage.ListOptions, list runtime.Object) error {
-	if err := c.feed.complete(ctx); err != nil {
-		return err
-	}
-	if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
-		return err
-	}
-	if err := c.Interface.GetList(ctx, key, o, list); err != nil {
-		return err
-	}
-	return c.feed.complete(ctx) // the cache may have been filled meanwhile
-}
-
-// Watch implements [storage.Interface]. It fails if the cache misses a value of the watch.
-func (c *Cache) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
-	if err := c.feed.complete(ctx); err != nil {
-		return nil, err
-	}
-	if o.SendInitialEvents != nil && *o.SendInitialEvents {
-		if err := c.feed.awaitVersion(ctx, o.ResourceVersion); err != nil {
-			return failed(err), nil
-		}
-	}
-	w, err := c.Interface.Watch(ctx, key, o)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.feed.complete(ctx); err != nil {
-		w.Stop()
-		return nil, err
-	}
-	return w, nil
 }

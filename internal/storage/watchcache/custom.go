@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -47,7 +48,7 @@ func (c *Caches) customStorage(kind keys.Resource, metadataOnly bool) generic.St
 		if of.lenient, err = c.store.Lenient(c.direct, lenient); err != nil {
 			return nil, nil, err
 		}
-		if of.etcdStorage, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
+		if of.rawStorage, err = c.store.Lenient(c.direct, c.stored(cfg, root)); err != nil {
 			return nil, nil, err
 		}
 		options := registry.Options{Resource: kind, Root: root, Cached: true}
@@ -69,7 +70,7 @@ type custom struct {
 	newFunc           func() runtime.Object
 	attrs             storage.AttrFunc
 	lenient           storage.Interface // etcd, for requests to all clusters
-	etcdStorage       storage.Interface // etcd, of raw
+	rawStorage        storage.Interface // etcd, of raw
 	metadataOnly      bool              // the same for all versions of an object
 	unconverted       []byte            // the start of values stored in the version of the schema
 }
@@ -94,7 +95,7 @@ func (c *custom) Transformer() values.Transformer {
 
 // Past implements [watches.Source].
 func (c *custom) Past(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
-	return c.etcdStorage.GetList(ctx, key, o, into)
+	return c.rawStorage.GetList(ctx, key, o, into)
 }
 
 // Raw implements [watches.Source].
@@ -127,6 +128,48 @@ func cachedFields(s fields.Selector) bool {
 		}
 	}
 	return true
+}
+
+// Raws implements [watches.Source]: it lists custom resources as stored values, from the cache of
+// the resource, if there is one, or from etcd.
+func (c *custom) Raws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
+	if scope := registry.ScopeOf(ctx); scope != nil && scope.Sparse {
+		list, err := c.caches.watches.List(ctx, c, scope, o)
+		if err == nil {
+			*into = *list
+		}
+		return err
+	}
+	err := c.allRaws(ctx, key, o, into)
+	if err == nil {
+		into.Items, err = watches.Scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *watches.Raw) cluster.Name { return cluster.Of(r) })
+	}
+	return err
+}
+
+// allRaws is Raws without the scope of the request.
+func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
+	o.Predicate.GetAttrs = rawAttrs
+	r, all := c.Resource(ctx), c.caches.customs
+	if w := all.use(r); w != nil {
+		defer all.done(w)
+		if err := w.GetList(ctx, key, o, into); err == nil || !unready(err) {
+			return err
+		}
+	}
+	*into = watches.RawList{}
+	if err := fair.Grow(ctx, registry.Stored(ctx, c.caches.store, r, o)); err != nil {
+		return err
+	}
+	ctx, read := store.CountReads(ctx)
+	err := c.rawStorage.GetList(ctx, key, o, into)
+	all.read(r, read.Objects, c.cfg)
+	return err
+}
+
+// unready reports whether a cache lost its watch, and fills itself again.
+func unready(err error) bool {
+	return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }
 
 // GetList implements [storage.Interface].

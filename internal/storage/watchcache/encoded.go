@@ -147,7 +147,7 @@ func (c *custom) Get(ctx context.Context, key string, o storage.GetOptions, out 
 		return c.Interface.Get(ctx, key, o, out)
 	}
 	var r watches.Raw
-	err := c.etcdStorage.Get(ctx, key, o, &r)
+	err := c.rawStorage.Get(ctx, key, o, &r)
 	if err != nil {
 		return err
 	}

@@ -27,19 +27,19 @@ const nativeTimes = 8
 // A nativeFeed is the objects of a native kind for lists and watches in a sparse scope. Upstream's
 // watch caches know neither the members of a scope nor their parts.
 type nativeFeed struct {
-	caches      *Caches
-	kind        keys.Resource
-	cfg         *storagebackend.ConfigForResource
-	codec       runtime.Codec
-	newFunc     func() runtime.Object
-	attrs       storage.AttrFunc
-	etcdStorage storage.Interface // etcd, of raw
+	caches     *Caches
+	kind       keys.Resource
+	cfg        *storagebackend.ConfigForResource
+	codec      runtime.Codec
+	newFunc    func() runtime.Object
+	attrs      storage.AttrFunc
+	rawStorage storage.Interface // etcd, of raw
 }
 
 func (c *Caches) nativeFeed(kind keys.Resource, o store.Objects, attrs storage.AttrFunc) (*nativeFeed, error) {
 	n := &nativeFeed{caches: c, kind: kind, cfg: o.Config, codec: o.Codec, newFunc: o.New, attrs: cacher.WithCluster(attrs)}
 	var err error
-	n.etcdStorage, err = c.store.Lenient(c.direct, store.Objects{Config: o.Config, Root: o.Root, Codec: nativeRaws{n}, New: newRaw, NewList: newRawList})
+	n.rawStorage, err = c.store.Lenient(c.direct, store.Objects{Config: o.Config, Root: o.Root, Codec: nativeRaws{n}, New: newRaw, NewList: newRawList})
 	return n, err
 }
 
@@ -58,7 +58,7 @@ func (n *nativeFeed) Raws(context.Context, string, storage.ListOptions, *watches
 
 // Past implements [watches.Source].
 func (n *nativeFeed) Past(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
-	return n.etcdStorage.GetList(ctx, key, o, into)
+	return n.rawStorage.GetList(ctx, key, o, into)
 }
 
 // Raw implements [watches.Source]. The raw of a value that cannot be decoded has no object.

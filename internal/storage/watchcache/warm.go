@@ -5,18 +5,13 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/storage/cacher"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
-	"github.com/unforked/kcp/internal/storage/registry"
-	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/watches"
 )
 
@@ -284,46 +279,4 @@ func (c *customCaches) close() {
 	}
 	c.mu.Unlock()
 	c.running.Wait()
-}
-
-// Raws implements [watches.Source]: it lists custom resources as stored values, from the cache of
-// the resource, if there is one, or from etcd.
-func (c *custom) Raws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
-	if scope := registry.ScopeOf(ctx); scope != nil && scope.Sparse {
-		list, err := c.caches.watches.List(ctx, c, scope, o)
-		if err == nil {
-			*into = *list
-		}
-		return err
-	}
-	err := c.allRaws(ctx, key, o, into)
-	if err == nil {
-		into.Items, err = watches.Scoped(ctx, c.caches.store, into.ResourceVersion, into.Items, func(r *watches.Raw) cluster.Name { return cluster.Of(r) })
-	}
-	return err
-}
-
-// allRaws is Raws without the scope of the request.
-func (c *custom) allRaws(ctx context.Context, key string, o storage.ListOptions, into *watches.RawList) error {
-	o.Predicate.GetAttrs = rawAttrs
-	r, all := c.Resource(ctx), c.caches.customs
-	if w := all.use(r); w != nil {
-		defer all.done(w)
-		if err := w.GetList(ctx, key, o, into); err == nil || !unready(err) {
-			return err
-		}
-	}
-	*into = watches.RawList{}
-	if err := fair.Grow(ctx, registry.Stored(ctx, c.caches.store, r, o)); err != nil {
-		return err
-	}
-	ctx, read := store.CountReads(ctx)
-	err := c.etcdStorage.GetList(ctx, key, o, into)
-	all.read(r, read.Objects, c.cfg)
-	return err
-}
-
-// unready reports whether a cache lost its watch, and fills itself again.
-func unready(err error) bool {
-	return apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }
