@@ -52,17 +52,17 @@ func (p *Pool) buildCore(d *upstream.Definition, from generic.RESTOptionsGetter)
 	if err != nil {
 		return nil, err
 	}
-	ways, err := newCoreStrategies(d.CRD, objects.CreateStrategy)
+	strategies, err := newCoreStrategies(d.CRD, objects.CreateStrategy)
 	if err != nil {
 		return nil, err
 	}
 	h := &coreHandler{Handler: handler, admission: p.config.Admission, namespaced: d.CRD.Spec.Scope == apiextensionsv1.NamespaceScoped}
-	objects.CreateStrategy, objects.UpdateStrategy = ways.objects, ways.objects // also used by the scale
-	if ways.status == nil {
+	objects.CreateStrategy, objects.UpdateStrategy = strategies.objects, strategies.objects // also used by the scale
+	if strategies.status == nil {
 		return h, nil
 	}
 	store := *objects.Store
-	store.UpdateStrategy = ways.status
+	store.UpdateStrategy = strategies.status
 	h.status = &statusOfCore{&store}
 	h.scope, err = upstream.StatusScope(handler, d.CRD, catalog.CoreVersion)
 	return h, err
@@ -189,9 +189,9 @@ func newCoreStrategies(crd *apiextensionsv1.CustomResourceDefinition, typer runt
 	kind := schema.GroupVersionKind{Group: catalog.CoreGroup, Version: catalog.CoreVersion, Kind: crd.Status.AcceptedNames.Kind}
 	s := customresource.NewStrategy(typer, crd.Spec.Scope == apiextensionsv1.NamespaceScoped, kind, validator, statusValidator, shape, sub.Status, sub.Scale,
 		crd.Spec.Versions[0].SelectableFields)
-	ways := &coreStrategies{objects: coreStrategy{s}}
+	strategies := &coreStrategies{objects: coreStrategy{s}}
 	if sub.Status != nil {
-		ways.status = coreStrategy{customresource.NewStatusStrategy(s)}
+		strategies.status = coreStrategy{customresource.NewStatusStrategy(s)}
 	}
-	return ways, nil
+	return strategies, nil
 }

@@ -108,11 +108,11 @@ func (p *Pool) inspect(crd *apiextensionsv1.CustomResourceDefinition, version st
 	if crd.Spec.Group != "" {
 		return of, nil
 	}
-	ways, err := newCoreStrategies(crd, objects.CreateStrategy)
+	strategies, err := newCoreStrategies(crd, objects.CreateStrategy)
 	if err != nil {
 		return inspected{}, err
 	}
-	of.strategy = ways.objects
+	of.strategy = strategies.objects
 	return of, nil
 }
 
