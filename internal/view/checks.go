@@ -2,7 +2,6 @@ package view
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
@@ -54,13 +52,12 @@ func (v *Checks) Parse(rest string) (*Request, error) {
 
 // Plan implements [View].
 func (v *Checks) Plan(req *http.Request, r *Request) (*Plan, error) {
-	u, known := request.UserFrom(req.Context())
-	if !known {
-		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	u, _, err := requestOf(req.Context())
+	if err != nil {
+		return nil, err
 	}
-	guard := contentOf(u, "list", r.ID)
-	if decision, reason, err := v.Guard.Authorize(req.Context(), guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{guard, reason}, err)
+	if err := authorize(req.Context(), v.Guard, contentOf(u, "list", r.ID)); err != nil {
+		return nil, err
 	}
 	if req.Method != http.MethodPost {
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Group: apisv1alpha1.GroupVersion.Group, Resource: "apiexportchecks"}, req.Method)

@@ -103,20 +103,18 @@ func (v *Exports) stored(ctx context.Context, name exports.Name, e *exports.Expo
 }
 
 // labelled adds the label of a claim to the objects of a request, which is not stored with them.
-func (of *viewing) labelled(c bind.Claimed, enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
-	return of.withLabel(c.GroupResource, apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity), enter)
+func (of *viewing) labelled(c bind.Claimed, e entry) entry {
+	return of.withLabel(c.GroupResource, apisv1alpha2.ClaimLabelValue(c.Group, c.Resource, c.Identity), e)
 }
 
 // ownBindings adds the label of the bindings of the export, which it reads without a claim.
-func (of *viewing) ownBindings(enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
-	return of.withLabel(apiBindings, apisv1alpha2.OwnBindingLabelValue, enter)
+func (of *viewing) ownBindings(e entry) entry {
+	return of.withLabel(apiBindings, apisv1alpha2.OwnBindingLabelValue, e)
 }
 
-func (of *viewing) withLabel(gr schema.GroupResource, value string, enter func(context.Context) (context.Context, func())) func(context.Context) (context.Context, func()) {
+func (of *viewing) withLabel(gr schema.GroupResource, value string, e entry) entry {
 	key := apisv1alpha2.ClaimedLabelPrefix + apisv1alpha2.ExportLabelValue(string(of.name.Cluster), of.name.Name)
-	return func(ctx context.Context) (context.Context, func()) {
-		return enter(registry.WithLabel(ctx, gr, key, value))
-	}
+	return withValue(e, func(ctx context.Context) context.Context { return registry.WithLabel(ctx, gr, key, value) })
 }
 
 // claims reports whether an export is the one of a request, and claims a resource.
@@ -157,7 +155,7 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 			continue
 		}
 		if asked.Identity == "" {
-			add(claimed, asked.GroupResource, c.Verbs)
+			addVerbs(claimed, asked.GroupResource, c.Verbs)
 			continue
 		}
 		name, e := v.config.APIs().Owner(asked)
@@ -170,14 +168,14 @@ func (v *Exports) describe(ctx context.Context, of *viewing) (http.Handler, erro
 		}
 		if s, ok := others.Find(asked.GroupResource); ok {
 			shape = append(shape[:len(shape):len(shape)], s)
-			add(claimed, asked.GroupResource, c.Verbs)
+			addVerbs(claimed, asked.GroupResource, c.Verbs)
 		}
 	}
 	return v.config.Discovery(ctx, catalog.NewShape(shape...), claimed)
 }
 
-// add adds the verbs of a claimed resource and its subresources.
-func add(claimed map[schema.GroupResource][]string, gr schema.GroupResource, verbs []string) {
+// addVerbs adds the verbs of a claimed resource and its subresources.
+func addVerbs(claimed map[schema.GroupResource][]string, gr schema.GroupResource, verbs []string) {
 	for _, of := range discovery.WithSubresources(gr) {
 		claimed[of] = verbs
 	}

@@ -2,12 +2,9 @@ package view
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,25 +51,25 @@ type ExportsConfig struct {
 // in all clusters that bind it. RBAC of the export's cluster guards it, as apiexports/content.
 type Exports struct {
 	config  ExportsConfig
-	lasting lasting
+	watches openWatches
 }
 
 // NewExports returns the views.
 func NewExports(c ExportsConfig) *Exports {
-	return &Exports{config: c, lasting: newLasting()}
+	return &Exports{config: c, watches: newOpenWatches()}
 }
 
 // Follow makes the views follow the exports and bindings. They call also with
 // the cluster of every binding that changes. Call it before the change feed starts.
 func (v *Exports) Follow(a *bind.APIs, also func(cluster.Name)) {
 	a.Bindings.OnChange(func(c cluster.Name) {
-		v.lasting.changed(c)
+		v.watches.changed(c)
 		also(c)
 	})
-	a.Exports.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
-	a.Exports.Rollouts.Subscribe(func(k keys.Key) { v.lasting.changed(k.Cluster) })
-	a.Exports.OnSchema(v.lasting.changed)
-	a.Exports.OnConversion(v.lasting.changed)
+	a.Exports.Subscribe(func(k keys.Key) { v.watches.changed(k.Cluster) })
+	a.Exports.Rollouts.Subscribe(func(k keys.Key) { v.watches.changed(k.Cluster) })
+	a.Exports.OnSchema(v.watches.changed)
+	a.Exports.OnConversion(v.watches.changed)
 }
 
 // Name implements [View].
@@ -83,45 +80,18 @@ func (v *Exports) Parse(rest string) (*Request, error) {
 	return parseOwned(v.Name(), "export", rest)
 }
 
-// parseOwned reads the part of a path after the name of a view that belongs to an object.
-func parseOwned(view, object, rest string) (*Request, error) {
-	home, rest, _ := strings.Cut(rest, "/")
-	name, rest, _ := strings.Cut(rest, "/")
-	word, rest, found := strings.Cut(rest, "/")
-	at, path, _ := strings.Cut(rest, "/")
-	if home == "" || name == "" || !found || word != "clusters" || at == "" {
-		return nil, notFound(fmt.Sprintf("the path of this view is %s%s/<logical cluster>/<%s>/clusters/<name or *>/…", Prefix, view, object))
-	}
-	return newRequest(home, name, at, path), nil
-}
-
-// newRequest returns the request for a view that belongs to cluster home. An invalid home gives
-// the same answer as a view of another owner, and paths lead nowhere in a view.
-func newRequest(home, id, at, path string) *Request {
-	r := &Request{ID: id, Home: cluster.Name(home), Cluster: cluster.Name(at), Path: "/" + path}
-	if _, err := cluster.ParseName(home); err != nil {
-		r.Home = cluster.NewName()
-	}
-	if _, err := cluster.ParseName(at); err != nil && r.Cluster != cluster.All {
-		r.Cluster, r.nameless = cluster.NewName(), true
-	}
-	return r
-}
-
 // Plan implements [View].
 func (v *Exports) Plan(req *http.Request, r *Request) (*Plan, error) {
 	if r.together() {
 		return v.together(req, r)
 	}
 	ctx := req.Context()
-	u, known := request.UserFrom(ctx)
-	info, ok := request.RequestInfoFrom(ctx)
-	if !known || !ok {
-		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	u, info, err := requestOf(ctx)
+	if err != nil {
+		return nil, err
 	}
-	guard := contentOf(u, info.Verb, r.ID)
-	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{guard, reason}, err)
+	if err := authorize(ctx, v.config.Guard, contentOf(u, info.Verb, r.ID)); err != nil {
+		return nil, err
 	}
 	if err := v.config.CatchUp(ctx); err != nil {
 		return nil, err
@@ -202,8 +172,8 @@ func (v *Exports) everywhere(req *http.Request, of *viewing, gr schema.GroupReso
 		var err error
 		p.Query, err = ownBindings(req.URL.Query(), of.name)
 		p.Context = of.ownBindings(v.while(of, func(context.Context) bool {
-			_, is := v.still(of)
-			return is
+			_, same := v.still(of)
+			return same
 		}))
 		return p, err
 	}
@@ -217,28 +187,20 @@ func (v *Exports) still(of *viewing) (*exports.Export, bool) {
 	return now, ok && now.Identity == of.export.Identity
 }
 
-// while returns the context of a list or watch. A watch ends when is, called after every change in
-// the cluster of the export, is false.
-func (v *Exports) while(of *viewing, is func(context.Context) bool) func(context.Context) (context.Context, func()) {
-	return func(ctx context.Context) (context.Context, func()) {
-		if of.info.Verb != "watch" {
-			return ctx, func() {}
-		}
-		return v.lasting.until(ctx, is, of.name.Cluster)
-	}
+// while returns the entry of a request in cluster c and in clusters that are in the view. A watch ends
+// when stays is false, see [openWatches.while].
+func (v *Exports) while(of *viewing, stays func(context.Context) bool, c ...cluster.Name) entry {
+	return v.watches.while(of.info, stays, append(c, of.name.Cluster)...)
 }
 
-// viewed returns the context of a list or watch of a resource that an export has. A watch ends
+// viewed returns the entry of a list or watch of a resource that an export has. A watch ends
 // when the export serves the resource in another way, or the export of the view may not read it any
 // more; the client then watches again.
-func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResource, as catalog.Served, may func() bool) func(context.Context) (context.Context, func()) {
-	return func(ctx context.Context) (context.Context, func()) {
-		ctx = serve.WithViewed(ctx, catalog.Found{Served: as})
-		if of.info.Verb != "watch" {
-			return ctx, func() {}
-		}
-		return v.lasting.until(ctx, func(ctx context.Context) bool { return may() && v.serves(ctx, export, gr, as) }, export.Cluster, of.name.Cluster)
-	}
+func (v *Exports) viewed(of *viewing, export exports.Name, gr schema.GroupResource, as catalog.Served, may func() bool) entry {
+	stays := func(ctx context.Context) bool { return may() && v.serves(ctx, export, gr, as) }
+	return withValue(v.while(of, stays, export.Cluster), func(ctx context.Context) context.Context {
+		return serve.WithViewed(ctx, catalog.Found{Served: as})
+	})
 }
 
 // scope returns the scope of a list or watch.
@@ -276,8 +238,8 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 		return nil, apierrors.NewInternalError(err)
 	}
 	member := func(context.Context) bool {
-		_, is := v.still(of)
-		return is && v.config.APIs().Bindings.Binds(r.Cluster, of.via())
+		_, same := v.still(of)
+		return same && v.config.APIs().Bindings.Binds(r.Cluster, of.via())
 	}
 	if !member(req.Context()) {
 		return nil, &Refusal{attributes, r.outside(authz.Denied)}
@@ -312,30 +274,19 @@ func (v *Exports) inCluster(req *http.Request, r *Request, of *viewing, gr schem
 
 // identified limits a request in a cluster to the resource of an identity. The cluster may have a
 // resource of the same name from elsewhere.
-func identified(enter func(context.Context) (context.Context, func()), identity string) func(context.Context) (context.Context, func()) {
-	return func(ctx context.Context) (context.Context, func()) {
-		return enter(serve.WithRequestedIdentity(ctx, identity))
-	}
+func identified(e entry, identity string) entry {
+	return withValue(e, func(ctx context.Context) context.Context { return serve.WithRequestedIdentity(ctx, identity) })
 }
 
 // grant returns the rights that a request has in a cluster.
 func (of *viewing) grant(c cluster.Name, gr schema.GroupResource, verbs []string) *authz.Grant {
 	return &authz.Grant{Cluster: c, Unlimited: true, Group: auth.ProviderGroupPrefix + string(of.name.Cluster) + ":" + of.name.Name, Rules: []rbacv1.PolicyRule{
 		{Verbs: verbs, APIGroups: []string{gr.Group}, Resources: []string{gr.Resource, gr.Resource + "/status", gr.Resource + "/scale"}},
-		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
+		authz.AccessRule(),
 	}}
 }
 
-// granted plans a request in a cluster with a grant. A watch ends when member, called after every
-// change of the cluster's bindings and of the export, is false.
+// granted plans a request in a cluster with a grant. A watch ends when member is false.
 func (v *Exports) granted(r *Request, of *viewing, grant *authz.Grant, member func(context.Context) bool) *Plan {
-	who := auth.SeenFrom(r.Cluster, of.user)
-	u := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
-	return &Plan{User: u, Context: func(ctx context.Context) (context.Context, func()) {
-		ctx = authz.WithGrant(ctx, grant)
-		if of.info.Verb != "watch" {
-			return ctx, func() {}
-		}
-		return v.lasting.until(ctx, member, r.Cluster, of.name.Cluster)
-	}}
+	return &Plan{User: grant.Holder(of.user), Context: withGrant(v.while(of, member, r.Cluster), grant)}
 }

@@ -2,7 +2,6 @@ package view
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,10 +10,8 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -50,13 +47,13 @@ type LifecycleConfig struct {
 // Lifecycles are the views of initializers and terminators.
 type Lifecycles struct {
 	config  LifecycleConfig
-	lasting lasting
+	watches openWatches
 	members *members // nil until Follow
 }
 
 // NewLifecycles returns the views. Call Follow before the first request.
 func NewLifecycles(c LifecycleConfig) *Lifecycles {
-	return &Lifecycles{config: c, lasting: newLasting()}
+	return &Lifecycles{config: c, watches: newOpenWatches()}
 }
 
 // Views returns the views.
@@ -68,7 +65,7 @@ func (l *Lifecycles) Views() []View {
 // the tree has been added to it.
 func (l *Lifecycles) Follow(f *feed.Feed, t *tree.Tree) {
 	l.members = newMembers(f, t)
-	t.OnCluster(l.lasting.changed)
+	t.OnCluster(l.watches.changed)
 }
 
 // A lifecycle is a view of the clusters that wait in one phase for an initializer or a
@@ -95,14 +92,6 @@ type side struct {
 // Name implements [View].
 func (l *lifecycle) Name() string { return l.name }
 
-func texts[T ~string](all []T) []string {
-	out := make([]string, len(all))
-	for i, t := range all {
-		out[i] = string(t)
-	}
-	return out
-}
-
 // Parse implements [View].
 func (l *lifecycle) Parse(rest string) (*Request, error) {
 	id, rest, _ := strings.Cut(rest, "/")
@@ -127,18 +116,17 @@ func splitID(id string) (home, kind string) {
 // Plan implements [View].
 func (l *lifecycle) Plan(req *http.Request, r *Request) (*Plan, error) {
 	ctx := req.Context()
-	u, known := request.UserFrom(ctx)
-	info, ok := request.RequestInfoFrom(ctx)
-	if !known || !ok {
-		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	u, info, err := requestOf(ctx)
+	if err != nil {
+		return nil, err
 	}
 	_, kind := splitID(r.ID)
 	guard := authorizer.AttributesRecord{
 		User: u, Verb: l.verb, APIGroup: tenancyapi.GroupVersion.Group, APIVersion: tenancyapi.GroupVersion.Version,
 		Resource: "workspacetypes", Name: kind, ResourceRequest: true,
 	}
-	if decision, reason, err := l.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{guard, reason}, err)
+	if err := authorize(ctx, l.config.Guard, guard); err != nil {
+		return nil, err
 	}
 	plan := l.content
 	switch {
@@ -173,41 +161,10 @@ func (l *lifecycle) everywhere(req *http.Request, r *Request, info *request.Requ
 	}}, nil
 }
 
-// onlyReads refuses a request to all clusters of a view that neither lists nor watches.
-func onlyReads(req *http.Request, info *request.RequestInfo, gr schema.GroupResource) error {
-	switch {
-	case info.Verb != "list" && info.Verb != "watch" || info.Subresource != "" || req.Method != http.MethodGet:
-		err := apierrors.NewMethodNotSupported(gr, info.Verb)
-		err.ErrStatus.Message = info.Verb + " is not possible in all logical clusters at once: only list and watch are in the `*` logical cluster"
-		return err
-	case IsSet(req, "sendInitialEvents"):
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", field.ErrorList{
-			field.Forbidden(field.NewPath("sendInitialEvents"), "not possible in the `*` logical cluster; list, and then watch")})
-	}
-	return nil
-}
-
-// IsSet reads a parameter as Kubernetes does: anything but 0 and false sets it.
-func IsSet(req *http.Request, parameter string) bool {
-	values, ok := req.URL.Query()[parameter]
-	return ok && values[0] != "0" && !strings.EqualFold(values[0], "false")
-}
-
 // filter adds the label selector of the view to a query.
 func (l *lifecycle) filter(r *Request, query url.Values) (url.Values, error) {
 	key, value := l.label(r.ID)
 	return selecting(query, labels.Set{key: value, core.PhaseLabel: string(l.phase)})
-}
-
-// selecting adds required labels to the label selector of a query.
-func selecting(query url.Values, required labels.Set) (url.Values, error) {
-	selector, err := labels.Parse(query.Get("labelSelector"))
-	if err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector %q: %v", query.Get("labelSelector"), err))
-	}
-	also, _ := labels.SelectorFromSet(required).Requirements()
-	query.Set("labelSelector", selector.Add(also...).String())
-	return query, nil
 }
 
 // logicalCluster plans a request for the LogicalCluster of one cluster. It can read it, and
@@ -231,11 +188,11 @@ func (l *lifecycle) logicalCluster(req *http.Request, r *Request, info *request.
 	}
 	p := &Plan{User: u}
 	if writes {
-		p.Context = with(func(ctx context.Context) context.Context {
+		p.Context = withValue(unchanged, func(ctx context.Context) context.Context {
 			return admit.WithFinish(ctx, admit.Finish{Field: l.list, Name: r.ID})
 		})
 	} else if info.Verb == "watch" {
-		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return ctx })
+		p.Context = l.whileMember(info, r)
 	}
 	return p, nil
 }
@@ -265,9 +222,8 @@ func (l *lifecycle) content(req *http.Request, r *Request, info *request.Request
 	p := &Plan{}
 	if len(rules) > 0 {
 		grant := &authz.Grant{Cluster: r.Cluster, Group: l.group + r.ID, Rules: rules}
-		who := auth.SeenFrom(r.Cluster, u)
-		p.User = &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Extra: who.GetExtra(), Groups: append(slices.Clone(who.GetGroups()), grant.Group)}
-		p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return authz.WithGrant(ctx, grant) })
+		p.User = grant.Holder(u)
+		p.Context = withGrant(l.whileMember(info, r), grant)
 		if info.IsResourceRequest && !grant.Allows(attributes) {
 			return nil, &Refusal{attributes, fmt.Sprintf("not among the permissions that workspace type %s has for %s", kind, l.list)}
 		}
@@ -278,25 +234,17 @@ func (l *lifecycle) content(req *http.Request, r *Request, info *request.Request
 		return nil, err
 	}
 	p.User = auth.Within(r.Cluster, creator)
-	p.Context = l.inContent(info, r, func(ctx context.Context) context.Context { return tenancy.WithCreator(ctx, creator) })
+	p.Context = withValue(l.whileMember(info, r), func(ctx context.Context) context.Context { return tenancy.WithCreator(ctx, creator) })
 	audit.LogImpersonatedUser(ctx, p.User, "")
 	return p, nil
 }
 
-// with returns the function of a plan that adds a value to a context.
-func with(value func(context.Context) context.Context) func(context.Context) (context.Context, func()) {
-	return func(ctx context.Context) (context.Context, func()) { return value(ctx), func() {} }
-}
-
-// inContent is with for a request for the content of a cluster. A watch ends when the cluster
-// leaves the view.
-func (l *lifecycle) inContent(info *request.RequestInfo, r *Request, value func(context.Context) context.Context) func(context.Context) (context.Context, func()) {
-	if info.Verb != "watch" {
-		return with(value)
-	}
-	return func(ctx context.Context) (context.Context, func()) {
-		return l.lasting.until(value(ctx), func(ctx context.Context) bool { return l.has(ctx, r) }, r.Cluster)
-	}
+// whileMember returns the entry of a request in a cluster. A watch ends when the cluster leaves the view.
+func (l *lifecycle) whileMember(info *request.RequestInfo, r *Request) entry {
+	return l.watches.while(info, func(ctx context.Context) bool {
+		member, err := l.member(ctx, r)
+		return err == nil && member != nil
+	}, r.Cluster)
 }
 
 // asCreator returns the creator of a cluster, if they may make the request there. Their
@@ -309,22 +257,10 @@ func (l *lifecycle) asCreator(ctx context.Context, r *Request, member *core.Logi
 	}
 	creator := auth.Unprivileged(&user.DefaultInfo{Name: by.Username, UID: by.UID, Groups: by.Groups, Extra: by.Extra})
 	as := authz.As(a, auth.Within(r.Cluster, creator))
-	if decision, reason, err := l.config.Authorizer.Authorize(cluster.With(ctx, r.Cluster), as); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{as, reason}, err)
+	if err := authorize(cluster.With(ctx, r.Cluster), l.config.Authorizer, as); err != nil {
+		return nil, err
 	}
 	return creator, nil
-}
-
-// describes reports whether a path describes the APIs of a cluster.
-func describes(path string) bool {
-	first, rest, _ := strings.Cut(strings.Trim(path, "/"), "/")
-	switch first {
-	case "api", "apis", "openapi":
-		return true
-	case "version":
-		return rest == ""
-	}
-	return false
 }
 
 // rules returns the rules that the type of a view grants, and the rule to enter.
@@ -334,7 +270,7 @@ func (l *lifecycle) rules(ctx context.Context, r *Request, kind string) ([]rbacv
 	if err != nil || len(rules) == 0 {
 		return nil, err
 	}
-	return append(slices.Clone(rules), rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}), nil
+	return append(slices.Clone(rules), authz.AccessRule()), nil
 }
 
 // member returns the LogicalCluster of a request, nil if it is not in the view.
@@ -347,10 +283,4 @@ func (l *lifecycle) member(ctx context.Context, r *Request) (*core.LogicalCluste
 		return nil, nil
 	}
 	return member, nil
-}
-
-// has reports whether the cluster of a request is in the view.
-func (l *lifecycle) has(ctx context.Context, r *Request) bool {
-	member, err := l.member(ctx, r)
-	return err == nil && member != nil
 }

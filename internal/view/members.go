@@ -89,3 +89,12 @@ func (m *members) Done() {
 	m.building = nil
 	m.Replace(all, m.last)
 }
+
+// texts returns all as strings.
+func texts[T ~string](all []T) []string {
+	out := make([]string, len(all))
+	for i, t := range all {
+		out[i] = string(t)
+	}
+	return out
+}

@@ -31,7 +31,7 @@ var errEnded = errors.New("a watch has ended")
 // of each. An event is written when each of the other watches is known to have none before it: the
 // next one of that watch has a later revision, or the watch has delivered a bookmark.
 type merge struct {
-	config
+	versions
 	w        http.ResponseWriter
 	running  sync.WaitGroup
 	ended    <-chan struct{}
@@ -65,7 +65,7 @@ type arrival struct {
 }
 
 func newMerge(w http.ResponseWriter, t *together, requests interface{ Ask(revision int64) }) *merge {
-	m := &merge{config: t.config, w: w, requests: requests, arrivals: make(chan arrival, len(t.parts)), listing: t.listing}
+	m := &merge{versions: t.versions, w: w, requests: requests, arrivals: make(chan arrival, len(t.parts)), listing: t.listing}
 	newest := int64(1)
 	for i, p := range t.parts {
 		m.watches = append(m.watches, &merged{next: make(chan struct{}, 1), last: p.from, safe: p.from})

@@ -114,7 +114,7 @@ func TestMerge(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &log{ResponseRecorder: *httptest.NewRecorder(), until: last, done: cancel}
 		parse := func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }
-		m := newMerge(w, &together{parts: slices.Repeat([]part{{from: from}}, kinds), config: config{parse, func(rev int64) string { return strconv.FormatInt(rev, 10) }}}, h)
+		m := newMerge(w, &together{parts: slices.Repeat([]part{{from: from}}, kinds), versions: versions{parse, func(rev int64) string { return strconv.FormatInt(rev, 10) }}}, h)
 		m.ended = ctx.Done()
 		var opened int
 		var writers []*io.PipeWriter

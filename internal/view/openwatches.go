@@ -6,35 +6,46 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apiserver/pkg/endpoints/request"
+
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// lasting are the watches through a view. A watch ends when its cluster leaves the view.
-type lasting struct {
+// openWatches are the watches through a view, by the clusters that they depend on. Each is checked after
+// every change of those, and ends when it is not allowed any more.
+type openWatches struct {
 	mu sync.Mutex
-	of map[cluster.Name]map[chan struct{}]struct{} // closed never; one look waits in each
+	of map[cluster.Name]map[chan struct{}]struct{} // closed never; one check waits in each
 }
 
-func newLasting() lasting {
-	return lasting{of: map[cluster.Name]map[chan struct{}]struct{}{}}
+func newOpenWatches() openWatches {
+	return openWatches{of: map[cluster.Name]map[chan struct{}]struct{}{}}
 }
 
-// until returns a context for a watch that depends on clusters. It ends when is, called after every
-// change of the clusters, returns false. The caller must call the returned function when the
+// while returns the entry of a request. If that is a watch, it ends as until tells.
+func (o *openWatches) while(info *request.RequestInfo, stays func(context.Context) bool, clusters ...cluster.Name) entry {
+	if info.Verb != "watch" {
+		return unchanged
+	}
+	return func(ctx context.Context) (context.Context, func()) { return o.until(ctx, stays, clusters...) }
+}
+
+// until returns a context for a watch that depends on clusters. The context ends when stays, called after
+// every change of the clusters, returns false. The caller must call the returned function when the
 // watch has ended.
-func (l *lasting) until(ctx context.Context, is func(context.Context) bool, clusters ...cluster.Name) (context.Context, func()) {
+func (o *openWatches) until(ctx context.Context, stays func(context.Context) bool, clusters ...cluster.Name) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	look, stop := l.subscribe(clusters...)
-	look <- struct{}{} // it may have changed before this registration
-	var looking sync.WaitGroup
-	looking.Go(func() {
+	changed, stop := o.subscribe(clusters...)
+	changed <- struct{}{} // it may have changed before this registration
+	var checks sync.WaitGroup
+	checks.Go(func() {
 		for {
 			select {
-			case <-look:
+			case <-changed:
 			case <-ctx.Done():
 				return
 			}
-			if !is(ctx) {
+			if !stays(ctx) {
 				cancel()
 				return
 			}
@@ -43,49 +54,49 @@ func (l *lasting) until(ctx context.Context, is func(context.Context) bool, clus
 	return ctx, func() {
 		cancel()
 		stop()
-		looking.Wait()
+		checks.Wait()
 	}
 }
 
 // subscribe returns a channel that gets a value after changes of clusters, until stop is called.
-func (l *lasting) subscribe(clusters ...cluster.Name) (look chan struct{}, stop func()) {
-	look = make(chan struct{}, 1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (o *openWatches) subscribe(clusters ...cluster.Name) (changed chan struct{}, stop func()) {
+	changed = make(chan struct{}, 1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, c := range clusters {
-		if l.of[c] == nil {
-			l.of[c] = map[chan struct{}]struct{}{}
+		if o.of[c] == nil {
+			o.of[c] = map[chan struct{}]struct{}{}
 		}
-		l.of[c][look] = struct{}{}
+		o.of[c][changed] = struct{}{}
 	}
-	return look, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+	return changed, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
 		for _, c := range clusters {
-			if delete(l.of[c], look); len(l.of[c]) == 0 {
-				delete(l.of, c)
+			if delete(o.of[c], changed); len(o.of[c]) == 0 {
+				delete(o.of, c)
 			}
 		}
 	}
 }
 
 // rebuilt checks all watches again.
-func (l *lasting) rebuilt() {
-	l.mu.Lock()
-	all := slices.Collect(maps.Keys(l.of))
-	l.mu.Unlock()
+func (o *openWatches) rebuilt() {
+	o.mu.Lock()
+	all := slices.Collect(maps.Keys(o.of))
+	o.mu.Unlock()
 	for _, c := range all {
-		l.changed(c)
+		o.changed(c)
 	}
 }
 
 // changed checks the watches in cluster c again.
-func (l *lasting) changed(c cluster.Name) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for look := range l.of[c] {
+func (o *openWatches) changed(c cluster.Name) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for changed := range o.of[c] {
 		select {
-		case look <- struct{}{}:
+		case changed <- struct{}{}:
 		default: // an earlier check is still pending
 		}
 	}

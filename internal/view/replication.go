@@ -51,10 +51,9 @@ func (v *Replication) Parse(rest string) (*Request, error) {
 // Plan implements [View].
 func (v *Replication) Plan(req *http.Request, r *Request) (*Plan, error) {
 	ctx, apis, storage := req.Context(), v.exports.config.APIs(), v.storage()
-	u, known := request.UserFrom(ctx)
-	info, ok := request.RequestInfoFrom(ctx)
-	if !known || !ok {
-		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	u, info, err := requestOf(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if err := v.exports.config.CatchUp(ctx); err != nil {
 		return nil, err
@@ -129,7 +128,7 @@ func (v *Replication) read(req *http.Request, r *Request, of *cachedReading) err
 		return err
 	}
 	of.plan.Context = func(ctx context.Context) (context.Context, func()) {
-		ctx, left := v.exports.lasting.until(ctx, of.member, r.Cluster)
+		ctx, left := v.exports.watches.until(ctx, of.member, r.Cluster)
 		ctx, ended := of.origin.Until(ctx)
 		ctx, done := of.origin.Enter(ctx, of.info.Verb)
 		return serve.WithViewed(ctx, catalog.Found{Served: of.origin.Found.Served}), func() { done(); ended(); left() }

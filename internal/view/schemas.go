@@ -3,7 +3,6 @@ package view
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
@@ -41,19 +39,21 @@ type SchemasConfig struct {
 // lists and watches in JSON. Users who may get the APIBindings of the cluster may use it.
 type Schemas struct {
 	config  SchemasConfig
-	lasting lasting
+	watches openWatches
 
 	mu sync.Mutex
-	// histories has the revision after which a cluster last changed, for clusters that were
-	// listed. A watch begins only where it is known that nothing has changed since its list.
+	// histories has the clusters that were listed. A watch begins only where it is known that
+	// nothing has changed since its list.
 	histories map[cluster.Name]history
 }
 
+// A history is of the changes of a cluster after revision since: the last one was at revision last, 0
+// if there was none.
 type history struct{ since, last int64 }
 
 // NewSchemas returns the view.
 func NewSchemas(c SchemasConfig) *Schemas {
-	return &Schemas{config: c, lasting: newLasting(), histories: map[cluster.Name]history{}}
+	return &Schemas{config: c, watches: newOpenWatches(), histories: map[cluster.Name]history{}}
 }
 
 // Name implements [View].
@@ -77,7 +77,7 @@ func (v *Schemas) Changed(c cluster.Name) {
 		v.histories[c] = h
 	}
 	v.mu.Unlock()
-	v.lasting.changed(c)
+	v.watches.changed(c)
 }
 
 // Reset implements [feed.Follower].
@@ -91,7 +91,7 @@ func (v *Schemas) Done() {
 	v.mu.Lock()
 	clear(v.histories)
 	v.mu.Unlock()
-	v.lasting.rebuilt()
+	v.watches.rebuilt()
 }
 
 // listed remembers the changes of a cluster from now on.
@@ -123,21 +123,19 @@ var apiSchemas = schema.GroupResource{Group: apisv1alpha1.GroupVersion.Group, Re
 // Plan implements [View].
 func (v *Schemas) Plan(req *http.Request, r *Request) (*Plan, error) {
 	ctx := req.Context()
-	u, known := request.UserFrom(ctx)
-	info, ok := request.RequestInfoFrom(ctx)
-	if !known || !ok {
-		return nil, apierrors.NewInternalError(errors.New("a request for a view without a user"))
+	u, info, err := requestOf(ctx)
+	if err != nil {
+		return nil, err
 	}
 	guard := authorizer.AttributesRecord{
 		User: u, Verb: "get", APIGroup: apiBindings.Group, APIVersion: apisv1alpha1.GroupVersion.Version, Resource: apiBindings.Resource, ResourceRequest: true,
 	}
-	if decision, reason, err := v.config.Guard.Authorize(ctx, guard); decision != authorizer.DecisionAllow {
-		return nil, errors.Join(&Refusal{guard, reason}, err)
+	if err := authorize(ctx, v.config.Guard, guard); err != nil {
+		return nil, err
 	}
 	p := &Plan{User: u, Reason: "the user may get the APIBindings of " + string(r.Home)}
 	switch gr := (schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}); {
 	case !info.IsResourceRequest && describes(info.Path):
-		var err error
 		p.Page, err = v.config.Discovery(ctx)
 		return p, err
 	case !info.IsResourceRequest || gr != apiSchemas || info.APIVersion != apisv1alpha1.GroupVersion.Version:
@@ -203,16 +201,6 @@ func (v *Schemas) list(w http.ResponseWriter, req *http.Request, q *schemaQuery)
 		"apiVersion": apisv1alpha1.GroupVersion.String(), "kind": "APIResourceSchemaList",
 		"metadata": map[string]any{"resourceVersion": v.config.APIs().ResourceVersion(rev)}, "items": items,
 	})
-}
-
-func writeJSON(w http.ResponseWriter, o any) error {
-	text, err := json.Marshal(o)
-	if err != nil {
-		return apierrors.NewInternalError(err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(text, '\n')) // an error means that the client has disconnected
-	return nil
 }
 
 // read returns a schema, nil if it does not exist any more. Many schemas, or large ones, make the

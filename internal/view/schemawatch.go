@@ -71,7 +71,7 @@ func (q *schemaQuery) selects(o *unstructured.Unstructured) bool {
 func (v *Schemas) watch(w http.ResponseWriter, req *http.Request, q *schemaQuery) error {
 	ctx, cancel := context.WithTimeout(req.Context(), q.timeout)
 	defer cancel()
-	changed, stop := v.lasting.subscribe(q.cluster)
+	changed, stop := v.watches.subscribe(q.cluster)
 	defer stop()
 	of := &schemaWatch{
 		q: q, seen: map[string]seenSchema{}, out: w,

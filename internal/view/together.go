@@ -54,10 +54,11 @@ type together struct {
 	parts []part
 	// listing is true if the watch begins with the existing objects.
 	listing bool
-	config
+	versions
 }
 
-type config struct {
+// versions converts between the revisions of etcd and the resource versions of clients.
+type versions struct {
 	revision        func(resourceVersion string) (int64, error)
 	resourceVersion func(int64) string
 }
@@ -88,7 +89,7 @@ func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", maxTogether))
 	}
 	epoch := v.config.Epoch()
-	p := &Plan{together: &together{config: config{epoch.Revision, epoch.ResourceVersion}}}
+	p := &Plan{together: &together{versions: versions{epoch.Revision, epoch.ResourceVersion}}}
 	seen := map[string]bool{}
 	for _, kind := range kinds {
 		name, from, own := strings.Cut(kind, "@")

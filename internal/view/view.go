@@ -9,14 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -67,35 +65,6 @@ func (r *Request) outside(reason string) string {
 	}
 	return reason
 }
-
-// A Plan is how an allowed request for a view is served. Its functions are called when the
-// request begins to be served, and the functions that they return when it has been served.
-type Plan struct {
-	// User makes the request in its cluster.
-	User user.Info
-	// Reason is why the request is allowed, for the audit log.
-	Reason string
-	// Scope returns the set of clusters of a list or watch in all clusters. Clusters may
-	// enter and leave it while a watch is open. Nil is for all clusters.
-	Scope func() (scope registry.Scope, done func())
-	// Query is the query, if it differs from the client's.
-	Query url.Values
-	// Page answers the request, instead of the server.
-	Page http.Handler
-	// together is a watch of several kinds, which answers the request instead of the server.
-	together *together
-	// Context returns the context to serve the request in. Nil keeps the context.
-	Context func(context.Context) (_ context.Context, done func())
-}
-
-// A Refusal is a 403 error with the attributes of the request.
-type Refusal struct {
-	Attributes authorizer.Attributes
-	Reason     string
-}
-
-// Error implements error.
-func (r *Refusal) Error() string { return r.Reason }
 
 // Views serves the views of one server.
 type Views struct {
@@ -156,12 +125,6 @@ func missing(name string) string {
 		return "there is a single shard"
 	}
 	return ""
-}
-
-func notFound(message string) error {
-	err := apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", message, 0, true)
-	err.ErrStatus.Message = "the server could not find the requested resource: " + message
-	return err
 }
 
 type planKey struct{}

@@ -3,6 +3,7 @@ package authz
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -23,6 +24,17 @@ type Grant struct {
 	// Unlimited is true if the provider of the resources makes the request: the limits of
 	// providers for their consumers do not apply.
 	Unlimited bool
+}
+
+// AccessRule is the rule that lets users enter a cluster. Without it they have no other right there.
+func AccessRule() rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}
+}
+
+// Holder returns user u as they are in the cluster of the grant, and in its group.
+func (g *Grant) Holder(u user.Info) user.Info {
+	seen := auth.SeenFrom(g.Cluster, u)
+	return &user.DefaultInfo{Name: seen.GetName(), UID: seen.GetUID(), Extra: seen.GetExtra(), Groups: append(slices.Clone(seen.GetGroups()), g.Group)}
 }
 
 // String describes the grant as the source of a rule.

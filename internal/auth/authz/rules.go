@@ -81,7 +81,7 @@ type rules struct {
 var _ validation.AuthorizationRuleResolver = rules{}
 
 func newRules(p policy, parent func(cluster.Name) (cluster.Name, bool)) rules {
-	return rules{newLayers(p), localLayer{p}, parent, rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}}
+	return rules{newLayers(p), localLayer{p}, parent, AccessRule()}
 }
 
 // everywhere returns the layers that are the same in every cluster.
