@@ -82,7 +82,10 @@ func (s Sharing) cachedSlice(ctx context.Context, r Request) error {
 	if err != nil || n == nil || r.GetOldObject() != nil {
 		return err // the schema refuses other references
 	}
-	ref := n.Spec.APIExport
+	ref, spec := n.Spec.APIExport, field.NewPath("spec")
+	if err := r.invalid(append(unnamed(spec.Child("clusterCachedResource"), n.Spec.ClusterCachedResource.Name, "ClusterCachedResource"), unnamed(spec.Child("export"), ref.Name, "APIExport")...)...); err != nil {
+		return err
+	}
 	for _, path := range []string{n.Spec.ClusterCachedResource.Path, ref.Path} {
 		if at, ok := s.Locate(ctx, path); path != "" && (!ok || at != r.Cluster) {
 			return r.Forbid(errors.New("spec.clusterCachedResource.path and spec.export.path must be empty or the path of this workspace: an endpoint slice is in the workspace of its ClusterCachedResource and its APIExport"))

@@ -93,6 +93,9 @@ func (s Sharing) answers(ctx context.Context, r Request, now []apisv1alpha2.Acce
 		if len(a.Verbs) > maxVerbs {
 			return r.Forbid(fmt.Errorf("%s.verbs must have at most %d verbs", at, maxVerbs))
 		}
+	}
+	for i, a := range now {
+		at := fmt.Sprintf("spec.permissionClaims[%d]", i)
 		if a.State != apisv1alpha2.ClaimAccepted || r.Privileged() {
 			continue
 		}

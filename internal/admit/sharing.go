@@ -130,9 +130,28 @@ func wroteOf[T any](r Request, gr schema.GroupResource) (*T, error) {
 func typed[T any](r Request) (*T, error) {
 	o, err := values.Typed[T](r.GetObject())
 	if err != nil {
-		return nil, r.Forbid(fmt.Errorf("it is malformed: %w", err))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s %q cannot be decoded: it is malformed: %v", r.GetKind().Kind, r.GetName(), err))
 	}
 	return o, nil
+}
+
+// invalid refuses the object of a request because of mistakes in it, nil for none. Rules return it
+// before they check rights: users who lack a right can correct a mistake, and a mistake is no matter of
+// rights.
+func (r Request) invalid(errs ...*field.Error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(r.GetKind().GroupKind(), r.GetName(), errs)
+}
+
+// unnamed returns the mistake of a reference without a name. The schema requires the name, and accepts an empty
+// one.
+func unnamed(at *field.Path, name, kind string) field.ErrorList {
+	if name != "" {
+		return nil
+	}
+	return field.ErrorList{field.Required(at.Child("name"), "set it to the name of the "+kind)}
 }
 
 // convertible refuses an object in v1alpha1 of which a part would be lost in v1alpha2.
@@ -257,11 +276,15 @@ func (s Sharing) binding(ctx context.Context, r Request) error {
 		b = old.ToV1alpha2()
 		warnOfSelectors(ctx, old.Spec.PermissionClaims)
 	}
-	if err := s.answers(ctx, r, b.Spec.PermissionClaims); err != nil {
+	at := field.NewPath("spec", "reference", "export")
+	if b.Spec.Reference.Export == nil {
+		return r.invalid(field.Required(at, "set export.name to the name of the APIExport, and export.path to the path of its workspace"))
+	}
+	if err := r.invalid(unnamed(at, b.Spec.Reference.Export.Name, "APIExport")...); err != nil {
 		return err
 	}
-	if b.Spec.Reference.Export == nil {
-		return r.Forbid(errors.New("spec.reference.export must be set"))
+	if err := s.answers(ctx, r, b.Spec.PermissionClaims); err != nil {
+		return err
 	}
 	if r.GetOperation() != admission.Create {
 		return nil // the schema refuses another reference
@@ -290,6 +313,9 @@ func (s Sharing) slice(ctx context.Context, r Request) error {
 		return nil
 	}
 	ref := n.Spec.APIExport
+	if err := r.invalid(unnamed(field.NewPath("spec", "export"), ref.Name, "APIExport")...); err != nil {
+		return err
+	}
 	return s.mayBind(ctx, r, ref, fmt.Sprintf("unable to create APIExportEndpointSlice: no permission to bind to export %s", ref))
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,8 +107,15 @@ func keepType(r Request, u *unstructured.Unstructured) {
 	_ = unstructured.SetNestedMap(u.Object, kept, "spec", "type") // spec is an object: its type was read
 }
 
+// The patterns of spec.type.name and spec.type.path in the schema of Workspaces. A type that does not
+// match them is refused for that, not because the user may not use it.
+var (
+	typeNamePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}`)
+	pathPattern     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+)
+
 // typeOf returns the type in the spec of a Workspace, nil if there is none. An empty type is none:
-// typed clients of the existing kcp send one.
+// typed clients of the existing kcp send one. It returns an error if the schema refuses the type.
 func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, error) {
 	if _, found, err := unstructured.NestedMap(u.Object, "spec"); err != nil {
 		return nil, err
@@ -125,8 +133,8 @@ func typeOf(u *unstructured.Unstructured) (*tenancyapi.WorkspaceTypeReference, e
 	if *ref == (tenancyapi.WorkspaceTypeReference{}) {
 		return nil, nil
 	}
-	if ref.Name == "" {
-		return nil, errors.New("a type without a name")
+	if !typeNamePattern.MatchString(ref.Name) || ref.Path != "" && !pathPattern.MatchString(ref.Path) {
+		return nil, errors.New("a malformed reference")
 	}
 	return ref, nil
 }
@@ -358,6 +366,12 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 func (w WorkspaceTypes) validateBindings(ctx context.Context, r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if n := len(spec.DefaultAPIBindings); n > tenancy.MaxDefaultBindings {
 		return r.Forbid(fmt.Errorf("spec.defaultAPIBindings has %d elements, and the limit is %d", n, tenancy.MaxDefaultBindings))
+	}
+	at := field.NewPath("spec", "defaultAPIBindings")
+	for i, ref := range spec.DefaultAPIBindings {
+		if ref.Export == "" {
+			return r.invalid(field.Required(at.Index(i).Child("export"), "set it to the name of the APIExport"))
+		}
 	}
 	if r.Privileged() {
 		return nil

@@ -141,7 +141,7 @@ func TestARingByLabels(t *testing.T) {
 		"is empty and would select all": `{}`, "is not a valid label selector": `{matchExpressions: [{key: a, operator: near}]}`,
 	} {
 		_, err := p.any.Resource(apiRollouts).Create(t.Context(), newRollout("bad", `[{name: a, selector: `+selector+`}]`, "v2"), metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), why) {
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), why) {
 			t.Errorf("the selector %s: %v", selector, err)
 		}
 	}
