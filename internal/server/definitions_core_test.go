@@ -424,7 +424,7 @@ func TestReservedInTheCoreGroup(t *testing.T) {
 	}
 	for name, names := range map[string]string{"cm": "shortNames: [cm]", "secret": "singular: secret", "Namespace": "kind: Namespace", "EventList": "listKind: EventList"} {
 		d := c.newKind(coreCRD(t, "things", "spec: {names: {"+names+"}}"))
-		if conditionIs(d, apiextensionsv1.Established, "True") || !strings.Contains(fmt.Sprint(d.Status.Conditions), fmt.Sprintf("%q is already in use", name)) {
+		if conditionIs(d, apiextensionsv1.Established, "True") || !strings.Contains(fmt.Sprint(d.Status.Conditions), fmt.Sprintf("%q is already in use by the server; choose another name", name)) {
 			t.Errorf("%s: %v", names, d.Status)
 		}
 		c.undefine(d.Name)

@@ -44,18 +44,54 @@ func TestOneMissingSchema(t *testing.T) {
 	}
 }
 
-// TestAConflictNamesTheDefinition shows what a binding says if a CustomResourceDefinition has its
-// names.
-func TestAConflictNamesTheDefinition(t *testing.T) {
+// TestAConflictNamesItsHolder shows what a binding and a definition say if another object of the workspace
+// has their names: which one, and what to do. They say nothing about the export behind a binding.
+func TestAConflictNamesItsHolder(t *testing.T) {
 	t.Parallel()
-	p, c := exporter(t), newTenant(t)
-	must(c.crds().Create(t.Context(), crd(t, "widgets"), metav1.CreateOptions{}))(t)
-	b := c.create(apiBindings, bindingTo("widgets", p.name, "widgets"))
-	all, _, _ := unstructured.NestedSlice(b.Object, "status", "conditions")
-	for _, one := range all {
-		if one := one.(map[string]any); one["type"] == "Ready" && strings.Contains(one["message"].(string), "CustomResourceDefinition widgets.example.com has them") {
-			return
+	p, other := exporter(t), newTenant(t)
+	gadgets := widgetSchema("v1", "color")
+	gadgets.SetName("v1.gadgets.example.com")
+	_ = unstructured.SetNestedField(gadgets.Object, "gadgets", "spec", "names", "plural")
+	_ = unstructured.SetNestedField(gadgets.Object, "gadget", "spec", "names", "singular")
+	other.create(apiSchemas, gadgets)
+	other.create(apiExports, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: secretive}, spec: {resources: [{name: gadgets, group: example.com, schema: v1.gadgets.example.com}]}}`))
+	says := func(o *unstructured.Unstructured, of string) string {
+		all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		for _, one := range all {
+			if one := one.(map[string]any); one["type"] == of {
+				return one["message"].(string)
+			}
+		}
+		return ""
+	}
+
+	defined := newTenant(t)
+	must(defined.crds().Create(t.Context(), crd(t, "widgets"), metav1.CreateOptions{}))(t)
+	b := defined.create(apiBindings, bindingTo("mine", p.name, "widgets"))
+	if got := says(b, "Ready"); !strings.Contains(got, `"widgets" is already in use`) || !strings.HasSuffix(got, "; CustomResourceDefinition widgets.example.com has them: delete it, or this APIBinding") {
+		t.Errorf("a binding beside a definition says %q", got)
+	}
+
+	c := newTenant(t)
+	c.create(apiBindings, bindingTo("mine", other.name, "secretive"))
+	b = c.create(apiBindings, bindingTo("second", p.name, "widgets"))
+	if got := says(b, "Ready"); !strings.HasPrefix(got, `widgets.example.com: [`) || !strings.HasSuffix(got, "; APIBinding mine has them: delete it, or this APIBinding") {
+		t.Errorf("a binding beside another one says %q", got)
+	}
+	must(c.crds().Create(t.Context(), crd(t, "gadgets"), metav1.CreateOptions{}))(t)
+	d := must(c.any.Resource(definitions).Get(t.Context(), "gadgets.example.com", metav1.GetOptions{}))(t)
+	if got, want := says(d, "NamesAccepted"), "\" is already in use by APIBinding mine; delete that, or choose another name"; !strings.HasSuffix(got, want) {
+		t.Errorf("a definition beside a binding says %q, not %q", got, want)
+	}
+	for _, o := range []*unstructured.Unstructured{b, d} {
+		if all, _ := o.MarshalJSON(); strings.Contains(string(all), string(other.name)) || strings.Contains(string(all), "secretive") {
+			t.Errorf("the export of the other binding is in %s", all)
 		}
 	}
-	t.Errorf("conditions %v", all)
+	if err := c.any.Resource(apiBindings).Delete(t.Context(), "mine", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await(apiBindings, "", "second", func(o *unstructured.Unstructured) bool {
+		return conditionOf(o, "Ready") == "True"
+	})
 }

@@ -24,6 +24,26 @@ type Source interface {
 	All(c cluster.Name) []Served
 	// Anywhere reports whether any cluster serves gr.
 	Anywhere(gr schema.GroupResource) bool
+	// Holder returns the object of cluster c because of which it serves gr.
+	Holder(c cluster.Name, gr schema.GroupResource) Holder
+}
+
+// A Holder is an object of a cluster that has names of a resource. The server, which has names in all
+// clusters, is the zero value.
+type Holder struct{ Kind, Name string }
+
+// String returns the holder as errors name it.
+func (h Holder) String() string {
+	if h == (Holder{}) {
+		return "the server"
+	}
+	return h.Kind + " " + h.Name
+}
+
+// Held are names of a resource that are in use in a cluster, and who has them.
+type Held struct {
+	Names apiextensionsv1.CustomResourceDefinitionNames
+	By    Holder
 }
 
 // Found is a custom resource of a cluster, and why the cluster serves it.
@@ -150,11 +170,17 @@ func (r *Resolver) shared(fresh *Shape) *Shape {
 }
 
 // Names returns the names of all resources in a group of a cluster.
-func (r *Resolver) Names(c cluster.Name, group string) (all []apiextensionsv1.CustomResourceDefinitionNames) {
-	for _, s := range slices.Concat(r.given(c).All(), r.further(c)) {
-		if s.Content.Definition.Spec.Group == group {
-			all = append(all, s.Content.Definition.Status.AcceptedNames)
+func (r *Resolver) Names(c cluster.Name, group string) (all []Held) {
+	add := func(in []Served, by func(cluster.Name, schema.GroupResource) Holder) {
+		for _, s := range in {
+			if s.Content.Definition.Spec.Group == group {
+				all = append(all, Held{s.Content.Definition.Status.AcceptedNames, by(c, s.Content.GroupResource())})
+			}
 		}
+	}
+	add(r.given(c).All(), func(cluster.Name, schema.GroupResource) Holder { return Holder{} })
+	for _, s := range r.sources {
+		add(s.All(c), s.Holder)
 	}
 	return all
 }

@@ -49,6 +49,12 @@ func (v *variable) Anywhere(gr schema.GroupResource) bool {
 	return ok
 }
 
+// Holder names each resource after its identity.
+func (v *variable) Holder(c cluster.Name, gr schema.GroupResource) Holder {
+	f, _ := v.Find(c, gr)
+	return Holder{"Thing", f.Identity}
+}
+
 // from returns a resource that depends on two keys.
 func from(t *testing.T, names, identity string, revisions ...int64) Found {
 	t.Helper()
@@ -87,9 +93,9 @@ func TestSourcesOfAResolver(t *testing.T) {
 	}
 	var kinds []string
 	for _, n := range r.Names("c1", "example.com") {
-		kinds = append(kinds, n.Kind)
+		kinds = append(kinds, n.Names.Kind+" of "+n.By.String())
 	}
-	if got, want := strings.Join(kinds, " "), "Foo Bar Bar Foo Baz"; got != want {
+	if got, want := strings.Join(kinds, ", "), "Foo of the server, Bar of Thing one, Bar of Thing two, Foo of Thing two, Baz of Thing two"; got != want {
 		t.Errorf("names in use: %s, want %s", got, want)
 	}
 	if len(r.Shape("c2").All()) != 1 || len(r.clusters) != 1 {

@@ -118,6 +118,13 @@ func (d *Definitions) Anywhere(gr schema.GroupResource) bool {
 	return false
 }
 
+// Holder implements [catalog.Source].
+func (d *Definitions) Holder(_ cluster.Name, gr schema.GroupResource) catalog.Holder {
+	return holder(catalog.DefinitionName(gr))
+}
+
+func holder(name string) catalog.Holder { return catalog.Holder{Kind: definitionKind, Name: name} }
+
 // serves reports whether the definition makes its cluster serve gr. A definition of a bound
 // schema has another name, and serves nothing in its own cluster.
 func (r row) serves(gr schema.GroupResource) bool {
@@ -192,46 +199,29 @@ func (d *Definitions) Reserve(group string, names apiextensionsv1.CustomResource
 func (d *Definitions) names(c cluster.Name, group string) taken {
 	t := newTaken()
 	for _, n := range d.native[group] {
-		t.add(n)
+		t.add(n, catalog.Holder{})
 	}
 	for _, n := range d.resolver.Names(c, group) {
-		t.add(n)
+		t.add(n.Names, n.By)
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	for _, r := range d.clusters[c] { // also those that are not served
 		if r.group == group {
-			t.add(r.names)
+			t.add(r.names, holder(r.name))
 		}
 	}
 	return t
 }
 
-// NameConflict returns which of the names are in use in a group of a cluster, "" for none.
-func (d *Definitions) NameConflict(c cluster.Name, group string, n apiextensionsv1.CustomResourceDefinitionNames) string {
-	if err := d.names(c, group).conflict(n); err != nil {
-		return err.Error()
+// NameConflict returns which of the names are in use in a group of a cluster, "" for none, and who has
+// them.
+func (d *Definitions) NameConflict(c cluster.Name, group string, n apiextensionsv1.CustomResourceDefinitionNames) (string, []catalog.Holder) {
+	by, err := d.names(c, group).conflict(n)
+	if err != nil {
+		return err.Error(), by
 	}
-	return ""
-}
-
-// Holders returns the definitions of a cluster that have one of the names in a group, at most
-// three.
-func (d *Definitions) Holders(c cluster.Name, group string, n apiextensionsv1.CustomResourceDefinitionNames) []string {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	var all []string
-	for _, r := range d.clusters[c] {
-		if r.group != group || len(all) == 3 {
-			continue
-		}
-		t := newTaken()
-		t.add(r.names)
-		if t.conflict(n) != nil {
-			all = append(all, r.name)
-		}
-	}
-	return all
+	return "", nil
 }
 
 // Deleting reports whether a definition of a cluster is being deleted.

@@ -9,22 +9,34 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/util/webhook"
+
+	"github.com/unforked/kcp/internal/resources/catalog"
 )
 
-// taken are the names in use in a group: resource names and kinds are separate.
+// definitionKind is the kind of definitions.
+const definitionKind = "CustomResourceDefinition"
+
+// taken are the names in use in a group, and who has each: resource names and kinds are separate.
 type taken struct {
-	resources, kinds sets.Set[string]
+	resources, kinds map[string]catalog.Holder
 }
 
-func newTaken() taken { return taken{sets.New[string](), sets.New[string]()} }
+func newTaken() taken { return taken{map[string]catalog.Holder{}, map[string]catalog.Holder{}} }
 
-func (t taken) add(n apiextensionsv1.CustomResourceDefinitionNames) {
-	t.resources.Insert(n.Plural, n.Singular)
-	t.resources.Insert(n.ShortNames...)
-	t.kinds.Insert(n.Kind, n.ListKind)
+// add adds names of a holder, except those that another one has.
+func (t taken) add(n apiextensionsv1.CustomResourceDefinitionNames, by catalog.Holder) {
+	for _, name := range append([]string{n.Plural, n.Singular}, n.ShortNames...) {
+		if _, has := t.resources[name]; !has {
+			t.resources[name] = by
+		}
+	}
+	for _, kind := range []string{n.Kind, n.ListKind} {
+		if _, has := t.kinds[kind]; !has {
+			t.kinds[kind] = by
+		}
+	}
 }
 
 // establish computes the status of a definition from its spec and from the names in use
@@ -54,9 +66,9 @@ func set(crd *apiextensions.CustomResourceDefinition, t apiextensions.CustomReso
 func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 	want, have := crd.Spec.Names, &crd.Status.AcceptedNames
 	status, reason, message := apiextensions.ConditionTrue, "NoConflicts", "no conflicts found"
-	accept := func(in sets.Set[string], want string, have *string, conflict string) {
-		if want != *have && in.Has(want) {
-			status, reason, message = apiextensions.ConditionFalse, conflict, inUse(want).Error()
+	accept := func(in map[string]catalog.Holder, want string, have *string, conflict string) {
+		if by, has := in[want]; has && want != *have {
+			status, reason, message = apiextensions.ConditionFalse, conflict, inUseBy(want, by).Error()
 			return
 		}
 		*have = want
@@ -65,8 +77,8 @@ func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 	accept(t.resources, want.Singular, &have.Singular, "SingularConflict")
 	var conflicts []error
 	for _, short := range want.ShortNames {
-		if !slices.Contains(have.ShortNames, short) && t.resources.Has(short) {
-			conflicts = append(conflicts, inUse(short))
+		if by, has := t.resources[short]; has && !slices.Contains(have.ShortNames, short) {
+			conflicts = append(conflicts, inUseBy(short, by))
 		}
 	}
 	if err := utilerrors.NewAggregate(conflicts); err != nil {
@@ -80,23 +92,40 @@ func acceptNames(crd *apiextensions.CustomResourceDefinition, t taken) {
 	set(crd, apiextensions.NamesAccepted, status, reason, message)
 }
 
-// conflict returns the names of n that are in use, as an error.
-func (t taken) conflict(n apiextensionsv1.CustomResourceDefinitionNames) error {
+// conflict returns the names of n that are in use, as an error, and who has them, at most three.
+func (t taken) conflict(n apiextensionsv1.CustomResourceDefinitionNames) (by []catalog.Holder, err error) {
 	var conflicts []error
+	look := func(in map[string]catalog.Holder, name string) {
+		holder, has := in[name]
+		if name == "" || !has {
+			return
+		}
+		conflicts = append(conflicts, inUse(name))
+		if len(by) < 3 && !slices.Contains(by, holder) {
+			by = append(by, holder)
+		}
+	}
 	for _, name := range append([]string{n.Plural, n.Singular}, n.ShortNames...) {
-		if name != "" && t.resources.Has(name) {
-			conflicts = append(conflicts, inUse(name))
-		}
+		look(t.resources, name)
 	}
-	for _, kind := range []string{n.Kind, n.ListKind} {
-		if kind != "" && t.kinds.Has(kind) {
-			conflicts = append(conflicts, inUse(kind))
-		}
-	}
-	return utilerrors.NewAggregate(conflicts)
+	look(t.kinds, n.Kind)
+	look(t.kinds, n.ListKind)
+	return by, utilerrors.NewAggregate(conflicts)
 }
 
 func inUse(name string) error { return fmt.Errorf("%q is already in use", name) }
+
+// inUseBy says who has a name that a definition wants. Between definitions the text is that of
+// upstream's controllers, which know no other holders. All holders are in the cluster of the definition.
+func inUseBy(name string, by catalog.Holder) error {
+	switch by.Kind {
+	case definitionKind:
+		return inUse(name)
+	case "":
+		return fmt.Errorf("%w by %s; choose another name", inUse(name), by)
+	}
+	return fmt.Errorf("%w by %s; delete that, or choose another name", inUse(name), by)
+}
 
 // checkSchemas sets the condition NonStructuralSchema. New definitions must have
 // structural schemas.

@@ -57,7 +57,7 @@ func settle(t *testing.T, crd *definition, others ...*definition) *definition {
 	taken := newTaken()
 	for _, o := range append(others, crd) {
 		if o.Spec.Group == crd.Spec.Group {
-			taken.add(o.Status.AcceptedNames)
+			taken.add(o.Status.AcceptedNames, holder(o.Name))
 		}
 	}
 	var internal apiextensions.CustomResourceDefinition

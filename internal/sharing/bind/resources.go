@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
+	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/resources/define"
 	"github.com/unforked/kcp/internal/sharing/exports"
@@ -128,20 +130,31 @@ func (s *settling) conflict(r keys.Resource, names apiextensionsv1.CustomResourc
 	if tenancy.IsGiven(gr) {
 		return "" // the binding gives the cluster what it has
 	}
-	if why := s.definitions.NameConflict(s.cluster, r.Group, names); why != "" {
-		return fmt.Sprintf("%s: %s%s", gr, why, s.holders(r.Group, names))
+	if why, by := s.definitions.NameConflict(s.cluster, r.Group, names); why != "" {
+		return fmt.Sprintf("%s: %s; %s", gr, why, held(by))
 	}
 	return ""
 }
 
-// holders names the definitions of the cluster that have names of a schema, as the end of a
-// sentence.
-func (s *settling) holders(group string, names apiextensionsv1.CustomResourceDefinitionNames) string {
-	all := s.definitions.Holders(s.cluster, group, names)
-	if len(all) == 0 {
-		return ""
+// held says which objects of the cluster have names that a binding needs, and what to do.
+func held(by []catalog.Holder) string {
+	var names []string
+	for _, h := range by {
+		names = append(names, h.String())
 	}
-	return "; CustomResourceDefinition " + strings.Join(all, ", ") + " has them: delete it, or this APIBinding"
+	switch {
+	case slices.Contains(by, catalog.Holder{}):
+		return strings.Join(names, ", ") + " has them: delete this APIBinding, and ask the provider for a schema with other names"
+	case len(by) == 1:
+		return names[0] + " has them: delete it, or this APIBinding"
+	}
+	return strings.Join(names, ", ") + " have them: delete these, or this APIBinding"
+}
+
+// Holder implements [catalog.Source].
+func (b *Bindings) Holder(c cluster.Name, gr schema.GroupResource) catalog.Holder {
+	name, _ := b.Owner(c, gr)
+	return catalog.Holder{Kind: "APIBinding", Name: name}
 }
 
 // Collect deletes the definition of a schema that no binding uses and that does not exist any
