@@ -44,9 +44,10 @@ type stage int
 const (
 	// ordinary content is deleted first.
 	ordinary stage = iota
-	// frames are objects that contain or define other content.
+	// frames are objects that contain or define other content. Exports define that of other
+	// clusters: a provider that cleans up in those reaches it through its exports.
 	frames
-	// access is RBAC, service accounts, secrets and objects of the system. Controllers in
+	// access is RBAC, service accounts, secrets, leases and objects of the system. Controllers in
 	// the cluster need them until they have removed the last of their finalizers. It is also
 	// the webhooks and policies, which may refuse the deletion of other content.
 	access
@@ -56,10 +57,9 @@ const (
 func stageOf(r keys.Resource) stage {
 	switch {
 	case r.Root == keys.Native && (r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName),
-		r == native("", "serviceaccounts"), r == native("", "secrets"), r.Root == keys.System:
+		r == native("", "serviceaccounts"), r == native("", "secrets"), r == native("coordination.k8s.io", "leases"), r.Root == keys.System:
 		return access
-	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io",
-		r.Resource == "apibindings" && r.Group == "apis.kcp.io":
+	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io", r.Group == "apis.kcp.io":
 		return frames
 	default:
 		return ordinary

@@ -99,6 +99,9 @@ const (
 	// EvictionsHeld is True while a physical cluster does not answer and no workload leaves it,
 	// because most others do not answer either.
 	EvictionsHeld conditions.Type = "EvictionsHeld"
+	// CopiesRemoved is False while the compute workspace is being deleted and its physical cluster
+	// has copies of workloads.
+	CopiesRemoved conditions.Type = "CopiesRemoved"
 )
 
 // Reasons of conditions of SyncTargets that are not True.
@@ -129,6 +132,17 @@ const (
 	// that it is down.
 	DownByProbes = "DownByProbes"
 )
+
+// Reasons of the condition CopiesRemoved.
+const (
+	// RemovingCopies means that the physical cluster removes the copies.
+	RemovingCopies = "RemovingCopies"
+	// CopiesRemain means that the physical cluster has not removed the copies in time, or is fenced.
+	CopiesRemain = "CopiesRemain"
+)
+
+// ComputeDeleted is the reason of a workload whose compute workspace is being deleted.
+const ComputeDeleted = "ComputeWorkspaceDeleted"
 
 // Reasons of the conditions Fenced and EvictionsHeld.
 const (

@@ -84,7 +84,7 @@ type Cache struct {
 
 // Indexes.
 const (
-	byTarget    = "target"    // of Assignments, by the keys of their targets
+	byTarget    = "target"    // of Assignments and TargetStatuses, by the keys of their targets
 	byHolding   = "holding"   // of Assignments, by the key of a target and the resource
 	byNamespace = "namespace" // of Assignments and of objects that follow, by their namespace
 	byTask      = "task"      // of TargetStatuses, by the task of their workload
@@ -175,6 +175,9 @@ func (c *Cache) index() error {
 	if err := c.Reports.Index(byTask, func(s *workload.TargetStatus) []string {
 		return []string{engine.IDFor(s, s.Spec.Workload).Task().String()}
 	}); err != nil {
+		return err
+	}
+	if err := c.Reports.Index(byTarget, func(s *workload.TargetStatus) []string { return []string{s.Spec.Key} }); err != nil {
 		return err
 	}
 	return c.Assignments.Index(byNamespace, func(a *workload.Assignment) []string { return []string{namespaceKey(kcp.KeyOf(a))} })
@@ -281,6 +284,16 @@ func (c *Cache) AnyPart(target string, is func(*workload.AssignedTarget) bool) b
 		}
 	}
 	return false
+}
+
+// Reported reports whether there is a report of a target. Until the reports are known, there may be one.
+func (c *Cache) Reported(target string) bool {
+	select {
+	case <-c.Reports.Ready():
+		return len(c.Reports.By(byTarget, target)) > 0
+	default:
+		return true
+	}
 }
 
 // PartAt returns the part of a target, nil if it has none.

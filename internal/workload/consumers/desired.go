@@ -200,7 +200,10 @@ func (s side) Unused(ctx context.Context, id engine.ID) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if w != nil && a != nil && PartAt(a, s.target) != nil {
+		if w == nil || a == nil {
+			continue
+		}
+		if part := PartAt(a, s.target); part != nil && part.Phase != workload.Removing { // what is removed needs nothing more
 			return false, nil
 		}
 	}

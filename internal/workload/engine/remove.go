@@ -49,9 +49,11 @@ func (j *job) delete(ctx context.Context) error {
 	if j.have.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	uid := j.have.GetUID()
-	err := j.objects().Delete(ctx, j.id.Key.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationForeground)})
+	uid, how := j.have.GetUID(), metav1.DeletePropagationForeground
+	if j.profile.Class == profile.Dependency {
+		how = metav1.DeletePropagationBackground // nothing depends on it: it is gone at once, and so is its namespace
+	}
+	err := j.objects().Delete(ctx, j.id.Key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &how})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -145,12 +147,41 @@ func (j *job) orphaned(ctx context.Context) (bool, error) {
 	return part == nil || part.Phase == workload.Removing, nil
 }
 
-// removed deletes the report, and the namespace with the last object.
+// removed deletes the report, after the dependencies that only this object needed, and after the namespace if it is
+// empty then. The engine may end with the last report: the target may be removed.
 func (j *job) removed(ctx context.Context) error {
+	if err := j.dropNeeds(ctx); err != nil {
+		return err
+	}
 	if err := j.dropNamespace(ctx); err != nil {
 		return err
 	}
 	return j.unreport(ctx)
+}
+
+// dropNeeds removes the dependencies in the namespace that no other object needs, as the server confirms.
+func (j *job) dropNeeds(ctx context.Context) error {
+	for id, p := range j.dependencies() {
+		of := &job{Engine: j.Engine, profile: p, id: id, from: j.from}
+		if of.holding = j.hold(p); of.holding == nil {
+			return context.Canceled
+		}
+		err := of.dropNeed(ctx, j.id)
+		j.release(of.holding)
+		if err != nil && !apierrors.IsForbidden(err) { // its own task tries again
+			return err
+		}
+	}
+	return nil
+}
+
+// dropNeed removes a dependency that no object but one needs.
+func (j *job) dropNeed(ctx context.Context, but ID) error {
+	j.have = j.holding.get(j.from, j.id.Key.Name)
+	if j.have == nil || !owned(j.have, j.from) || slices.ContainsFunc(j.desired.Users(j.id), func(of ID) bool { return of != but }) {
+		return nil
+	}
+	return j.unfollow(ctx)
 }
 
 // unreport deletes the report, and looks at what the object may have needed.
@@ -165,6 +196,13 @@ func (j *job) unreport(ctx context.Context) error {
 // wakeDependencies wakes the loop for all dependencies in the namespace: the object that is gone may have
 // been the last one that refers to some.
 func (j *job) wakeDependencies() {
+	for id := range j.dependencies() {
+		j.wakeLoop(id.Task())
+	}
+}
+
+// dependencies returns the dependencies that the physical cluster has in the namespace, with the profiles of their kinds.
+func (j *job) dependencies() map[ID]*profile.Profile {
 	j.mu.Lock()
 	var held []*holding
 	for _, h := range j.shelf {
@@ -173,11 +211,13 @@ func (j *job) wakeDependencies() {
 		}
 	}
 	j.mu.Unlock()
+	all := map[ID]*profile.Profile{}
 	for _, h := range held {
 		for _, key := range h.kind.By(byNamespace, j.from.namespace()) {
-			j.wakeLoop(j.id.Beside(h.profile.GroupResource(), key.Name).Task())
+			all[j.id.Beside(h.profile.GroupResource(), key.Name)] = h.profile
 		}
 	}
+	return all
 }
 
 // blindly removes a part of a kind that cannot be watched.

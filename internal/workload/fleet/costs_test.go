@@ -185,6 +185,12 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: ` + workload.TargetsNamespace + `}
 `)
+	return computingIn(t, c)
+}
+
+// computingIn returns a logical cluster that has the API of physical clusters.
+func computingIn(t *testing.T, c *kcptest.Cluster) computing {
+	t.Helper()
 	targets, err := client.New[*workload.SyncTarget, *workload.SyncTargetList](c.Config, c.Name, workload.GroupVersion.WithResource("synctargets"))
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +245,12 @@ func (c computing) wait(t *testing.T, name string, until func(*workload.SyncTarg
 // kubeconfigOf returns a kubeconfig of a new logical cluster, which plays a physical one.
 func kubeconfigOf(t *testing.T, u *kcptest.Universe) string {
 	t.Helper()
-	c := u.New(t)
+	return kubeconfigFor(t, u.New(t))
+}
+
+// kubeconfigFor returns a kubeconfig of a logical cluster.
+func kubeconfigFor(t *testing.T, c *kcptest.Cluster) string {
+	t.Helper()
 	admin, err := clientcmd.BuildConfigFromFlags("", c.Server.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)

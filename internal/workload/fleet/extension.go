@@ -50,6 +50,9 @@ type Options struct {
 	Evictions place.Rate
 	// Autoscale is the time between two evaluations of a HorizontalPodAutoscaler, 15 s by default.
 	Autoscale time.Duration
+	// Retire is how long the deletion of a compute workspace waits for the physical clusters to remove the
+	// copies of workloads, 10 minutes by default.
+	Retire time.Duration
 	// Objects is the maximum of objects in a physical cluster in push mode, 20,000 by default.
 	Objects int
 	// Streams is the time between two checks of an open stream or watch of pods, 30 s by default.
@@ -63,7 +66,7 @@ type Options struct {
 // Extension returns the extension for a server.
 func Extension(o Options) kcp.Extension {
 	o.Renew, o.Expire, o.Stop = cmp.Or(o.Renew, 10*time.Second), cmp.Or(o.Expire, 40*time.Second), cmp.Or(o.Stop, time.Minute)
-	o.Autoscale = cmp.Or(o.Autoscale, autoscale.Period)
+	o.Autoscale, o.Retire = cmp.Or(o.Autoscale, autoscale.Period), cmp.Or(o.Retire, 10*time.Minute)
 	o.Evictions = cmp.Or(o.Evictions, place.Normal())
 	if o.View == nil {
 		o.View = &syncer.View{}

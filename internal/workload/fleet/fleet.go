@@ -9,6 +9,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/autoscale"
 	"github.com/unforked/kcp/internal/workload/consumers"
+	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/history"
 	"github.com/unforked/kcp/internal/workload/inventory"
@@ -38,14 +39,18 @@ type fleet struct {
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	profiles    func(kcp.Key)          // wakes the loop of ResourceProfiles; guarded by mu
+	retired     time.Time              // when the compute workspace began to end; guarded by mu
 }
 
 func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName) (*fleet, error) {
-	if err := export.EnsureKubernetes(ctx, m.server, compute); err != nil {
+	ends, err := m.ends(ctx, compute)
+	if err == nil && !ends { // nothing can be created in one that ends
+		err = export.EnsureKubernetes(ctx, m.server, compute)
+	}
+	if err != nil {
 		return nil, err
 	}
 	f := &fleet{manager: m, term: t, compute: compute, connections: map[string]*connection{}}
-	var err error
 	if f.consumers, err = consumers.Open(m.server, compute, "*"); err != nil {
 		return nil, err
 	}
@@ -55,10 +60,10 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 	if f.profilesIn, err = m.profilesOf(compute); err != nil {
 		return nil, err
 	}
-	f.inventory = inventory.New(inventory.Options{Compute: compute, Targets: t.targets, Locations: t.locations, Health: m.options.health, Count: f.countTargets, Turn: f.turn})
+	f.inventory = inventory.New(inventory.Options{Compute: compute, Targets: t.targets, Locations: t.locations, Health: m.options.health, Abandoned: f.abandoned, Count: f.countTargets, Turn: f.turn})
 	f.scheduler = schedule.New(schedule.Options{
 		Consumers: f.consumers, Inventory: f.inventory, Inputs: []kcp.Source{t.targets.Read(), t.locations.Read()},
-		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed,
+		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed, Say: f.sum,
 	})
 	return f, nil
 }
@@ -102,10 +107,26 @@ func (f *fleet) turn(held bool) {
 	f.scheduler.Turn()
 }
 
-// uses reports whether a workload still has a part at a target. A part that an unreachable target
-// shall remove does not count.
-func (f *fleet) uses(target string, unreachable bool) bool {
-	return f.consumers.AnyPart(target, func(p *workload.AssignedTarget) bool { return !unreachable || p.Phase != workload.Removing })
+// uses reports whether a target still has a part of a workload, or a copy of one that does not exist any more. What a
+// target shall remove does not count if the server does not wait for it.
+func (f *fleet) uses(t *workload.SyncTarget) bool {
+	awaited := !unanswered(t)
+	if f.scheduler.Retiring() {
+		awaited = !f.abandoned(t)
+	}
+	return f.holds(t, awaited)
+}
+
+// holds reports whether a target has a part of a workload. Those that it shall remove count if removing is true.
+func (f *fleet) holds(t *workload.SyncTarget, removing bool) bool {
+	target := f.keyOf(t)
+	return f.consumers.AnyPart(target, func(p *workload.AssignedTarget) bool { return removing || p.Phase != workload.Removing }) ||
+		removing && f.consumers.Reported(target)
+}
+
+// keyOf returns the key of a target.
+func (f *fleet) keyOf(t *workload.SyncTarget) string {
+	return engine.TargetKey(string(f.compute), t.Name, string(t.UID))
 }
 
 // dissolved reports whether nothing of the fleet is left in its consumers, and makes the scheduler remove what is.

@@ -17,7 +17,6 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/answers"
-	"github.com/unforked/kcp/internal/workload/engine"
 	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/inventory"
 	"github.com/unforked/kcp/internal/workload/objects"
@@ -109,6 +108,8 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	}
 	if !exported {
 		f.lose()
+	} else if err := f.retire(ctx, t); err != nil {
+		return err
 	}
 	f.inventory.LearnTarget(key.Name)
 	if t == nil {
@@ -118,22 +119,12 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	if t.DeletionTimestamp == nil && exported {
 		f.resume()
 	}
-	id := engine.TargetKey(string(key.Cluster), t.Name, string(t.UID))
+	id := f.keyOf(t)
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case ends, t.DeletionTimestamp != nil && !f.uses(id, unanswered(t)):
-		last := m.last(f, t)
-		if last && !ends {
-			if done, err := f.dissolved(ctx); err != nil || !done {
-				return cmp.Or(err, kcp.After(soon))
-			}
-		}
-		f.disconnect(key.Name)
-		if last {
-			return m.leave(ctx, t)
-		}
-		return m.finalize(ctx, t, withoutDisconnect(t))
+	case ends, t.DeletionTimestamp != nil && (!f.uses(t) || f.overdue(t)):
+		return m.drop(ctx, f, t, ends || f.overdue(t))
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
 			return err
@@ -154,6 +145,22 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	return nil
 }
 
+// drop ends the work on a SyncTarget that no workload uses. The last one waits until nothing is left of the fleet in its
+// consumers, unless hurried is set.
+func (m *manager) drop(ctx context.Context, f *fleet, t *workload.SyncTarget, hurried bool) error {
+	last := m.last(f, t)
+	if last && !hurried {
+		if done, err := f.dissolved(ctx); err != nil || !done {
+			return cmp.Or(err, kcp.After(soon))
+		}
+	}
+	f.disconnect(t.Name)
+	if last {
+		return m.leave(ctx, t)
+	}
+	return m.finalize(ctx, t, withoutDisconnect(t))
+}
+
 // last reports whether a SyncTarget that no workload uses goes as the last one of its workspace. Of several that go
 // at once, that is the first by name.
 func (m *manager) last(f *fleet, t *workload.SyncTarget) bool {
@@ -166,7 +173,7 @@ func (m *manager) last(f *fleet, t *workload.SyncTarget) bool {
 		case !slices.Contains(of.Finalizers, workload.DisconnectFinalizer):
 			return false // it is gone
 		}
-		return of.Name < t.Name || f.uses(engine.TargetKey(string(f.compute), of.Name, string(of.UID)), unanswered(of))
+		return of.Name < t.Name || f.uses(of)
 	})
 }
 

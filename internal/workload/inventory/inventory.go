@@ -26,6 +26,8 @@ type Target struct {
 	Locations []Location // that have the target, sorted by name
 	Orphans   bool       // what it has stays in the physical cluster
 	Leased    bool       // its agent stops workloads when its lease has run out
+	Keeps     bool       // its owner wants that, whether it is being deleted or not
+	Abandoned bool       // the server does not wait for it any more
 
 	labels    map[string]string
 	available bool // its Locations count it as available; the scheduler does not use it
@@ -46,6 +48,8 @@ type Options struct {
 	Locations *kcp.Kind[*scheduling.Location]
 	// Health sets what a target's conditions, leases and fences say.
 	Health func(*workload.SyncTarget, *place.Target)
+	// Abandoned reports whether the server does not wait for a target any more.
+	Abandoned func(*workload.SyncTarget) bool
 	// Count is called with the name of a Location whose targets have to be counted again.
 	Count func(location string)
 	// Turn is called when something has changed for the scheduler. held is true if targets that do not
@@ -102,14 +106,14 @@ func (i *Inventory) target(t *workload.SyncTarget, offered []*scheduling.Locatio
 		Ready: t.Status.LastSyncerHeartbeatTime != nil,
 	}, labels: t.Labels}
 	i.options.Health(t, &w.Target)
-	w.Leased = t.Status.LeaseSeconds != nil
+	w.Leased, w.Abandoned = t.Status.LeaseSeconds != nil, i.options.Abandoned != nil && i.options.Abandoned(t)
 	w.available = Available(t)
 	if t.Spec.EvictAfter != nil {
 		w.EvictAfter = t.Spec.EvictAfter.Time
 	}
+	w.Keeps = t.Annotations[workload.OrphanAnnotation] == "true"
 	if t.DeletionTimestamp != nil {
-		w.EvictAfter, w.Deleting = t.DeletionTimestamp.Time, true
-		w.Orphans = t.Annotations[workload.OrphanAnnotation] == "true"
+		w.EvictAfter, w.Deleting, w.Orphans = t.DeletionTimestamp.Time, true, w.Keeps
 	}
 	for _, l := range offered {
 		if Has(l, t) {

@@ -27,6 +27,8 @@ func (s *Scheduler) decide(ctx context.Context, task kcp.Key) error {
 		return nil
 	case ending:
 		return s.release(ctx, k, id, s.consumers.Workload(id), a)
+	case k == nil && s.Retiring():
+		return s.release(ctx, nil, id, nil, a) // no engine knows the kind either
 	case k == nil:
 		return nil
 	}
@@ -36,6 +38,8 @@ func (s *Scheduler) decide(ctx context.Context, task kcp.Key) error {
 		return s.clear(ctx, k, id, a)
 	case w.GetDeletionTimestamp() != nil:
 		return s.bury(ctx, id, w, a)
+	case s.Retiring():
+		return s.vacate(ctx, k, id, w, a)
 	}
 	if a != nil && a.Spec.Workload.UID != string(w.GetUID()) {
 		return s.consumers.DeleteAssignment(ctx, a) // of a workload of that name which was deleted

@@ -168,11 +168,14 @@ func (s *Scheduler) retire(id engine.ID, a *workload.Assignment, next *workload.
 	slices.SortFunc(next.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
 }
 
-// orphaning returns the keys of all targets, and whether what they have stays in the physical cluster.
+// orphaning returns the keys of all targets that the server has or waits for, and whether what they have stays in the
+// physical cluster.
 func (s *Scheduler) orphaning() map[string]bool {
-	all := map[string]bool{}
+	all, retiring := map[string]bool{}, s.Retiring()
 	for _, w := range s.options.Inventory.All() {
-		all[w.Key] = w.Orphans
+		if !w.Abandoned {
+			all[w.Key] = w.Orphans || retiring && w.Keeps
+		}
 	}
 	return all
 }

@@ -33,6 +33,8 @@ type Options struct {
 	// Lapsed reports whether the server confirms that the Lease of the agent of a target has run out. Without it,
 	// the times of the inventory count.
 	Lapsed func(ctx context.Context, target string) (bool, error)
+	// Say writes the status of an object from its Assignment and the reports about it.
+	Say func(ctx context.Context, task kcp.Key) error
 }
 
 // A Scheduler decides which targets have the objects of consumers. It decides nothing before its loops run,
@@ -48,6 +50,7 @@ type Scheduler struct {
 	wake     func(kcp.Key)             // nil before the loops run; guarded by mu
 	ending   bool                      // the last SyncTarget or the export goes; guarded by mu
 	lost     bool                      // the export goes; guarded by mu
+	retiring bool                      // the compute workspace goes; guarded by mu
 	spans    map[kcp.Key]spans         // by namespace; guarded by mu
 	expected map[kcp.Key][]expectation // by namespace; guarded by mu
 }
