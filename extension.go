@@ -84,8 +84,8 @@ type Extension struct {
 	// Unstored are custom resources whose objects are questions: a creation never stores the
 	// object, and a Rule writes the answer into it.
 	Unstored []schema.GroupResource
-	// DeletedLast are resources whose objects stay until all others of a namespace that is deleted
-	// are gone. They may have what the deletion of the others needs.
+	// DeletedLast are resources whose objects stay until all others of a namespace, an APIBinding
+	// or a workspace that is deleted are gone. They may have what the deletion of the others needs.
 	DeletedLast []schema.GroupResource
 	// Storage may replace the storage of a resource of a built-in group: it gets the built-in
 	// storage and returns the one to use. It is called once at the start for each resource of

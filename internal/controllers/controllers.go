@@ -11,7 +11,7 @@ import (
 // All returns all loops but those of [Everywhere]; their order does not matter. Call it before
 // the change feed of the store starts, because loops add followers to the feed.
 func All(d Deps) []control.Loop {
-	instances := deletion.Instances{Store: d.Store, Kinds: d.Kinds, Client: d.Client}
+	instances := deletion.Instances{Store: d.Store, Kinds: d.Kinds, Client: d.Client, Last: d.DeletedLast}
 	return []control.Loop{
 		Scheduling(d),
 		Completion(d),

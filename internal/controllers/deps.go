@@ -54,7 +54,8 @@ type Deps struct {
 	Usage *usage.Meter
 	// Checker checks schemas before they roll out.
 	Checker *evolve.Checker
-	// DeletedLast are the resources whose objects are deleted after all others of a namespace.
+	// DeletedLast are the resources whose objects are deleted after all others of a namespace or
+	// a binding.
 	DeletedLast []schema.GroupResource
 	// Issue returns the certificate that a request in PEM asks for, for users of one cluster.
 	Issue func(c cluster.Name, request []byte, life time.Duration) ([]byte, error)

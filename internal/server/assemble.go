@@ -78,6 +78,7 @@ func (s *Server) assembleTenancy(identities map[string]string) (err error) {
 		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
 		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
+		DeletedLast: s.config.DeletedLast,
 	}
 	return nil
 }

@@ -72,7 +72,8 @@ type Config struct {
 	RightsEvery time.Duration
 	// Unstored are resources whose objects are never stored.
 	Unstored serve.Unstored
-	// DeletedLast are resources whose objects are deleted after all others of a namespace.
+	// DeletedLast are resources whose objects are deleted after all others of a namespace, an
+	// APIBinding or a workspace.
 	DeletedLast []schema.GroupResource
 	// Storage may replace the storage of resources of built-in groups, one after the other.
 	Storage []func(schema.GroupVersionResource, registry.Storage) registry.Storage

@@ -44,6 +44,8 @@ type stage int
 const (
 	// ordinary content is deleted first.
 	ordinary stage = iota
+	// last are the objects of the resources in [Workspaces.DeletedLast].
+	last
 	// frames are objects that contain or define other content. Exports define that of other
 	// clusters: a provider that cleans up in those reaches it through its exports.
 	frames
@@ -54,17 +56,22 @@ const (
 	stages
 )
 
-func stageOf(r keys.Resource) stage {
+func (w *Workspaces) stageOf(r keys.Resource) stage {
 	switch {
+	case slices.Contains(w.DeletedLast, r.GroupResource()):
+		return last
 	case r.Root == keys.Native && (r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName),
 		r == native("", "serviceaccounts"), r == native("", "secrets"), r == native("coordination.k8s.io", "leases"), r.Root == keys.System:
 		return access
-	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io", r.Group == "apis.kcp.io":
+	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io", isExport(r):
 		return frames
 	default:
 		return ordinary
 	}
 }
+
+// isExport reports whether objects of a resource are exports, bindings or parts of these.
+func isExport(r keys.Resource) bool { return r.Group == "apis.kcp.io" }
 
 // isServerFinalizer reports whether the server itself removes a finalizer. The deletion of
 // the cluster removes all objects for which these finalizers wait.
@@ -177,8 +184,9 @@ func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
 		resources = slices.Delete(slices.Clone(resources), i, i+1)
 	}
 	for s := range stages {
+		c.waits = c.left.blocked > 0 || c.left.more
 		for _, r := range resources {
-			if stageOf(r) != s {
+			if c.stageOf(r) != s {
 				continue
 			}
 			if err := c.Store.Sweep(ctx, c.cluster, r, func(page []store.Item) error { return c.page(ctx, s, page) }); err != nil {
@@ -201,7 +209,9 @@ type clearing struct {
 	delete  Delete
 	until   time.Time
 	left    rest
+	waits   bool         // objects of earlier stages are left
 	doomed  []store.Item // to be purged
+	asked   []store.Item // of later stages, to be deleted through the API
 }
 
 // endChildren starts the deletion of the workspaces that are not being deleted yet.
@@ -310,7 +320,8 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 			continue
 		}
 		c.left.block(tree.SomeFinalizersRemain, keeps(item, waitsFor))
-		if !item.Metadata.Deleting {
+		// An export whose deletion has begun may not be of use any more.
+		if !item.Metadata.Deleting && !(c.waits && isExport(item.Resource)) {
 			unmarked = append(unmarked, item)
 		}
 	}
@@ -326,11 +337,15 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 	}); err != nil {
 		return err
 	}
+	// Objects of later stages are deleted only if all of them can be.
+	if s > ordinary {
+		c.asked = append(c.asked, asked...)
+		return nil
+	}
 	if err := c.ask(ctx, asked); err != nil {
 		return err
 	}
-	// Objects of later stages are deleted only if all of them can be.
-	if s == ordinary && len(c.doomed) >= purgeSize {
+	if len(c.doomed) >= purgeSize {
 		if err := c.purge(ctx, s); err != nil {
 			return err
 		}
@@ -357,8 +372,15 @@ func (c *clearing) mark(ctx context.Context, item store.Item) error {
 	return nil
 }
 
-// purge deletes the collected objects of a stage, unless the rest blocks it.
+// purge deletes the collected objects of a stage. The rest blocks that of later stages.
 func (c *clearing) purge(ctx context.Context, s stage) error {
+	asked := c.asked
+	c.asked = nil
+	if s > ordinary && c.left.blocked == 0 && !c.left.more {
+		if err := c.ask(ctx, asked); err != nil {
+			return err
+		}
+	}
 	doomed := c.doomed
 	c.doomed = nil
 	if len(doomed) == 0 || s > ordinary && (c.left.blocked > 0 || c.left.more) {

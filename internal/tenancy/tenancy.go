@@ -46,6 +46,9 @@ type Workspaces struct {
 	// Hooked reports whether webhooks or policies may refuse to delete objects of a resource
 	// in a cluster; nil for none.
 	Hooked func(cluster.Name, schema.GroupResource) bool
+	// DeletedLast are the resources whose objects are deleted after all others of a cluster that
+	// define nothing and give no access.
+	DeletedLast []schema.GroupResource
 }
 
 // WorkspaceResource returns the resource of Workspaces of an export with that identity.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/control/trigger"
@@ -15,7 +17,8 @@ import (
 )
 
 // Bindings deletes the objects that a cluster has through an APIBinding that is being
-// deleted, and then removes the finalizer of the binding.
+// deleted, those of the resources in Last after all others, and then removes the finalizer of
+// the binding.
 func Bindings(apis *bind.APIs, of Instances) control.Loop {
 	inbox := trigger.New(func() []control.Key {
 		return trigger.Keys(apis.Bindings.Keys(func(b *bind.Binding) bool { return b.Deleting }))
@@ -55,6 +58,13 @@ func (f *endingBindings) Apply(e feed.Event) {
 	}
 }
 
+// inOrder returns resources in the order in which their objects are deleted.
+func inOrder(all []bind.Bound, last []schema.GroupResource) (sorted []bind.Bound) {
+	isLast := func(r bind.Bound) bool { return slices.Contains(last, r.GroupResource) }
+	sorted = slices.DeleteFunc(slices.Clone(all), isLast)
+	return append(sorted, slices.DeleteFunc(slices.Clone(all), func(r bind.Bound) bool { return !isLast(r) })...)
+}
+
 // endBinding continues the deletion of a binding.
 func endBinding(ctx context.Context, apis *bind.APIs, of Instances, k control.Key) error {
 	b := apis.Bindings.Get(k.Cluster, k.Name)
@@ -71,7 +81,7 @@ func endBinding(ctx context.Context, apis *bind.APIs, of Instances, k control.Ke
 	}
 	ending := apis.Ending(k.Cluster, k.Name)
 	all := &sweep{Instances: of, cluster: k.Cluster}
-	for _, r := range ending.Abandoned {
+	for _, r := range inOrder(ending.Abandoned, of.Last) {
 		left, err := all.empty(ctx, r.Resource())
 		if err != nil {
 			return fmt.Errorf("%w; %w", err, apis.Report(ctx, k.Cluster, k.Name, apisv1alpha2.ResourceDeletionFailed, err.Error()))

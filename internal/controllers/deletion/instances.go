@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/cluster"
@@ -30,12 +31,14 @@ const (
 )
 
 // Instances are the objects in a store whose resource ends with its definition or binding. All
-// fields are required.
+// fields but Last are required.
 type Instances struct {
 	Store *store.Store
 	Kinds *catalog.Kinds
 	// Client returns the configuration of clients with all rights in one cluster.
 	Client func(cluster.Name) *rest.Config
+	// Last are the resources whose objects are deleted after all others of a binding.
+	Last []schema.GroupResource
 }
 
 // A sweep deletes the instances in one cluster.
