@@ -8,6 +8,7 @@ package consumers
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -284,6 +285,30 @@ func (c *Cache) AnyPart(target string, is func(*workload.AssignedTarget) bool) b
 		}
 	}
 	return false
+}
+
+// Known reports whether the Assignments and TargetStatuses of all consumers are known.
+func (c *Cache) Known() bool {
+	for _, ready := range []<-chan struct{}{c.Assignments.Ready(), c.Reports.Ready()} {
+		select {
+		case <-ready:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// Held returns the objects that a target has a part of, or a report about, in the order of their tasks.
+func (c *Cache) Held(target string) (all []engine.ID) {
+	all = c.assigned(target)
+	for _, key := range c.Reports.By(byTarget, target) {
+		if r := c.Reports.Get(key); r != nil {
+			all = append(all, engine.IDFor(r, r.Spec.Workload))
+		}
+	}
+	slices.SortFunc(all, func(a, b engine.ID) int { return strings.Compare(a.Task().String(), b.Task().String()) })
+	return slices.Compact(all)
 }
 
 // Reported reports whether there is a report of a target. Until the reports are known, there may be one.

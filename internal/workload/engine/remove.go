@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,7 +89,7 @@ func (j *job) disown(ctx context.Context) error {
 // with the Secrets that it names.
 func (j *job) disownNeed(ctx context.Context, id ID) error {
 	p := j.desired.Profile(id.GroupResource)
-	if p == nil || p.Class != profile.Dependency || slices.ContainsFunc(j.desired.Users(id), func(of ID) bool { return of != j.id }) {
+	if p == nil || p.Class != profile.Dependency || slices.ContainsFunc(j.desired.Users(id), func(of ID) bool { return of != j.id && !j.leaves(of) }) {
 		return nil
 	}
 	o, err := j.client.Resource(p.GroupVersionResource).Namespace(j.from.namespace()).Get(ctx, id.Key.Name, metav1.GetOptions{})
@@ -111,6 +112,13 @@ func (j *job) disownNeed(ctx context.Context, id ID) error {
 		}
 	}
 	return j.unmark(ctx, id, p)
+}
+
+// leaves reports whether another object leaves the workspace, too.
+func (j *job) leaves(of ID) bool {
+	other := &job{Engine: j.Engine, id: of, want: j.desired.Workload(of)}
+	other.assign(j.desired.Assignment(of))
+	return other.part != nil && other.part.Phase == workload.Removing && other.releases()
 }
 
 // unmark removes the marks of the engine from an object.
@@ -159,7 +167,8 @@ func (j *job) removed(ctx context.Context) error {
 	return j.unreport(ctx)
 }
 
-// dropNeeds removes the dependencies in the namespace that no other object needs, as the server confirms.
+// dropNeeds removes the dependencies in the namespace that no other object needs, as the server confirms. A dependency
+// that the physical cluster refuses to delete stays, and does not keep the object in its workspace.
 func (j *job) dropNeeds(ctx context.Context) error {
 	for id, p := range j.dependencies() {
 		of := &job{Engine: j.Engine, profile: p, id: id, from: j.from}
@@ -168,11 +177,19 @@ func (j *job) dropNeeds(ctx context.Context) error {
 		}
 		err := of.dropNeed(ctx, j.id)
 		j.release(of.holding)
-		if err != nil && !apierrors.IsForbidden(err) { // its own task tries again
+		if err != nil && !refuses(err) { // its own task tries again
 			return err
 		}
 	}
 	return nil
+}
+
+// refuses reports whether a server refuses a request, as with a webhook. Errors of the connection and of a server that is
+// busy pass.
+func refuses(err error) bool {
+	passes := apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsConflict(err)
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && !passes
 }
 
 // dropNeed removes a dependency that no object but one needs.

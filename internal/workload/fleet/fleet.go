@@ -39,7 +39,7 @@ type fleet struct {
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	profiles    func(kcp.Key)          // wakes the loop of ResourceProfiles; guarded by mu
-	retired     time.Time              // when the compute workspace began to end; guarded by mu
+	retirement  retirement             // guarded by mu
 }
 
 func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName) (*fleet, error) {
@@ -65,6 +65,9 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 		Consumers: f.consumers, Inventory: f.inventory, Inputs: []kcp.Source{t.targets.Read(), t.locations.Read()},
 		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed, Say: f.sum,
 	})
+	if ends { // before the first decision
+		f.beginRetirement()
+	}
 	return f, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -38,8 +39,32 @@ func (m *manager) logicalCluster(ctx context.Context, c kcp.ClusterName) (*core.
 	return all.Get(ctx, core.LogicalClusterName, metav1.GetOptions{})
 }
 
+// A retirement is the end of a fleet with its compute workspace. The lock of the fleet guards its fields.
+type retirement struct {
+	began     time.Time       // on the first server
+	here      time.Time       // on this one
+	abandoned map[string]bool // keys of the SyncTargets that the deletion does not wait for any more
+}
+
+// beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
+// server began, as the status of a SyncTarget says.
+func (f *fleet) beginRetirement() {
+	here := time.Now()
+	began := here
+	for _, t := range f.term.targets.List(f.compute) {
+		if c := t.Status.Conditions.Get(workload.CopiesRemoved); c != nil && c.LastTransitionTime.Time.Before(began) {
+			began = c.LastTransitionTime.Time
+		}
+	}
+	f.mu.Lock()
+	f.retirement = retirement{began: began, here: here, abandoned: map[string]bool{}}
+	f.mu.Unlock()
+	f.scheduler.Retire()
+}
+
 // retire makes the fleet remove the copies of all workloads if a SyncTarget, nil if it is gone, is deleted with its
-// compute workspace. It says so in the status of the SyncTarget, and which copies remain.
+// compute workspace. It says so in the status of the SyncTarget. When the time is over, it says which copies remain,
+// and abandons the SyncTarget.
 func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
 	if t == nil || t.DeletionTimestamp == nil {
 		return nil
@@ -48,67 +73,95 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
 		if ends, err := f.ends(ctx, f.compute); !ends || err != nil {
 			return err
 		}
-		f.mu.Lock()
-		f.retired = time.Now()
-		f.mu.Unlock()
+		f.beginRetirement()
 		for _, of := range f.term.targets.List(f.compute) { // one of them may keep its copies
 			f.inventory.LearnTarget(of.Name)
 		}
-		f.scheduler.Retire()
 	}
-	if !f.holds(t, true) {
+	if f.abandoned(t) || !f.holds(t, true) {
 		return nil
 	}
-	next, remain := t.Status.DeepCopy(), f.abandoned(t)
+	over := f.consumers.Known() && (fenced(t) || time.Now().After(f.deadline())) || f.overdue(t)
 	c := conditions.Condition{Type: workload.CopiesRemoved, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo, Reason: workload.RemovingCopies,
-		Message: "the workspace is being deleted, and the physical cluster removes the copies of workloads; from " + f.deadline(t).UTC().Format(time.RFC3339) + " on, the deletion does not wait for it"}
-	if remain {
-		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, fmt.Sprintf(
-			"physical cluster %q may still have copies of workloads, as it did not remove them before its compute workspace was deleted; to remove them, run there: kubectl delete namespaces -l %s=%s", t.Name, workload.OwnerLabel, f.keyOf(t))
+		Message: "the workspace is being deleted, and the physical cluster removes the copies of workloads; from " + f.deadline().UTC().Format(time.RFC3339) + " on, the deletion does not wait for it"}
+	if over {
+		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, f.remain(t)
 	}
-	if !next.Conditions.Set(c) {
-		return nil
-	}
-	if err := f.saveStatus(ctx, t, next); err != nil && !f.overdue(t) {
+	if err := f.tellRetirement(ctx, t, c); err != nil && !f.overdue(t) {
 		return err
 	}
-	if remain {
-		f.warn(ctx, c.Message)
+	if over {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.retirement.abandoned[f.keyOf(t)] = true
 	}
 	return nil
 }
 
-// abandoned reports whether the deletion of the compute workspace does not wait for a SyncTarget any more.
-func (f *fleet) abandoned(t *workload.SyncTarget) bool {
-	return t.DeletionTimestamp != nil && f.scheduler.Retiring() && (fenced(t) || time.Now().After(f.deadline(t)))
+// remain returns the message about the copies that a physical cluster may still have.
+func (f *fleet) remain(t *workload.SyncTarget) string {
+	all := f.consumers.Held(f.keyOf(t))
+	what := "copies of workloads"
+	if len(all) > 0 {
+		what = fmt.Sprintf("copies of %d objects, such as %s %q in namespace %q of logical cluster %s", len(all), all[0].GroupResource, all[0].Key.Name, all[0].Key.Namespace, all[0].Key.Cluster)
+	}
+	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before its compute workspace was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
+		t.Name, what, workload.OwnerLabel, f.keyOf(t)))
 }
 
-// deadline is when the deletion of the compute workspace ceases to wait for a SyncTarget.
-func (f *fleet) deadline(t *workload.SyncTarget) time.Time {
+// tellRetirement sets the condition of a SyncTarget. If copies remain, there is an Event before: after that, the
+// SyncTarget and its workspace may be gone.
+func (f *fleet) tellRetirement(ctx context.Context, t *workload.SyncTarget, c conditions.Condition) error {
+	next := t.Status.DeepCopy()
+	if !next.Conditions.Set(c) {
+		return nil
+	}
+	if c.Reason == workload.CopiesRemain {
+		klog.FromContext(ctx).Info("copies of workloads remain", "cluster", f.compute, "target", t.Name, "message", c.Message)
+		if err := f.record(ctx, t, c.Message); err != nil && !refusesEvents(err) {
+			return err
+		}
+	}
+	return f.saveStatus(ctx, t, next)
+}
+
+// refusesEvents reports whether a workspace takes no Event, such as one that is being deleted.
+func refusesEvents(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
+// abandoned reports whether the deletion of the compute workspace does not wait for a SyncTarget any more. The server
+// has said so before.
+func (f *fleet) abandoned(t *workload.SyncTarget) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	began := f.retired
-	if of := t.DeletionTimestamp.Time; of.After(began) {
-		began = of
-	}
-	return began.Add(f.options.Retire)
+	return f.retirement.abandoned[f.keyOf(t)]
 }
 
-// overdue reports whether the deletion of the compute workspace does not wait for the consumers of a SyncTarget any
-// more either, which may refuse what the server writes. [export.Exports.Free] tries again later.
+// deadline is when the deletion of the compute workspace ceases to wait for SyncTargets.
+func (f *fleet) deadline() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.retirement.began.Add(f.options.Retire)
+}
+
+// overdue reports whether the deletion of the compute workspace waits for nothing any more, not even for consumers that
+// refuse the writes of the server. [export.Exports.Free] tries again later.
 func (f *fleet) overdue(t *workload.SyncTarget) bool {
-	return f.abandoned(t) && time.Now().After(f.deadline(t).Add(f.options.Retire/10))
-}
-
-// warn logs a message about the compute workspace, and makes it an Event of its Workspace: nothing else is left of it.
-func (f *fleet) warn(ctx context.Context, message string) {
-	klog.FromContext(ctx).Info("copies of workloads remain", "cluster", f.compute, "message", message)
-	if err := f.record(ctx, message); err != nil {
-		klog.FromContext(ctx).V(2).Info("cannot record an event about copies of workloads", "cluster", f.compute, "err", err)
+	if t.DeletionTimestamp == nil || !f.scheduler.Retiring() {
+		return false
 	}
+	since := f.deadline()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.retirement.here.After(since) { // this server has not tried yet
+		since = f.retirement.here
+	}
+	return time.Now().After(since.Add(f.options.Retire / 10))
 }
 
-func (f *fleet) record(ctx context.Context, message string) error {
+// record makes a message about a SyncTarget an Event of the Workspace: nothing else is left of the compute workspace.
+func (f *fleet) record(ctx context.Context, t *workload.SyncTarget, message string) error {
 	l, err := f.logicalCluster(ctx, f.compute)
 	if err != nil || l.Spec.Owner == nil {
 		return err
@@ -124,10 +177,13 @@ func (f *fleet) record(ctx context.Context, message string) error {
 	}
 	now := metav1.Now()
 	_, err = events.Namespace(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: of.Name + ".", Namespace: metav1.NamespaceDefault},
+		ObjectMeta:     metav1.ObjectMeta{Name: of.Name + "." + f.keyOf(t), Namespace: metav1.NamespaceDefault},
 		InvolvedObject: corev1.ObjectReference{APIVersion: tenancy.GroupVersion.String(), Kind: "Workspace", Name: of.Name, UID: of.UID},
 		Reason:         workload.CopiesRemain, Message: message, Type: corev1.EventTypeWarning, Count: 1,
 		FirstTimestamp: now, LastTimestamp: now, Source: corev1.EventSource{Component: "kcp"},
 	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
 	return err
 }

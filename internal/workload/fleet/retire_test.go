@@ -29,6 +29,8 @@ import (
 // A site is a compute workspace with one physical cluster, and a consumer whose workloads run there. The physical
 // cluster is a logical cluster of another server.
 type site struct {
+	near     *kcptest.Universe
+	dir      string // of near
 	compute  computing
 	parent   *kcptest.Cluster // has the Workspace "compute"
 	far      *kcptest.Universe
@@ -43,6 +45,9 @@ metadata: {name: kubernetes}
 spec:
   resources:
   - {group: apps, name: deployments, storage: {native: {}}}
+  - {group: apps, name: statefulsets, storage: {native: {}}}
+  - {group: apps, name: replicasets, storage: {native: {}}}
+  - {group: batch, name: jobs, storage: {native: {}}}
   - {group: "", name: services, storage: {native: {}}}
   - {group: "", name: persistentvolumeclaims, storage: {native: {}}}
 `
@@ -102,12 +107,10 @@ spec:
 
 func newSite(t *testing.T, o fleet.Options) *site {
 	t.Helper()
-	o.Renew = 300 * time.Millisecond
-	near := &kcptest.Universe{Server: &kcp.Server{Listen: "127.0.0.1:0", NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-		Extensions: []kcp.Extension{fleet.Extension(o)}}}
-	s := &site{far: &kcptest.Universe{Server: server(time.Second)}}
+	s := &site{far: &kcptest.Universe{Server: server(time.Second)}, dir: t.TempDir()}
+	s.serve(o)
 	t.Cleanup(func() {
-		if err := errors.Join(near.Close(), s.far.Close()); err != nil {
+		if err := errors.Join(s.near.Close(), s.far.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -115,7 +118,7 @@ func newSite(t *testing.T, o fleet.Options) *site {
 	provider.Apply(kinds)
 	s.physical = s.far.New(t)
 	s.physical.Apply(fmt.Sprintf(binding, provider.Name, ""))
-	s.parent = near.New(t)
+	s.parent = s.near.New(t)
 	c := child(t, s.parent, "compute")
 	reference := map[string]any{"reference": map[string]any{"export": map[string]any{"path": "root", "name": workload.Export}}}
 	create(t, c, apis.GroupVersion.WithResource("apibindings"), "APIBinding", workload.Export, reference)
@@ -124,11 +127,35 @@ func newSite(t *testing.T, o fleet.Options) *site {
 	s.compute = computingIn(t, c)
 	s.compute.register(t, "east", kubeconfigFor(t, s.physical))
 	s.compute.wait(t, "east", func(of *workload.SyncTarget) bool { return of.Status.LastSyncerHeartbeatTime != nil })
-	s.shop = near.New(t)
-	s.shop.Apply(fmt.Sprintf(binding, s.compute.Name, `{group: "", resource: configmaps, verbs: ["*"], state: Accepted, selector: {matchAll: true}}`))
+	s.shop = s.near.New(t)
+	s.shop.Apply(s.binding())
 	s.shop.Apply(placement("all", ""))
 	return s
 }
+
+// serve makes the server that has the compute workspace.
+func (s *site) serve(o fleet.Options) {
+	o.Renew = 300 * time.Millisecond
+	s.near = &kcptest.Universe{Server: &kcp.Server{Dir: s.dir, Listen: "127.0.0.1:0", NoSync: true, EgressAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+		Extensions: []kcp.Extension{fleet.Extension(o)}}}
+}
+
+// restart starts another server on the same data.
+func (s *site) restart(t *testing.T, o fleet.Options) {
+	t.Helper()
+	if err := s.near.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.serve(o)
+	s.parent, s.shop = moved(t, s.near, s.parent), moved(t, s.near, s.shop)
+}
+
+// binding returns the APIBinding of a consumer.
+func (s *site) binding() string {
+	return fmt.Sprintf(binding, s.compute.Name, `{group: "", resource: configmaps, verbs: ["*"], state: Accepted, selector: {matchAll: true}}`)
+}
+
+func bindings() schema.GroupVersionResource { return apis.GroupVersion.WithResource("apibindings") }
 
 // child makes a workspace, and returns its logical cluster.
 func child(t *testing.T, parent *kcptest.Cluster, name string) *kcptest.Cluster {
@@ -270,10 +297,15 @@ func TestCopiesGoWithTheirComputeWorkspace(t *testing.T) {
 	deleted(t, s.shop)
 }
 
-// TestOrphansOutliveTheirComputeWorkspace expects that the copies in a physical cluster stay if its SyncTarget says so.
+// TestOrphansOutliveTheirComputeWorkspace expects that the copies in a physical cluster stay if its SyncTarget says so,
+// with a ConfigMap that several need.
 func TestOrphansOutliveTheirComputeWorkspace(t *testing.T) {
 	s := newSite(t, fleet.Options{})
 	s.shop.Apply(workloads)
+	for i := range 8 {
+		s.shop.Apply(strings.ReplaceAll(workloads, "{name: web}", fmt.Sprintf("{name: web-%d}", i)))
+		s.runs(t, deployments(), fmt.Sprintf("web-%d", i))
+	}
 	s.runs(t, deployments(), "web")
 	s.runs(t, core("services"), "web")
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, workload.OrphanAnnotation)

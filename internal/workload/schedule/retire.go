@@ -1,11 +1,14 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/consumers"
 	"github.com/unforked/kcp/internal/workload/engine"
@@ -44,31 +47,53 @@ func (s *Scheduler) vacate(ctx context.Context, k *consumers.Kind, id engine.ID,
 	if a == nil {
 		a = s.recalled(k, id, w)
 	}
+	waits := false
 	if a != nil {
-		if next := s.vacated(k, id, a); !stored(a) || !sameSpec(a.Spec, next) {
+		var next workload.AssignmentSpec
+		if next, waits = s.vacated(k, id, a); !stored(a) || !sameSpec(a.Spec, next) {
 			return s.assign(ctx, id, w, a, next)
 		}
 	}
-	if left, err := s.unheard(ctx, id); left || err != nil {
-		return err // a report that is deleted wakes the task
+	if left, err := s.unheard(ctx, id); err != nil || waits {
+		return cmp.Or(err, kcp.After(later))
+	} else if left {
+		return nil // a report that is deleted wakes the task
 	}
 	if a != nil {
-		// A workspace that refuses the status, as with a webhook, does not hold up the deletion of another one.
-		if err := s.options.Say(ctx, id.Task()); err != nil && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+		if err := s.options.Say(ctx, id.Task()); err != nil && !refused(err) {
 			return err
 		}
 	}
 	return s.release(ctx, k, id, w, a)
 }
 
-// vacated returns the last decision about an object: the targets that still have a copy remove it.
-func (s *Scheduler) vacated(k *consumers.Kind, id engine.ID, a *workload.Assignment) workload.AssignmentSpec {
-	next := *a.Spec.DeepCopy()
+// later is the time after which an object that follows looks again whether workloads are left. The loop of spans wakes
+// it earlier.
+const later = 10 * soon
+
+// refused reports whether a consumer refuses a status, as with a webhook, or its webhook fails. The copies are gone, so
+// this does not hold up the deletion of the compute workspace.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err)
+}
+
+// vacated returns the last decision about an object: the targets that still have a copy remove it. An object that
+// follows waits for the workloads of its namespace, such as a NetworkPolicy for the pods that it protects.
+func (s *Scheduler) vacated(k *consumers.Kind, id engine.ID, a *workload.Assignment) (next workload.AssignmentSpec, waits bool) {
+	next = *a.Spec.DeepCopy()
 	next.Targets, next.Reason, next.Message = nil, workload.ComputeDeleted, computeDeleted
 	targets := s.orphaning()
+	var spans []span
+	if k.Class == workload.Follows {
+		spans = s.spanned(id.Key)
+	}
 	for _, t := range a.Spec.Targets {
 		orphans, exists := targets[t.Key]
 		if !exists || t.Phase == workload.Removing && s.consumers.Report(id, t.Key) == nil {
+			continue
+		}
+		if t.Phase != workload.Removing && slices.ContainsFunc(spans, func(of span) bool { return of.key == t.Key }) {
+			next.Targets, waits = append(next.Targets, t), true
 			continue
 		}
 		t.Phase, t.Replicas, t.Reason = workload.Removing, nil, workload.DeletedReason
@@ -77,5 +102,5 @@ func (s *Scheduler) vacated(k *consumers.Kind, id engine.ID, a *workload.Assignm
 		}
 		next.Targets = append(next.Targets, t)
 	}
-	return next
+	return next, waits
 }
