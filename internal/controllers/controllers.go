@@ -19,7 +19,7 @@ func All(d Deps) []control.Loop {
 		WorkspaceTypes(d),
 		Inactivity(d),
 		Mounts(d),
-		deletion.Workspaces(d.Workspaces, d.Client),
+		deletion.Workspaces(d.Remover, d.Client),
 		d.Garbage.Loop(),
 		Namespaces(d),
 		deletion.Namespaces(d.Store, d.Namespaces, d.Client, d.DeletedLast),

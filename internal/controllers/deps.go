@@ -25,12 +25,14 @@ import (
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tenancy/removal"
 )
 
 // Deps are the dependencies of loops. All fields but DeletedLast are required.
 type Deps struct {
 	Store      *store.Store
 	Workspaces *tenancy.Workspaces
+	Remover    *removal.Remover
 	Tokens     *authn.ServiceAccounts
 	Policy     *authz.Bootstrap
 	// Namespaces has the deletion timestamp of each namespace, nil if it has none.

@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/sharing/virtual"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/offline"
+	"github.com/unforked/kcp/internal/tenancy/removal"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -77,9 +78,9 @@ func (s *Server) assembleTenancy(identities map[string]string) (err error) {
 	s.workspaces = &tenancy.Workspaces{
 		ShardResource: shards, Shards: tenancy.NewShards(s.store, shards),
 		Store: s.store, Resource: workspaces, Tree: s.tree, TypeResource: types, Types: s.types, Shard: s.config.Shard,
-		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere, Hooked: s.hooks.Deletes,
-		DeletedLast: s.config.DeletedLast,
+		BaseURL: s.config.ExternalURL, RootCA: s.ca, NameElsewhere: auth.NameElsewhere,
 	}
+	s.remover = &removal.Remover{Workspaces: s.workspaces, Hooked: s.hooks.Deletes, DeletedLast: s.config.DeletedLast}
 	return nil
 }
 
@@ -109,7 +110,7 @@ func (s *Server) assembleLoops(ends *endpoints.Endpoints) {
 	collector := garbage.New(s.store, kinds, s.ownLoops)
 	s.references = garbage.NewReferences(collector, s.tree.Tenant)
 	s.loops = controllers.All(controllers.Deps{
-		Store: s.store, Workspaces: s.workspaces, Tokens: s.accounts,
+		Store: s.store, Workspaces: s.workspaces, Remover: s.remover, Tokens: s.accounts,
 		Policy: s.authz.Bootstrap(), Namespaces: s.namespaces, Quotas: s.quotas, ClusterRoles: s.rbac.Table(),
 		Garbage: collector, Kinds: kinds, Definitions: s.definitions, APIs: s.apis, Endpoints: ends, Virtual: s.virtual, Usage: s.meter, Checker: s.checker,
 		Client: s.ownLoops, Issue: s.clients.Issue, DeletedLast: s.config.DeletedLast,

@@ -55,5 +55,5 @@ func (s *Server) MakeCluster(ctx context.Context, c cluster.Name) error {
 // Remove deletes a cluster, everything in it, all clusters below it and its Workspace, if
 // there is one. It returns when all of that is deleted.
 func (s *Server) Remove(ctx context.Context, c cluster.Name) error {
-	return s.workspaces.Remove(ctx, c)
+	return s.remover.Remove(ctx, c)
 }

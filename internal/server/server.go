@@ -60,6 +60,7 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/mounts"
 	"github.com/unforked/kcp/internal/tenancy/offline"
+	"github.com/unforked/kcp/internal/tenancy/removal"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 	"github.com/unforked/kcp/internal/upstream"
 	"github.com/unforked/kcp/internal/view"
@@ -124,6 +125,7 @@ type Server struct {
 	tree       *tree.Tree
 	types      *tree.Types
 	workspaces *tenancy.Workspaces
+	remover    *removal.Remover
 	apis       *bind.APIs
 	virtual    *virtual.Storage
 	checker    *evolve.Checker

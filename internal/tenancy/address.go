@@ -20,7 +20,7 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 	var writes []store.Write
 	if url := w.url(string(c)); l.Status.URL != url {
 		l.Status.URL = url
-		write, err := clusterWrite(c, l, lrev)
+		write, err := ClusterWrite(c, l, lrev)
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (w *Workspaces) UpdateURL(ctx context.Context, c cluster.Name) error {
 		}
 		if url := w.url(string(w.Tree.PathOf(c))); ws != nil && ws.UID == owner.UID && ws.Spec.URL != url {
 			ws.Spec.URL = url
-			write, err := w.workspaceWrite(parent, ws, wrev)
+			write, err := w.WorkspaceWrite(parent, ws, wrev)
 			if err != nil {
 				return err
 			}

@@ -28,7 +28,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	if bound && len(b.bindings) < 2 {
 		boundDefaults(l, b.now)
 	}
-	lc, err := clusterWrite(c, l, 0)
+	lc, err := ClusterWrite(c, l, 0)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (w *Workspaces) MakeCluster(ctx context.Context, c cluster.Name) error {
 	writes = b.last()
 	if bound {
 		boundDefaults(l, b.now)
-		if lc, err = clusterWrite(c, l, rev); err != nil {
+		if lc, err = ClusterWrite(c, l, rev); err != nil {
 			return err
 		}
 		writes = append(slices.Clone(writes), lc)
@@ -67,7 +67,7 @@ func (w *Workspaces) completeAlone(ctx context.Context, b birth, l *core.Logical
 	if !advance(l, nil, b.now) && !defaulted {
 		return nil
 	}
-	lc, err := clusterWrite(b.cluster, l, rev)
+	lc, err := ClusterWrite(b.cluster, l, rev)
 	if err != nil {
 		return err
 	}

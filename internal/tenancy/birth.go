@@ -121,13 +121,13 @@ func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Na
 	if len(b.initializers()) == 0 {
 		shrinkOwner(&child.ObjectMeta) // no initializer needs the rest
 	}
-	setPhase(child, core.PhaseScheduling, b.now)
-	workspace, err := w.workspaceWrite(parent, child, b.at)
+	SetPhase(child, core.PhaseScheduling, b.now)
+	workspace, err := w.WorkspaceWrite(parent, child, b.at)
 	if err != nil {
 		return nil, err
 	}
 	l := w.logicalCluster(b, parent, path, child, creator)
-	lc, err := clusterWrite(b.cluster, l, 0)
+	lc, err := ClusterWrite(b.cluster, l, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,8 +208,8 @@ func read[T any](ctx context.Context, s *store.Store, k keys.Key) (*T, int64, er
 	return t, rev, nil
 }
 
-// setPhase sets the phase of a workspace, with its label.
-func setPhase(ws *tenancyapi.Workspace, p core.Phase, now metav1.Time) {
+// SetPhase sets the phase of a workspace, with its label.
+func SetPhase(ws *tenancyapi.Workspace, p core.Phase, now metav1.Time) {
 	ws.Status.Phase = p
 	setLabel(&ws.ObjectMeta, core.PhaseLabel, string(p))
 	ws.Status.Conditions.Set(conditions.Condition{Type: tenancyapi.WorkspaceScheduled, Status: "True", LastTransitionTime: now})

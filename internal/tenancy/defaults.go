@@ -169,7 +169,7 @@ func (w *Workspaces) BindDefaults(ctx context.Context, c cluster.Name) ([]Wait, 
 	if !changed {
 		return waits, nil
 	}
-	write, err := clusterWrite(c, l, rev)
+	write, err := ClusterWrite(c, l, rev)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (w *Workspaces) DefaultTo(ctx context.Context, export string) error {
 		}
 		t.Spec.DefaultAPIBindings = append(t.Spec.DefaultAPIBindings, ref)
 		t.Generation++
-		if err := w.commitType(ctx, cluster.Root, t, rev); !moved(err) {
+		if err := w.commitType(ctx, cluster.Root, t, rev); !Moved(err) {
 			return err
 		}
 	}

@@ -72,7 +72,7 @@ func (w *Workspaces) Home(ctx context.Context, u user.Info, permitted func() err
 		default:
 			return w.homeWorkspace(b, l), nil
 		}
-		if err != nil && !moved(err) && !storage.IsExist(err) && !apierrors.IsForbidden(err) {
+		if err != nil && !Moved(err) && !storage.IsExist(err) && !apierrors.IsForbidden(err) {
 			return nil, err
 		}
 	}
@@ -103,7 +103,7 @@ func (w *Workspaces) createFirstHome(ctx context.Context, b *birth, name string,
 	l.Spec.Initializers = b.initializers()
 	l.Status.Phase = core.PhaseScheduling
 	l.Status.URL = w.url(string(b.cluster))
-	lc, err := clusterWrite(b.cluster, l, 0)
+	lc, err := ClusterWrite(b.cluster, l, 0)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (w *Workspaces) AllowHomes(ctx context.Context, groups []string) error {
 			binding.ResourceVersion = ""
 		}
 		binding.Subjects = subjects
-		if _, err = w.Store.Commit(ctx, []store.Write{{Resource: key.Resource, Cluster: key.Cluster, Object: binding, Expect: rev}}); !moved(err) && !storage.IsExist(err) {
+		if _, err = w.Store.Commit(ctx, []store.Write{{Resource: key.Resource, Cluster: key.Cluster, Object: binding, Expect: rev}}); !Moved(err) && !storage.IsExist(err) {
 			return err
 		}
 	}

@@ -27,20 +27,20 @@ func inactivity(l *core.LogicalCluster) core.Phase {
 // online. It writes nothing if they are current.
 func (w *Workspaces) UpdateInactive(ctx context.Context, c cluster.Name) error {
 	for range retries {
-		d, err := w.ofCluster(ctx, c, true)
-		if err != nil || d == nil || d.root.DeletionTimestamp != nil {
+		p, err := w.ReadPair(ctx, c)
+		if err != nil || p == nil || p.Root.DeletionTimestamp != nil {
 			return err
 		}
-		phase := inactivity(d.root)
-		if phase == d.root.Status.Phase {
+		phase := inactivity(p.Root)
+		if phase == p.Root.Status.Phase {
 			return nil
 		}
-		d.root.Status.Phase = phase
-		setLabel(&d.root.ObjectMeta, core.PhaseLabel, string(phase))
-		if d.workspace != nil && d.workspace.DeletionTimestamp == nil {
-			setPhase(d.workspace, phase, metav1.Now().Rfc3339Copy())
+		p.Root.Status.Phase = phase
+		setLabel(&p.Root.ObjectMeta, core.PhaseLabel, string(phase))
+		if p.Workspace != nil && p.Workspace.DeletionTimestamp == nil {
+			SetPhase(p.Workspace, phase, metav1.Now().Rfc3339Copy())
 		}
-		if _, err = w.save(ctx, d); !moved(err) {
+		if _, err = w.SavePair(ctx, p); !Moved(err) {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func (w *Workspaces) complete(ctx context.Context, b birth, p *pendingWorkspace)
 			}
 		}
 		// Clients can change or delete the workspace after its first transaction.
-		if done, err = w.tryComplete(ctx, b, p); !moved(err) && !apierrors.IsForbidden(err) {
+		if done, err = w.tryComplete(ctx, b, p); !Moved(err) && !apierrors.IsForbidden(err) {
 			return done, err
 		}
 		p = nil
@@ -149,7 +149,7 @@ func mirror(l *core.LogicalCluster, ws *tenancyapi.Workspace, now metav1.Time) b
 	}
 	failing := slices.ContainsFunc(ws.Status.Conditions, func(c conditions.Condition) bool { return tree.MakesUnavailable(string(c.Type), string(c.Status)) })
 	if p := tree.AvailablePhase(l.Status.Phase, failing); ws.Status.Phase != p || ws.Labels[core.PhaseLabel] != string(p) {
-		setPhase(ws, p, now)
+		SetPhase(ws, p, now)
 		changed = true
 	}
 	if l.Status.Phase == core.PhaseReady {
@@ -180,11 +180,11 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 // write writes a workspace and its cluster. If unfinished is set, it also creates the
 // missing objects of the initial content.
 func (w *Workspaces) write(ctx context.Context, b birth, p *pendingWorkspace, unfinished bool) (int64, error) {
-	lc, err := clusterWrite(b.cluster, p.cluster, p.clusterAt)
+	lc, err := ClusterWrite(b.cluster, p.cluster, p.clusterAt)
 	if err != nil {
 		return 0, err
 	}
-	ws, err := w.workspaceWrite(cluster.Name(p.cluster.Spec.Owner.Cluster), p.workspace, p.workspaceAt)
+	ws, err := w.WorkspaceWrite(cluster.Name(p.cluster.Spec.Owner.Cluster), p.workspace, p.workspaceAt)
 	if err != nil {
 		return 0, err
 	}

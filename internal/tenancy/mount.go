@@ -71,11 +71,11 @@ func (w *Workspaces) UpdateMount(ctx context.Context, parent cluster.Name, name 
 		if !mounted(ws, source) {
 			return nil
 		}
-		write, err := w.workspaceWrite(parent, ws, rev)
+		write, err := w.WorkspaceWrite(parent, ws, rev)
 		if err != nil {
 			return err
 		}
-		if _, err := w.Store.Commit(ctx, []store.Write{write}); !moved(err) {
+		if _, err := w.Store.Commit(ctx, []store.Write{write}); !Moved(err) {
 			return err
 		}
 	}

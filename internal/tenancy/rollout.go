@@ -47,11 +47,11 @@ func (w *Workspaces) addLabels(ctx context.Context, c cluster.Name, labels map[s
 		if !lacks {
 			return nil
 		}
-		write, err := w.workspaceWrite(root.Parent, ws, rev)
+		write, err := w.WorkspaceWrite(root.Parent, ws, rev)
 		if err != nil {
 			return err
 		}
-		if _, err = w.Store.Commit(ctx, []store.Write{write}); !moved(err) {
+		if _, err = w.Store.Commit(ctx, []store.Write{write}); !Moved(err) {
 			return err
 		}
 	}

@@ -103,7 +103,7 @@ func (w *Workspaces) bootstrapRoot(ctx context.Context) error {
 		return nil // it is written last
 	}
 	b := w.birth(cluster.Root, metav1.Now())
-	lc, err := clusterWrite(cluster.Root, w.rootCluster(b), 0)
+	lc, err := ClusterWrite(cluster.Root, w.rootCluster(b), 0)
 	if err != nil {
 		return err
 	}

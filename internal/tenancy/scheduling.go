@@ -107,7 +107,7 @@ func (w *Workspaces) Schedule(ctx context.Context, parent cluster.Name, name str
 	if !ws.Status.Conditions.Set(unschedulable(ws)) {
 		return nil
 	}
-	write, err := w.workspaceWrite(parent, ws, rev)
+	write, err := w.WorkspaceWrite(parent, ws, rev)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (w *Workspaces) Announce(ctx context.Context) error {
 		if err == nil {
 			return w.Store.Feed().Await(ctx, rev)
 		}
-		if !moved(err) && !storage.IsExist(err) {
+		if !Moved(err) && !storage.IsExist(err) {
 			return err
 		}
 	}

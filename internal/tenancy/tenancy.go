@@ -1,6 +1,6 @@
-// Package tenancy hides the life cycle of workspaces: their initial content, and the transactions that
-// create, complete and delete them. Its loops are in package controllers, and the tree of workspaces,
-// from which everything is decided in memory, is in package tree.
+// Package tenancy hides how workspaces begin and live: their initial content, and the transactions that
+// create, complete and change them. Package removal deletes them. The loops are in package controllers, and
+// the tree of workspaces, from which everything is decided in memory, is in package tree.
 package tenancy
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
-// Workspaces creates and deletes workspaces. All fields but Defaults are required.
+// Workspaces creates and changes workspaces. All fields but Defaults are required.
 type Workspaces struct {
 	Store *store.Store
 	// Resource is the resource of Workspaces, with the identity of their export.
@@ -43,12 +43,6 @@ type Workspaces struct {
 	// NameElsewhere returns the name in other clusters of a user of cluster c. The creator
 	// of a workspace in c becomes its administrator by that name.
 	NameElsewhere func(c cluster.Name, u user.Info) string
-	// Hooked reports whether webhooks or policies may refuse to delete objects of a resource
-	// in a cluster; nil for none.
-	Hooked func(cluster.Name, schema.GroupResource) bool
-	// DeletedLast are the resources whose objects are deleted after all others of a cluster that
-	// define nothing and give no access.
-	DeletedLast []schema.GroupResource
 }
 
 // WorkspaceResource returns the resource of Workspaces of an export with that identity.
@@ -64,14 +58,14 @@ func clusterKey(c cluster.Name) keys.Key {
 	return keys.Key{Resource: tree.LogicalClusters(), Cluster: c, Name: core.LogicalClusterName}
 }
 
-// workspaceWrite returns the write of a Workspace in cluster parent, at its expected revision.
-func (w *Workspaces) workspaceWrite(parent cluster.Name, ws *tenancyapi.Workspace, expect int64) (store.Write, error) {
+// WorkspaceWrite returns the write of a Workspace in cluster parent, at its expected revision.
+func (w *Workspaces) WorkspaceWrite(parent cluster.Name, ws *tenancyapi.Workspace, expect int64) (store.Write, error) {
 	o, err := values.Unstructured(ws, tenancyapi.GroupVersion.WithKind("Workspace"))
 	return store.Write{Resource: w.Resource, Cluster: parent, Object: o, Expect: expect}, err
 }
 
-// clusterWrite returns the write of the LogicalCluster of c, at its expected revision.
-func clusterWrite(c cluster.Name, l *core.LogicalCluster, expect int64) (store.Write, error) {
+// ClusterWrite returns the write of the LogicalCluster of c, at its expected revision.
+func ClusterWrite(c cluster.Name, l *core.LogicalCluster, expect int64) (store.Write, error) {
 	o, err := values.Unstructured(l, core.GroupVersion.WithKind("LogicalCluster"))
 	return store.Write{Resource: tree.LogicalClusters(), Cluster: c, Object: o, Expect: expect}, err
 }

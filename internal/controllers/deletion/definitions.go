@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/resources/define"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tenancy/removal"
 )
 
 // Definitions deletes the instances of definitions that are being deleted, and then
@@ -80,7 +80,7 @@ func (e *endingDefinition) proceed(ctx context.Context) error {
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		return e.finish(ctx, crd, "NeverEstablished", "resource was never established")
 	}
-	all := &sweep{Instances: e.instances, cluster: e.key.Cluster, forced: tenancy.IsForced(crd)}
+	all := &sweep{Instances: e.instances, cluster: e.key.Cluster, forced: removal.IsForced(crd)}
 	resource := keys.CustomResource(catalog.ResourceOfName(crd.Name), "")
 	left, err := all.empty(ctx, resource)
 	if err != nil {

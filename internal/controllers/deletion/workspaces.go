@@ -11,7 +11,7 @@ import (
 	"github.com/unforked/kcp/internal/control"
 	"github.com/unforked/kcp/internal/control/trigger"
 	"github.com/unforked/kcp/internal/storage/store"
-	"github.com/unforked/kcp/internal/tenancy"
+	"github.com/unforked/kcp/internal/tenancy/removal"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -32,8 +32,9 @@ const (
 // Its keys are those of Workspaces: the queue is fair by the cluster of the key, so that
 // deletions of many workspaces do not delay those in other clusters. A key without a name is
 // that of a cluster; it wakes the key of the cluster's Workspace, if there is one.
-func Workspaces(w *tenancy.Workspaces, client func(cluster.Name) *rest.Config) control.Loop {
-	l := &deleter{workspaces: w, tree: w.Tree, delete: through(client), blocked: newAlarms(w.Store.Feed())}
+func Workspaces(r *removal.Remover, client func(cluster.Name) *rest.Config) control.Loop {
+	w := r.Workspaces
+	l := &deleter{Remover: r, store: w.Store, tree: w.Tree, delete: through(client), blocked: newAlarms(w.Store.Feed())}
 	return control.Loop{
 		Name:    "workspace-deletion",
 		On:      trigger.On(w.Store.Feed(), l.subscribe),
@@ -56,10 +57,11 @@ func Workspaces(w *tenancy.Workspaces, client func(cluster.Name) *rest.Config) c
 }
 
 type deleter struct {
-	workspaces *tenancy.Workspaces
-	tree       *tree.Tree
-	delete     tenancy.Delete
-	blocked    *alarms
+	*removal.Remover
+	store   *store.Store
+	tree    *tree.Tree
+	delete  removal.Delete
+	blocked *alarms
 }
 
 func (l *deleter) subscribe(wake func(control.Key)) (unsubscribe func()) {
@@ -68,7 +70,7 @@ func (l *deleter) subscribe(wake func(control.Key)) (unsubscribe func()) {
 	workspaces := l.tree.OnWorkspace(func(c cluster.Name, name string) {
 		wake(control.Key{Cluster: c, Name: name})
 		// The deletion of a cluster waits for its last workspace.
-		if l.workspaces.Store.Feed().Ledger().Objects(c, l.workspaces.Resource) == 0 {
+		if l.store.Feed().Ledger().Objects(c, l.Workspaces.Resource) == 0 {
 			wake(control.Key{Cluster: c})
 		}
 	})
@@ -81,8 +83,8 @@ func (l *deleter) workspace(ctx context.Context, k control.Key) error {
 	if !ok || !child.Ending {
 		return nil
 	}
-	return l.work(ctx, k, child.Cluster, func() (tenancy.Progress, error) {
-		return l.workspaces.End(ctx, k.Cluster, k.Name, l.delete)
+	return l.work(ctx, k, child.Cluster, func() (removal.Progress, error) {
+		return l.End(ctx, k.Cluster, k.Name, l.delete)
 	})
 }
 
@@ -92,7 +94,7 @@ func (l *deleter) cluster(ctx context.Context, k control.Key) error {
 	switch {
 	case !ok:
 		l.blocked.clear(k.Cluster)
-		if l.workspaces.Store.Forget(k.Cluster) {
+		if l.store.Forget(k.Cluster) {
 			return control.After(forgetAfter)
 		}
 		return nil
@@ -104,13 +106,13 @@ func (l *deleter) cluster(ctx context.Context, k control.Key) error {
 			return nil
 		}
 	}
-	return l.work(ctx, k, k.Cluster, func() (tenancy.Progress, error) {
-		return l.workspaces.EndCluster(ctx, k.Cluster, l.delete)
+	return l.work(ctx, k, k.Cluster, func() (removal.Progress, error) {
+		return l.EndCluster(ctx, k.Cluster, l.delete)
 	})
 }
 
 // work continues the deletion of cluster c.
-func (l *deleter) work(ctx context.Context, k control.Key, c cluster.Name, end func() (tenancy.Progress, error)) error {
+func (l *deleter) work(ctx context.Context, k control.Key, c cluster.Name, end func() (removal.Progress, error)) error {
 	watched, rest := l.blocked.resting(c)
 	if rest > 0 {
 		return control.After(rest)
@@ -118,14 +120,14 @@ func (l *deleter) work(ctx context.Context, k control.Key, c cluster.Name, end f
 	for {
 		began := time.Now()
 		p, err := end()
-		if p == tenancy.Blocked && !watched {
+		if p == removal.Blocked && !watched {
 			// From now on, changes wake the loop. Check once more for changes before.
 			l.blocked.set(c, k)
 			watched = true
 			continue
 		}
 		switch {
-		case p == tenancy.Blocked:
+		case p == removal.Blocked:
 			l.blocked.rest(c, lookAgain*time.Since(began))
 			l.above(k)
 		case err == nil:
@@ -134,14 +136,14 @@ func (l *deleter) work(ctx context.Context, k control.Key, c cluster.Name, end f
 		switch {
 		case err != nil:
 			return err
-		case p == tenancy.Unfinished:
+		case p == removal.Unfinished:
 			return control.After(0)
-		case p == tenancy.Terminating, p == tenancy.Kept:
+		case p == removal.Terminating, p == removal.Kept:
 			l.above(k)
-		case p == tenancy.Held:
+		case p == removal.Held:
 			l.above(k)
 			fallthrough
-		case p == tenancy.Ended:
+		case p == removal.Ended:
 			klog.FromContext(ctx).Info("logical cluster deleted", "deleted", c)
 		}
 		return nil
@@ -157,7 +159,7 @@ func (l *deleter) above(k control.Key) {
 
 // through returns a function that deletes objects through the API, in the version that they are
 // stored in.
-func through(client func(cluster.Name) *rest.Config) tenancy.Delete {
+func through(client func(cluster.Name) *rest.Config) removal.Delete {
 	return func(ctx context.Context, item store.Item) error {
 		gv, err := item.APIVersion(ctx)
 		if err != nil {

@@ -1,4 +1,4 @@
-package tenancy
+package removal
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,16 +13,16 @@ func IsForced(o metav1.Object) bool {
 }
 
 func (d *deletion) isForced() bool {
-	return IsForced(d.root) || d.workspace != nil && IsForced(d.workspace)
+	return IsForced(d.Root) || d.Workspace != nil && IsForced(d.Workspace)
 }
 
 // force annotates the objects of a deletion with the reason and the user of the forced
 // deletion, and reports whether it changed them. The deletion of the clusters below copies
 // the annotations from here.
 func (d *deletion) force(above map[string]string) bool {
-	all := []metav1.Object{d.root}
-	if d.workspace != nil {
-		all = append(all, d.workspace)
+	all := []metav1.Object{d.Root}
+	if d.Workspace != nil {
+		all = append(all, d.Workspace)
 	}
 	why := above
 	for _, o := range all {

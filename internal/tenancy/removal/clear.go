@@ -1,4 +1,4 @@
-package tenancy
+package removal
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -44,7 +46,7 @@ type stage int
 const (
 	// ordinary content is deleted first.
 	ordinary stage = iota
-	// last are the objects of the resources in [Workspaces.DeletedLast].
+	// last are the objects of the resources in [Remover.DeletedLast].
 	last
 	// frames are objects that contain or define other content. Exports define that of other
 	// clusters: a provider that cleans up in those reaches it through its exports.
@@ -56,14 +58,17 @@ const (
 	stages
 )
 
-func (w *Workspaces) stageOf(r keys.Resource) stage {
+// native returns a resource of the core group.
+func native(resource string) keys.Resource { return keys.NativeResource(corev1.Resource(resource)) }
+
+func (r *Remover) stageOf(of keys.Resource) stage {
 	switch {
-	case slices.Contains(w.DeletedLast, r.GroupResource()):
+	case slices.Contains(r.DeletedLast, of.GroupResource()):
 		return last
-	case r.Root == keys.Native && (r.Group == rbacv1.GroupName || r.Group == admissionregistrationv1.GroupName),
-		r == native("", "serviceaccounts"), r == native("", "secrets"), r == native("coordination.k8s.io", "leases"), r.Root == keys.System:
+	case of.Root == keys.Native && (of.Group == rbacv1.GroupName || of.Group == admissionregistrationv1.GroupName),
+		of == native("serviceaccounts"), of == native("secrets"), of == keys.NativeResource(coordinationv1.Resource("leases")), of.Root == keys.System:
 		return access
-	case r == native("", "namespaces"), r.Resource == "customresourcedefinitions" && r.Group == "apiextensions.k8s.io", isExport(r):
+	case of == native("namespaces"), of.Resource == "customresourcedefinitions" && of.Group == "apiextensions.k8s.io", isExport(of):
 		return frames
 	default:
 		return ordinary
@@ -152,29 +157,29 @@ var errPause = errors.New("paused")
 
 // clear deletes the content of a terminating cluster, except its LogicalCluster, and
 // returns the rest.
-func (w *Workspaces) clear(ctx context.Context, d *deletion, delete Delete) (rest, error) {
-	c := d.cluster
-	resources, err := w.Store.Remains(ctx, c)
+func (r *Remover) clear(ctx context.Context, d *deletion, delete Delete) (rest, error) {
+	c := d.Cluster
+	resources, err := r.Workspaces.Store.Remains(ctx, c)
 	if err != nil {
 		return rest{}, err
 	}
 	resources = slices.DeleteFunc(resources, func(r keys.Resource) bool { return r == tree.LogicalClusters() })
-	work := &clearing{Workspaces: w, cluster: c, forced: d.forced, why: d.root.Annotations, delete: delete, until: time.Now().Add(slice)}
+	work := &clearing{Remover: r, cluster: c, forced: d.forced, why: d.Root.Annotations, delete: delete, until: time.Now().Add(slice)}
 	if err := work.all(ctx, resources); err != nil && !errors.Is(err, errPause) {
 		return rest{}, err
 	}
 	if left := work.left; left.more || left.blocked > 0 || left.below > 0 {
 		return left, nil
 	}
-	n, err := w.Store.Count(ctx, c, resources...)
+	n, err := r.Workspaces.Store.Count(ctx, c, resources...)
 	return rest{more: n > 0}, err
 }
 
 // all deletes the content by stages, after the workspaces in the cluster: other objects of
 // the cluster may serve these.
 func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
-	if i := slices.Index(resources, c.Resource); i >= 0 {
-		err := c.Store.Sweep(ctx, c.cluster, c.Resource, func(page []store.Item) error { return c.endChildren(ctx, page) })
+	if i := slices.Index(resources, c.Workspaces.Resource); i >= 0 {
+		err := c.Workspaces.Store.Sweep(ctx, c.cluster, c.Workspaces.Resource, func(page []store.Item) error { return c.endChildren(ctx, page) })
 		if err == nil {
 			err = c.purge(ctx, ordinary)
 		}
@@ -189,7 +194,7 @@ func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
 			if c.stageOf(r) != s {
 				continue
 			}
-			if err := c.Store.Sweep(ctx, c.cluster, r, func(page []store.Item) error { return c.page(ctx, s, page) }); err != nil {
+			if err := c.Workspaces.Store.Sweep(ctx, c.cluster, r, func(page []store.Item) error { return c.page(ctx, s, page) }); err != nil {
 				return err
 			}
 		}
@@ -202,7 +207,7 @@ func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
 
 // A clearing is one pass over the content of a cluster.
 type clearing struct {
-	*Workspaces
+	*Remover
 	cluster cluster.Name
 	forced  bool              // finalizers are ignored
 	why     map[string]string // annotations with the reason of a forced deletion
@@ -231,13 +236,13 @@ func (c *clearing) endChildren(ctx context.Context, page []store.Item) error {
 			if err != nil || d == nil {
 				return err
 			}
-			if d.cluster == "" { // mounted, or without a cluster of its own
+			if d.Cluster == "" { // mounted, or without a cluster of its own
 				err = c.delete(ctx, item)
 			} else {
 				d.forced, d.above = c.forced, c.why
 				_, err = c.markDeleted(ctx, d)
 			}
-			if !moved(err) {
+			if !tenancy.Moved(err) {
 				return err
 			}
 		}
@@ -283,7 +288,7 @@ func (c *clearing) readable(item store.Item, err error) bool {
 // child handles a workspace in the cluster. It blocks the deletion until its cluster is
 // deleted and clients have removed their finalizers from it.
 func (c *clearing) child(item store.Item) {
-	row, _ := c.Tree.Child(c.cluster, item.Name)
+	row, _ := c.Workspaces.Tree.Child(c.cluster, item.Name)
 	foreign := foreignFinalizers(item.Metadata.Finalizers)
 	switch {
 	case len(foreign) > 0 && !c.forced:
@@ -299,7 +304,7 @@ func (c *clearing) child(item store.Item) {
 
 // isForced reports whether the tree has the forced deletion of a workspace in the cluster.
 func (c *clearing) isForced(item store.Item) bool {
-	row, ok := c.Tree.Child(c.cluster, item.Name)
+	row, ok := c.Workspaces.Tree.Child(c.cluster, item.Name)
 	return ok && row.Forced
 }
 
@@ -361,7 +366,7 @@ func (c *clearing) mark(ctx context.Context, item store.Item) error {
 	case apierrors.IsConflict(err): // another object by now, which the next pass handles
 		return nil
 	case apierrors.IsNotFound(err):
-		_, rev, rerr := c.Store.Metadata(ctx, item.Key)
+		_, rev, rerr := c.Workspaces.Store.Metadata(ctx, item.Key)
 		if rerr != nil || rev != item.Revision {
 			return rerr
 		}
@@ -386,7 +391,7 @@ func (c *clearing) purge(ctx context.Context, s stage) error {
 	if len(doomed) == 0 || s > ordinary && (c.left.blocked > 0 || c.left.more) {
 		return nil
 	}
-	n, err := c.Store.Purge(ctx, c.cluster, doomed)
+	n, err := c.Workspaces.Store.Purge(ctx, c.cluster, doomed)
 	c.left.more = c.left.more || n < len(doomed)
 	return err
 }
@@ -423,14 +428,14 @@ func finalizers(ctx context.Context, item store.Item) ([]string, error) {
 		return nil, item.Err
 	}
 	all := slices.DeleteFunc(slices.Clone(item.Metadata.Finalizers), isServerFinalizer)
-	if item.Resource != native("", "namespaces") {
+	if item.Resource != native("namespaces") {
 		return all, nil
 	}
 	o, err := item.Object(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ns, err := Native[corev1.Namespace](o)
+	ns, err := tenancy.Native[corev1.Namespace](o)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package tenancy
+package removal
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/store"
+	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/tree"
 )
 
@@ -30,10 +31,10 @@ func foreignFinalizers(all []string) []string {
 // the cluster and its LogicalCluster do not change. Once the deletion of the LogicalCluster
 // has begun, only finalizers on that object count.
 func (d *deletion) keptByWorkspace() []string {
-	if d.forced || d.workspace == nil || d.root.DeletionTimestamp != nil {
+	if d.forced || d.Workspace == nil || d.Root.DeletionTimestamp != nil {
 		return nil
 	}
-	return foreignFinalizers(d.workspace.Finalizers)
+	return foreignFinalizers(d.Workspace.Finalizers)
 }
 
 // keptByCluster returns the foreign finalizers on the LogicalCluster. Until they are
@@ -42,52 +43,52 @@ func (d *deletion) keptByCluster() []string {
 	if d.forced {
 		return nil
 	}
-	return foreignFinalizers(d.root.Finalizers)
+	return foreignFinalizers(d.Root.Finalizers)
 }
 
 // hold begins the deletion of the Workspace but not of its cluster, and reports whether it
 // changed the Workspace.
 func (d *deletion) hold(kept []string, now metav1.Time) bool {
-	ws := d.workspace
+	ws := d.Workspace
 	var left rest
 	left.block(tree.SomeFinalizersRemain, keptBy("workspaces.tenancy.kcp.io "+ws.Name, kept))
 	remain := left.condition()
 	remain.LastTransitionTime = now
 	marked := mark(&ws.ObjectMeta, now)
 	if ws.Status.Phase != core.PhaseDeleting {
-		setPhase(ws, core.PhaseDeleting, now)
+		tenancy.SetPhase(ws, core.PhaseDeleting, now)
 		marked = true
 	}
 	return ws.Status.Conditions.Set(remain) || marked
 }
 
 // saveWorkspace writes the Workspace of a deletion, without its LogicalCluster.
-func (w *Workspaces) saveWorkspace(ctx context.Context, d *deletion) (int64, error) {
-	ws, err := w.workspaceWrite(d.parent, d.workspace, d.workspaceRev)
+func (r *Remover) saveWorkspace(ctx context.Context, d *deletion) (int64, error) {
+	ws, err := r.Workspaces.WorkspaceWrite(d.Parent, d.Workspace, d.WorkspaceRevision)
 	if err != nil {
 		return 0, err
 	}
-	rev, err := w.Store.Commit(ctx, []store.Write{ws})
+	rev, err := r.Workspaces.Store.Commit(ctx, []store.Write{ws})
 	if err == nil {
-		d.workspaceRev = rev
+		d.WorkspaceRevision = rev
 	}
 	return rev, err
 }
 
 // obstacle returns the message of the condition about the remaining content of a cluster
 // that is being deleted. It is empty if there is no such condition.
-func (w *Workspaces) obstacle(ctx context.Context, c cluster.Name) string {
-	d, err := w.ofCluster(ctx, c, true)
-	if err != nil || d == nil {
+func (r *Remover) obstacle(ctx context.Context, c cluster.Name) string {
+	p, err := r.Workspaces.ReadPair(ctx, c)
+	if err != nil || p == nil {
 		return ""
 	}
-	if left := d.root.Status.Conditions.Get(core.WorkspaceContentDeleted); left != nil {
+	if left := p.Root.Status.Conditions.Get(core.WorkspaceContentDeleted); left != nil {
 		return left.Message
 	}
-	if d.workspace == nil {
+	if p.Workspace == nil {
 		return ""
 	}
-	if left := d.workspace.Status.Conditions.Get(core.WorkspaceContentDeleted); left != nil {
+	if left := p.Workspace.Status.Conditions.Get(core.WorkspaceContentDeleted); left != nil {
 		return left.Message
 	}
 	return ""
