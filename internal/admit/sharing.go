@@ -189,9 +189,6 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	if objects, bytes := s.Usage(r.Cluster); objects >= maxDefinitions || bytes >= maxDefinitionBytes {
 		return r.Forbid(fmt.Errorf("a workspace has at most %d APIResourceSchemas of 64 MiB together; delete some, or use another workspace", maxDefinitions))
 	}
-	if n.Spec.NameValidation == apisv1alpha1.NameIsPathSegment {
-		return r.Forbid(fmt.Errorf("spec.nameValidation must be %s: %s has no effect yet", apisv1alpha1.NameIsSubdomain, apisv1alpha1.NameIsPathSegment))
-	}
 	if gr := (schema.GroupResource{Group: n.Spec.Group, Resource: n.Spec.Names.Plural}); tenancy.IsKind(gr) {
 		return r.Forbid(fmt.Errorf("%s is a kind of the server; choose another group", gr))
 	}
@@ -210,6 +207,10 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	crd, err := n.CustomResourceDefinition()
 	if err != nil {
 		return invalid(field.Invalid(field.NewPath("spec", "versions"), "", err.Error()))
+	}
+	if n.Spec.NameValidation == apisv1alpha1.NameIsPathSegment && slices.ContainsFunc(n.Spec.Versions, func(v apisv1alpha1.APIResourceVersion) bool { return v.Served && !v.Storage }) {
+		return invalid(field.Forbidden(field.NewPath("spec", "nameValidation"), fmt.Sprintf("%s needs a schema that serves only the version in which objects are stored: set served to false in the others, or use %s",
+			apisv1alpha1.NameIsPathSegment, apisv1alpha1.NameIsSubdomain)))
 	}
 	if errs := s.Check(ctx, crd); len(errs) > 0 {
 		return invalid(errs...)

@@ -322,7 +322,7 @@ func TestMalformedSharingIsRefused(t *testing.T) {
 	versions, _, _ := unstructured.NestedSlice(unstructuredSchema.Object, "spec", "versions")
 	versions[0].(map[string]any)["schema"] = map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{}}}
 	_ = unstructured.SetNestedSlice(unstructuredSchema.Object, versions, "spec", "versions")
-	anyName := widgetSchema("v8", "color")
+	anyName := peopleSchema()
 	_ = unstructured.SetNestedField(anyName.Object, "PathSegmentName", "spec", "nameValidation")
 	foreign := widgetExport("foreign", "v1")
 	_ = unstructured.SetNestedSlice(foreign.Object, []any{map[string]any{"name": "gadgets", "group": "example.com", "schema": "v1.widgets.example.com"}}, "spec", "resources")
@@ -333,7 +333,7 @@ func TestMalformedSharingIsRefused(t *testing.T) {
 	}{
 		"name":      {apiSchemas, renamed, "must be v1.widgets.example.com"},
 		"schema":    {apiSchemas, unstructuredSchema, "must not be empty"},
-		"any name":  {apiSchemas, anyName, "PathSegmentName has no effect yet"},
+		"any name":  {apiSchemas, anyName, "spec.nameValidation: Forbidden: PathSegmentName needs a schema that serves only the version in which objects are stored"},
 		"resource":  {apiExports, foreign, "must end in .gadgets.example.com"},
 		"reference": {apiBindings, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIBinding, metadata: {name: x}, spec: {reference: {}}}`), "reference"},
 	} {

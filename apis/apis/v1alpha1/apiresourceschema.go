@@ -53,7 +53,7 @@ type APIResourceSchemaSpec struct {
 	Versions []APIResourceVersion `json:"versions"`
 
 	// nameValidation says which names objects may have.
-	// With DNS1123Subdomain, they have lower-case letters, digits, dashes and dots. With PathSegmentName, they have any characters that a segment of a URL can have.
+	// With DNS1123Subdomain, they have lower-case letters, digits, dashes and dots. With PathSegmentName, they have any printable characters that a segment of a URL can have, and the schema must serve only the version in which objects are stored.
 	// Defaults to DNS1123Subdomain.
 	// +kubebuilder:default=DNS1123Subdomain
 	// +optional
@@ -76,6 +76,10 @@ const (
 
 	// NameIsPathSegment allows names with all characters that a segment of a URL can have.
 	NameIsPathSegment NameValidation = "PathSegmentName"
+
+	// NameValidationAnnotation has the NameValidation of the schema that a definition was made of.
+	// A definition of a workspace cannot have it: only the server makes definitions of schemas.
+	NameValidationAnnotation = "internal.apis.kcp.io/name-validation"
 )
 
 // APIResourceVersion is a version of a resource.

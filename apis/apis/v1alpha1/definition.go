@@ -100,7 +100,7 @@ func (s *APIResourceSchema) CustomResourceDefinition() (*apiextensionsv1.CustomR
 	in := s.DeepCopy().Spec
 	name := SchemaName{GroupResource: schema.GroupResource{Group: in.Group, Resource: in.Names.Plural}}
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: name.DefinitionName(), Annotations: approved(s)},
+		ObjectMeta: metav1.ObjectMeta{Name: name.DefinitionName(), Annotations: s.definitionAnnotations()},
 		Spec:       apiextensionsv1.CustomResourceDefinitionSpec{Group: in.Group, Names: in.Names, Scope: in.Scope},
 	}
 	for _, v := range in.Versions {
@@ -189,6 +189,19 @@ func fromConversion(c *apiextensionsv1.CustomResourceConversion, versions int) (
 }
 
 // approved returns the annotation that groups of the Kubernetes project need, if o has it.
+// definitionAnnotations returns the annotations of the definition of the schema.
+func (s *APIResourceSchema) definitionAnnotations() map[string]string {
+	all := approved(s)
+	if s.Spec.NameValidation == "" || s.Spec.NameValidation == NameIsSubdomain {
+		return all
+	}
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[NameValidationAnnotation] = string(s.Spec.NameValidation)
+	return all
+}
+
 func approved(o metav1.Object) map[string]string {
 	text, ok := o.GetAnnotations()[apiextensionsv1.KubeAPIApprovedAnnotation]
 	if !ok {

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 )
 
 // A Hash identifies a content, part or shape: SHA-256 over the fields that change how
@@ -47,6 +49,8 @@ type contentText struct {
 	Name  string
 	Spec  apiextensionsv1.CustomResourceDefinitionSpec
 	Names apiextensionsv1.CustomResourceDefinitionNames
+	// NameValidation is that of an APIResourceSchema, empty for the default.
+	NameValidation string `json:",omitempty"`
 }
 
 // rehash changes both hashes of a content that something besides its definition distinguishes.
@@ -63,6 +67,9 @@ func (c *Content) Whole() (*apiextensionsv1.CustomResourceDefinition, error) {
 	}
 	whole := *c.Definition
 	whole.Spec = t.Spec
+	if t.NameValidation != "" {
+		whole.Annotations = map[string]string{apisv1alpha1.NameValidationAnnotation: t.NameValidation}
+	}
 	return &whole, nil
 }
 
@@ -74,7 +81,7 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	if names.Plural == "" {
 		names = crd.Spec.Names
 	}
-	text, err := json.Marshal(contentText{crd.Name, crd.Spec, names})
+	text, err := json.Marshal(contentText{crd.Name, crd.Spec, names, crd.Annotations[apisv1alpha1.NameValidationAnnotation]})
 	if err != nil {
 		return nil, err
 	}

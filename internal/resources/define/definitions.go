@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
+	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/memory/recent"
 	"github.com/unforked/kcp/internal/resources/catalog"
@@ -344,6 +345,9 @@ func (d *Definitions) put(c cluster.Name, r row) bool {
 // read decodes a definition. Equal definitions are decoded once.
 func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 	var parts struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
 		Spec   json.RawMessage                                `json:"spec"`
 		Status apiextensionsv1.CustomResourceDefinitionStatus `json:"status"`
 	}
@@ -362,7 +366,10 @@ func (d *Definitions) read(e feed.Event) (*decodedDefinition, error) {
 	} {
 		_, _ = fmt.Fprintln(sum, apihelpers.IsCRDConditionTrue(crd, c)) // a hash never fails
 	}
-	for _, part := range [][]byte{[]byte(crd.Name), names, parts.Spec} {
+	if rule, relaxed := parts.Metadata.Annotations[apisv1alpha1.NameValidationAnnotation]; relaxed && e.Key.Cluster == cluster.BoundDefinitions {
+		crd.Annotations = map[string]string{apisv1alpha1.NameValidationAnnotation: rule}
+	}
+	for _, part := range [][]byte{[]byte(crd.Name), []byte(crd.Annotations[apisv1alpha1.NameValidationAnnotation]), names, parts.Spec} {
 		_, _ = fmt.Fprintln(sum, len(part))
 		sum.Write(part)
 	}

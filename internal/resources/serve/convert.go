@@ -46,9 +46,9 @@ func (p *Pool) buildUneven(d *upstream.Definition) (http.Handler, error) {
 		return nil, err
 	}
 	catalog.InProcess(d.CRD)
-	return p.definitionHandler(d, p.config.Storage, converts(converting{convert: func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
+	return newHandler(p.definitionHandler(d, p.config.Storage, converts(converting{convert: func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
 		return convertBy(context.Background(), without, o, to) // it ends soon: it has no expressions
-	}})).New()
+	}})), d.CRD)
 }
 
 // converting answers conversion reviews, with a function, with rules or with a union.

@@ -57,7 +57,7 @@ func (p *Pool) buildCore(d *upstream.Definition, from generic.RESTOptionsGetter)
 		return nil, err
 	}
 	h := &coreHandler{Handler: handler, admission: p.config.Admission, namespaced: d.CRD.Spec.Scope == apiextensionsv1.NamespaceScoped}
-	objects.CreateStrategy, objects.UpdateStrategy = strategies.objects, strategies.objects // also used by the scale
+	objects.CreateStrategy, objects.UpdateStrategy = named(d.CRD, strategies.objects), strategies.objects // also used by the scale
 	if strategies.status == nil {
 		return h, nil
 	}

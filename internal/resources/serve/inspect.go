@@ -106,13 +106,14 @@ func (p *Pool) inspect(crd *apiextensionsv1.CustomResourceDefinition, version st
 	}
 	of := inspected{codec: objects.Storage.Codec, strategy: objects.CreateStrategy}
 	if crd.Spec.Group != "" {
+		of.strategy = named(crd, of.strategy)
 		return of, nil
 	}
 	strategies, err := newCoreStrategies(crd, objects.CreateStrategy)
 	if err != nil {
 		return inspected{}, err
 	}
-	of.strategy = strategies.objects
+	of.strategy = named(crd, strategies.objects)
 	return of, nil
 }
 

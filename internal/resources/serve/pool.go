@@ -273,7 +273,7 @@ func (p *Pool) build(d *upstream.Definition, from generic.RESTOptionsGetter, cal
 	if d.CRD.Spec.Group == "" {
 		return p.buildCore(d, from)
 	}
-	h, err := p.definitionHandler(d, from, calls).New()
+	h, err := newHandler(p.definitionHandler(d, from, calls), d.CRD)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (p *Pool) buildRuled(d *upstream.Definition, r *catalog.Rules) (http.Handle
 	rules := p.newRuled(d.CRD, r)
 	of := p.definitionHandler(d, p.config.Storage, converts(converting{rules: rules}))
 	of.Admission = checked{p.config.Admission, rules}
-	return of.New()
+	return newHandler(of, d.CRD)
 }
 
 func (p *Pool) definitionHandler(d *upstream.Definition, from generic.RESTOptionsGetter, calls webhook.AuthenticationInfoResolverWrapper) upstream.DefinitionHandler {

@@ -145,11 +145,15 @@ func (x *Exports) define(ctx context.Context, c cluster.Name, r Exported) (*apis
 	if err != nil {
 		return nil, &invalidSchemaError{err.Error()}
 	}
+	rule, relaxed := crd.Annotations[apisv1alpha1.NameValidationAnnotation]
 	crd.ObjectMeta = values.NewMeta("", string(found.UID))
 	crd.UID = types.UID(found.UID)
 	tenant := x.workspaces.Tree.Tenant(c)
 	crd.Annotations = map[string]string{
 		apisv1alpha2.BoundCRDAnnotation: "", "apis.kcp.io/schema-cluster": string(c), "apis.kcp.io/schema-name": found.Name, apisv1alpha2.SchemaTenantAnnotation: string(tenant),
+	}
+	if relaxed {
+		crd.Annotations[apisv1alpha1.NameValidationAnnotation] = rule
 	}
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	crd.Status.AcceptedNames = crd.Spec.Names
