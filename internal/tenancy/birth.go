@@ -105,7 +105,7 @@ func (w *Workspaces) place(ctx context.Context, b birth, parent cluster.Name, ws
 }
 
 // createFirst makes the first transaction of a workspace.
-func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*pendingWorkspace, error) {
+func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Name, ws *tenancyapi.Workspace, creator user.Info) (*Pair, error) {
 	path := w.Tree.PathOf(parent).Join(ws.Name)
 	child := ws.DeepCopy()
 	child.Spec.Cluster = string(b.cluster)
@@ -138,16 +138,7 @@ func (w *Workspaces) createFirst(ctx context.Context, b birth, parent cluster.Na
 		}
 	}
 	rev, err := w.Store.Commit(ctx, append(writes, b.first()...), store.Fence{Cluster: b.cluster, State: store.Active})
-	return &pendingWorkspace{cluster: l, clusterAt: rev, workspace: child, workspaceAt: rev}, err
-}
-
-// A pendingWorkspace is the LogicalCluster and the Workspace of a workspace after its first
-// transaction, with their revisions.
-type pendingWorkspace struct {
-	cluster     *core.LogicalCluster
-	clusterAt   int64
-	workspace   *tenancyapi.Workspace
-	workspaceAt int64
+	return &Pair{Cluster: b.cluster, Root: l, RootRevision: rev, Parent: parent, Workspace: child, WorkspaceRevision: rev}, err
 }
 
 // logicalCluster returns the LogicalCluster of a new workspace.

@@ -176,7 +176,7 @@ func TestCompleteTakesUpWhatWasCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	del := store.Write{Resource: w.Resource, Cluster: cluster.Root, Object: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "gone"}}}, Expect: y.workspaceAt, Delete: true}
+	del := store.Write{Resource: w.Resource, Cluster: cluster.Root, Object: &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "gone"}}}, Expect: y.WorkspaceRevision, Delete: true}
 	if _, err := w.Store.Commit(t.Context(), []store.Write{del}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,9 @@ func inactivity(l *core.LogicalCluster) core.Phase {
 // UpdateInactive updates the phases of cluster c and its Workspace after it was taken offline or
 // online. It writes nothing if they are current.
 func (w *Workspaces) UpdateInactive(ctx context.Context, c cluster.Name) error {
+	if c == cluster.Root || c.System() {
+		return nil
+	}
 	for range retries {
 		p, err := w.ReadPair(ctx, c)
 		if err != nil || p == nil || p.Root.DeletionTimestamp != nil {

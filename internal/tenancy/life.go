@@ -15,7 +15,6 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
 	"github.com/unforked/kcp/internal/tenancy/tree"
@@ -40,10 +39,10 @@ func (w *Workspaces) Complete(ctx context.Context, c cluster.Name) error {
 // complete makes the second or a later transaction of a workspace. It reads the workspace if
 // p is nil, and after concurrent changes. It returns the Workspace, or nil if it or its
 // cluster does not exist.
-func (w *Workspaces) complete(ctx context.Context, b birth, p *pendingWorkspace) (done *unstructured.Unstructured, err error) {
+func (w *Workspaces) complete(ctx context.Context, b birth, p *Pair) (done *unstructured.Unstructured, err error) {
 	for range retries {
 		if p == nil {
-			if p, err = w.readPending(ctx, b.cluster); err != nil || p == nil {
+			if p, err = w.ReadPair(ctx, b.cluster); err != nil || p == nil || p.Workspace == nil {
 				return nil, err
 			}
 		}
@@ -56,29 +55,14 @@ func (w *Workspaces) complete(ctx context.Context, b birth, p *pendingWorkspace)
 	return nil, err
 }
 
-// readPending reads the workspace of cluster c, nil if there is none.
-func (w *Workspaces) readPending(ctx context.Context, c cluster.Name) (*pendingWorkspace, error) {
-	p := &pendingWorkspace{}
-	var err error
-	if p.cluster, p.clusterAt, err = read[core.LogicalCluster](ctx, w.Store, clusterKey(c)); err != nil || p.cluster == nil || p.cluster.Spec.Owner == nil {
-		return nil, err
-	}
-	owner := p.cluster.Spec.Owner
-	key := keys.Key{Resource: w.Resource, Cluster: cluster.Name(owner.Cluster), Name: owner.Name}
-	if p.workspace, p.workspaceAt, err = read[tenancyapi.Workspace](ctx, w.Store, key); err != nil || p.workspace == nil || p.workspace.UID != owner.UID {
-		return nil, err
-	}
-	return p, nil
-}
-
-func (w *Workspaces) tryComplete(ctx context.Context, b birth, p *pendingWorkspace) (*unstructured.Unstructured, error) {
-	rev := p.workspaceAt
+func (w *Workspaces) tryComplete(ctx context.Context, b birth, p *Pair) (*unstructured.Unstructured, error) {
+	rev := p.WorkspaceRevision
 	unfinished := p.unfinished()
 	if unfinished && b.bound(w) {
-		boundDefaults(p.cluster, b.now)
+		boundDefaults(p.Root, b.now)
 	}
-	changed := p.cluster.DeletionTimestamp == nil && advance(p.cluster, p.workspace, b.now)
-	done, err := values.Unstructured(p.workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
+	changed := p.Root.DeletionTimestamp == nil && advance(p.Root, p.Workspace, b.now)
+	done, err := values.Unstructured(p.Workspace, tenancyapi.GroupVersion.WithKind("Workspace"))
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +71,14 @@ func (w *Workspaces) tryComplete(ctx context.Context, b birth, p *pendingWorkspa
 			return nil, err
 		}
 	}
-	values.SetCluster(done, cluster.Name(p.cluster.Spec.Owner.Cluster))
+	values.SetCluster(done, p.Parent)
 	done.SetResourceVersion(w.Store.ResourceVersion(rev))
 	return done, nil
 }
 
 // unfinished reports whether a workspace may lack a part of its initial content.
-func (p *pendingWorkspace) unfinished() bool {
-	l := p.cluster
+func (p *Pair) unfinished() bool {
+	l := p.Root
 	return l.Status.Phase == core.PhaseScheduling ||
 		l.Status.Phase == core.PhaseInitializing && l.Status.Conditions.Get(core.WorkspaceInitialized) == nil // created by an older server
 }
@@ -179,12 +163,12 @@ func shrinkOwner(m *metav1.ObjectMeta) bool {
 
 // write writes a workspace and its cluster. If unfinished is set, it also creates the
 // missing objects of the initial content.
-func (w *Workspaces) write(ctx context.Context, b birth, p *pendingWorkspace, unfinished bool) (int64, error) {
-	lc, err := ClusterWrite(b.cluster, p.cluster, p.clusterAt)
+func (w *Workspaces) write(ctx context.Context, b birth, p *Pair, unfinished bool) (int64, error) {
+	lc, err := ClusterWrite(p.Cluster, p.Root, p.RootRevision)
 	if err != nil {
 		return 0, err
 	}
-	ws, err := w.WorkspaceWrite(cluster.Name(p.cluster.Spec.Owner.Cluster), p.workspace, p.workspaceAt)
+	ws, err := w.WorkspaceWrite(p.Parent, p.Workspace, p.WorkspaceRevision)
 	if err != nil {
 		return 0, err
 	}

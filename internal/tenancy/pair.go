@@ -28,18 +28,15 @@ type Pair struct {
 	Cluster      cluster.Name
 	Root         *core.LogicalCluster
 	RootRevision int64
-	// Parent has the Workspace. It is empty if the cluster has no Workspace.
+	// Parent has the Workspace. It is empty if the cluster has none, or if the Workspace was deleted.
 	Parent            cluster.Name
 	Workspace         *tenancyapi.Workspace
 	WorkspaceRevision int64
 }
 
-// ReadPair reads the LogicalCluster of c, and its Workspace. It returns nil if there is no such
-// cluster, or if the cluster belongs to the server.
+// ReadPair reads the LogicalCluster of c, and its Workspace if that exists. It returns nil if there is no
+// such cluster.
 func (w *Workspaces) ReadPair(ctx context.Context, c cluster.Name) (*Pair, error) {
-	if c == cluster.Root || c.System() {
-		return nil, nil
-	}
 	l, rev, err := read[core.LogicalCluster](ctx, w.Store, clusterKey(c))
 	if err != nil || l == nil {
 		return nil, err

@@ -214,6 +214,9 @@ func (r *Remover) ofWorkspace(ctx context.Context, parent cluster.Name, name str
 // unless force is set, if the cluster is not being deleted and its Workspace exists and is
 // not being deleted either.
 func (r *Remover) ofCluster(ctx context.Context, c cluster.Name, force bool) (*deletion, error) {
+	if c == cluster.Root || c.System() {
+		return nil, nil
+	}
 	p, err := r.Workspaces.ReadPair(ctx, c)
 	switch {
 	case err != nil || p == nil:
