@@ -92,16 +92,3 @@ func ReadScope(crd *apiextensionsv1.CustomResourceDefinition, version string, ob
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 	}
 }
-
-// ComparesFields reports whether an object of a definition is converted to compare fields that have
-// owners in several versions, rather than for etcd. Converters are not told. Such an object has a
-// resource version; one that is read from etcd or written to it has none at that time.
-//
-// At the next minor version: look at structuredMergeManager in
-// k8s.io/apimachinery/pkg/util/managedfields/internal/structuredmerge.go, and at the failures of
-// TestAppliesOfFieldsWithoutARule in internal/server.
-func ComparesFields(object map[string]any) bool {
-	metadata, _ := object["metadata"].(map[string]any)
-	version, _ := metadata["resourceVersion"].(string)
-	return version != ""
-}

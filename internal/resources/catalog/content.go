@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -41,7 +40,6 @@ type Content struct {
 	storage    Storage
 	offers     *Offers  // whose registries serve it, nil for a custom resource
 	stored     *Content // the content with [Stored], nil if it is this one
-	uneven     bool     // versions have different schemas
 }
 
 // contentText holds the fields of a content that its hash covers.
@@ -93,9 +91,6 @@ func NewContent(crd *apiextensionsv1.CustomResourceDefinition) (*Content, error)
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Terminating) {
 		c.Hash = sha256.Sum256(slices.Concat(text, []byte(apiextensionsv1.Terminating)))
 		conditions = since(time.Unix(0, 0), apiextensionsv1.NamesAccepted, apiextensionsv1.Established, apiextensionsv1.Terminating)
-	}
-	for i := range crd.Spec.Versions {
-		c.uneven = c.uneven || !reflect.DeepEqual(crd.Spec.Versions[i].Schema, crd.Spec.Versions[0].Schema)
 	}
 	for i := range crd.Spec.Versions {
 		crd.Spec.Versions[i].Schema = nil

@@ -59,10 +59,6 @@ func (c *Content) Convertible() bool {
 	return !c.Native() && len(c.Definition.Spec.Versions) > 1 && !CallsWebhook(c.Definition)
 }
 
-// Uneven reports whether the versions of the content have different schemas, and nothing converts between
-// them.
-func (c *Content) Uneven() bool { return c.uneven && c.Convertible() && c.rules == nil }
-
 // Spec returns the rules in the form of the API.
 func (r *Rules) Spec() (*apisv1alpha1.APIConversionSpec, error) {
 	spec := &apisv1alpha1.APIConversionSpec{}

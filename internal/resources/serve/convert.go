@@ -2,24 +2,19 @@ package serve
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp/internal/resources/catalog"
-	"github.com/unforked/kcp/internal/sharing/conversion"
-	"github.com/unforked/kcp/internal/upstream"
 )
 
 // converts returns the resolver by which upstream's converter calls a function.
@@ -29,26 +24,6 @@ func converts(c converting) webhook.AuthenticationInfoResolverWrapper {
 			ClientConfigForFunc: func(string) (*rest.Config, error) { return webhookConfig(c), nil },
 		}
 	}
-}
-
-// appliesFields reports whether a request compares fields that have owners in other versions.
-func appliesFields(ctx context.Context) bool {
-	info, ok := request.RequestInfoFrom(ctx)
-	return ok && slices.Contains([]string{"create", "update", "patch"}, info.Verb)
-}
-
-// buildUneven builds a handler for the writes of a content whose versions have different fields without
-// a conversion. Upstream's converter leaves all fields as they are. Server-side apply then fails for the
-// fields that a version lacks, so this one carries them, see [conversion.Without]. Reads need no such handler.
-func (p *Pool) buildUneven(d *upstream.Definition) (http.Handler, error) {
-	without, err := conversion.Without(d.CRD)
-	if err != nil {
-		return nil, err
-	}
-	catalog.InProcess(d.CRD)
-	return newHandler(p.definitionHandler(d, p.config.Storage, converts(converting{convert: func(o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
-		return convertBy(context.Background(), without, o, to) // it ends soon: it has no expressions
-	}})), d.CRD)
 }
 
 // converting answers conversion reviews, with a function, with rules or with a union.

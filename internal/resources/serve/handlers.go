@@ -25,7 +25,6 @@ const (
 type handlerKey struct {
 	content catalog.Hash
 	tenant  cluster.Name // only if the handler calls webhooks
-	writes  bool         // only if the handler converts objects for writes alone, see [Pool.buildUneven]
 }
 
 // handlers holds one handler for each key. It destroys a handler when no cluster uses

@@ -250,9 +250,6 @@ func (p *Pool) handler(ctx context.Context, c *catalog.Content) (h http.Handler,
 	} else if catalog.CallsWebhook(c.Definition) {
 		key = webhookKey(ctx, c)
 		calls = webhooks(p.config.Dialer, p.callers, key, c.Definition)
-	} else if c.Uneven() && appliesFields(ctx) {
-		key.writes = true
-		return p.handlers.of(key, c, p.buildUneven)
 	}
 	return p.handlers.of(key, c, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Storage, calls) })
 }
@@ -260,7 +257,7 @@ func (p *Pool) handler(ctx context.Context, c *catalog.Content) (h http.Handler,
 // webhookKey returns the key of the handler of a content with a webhook for the cluster of ctx.
 func webhookKey(ctx context.Context, c *catalog.Content) handlerKey {
 	at, _ := cluster.From(ctx)
-	return handlerKey{content: c.Hash, tenant: at}
+	return handlerKey{c.Hash, at}
 }
 
 // callsWebhook reports whether objects of a definition are converted by a webhook of a tenant.

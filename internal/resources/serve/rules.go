@@ -15,7 +15,6 @@ import (
 	"github.com/unforked/kcp/internal/memory/recent"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/sharing/conversion"
-	"github.com/unforked/kcp/internal/upstream"
 )
 
 const (
@@ -69,16 +68,8 @@ func (r *ruled) begin() (catalog.Convert, func()) {
 		if r.err != nil {
 			return nil, r.err
 		}
-		return convertBy(ctx, r.conversion, o, to)
+		return r.conversion.Convert(ctx, o, to)
 	}, stop
-}
-
-// convertBy returns an object in another version, for etcd or to compare its fields.
-func convertBy(ctx context.Context, c *conversion.Conversion, o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
-	if upstream.ComparesFields(o.Object) {
-		return c.Carry(ctx, o, to)
-	}
-	return c.Convert(ctx, o, to)
 }
 
 // once returns the result of convert for the JSON of a single object, possibly an earlier one.

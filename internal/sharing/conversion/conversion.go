@@ -54,8 +54,6 @@ type steps struct {
 	preserve []path     // in the version that objects are converted from
 	moved    []path     // those that the other version lacks: fields that are preserved, or that expressions read
 	restore  []restored // in the version that they are converted to
-	source   *schema.Structural
-	target   *schema.Structural
 	direction
 }
 
@@ -68,10 +66,18 @@ type restored struct {
 // Compile returns the conversion of a definition's objects by the rules of an APIConversion. The
 // errors name all mistakes.
 func Compile(crd *apiextensionsv1.CustomResourceDefinition, spec *apisv1alpha1.APIConversionSpec) (*Conversion, field.ErrorList) {
+	c := &Conversion{direct: map[direction]*steps{}}
 	at := field.NewPath("spec", "conversions")
-	c, versions, err := newConversion(crd)
-	if err != nil {
-		return nil, field.ErrorList{field.Invalid(at, "", err.Error())}
+	versions := map[string]version{}
+	for _, v := range crd.Spec.Versions {
+		known, err := newVersion(v.Schema)
+		if err != nil {
+			return nil, field.ErrorList{field.Invalid(at, v.Name, fmt.Sprintf("the schema of version %s cannot be used: %v", v.Name, err))}
+		}
+		versions[v.Name] = known
+		if v.Storage {
+			c.storage = v.Name
+		}
 	}
 	if len(spec.Conversions) > maxConversions {
 		return nil, field.ErrorList{field.TooMany(at, len(spec.Conversions), maxConversions)}
@@ -113,34 +119,6 @@ func Compile(crd *apiextensionsv1.CustomResourceDefinition, spec *apisv1alpha1.A
 	return c, c.restores(versions)
 }
 
-// Without returns a conversion of a definition's objects without rules, which leaves all fields as they
-// are.
-func Without(crd *apiextensionsv1.CustomResourceDefinition) (*Conversion, error) {
-	c, versions, err := newConversion(crd)
-	for from, source := range versions {
-		for to, target := range versions {
-			c.direct[direction{from, to}] = &steps{direction: direction{from, to}, source: source.structural, target: target.structural}
-		}
-	}
-	return c, err
-}
-
-// newConversion returns a conversion of a definition's objects in no direction, and the versions.
-func newConversion(crd *apiextensionsv1.CustomResourceDefinition) (*Conversion, map[string]version, error) {
-	c, versions := &Conversion{direct: map[direction]*steps{}}, map[string]version{}
-	for _, v := range crd.Spec.Versions {
-		known, err := newVersion(v.Schema)
-		if err != nil {
-			return nil, nil, fmt.Errorf("the schema of version %s cannot be used: %w", v.Name, err)
-		}
-		versions[v.Name] = known
-		if v.Storage {
-			c.storage = v.Name
-		}
-	}
-	return c, versions, nil
-}
-
 // newVersion returns a version with a schema.
 func newVersion(in *apiextensionsv1.CustomResourceValidation) (version, error) {
 	props := &apiextensions.JSONSchemaProps{}
@@ -155,7 +133,7 @@ func newVersion(in *apiextensionsv1.CustomResourceValidation) (version, error) {
 }
 
 func compileSteps(at *field.Path, versions map[string]version, v apisv1alpha1.VersionConversion) (*steps, field.ErrorList) {
-	s := &steps{direction: direction{v.From, v.To}, source: versions[v.From].structural, target: versions[v.To].structural}
+	s := &steps{direction: direction{v.From, v.To}}
 	var errs field.ErrorList
 	for name, in := range map[string]string{"from": v.From, "to": v.To} {
 		if _, ok := versions[in]; !ok {
@@ -227,16 +205,6 @@ func (c *Conversion) restores(versions map[string]version) field.ErrorList {
 // Convert returns an object in another version, the apiVersion to. If there are no rules for
 // that direction, it converts through the storage version. It does not change o.
 func (c *Conversion) Convert(ctx context.Context, o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
-	return c.convert(ctx, o, to, false)
-}
-
-// Carry is Convert for server-side apply, which converts an object to the versions of all managers and
-// back: nothing may be lost on the way.
-func (c *Conversion) Carry(ctx context.Context, o *unstructured.Unstructured, to string) (*unstructured.Unstructured, error) {
-	return c.convert(ctx, o, to, true)
-}
-
-func (c *Conversion) convert(ctx context.Context, o *unstructured.Unstructured, to string, carry bool) (*unstructured.Unstructured, error) {
 	gv, err := schemas.ParseGroupVersion(to)
 	if err != nil {
 		return nil, err
@@ -261,11 +229,6 @@ func (c *Conversion) convert(ctx context.Context, o *unstructured.Unstructured, 
 		if out, err = s.run(ctx, out, b); err != nil {
 			return nil, fmt.Errorf("APIConversion from %s to %s: %w", s.from, s.to, err)
 		}
-		if carry {
-			if err := s.carry(out); err != nil {
-				return nil, err
-			}
-		}
 	}
 	converted := &unstructured.Unstructured{Object: out}
 	converted.SetAPIVersion(to)
@@ -274,7 +237,7 @@ func (c *Conversion) convert(ctx context.Context, o *unstructured.Unstructured, 
 
 // run converts an object in one direction. Fields without a rule stay as they are: those that
 // the other version lacks are pruned later, as for any object. Server-side apply does not prune, and
-// fails for them; so fields that have moved do not stay, and Carry moves others, see [carried].
+// fails for them; so fields that have moved do not stay.
 func (s *steps) run(ctx context.Context, in map[string]any, b *budget) (map[string]any, error) {
 	out := runtime.DeepCopyJSON(in)
 	for _, r := range s.rules {

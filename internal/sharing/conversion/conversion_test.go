@@ -153,49 +153,6 @@ func TestFieldsThatMove(t *testing.T) {
 	}
 }
 
-// TestCarriedFields shows a conversion in server-side apply. Each field that a version lacks is in an annotation,
-// whose removal removes the field; a field is restored in each version that has it.
-func TestCarriedFields(t *testing.T) {
-	c, err := conversion.Without(parsed[apiextensionsv1.CustomResourceDefinition](t, people))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := person(t, "v2", `{name: {first: Ada, last: Lovelace}, age: 36, color: red, ratio: 2}`)
-	if got := convert(t, c, stored, "v1"); len(got.GetAnnotations()) > 0 {
-		t.Errorf("outside of apply: %v", got.Object)
-	}
-	carry := func(o *unstructured.Unstructured, to string) *unstructured.Unstructured {
-		out, err := c.Carry(t.Context(), o, "example.com/"+to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	stored.SetAnnotations(map[string]string{"a": "b"})
-	old := carry(stored, "v1")
-	if spec, want := fmt.Sprint(old.Object["spec"]), "map[age:36]"; spec != want || len(old.GetAnnotations()) != 5 {
-		t.Errorf("in v1: %v", old.Object)
-	}
-	if diff := cmp.Diff(stored.Object, carry(old, "v2").Object); diff != "" {
-		t.Errorf("a round trip: %s", diff)
-	}
-	if diff := cmp.Diff(stored.Object, carry(carry(carry(stored, "v3"), "v1"), "v2").Object); diff != "" {
-		t.Errorf("a round trip through all versions: %s", diff)
-	}
-	kept := old.GetAnnotations()
-	for key, text := range kept {
-		if strings.Contains(text, "color") || strings.Contains(text, "last") {
-			delete(kept, key)
-		}
-	}
-	kept["carried.conversion.apis.kcp.io/x"], kept["carried.conversion.apis.kcp.io/y"] = "{", `{"path":[{"field":"spec"},{"field":"none"}],"value":1}` // forged
-	old.SetAnnotations(kept)
-	back := carry(old, "v2")
-	if diff := cmp.Diff(person(t, "v2", `{name: {first: Ada}, age: 36, ratio: 2}`).Object["spec"], back.Object["spec"]); diff != "" {
-		t.Errorf("without the annotations of two fields: %s", diff)
-	}
-}
-
 // A consumer writes the annotation of preserved fields.
 func TestForgedAnnotation(t *testing.T) {
 	c, _ := compile(t, rules)
