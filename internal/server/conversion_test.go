@@ -113,7 +113,7 @@ func TestConversion(t *testing.T) {
 	c := newConversions(t)
 	for name, test := range map[string]func(*testing.T, *conversions){
 		"reads": testConvertedReads, "writes": testConvertedWrites, "apply": testConvertedApply, "watch": testConvertedWatch,
-		"openapi": testConvertedOpenAPI, "others": testOthersWebhook, "storage": testChangedStorageVersion, "lies": testLyingWebhooks, "hanging": testHangingWebhook, "hanging loops": testHangingWebhookOfLoops, "failing": testFailingConversion,
+		"bound": testBoundConversion, "openapi": testConvertedOpenAPI, "others": testOthersWebhook, "storage": testChangedStorageVersion, "lies": testLyingWebhooks, "hanging": testHangingWebhook, "hanging loops": testHangingWebhookOfLoops, "failing": testFailingConversion,
 		"all clusters": testConvertedWildcard, "service": testServiceWebhook, "refused": testRefusedWebhooks, "metrics": testConversionMetrics,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, c) })
