@@ -9,8 +9,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -75,7 +75,7 @@ func (s segmentNames) Validate(ctx context.Context, o runtime.Object) field.Erro
 // segmentMistakes returns why a text is no name of an object. Keys of etcd contain names, and so do
 // logs and URLs.
 func segmentMistakes(name string) []string {
-	all := path.IsValidPathSegmentName(name)
+	all := content.IsPathSegmentName(name)
 	if len(name) > utilvalidation.DNS1123SubdomainMaxLength {
 		all = append(all, fmt.Sprintf("must have at most %d bytes", utilvalidation.DNS1123SubdomainMaxLength))
 	}
