@@ -10,6 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/client"
 )
 
 // A workload's ConfigMaps, Secrets and service account follow it.
@@ -24,6 +28,7 @@ func TestDependencies(t *testing.T) {
 	t.Run("claims", func(t *testing.T) { w.refusesClaims(t) })
 	t.Run("workspaces leave nothing", func(t *testing.T) { s.leavesNothing(t) })
 	t.Run("a restart writes no dependency", func(t *testing.T) { s.restartsWithDependencies(t) })
+	t.Run("the compute workspace leaves nothing", func(t *testing.T) { s.outlivesItsComputeWorkspace(t) })
 }
 
 // using creates a Deployment that refers to a ConfigMap, a Secret and a service account.
@@ -322,4 +327,43 @@ func (s *tenant) leavesNothing(t *testing.T) {
 		t.Fatalf("%d copies, %v", len(all), err)
 	}
 	s.endAndAwait(t, unbound, all)
+}
+
+// outlivesItsComputeWorkspace expects that the copies of a workload go with the compute workspace, with their namespaces.
+// Its own workspace keeps the workload.
+func (s *tenant) outlivesItsComputeWorkspace(t *testing.T) {
+	s.configMap(t, "end", "value")
+	s.secret(t, "end", corev1.SecretTypeOpaque)
+	s.using(t, "end", 4, "end", "end", "")
+	s.rolledOut(t, "end")
+	var all []string
+	for name, c := range s.clusters {
+		all = append(all, name+"/"+c.only(t, "end").Namespace)
+	}
+	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	root := dynamicFor(t, client.Cluster(s.config, "root"))
+	if err := root.Resource(workspaces).Delete(t.Context(), "compute", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "end of the compute workspace", func() error {
+		o, err := root.Resource(workspaces).Get(t.Context(), "compute", metav1.GetOptions{})
+		if err == nil {
+			return fmt.Errorf("it exists: %v", o.Object["status"])
+		}
+		return ignoreMissing(err)
+	})
+	for _, at := range all {
+		of, namespace, _ := strings.Cut(at, "/")
+		eventually(t, "end of the namespace", func() error {
+			n, err := s.clusters[of].CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("namespace %s exists: %v", n.Name, n.Status)
+			}
+			return ignoreMissing(err)
+		})
+	}
+	d, err := s.AppsV1().Deployments("default").Get(t.Context(), "end", metav1.GetOptions{})
+	if err != nil || len(d.Finalizers) > 0 || !strings.Contains(fmt.Sprint(d.Status.Conditions), workload.ComputeDeleted) {
+		t.Errorf("the Deployment is %v, %v", d, err)
+	}
 }
