@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/server"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/view"
+	"github.com/unforked/kcp/internal/view/joint"
 )
 
 type (
@@ -56,7 +57,7 @@ type (
 
 // ViewWatchPath is the path of a request for several kinds of a view together, in all logical clusters. Its verb
 // is "watch", and it has no time limit. A [View] without such watches refuses it.
-const ViewWatchPath = view.WatchPath
+const ViewWatchPath = joint.Path
 
 // An Extension adds to what a [Server] serves. The fields are optional. The server calls
 // functions and handlers of an extension for all logical clusters.

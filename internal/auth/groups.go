@@ -64,6 +64,7 @@ func MembersOnly() []string {
 		WorkspaceBootstrapperGroup,
 		AdminGroup,
 		user.AllAuthenticated,
+		Agents, // its requests have the priority of nodes
 	}
 }
 

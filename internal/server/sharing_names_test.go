@@ -138,7 +138,7 @@ func checkName(t *testing.T, in dynamic.ResourceInterface, name string) {
 // a log.
 func refusesNames(t *testing.T, owner visitor, cluster string, in dynamic.ResourceInterface) {
 	t.Helper()
-	for _, name := range []string{".", "..", "a/b", "/", "../n", "%2f", "..%2Fn", "%", "a\x00b", "a\nb", "\u200b", "\u202e", "\ufffd", strings.Repeat("x", 254)} {
+	for _, name := range []string{".", "..", "a/b", "/", "../n", "%2f", "..%2Fn", "%", "a\x00b", "a\nb", "\u200b", "\u202e", "\ufffd", " a", "a ", strings.Repeat("x", 254)} {
 		o := newWidget("x")
 		o.SetName(name)
 		if _, err := in.Create(t.Context(), o, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/server"
 )
@@ -203,7 +204,7 @@ func TestNobodyComesAsAnInitializer(t *testing.T) {
 		return must(kubernetes.NewForConfig(config))(t)
 	}
 	alice := w.server.InProcess(string(w.name), as("alice"))
-	for _, group := range []string{group, "system:kcp:terminator:root:x", "system:kcp:initializer:"} {
+	for _, group := range []string{group, "system:kcp:terminator:root:x", "system:kcp:initializer:", auth.Agents} {
 		_, err := impersonate(alice, rest.ImpersonationConfig{UserName: "bob", Groups: []string{group}}).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only members of this group may impersonate it") {
 			t.Errorf("alice takes on %s: %v", group, err)

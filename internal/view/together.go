@@ -21,14 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/storage/watches"
-)
-
-const (
-	// WatchPath is the path in a view at which several kinds are watched together. Package joint is the
-	// client. A view may refuse it.
-	WatchPath = "/watch"
-	// maxTogether is how many kinds can be watched together at most.
-	maxTogether = 32
+	"github.com/unforked/kcp/internal/view/joint"
 )
 
 // Watches resolves requests for several kinds together as watches: the server gives them no time
@@ -45,7 +38,7 @@ func (w Watches) NewRequestInfo(req *http.Request) (*request.RequestInfo, error)
 }
 
 func (r *Request) together() bool {
-	return r.Path == WatchPath && r.Cluster == cluster.All
+	return r.Path == joint.Path && r.Cluster == cluster.All
 }
 
 // A together is a watch of several kinds in one response. Each kind has a watch of its own, which
@@ -85,8 +78,8 @@ func (v *Exports) together(req *http.Request, r *Request) (*Plan, error) {
 		return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "watch"}, req.Method)
 	case len(kinds) == 0:
 		return nil, apierrors.NewBadRequest("name what to watch, as in ?resource=v1/configmaps&resource=example.com/v1/widgets")
-	case len(kinds) > maxTogether:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", maxTogether))
+	case len(kinds) > joint.MaxKinds:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("at most %d kinds can be watched together; open another watch for the others", joint.MaxKinds))
 	}
 	epoch := v.config.Epoch()
 	p := &Plan{together: &together{versions: versions{epoch.Revision, epoch.ResourceVersion}}}

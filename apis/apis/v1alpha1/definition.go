@@ -188,7 +188,6 @@ func fromConversion(c *apiextensionsv1.CustomResourceConversion, versions int) (
 	}}, nil
 }
 
-// approved returns the annotation that groups of the Kubernetes project need, if o has it.
 // definitionAnnotations returns the annotations of the definition of the schema.
 func (s *APIResourceSchema) definitionAnnotations() map[string]string {
 	all := approved(s)
@@ -202,6 +201,7 @@ func (s *APIResourceSchema) definitionAnnotations() map[string]string {
 	return all
 }
 
+// approved returns the annotation that groups of the Kubernetes project need, if o has it.
 func approved(o metav1.Object) map[string]string {
 	text, ok := o.GetAnnotations()[apiextensionsv1.KubeAPIApprovedAnnotation]
 	if !ok {

@@ -82,5 +82,8 @@ func segmentMistakes(name string) []string {
 	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 		all = append(all, "must have only printable characters")
 	}
+	if strings.TrimSpace(name) != name {
+		all = append(all, "must not begin or end with a space")
+	}
 	return all
 }

@@ -142,13 +142,17 @@ func held(by []catalog.Holder) string {
 	for _, h := range by {
 		names = append(names, h.String())
 	}
+	have := " have them"
+	if len(by) == 1 {
+		have = " has them"
+	}
 	switch {
 	case slices.Contains(by, catalog.Holder{}):
-		return strings.Join(names, ", ") + " has them: delete this APIBinding, and ask the provider for a schema with other names"
+		return strings.Join(names, ", ") + have + ": delete this APIBinding, and ask the provider for a schema with other names"
 	case len(by) == 1:
-		return names[0] + " has them: delete it, or this APIBinding"
+		return names[0] + have + ": delete it, or this APIBinding"
 	}
-	return strings.Join(names, ", ") + " have them: delete these, or this APIBinding"
+	return strings.Join(names, ", ") + have + ": delete these, or this APIBinding"
 }
 
 // Holder implements [catalog.Source].

@@ -46,8 +46,8 @@ type stage int
 const (
 	// ordinary content is deleted first.
 	ordinary stage = iota
-	// last are the objects of the resources in [Remover.DeletedLast].
-	last
+	// afterOrdinary are the objects of the resources in [Remover.DeletedLast].
+	afterOrdinary
 	// frames are objects that contain or define other content. Exports define that of other
 	// clusters: a provider that cleans up in those reaches it through its exports.
 	frames
@@ -64,7 +64,7 @@ func native(resource string) keys.Resource { return keys.NativeResource(corev1.R
 func (r *Remover) stageOf(of keys.Resource) stage {
 	switch {
 	case slices.Contains(r.DeletedLast, of.GroupResource()):
-		return last
+		return afterOrdinary
 	case of.Root == keys.Native && (of.Group == rbacv1.GroupName || of.Group == admissionregistrationv1.GroupName),
 		of == native("serviceaccounts"), of == native("secrets"), of == keys.NativeResource(coordinationv1.Resource("leases")), of.Root == keys.System:
 		return access

@@ -53,8 +53,8 @@ type Remover struct {
 	// Hooked reports whether webhooks or policies may refuse to delete objects of a resource
 	// in a cluster; nil for none.
 	Hooked func(cluster.Name, schema.GroupResource) bool
-	// DeletedLast are the resources whose objects are deleted after all others of a cluster that
-	// define nothing and give no access.
+	// DeletedLast are the resources whose objects are deleted after ordinary content, and before
+	// namespaces, exports and RBAC.
 	DeletedLast []schema.GroupResource
 }
 

@@ -1,5 +1,5 @@
 // Package joint watches several kinds of a view over one connection: it is the client of the watches at
-// the path /watch of package view and of the views of extensions.
+// [Path] in package view and of the views of extensions.
 package joint
 
 import (
@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// maxMembers is how many kinds a server watches over one connection at most.
-	maxMembers = 32
+	// Path is the path in a view at which several kinds are watched together. A view may refuse it.
+	Path = "/watch"
+	// MaxKinds is how many kinds can be watched together at most.
+	MaxKinds = 32
 	// apartFor is how long each kind begins a watch of its own after the server has refused to watch
 	// all of them over one connection.
 	apartFor = time.Minute
@@ -91,7 +93,7 @@ func (w *Watch) Join(kind schema.GroupVersionKind, r schema.GroupVersionResource
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.members[kind] != nil || len(w.members) >= maxMembers || time.Now().Before(w.apart) || w.expired[kind] == at {
+	if w.members[kind] != nil || len(w.members) >= MaxKinds || time.Now().Before(w.apart) || w.expired[kind] == at {
 		return nil
 	}
 	resource := r.Version + "/" + r.Resource
@@ -201,7 +203,7 @@ func (w *Watch) follow(conn context.Context, all map[schema.GroupVersionKind]*me
 	for _, m := range all {
 		query.Add("resource", fmt.Sprintf("%s@%d", m.resource, m.at))
 	}
-	req, err := http.NewRequestWithContext(conn, http.MethodGet, w.url+"/watch?"+query.Encode(), http.NoBody)
+	req, err := http.NewRequestWithContext(conn, http.MethodGet, w.url+Path+"?"+query.Encode(), http.NoBody)
 	if err != nil {
 		return false, err
 	}

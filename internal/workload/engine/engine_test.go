@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/unforked/kcp"
@@ -373,6 +374,11 @@ func TestTasks(t *testing.T) {
 func TestNames(t *testing.T) {
 	long := strings.Repeat("a", 250)
 	gr := deployments()
+	for _, name := range []string{"user:alice@example.com", "Web", "a b"} {
+		if of := AssignmentName(gr, name); len(validation.IsDNS1123Subdomain(of)) > 0 {
+			t.Errorf("the Assignment of %q has the name %q", name, of)
+		}
+	}
 	if AssignmentName(gr, long+"1") == AssignmentName(gr, long+"2") || len(StatusName(gr, long, TargetKey("c", "n", "u"))) > 253 {
 		t.Error("names of side objects")
 	}

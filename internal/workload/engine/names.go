@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
@@ -86,8 +87,12 @@ func (l Locator) namespace() string { return "kcp-" + hash(20, l.Cluster, l.Name
 // kept is the part of a workload's name that is in the names of its side objects.
 const kept = 180
 
-// AssignmentName returns the name of the Assignment of a workload.
+// AssignmentName returns the name of the Assignment of a workload. Names of custom resources may have characters
+// that those of Assignments may not have.
 func AssignmentName(of schema.GroupResource, name string) string {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return hash(20, of.String(), name)
+	}
 	short := name[:min(len(name), kept)]
 	return strings.TrimRight(short, "-.") + "." + hash(10, of.String(), name)
 }

@@ -57,7 +57,9 @@ func (f *fleet) beginRetirement() {
 		}
 	}
 	f.mu.Lock()
-	f.retirement = retirement{began: began, here: here, abandoned: map[string]bool{}}
+	if f.retirement.abandoned == nil { // no other worker was first
+		f.retirement = retirement{began: began, here: here, abandoned: map[string]bool{}}
+	}
 	f.mu.Unlock()
 	f.scheduler.Retire()
 }
@@ -85,7 +87,7 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
 	c := conditions.Condition{Type: workload.CopiesRemoved, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo, Reason: workload.RemovingCopies,
 		Message: "the workspace is being deleted, and the physical cluster removes the copies of workloads; from " + f.deadline().UTC().Format(time.RFC3339) + " on, the deletion does not wait for it"}
 	if over {
-		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, f.remain(t)
+		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, f.remain(t, true)
 	}
 	if err := f.tellRetirement(ctx, t, c); err != nil && !f.overdue(t) {
 		return err
@@ -98,12 +100,16 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
 	return nil
 }
 
-// remain returns the message about the copies that a physical cluster may still have.
-func (f *fleet) remain(t *workload.SyncTarget) string {
+// remain returns the message about the copies that a physical cluster may still have, with an example of them or
+// without.
+func (f *fleet) remain(t *workload.SyncTarget, example bool) string {
 	all := f.consumers.Held(f.keyOf(t))
 	what := "copies of workloads"
 	if len(all) > 0 {
-		what = fmt.Sprintf("copies of %d objects, such as %s %q in namespace %q of logical cluster %s", len(all), all[0].GroupResource, all[0].Key.Name, all[0].Key.Namespace, all[0].Key.Cluster)
+		what = fmt.Sprintf("copies of %d objects", len(all))
+	}
+	if len(all) > 0 && example {
+		what += fmt.Sprintf(", such as %s %q in namespace %q of logical cluster %s", all[0].GroupResource, all[0].Key.Name, all[0].Key.Namespace, all[0].Key.Cluster)
 	}
 	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before its compute workspace was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
 		t.Name, what, workload.OwnerLabel, f.keyOf(t)))
@@ -118,16 +124,18 @@ func (f *fleet) tellRetirement(ctx context.Context, t *workload.SyncTarget, c co
 	}
 	if c.Reason == workload.CopiesRemain {
 		klog.FromContext(ctx).Info("copies of workloads remain", "cluster", f.compute, "target", t.Name, "message", c.Message)
-		if err := f.record(ctx, t, c.Message); err != nil && !refusesEvents(err) {
+		// Readers of the parent workspace may know nothing of the consumers.
+		if err := f.record(ctx, t, f.remain(t, false)); err != nil && !refusesEvents(err) {
 			return err
 		}
 	}
 	return f.saveStatus(ctx, t, next)
 }
 
-// refusesEvents reports whether a workspace takes no Event, such as one that is being deleted.
+// refusesEvents reports whether a workspace takes no Event, such as one that is being deleted, or one with a webhook
+// that fails.
 func refusesEvents(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+	return apierrors.IsInternalError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // abandoned reports whether the deletion of the compute workspace does not wait for a SyncTarget any more. The server

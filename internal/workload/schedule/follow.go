@@ -140,12 +140,12 @@ func (s *Scheduler) following(id engine.ID, w *unstructured.Unstructured, a *wor
 	for _, of := range spans {
 		next.Targets = append(next.Targets, workload.AssignedTarget{Key: of.key, Location: of.location, Phase: workload.Active})
 	}
-	s.retire(id, a, &next)
+	s.removeOthers(id, a, &next)
 	return next, true
 }
 
-// retire adds the parts of targets that a decision has no part for: they are removed.
-func (s *Scheduler) retire(id engine.ID, a *workload.Assignment, next *workload.AssignmentSpec) {
+// removeOthers adds the parts of targets that a decision has no part for: they are removed.
+func (s *Scheduler) removeOthers(id engine.ID, a *workload.Assignment, next *workload.AssignmentSpec) {
 	if a == nil {
 		return
 	}
@@ -236,7 +236,7 @@ func (s *Scheduler) volume(id engine.ID, w *unstructured.Unstructured, a *worklo
 	if a == nil && len(next.Targets) == 0 {
 		return next, false
 	}
-	s.retire(id, a, &next)
+	s.removeOthers(id, a, &next)
 	return next, true
 }
 
