@@ -20,6 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/watches"
 	"github.com/unforked/kcp/internal/view/joint"
 )
@@ -151,12 +152,7 @@ func (v *Exports) part(req *http.Request, r *Request, kind, from string) (part, 
 // serve answers the request. As any watch, it goes on after the filters of the request have
 // returned. next serves the watch of one kind.
 func (t *together) serve(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {
-	task := routine.TaskFrom(req.Context())
-	if task == nil {
-		t.run(w, req, next)
-		return
-	}
-	task.Func = func() { t.run(w, req, next) }
+	response.AfterFilters(req.Context(), func() { t.run(w, req, next) })
 }
 
 func (t *together) run(w http.ResponseWriter, req *http.Request, next func(http.ResponseWriter, *http.Request, part)) {

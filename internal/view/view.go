@@ -21,7 +21,7 @@ import (
 
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/registry"
 )
 
@@ -213,12 +213,12 @@ func enter(w http.ResponseWriter, req *http.Request, r *Request, p *Plan, next h
 	if p.Context != nil {
 		var done func()
 		ctx, done = p.Context(ctx)
-		defer func() { serve.WhenServed(ctx, done) }()
+		defer func() { response.WhenServed(ctx, done) }()
 	}
 	if p.Scope != nil {
 		scope, done := p.Scope()
 		ctx = registry.WithScope(ctx, scope)
-		defer func() { serve.WhenServed(ctx, done) }()
+		defer func() { response.WhenServed(ctx, done) }()
 	}
 	inside := req.WithContext(ctx)
 	if p.Query != nil {

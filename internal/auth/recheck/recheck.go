@@ -23,7 +23,7 @@ import (
 	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/flow"
-	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/etcd"
 )
 
@@ -81,7 +81,7 @@ func (c *Checker) WithRights(next http.Handler) http.Handler {
 		o := &open{checker: c, req: req.Clone(ctx), end: cancel}
 		o.req.Header = header
 		o.next(cmp.Or(c.Every, defaultEvery))
-		defer func() { serve.WhenServed(ctx, func() { cancel(); o.stop() }) }()
+		defer func() { response.WhenServed(ctx, func() { cancel(); o.stop() }) }()
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }

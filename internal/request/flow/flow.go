@@ -18,14 +18,13 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	"k8s.io/apiserver/pkg/server/routine"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/edge"
 	"github.com/unforked/kcp/internal/request/fair"
-	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/feed"
 )
 
@@ -91,8 +90,8 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 		}
 		ctx := fair.With(req.Context(), work)
 		defer func() {
-			if task := routine.TaskFrom(ctx); task != nil && task.Func != nil {
-				return // it is served after all handlers have returned
+			if response.Follows(ctx) {
+				return
 			}
 			select {
 			case <-work.Ended():
@@ -111,7 +110,7 @@ func (f *Filters) UntilEnded(next http.Handler) http.Handler {
 func Ending(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if work := fair.From(req.Context()); work != nil {
-			defer func() { serve.WhenServed(req.Context(), work.End) }()
+			defer func() { response.WhenServed(req.Context(), work.End) }()
 		}
 		next.ServeHTTP(w, req)
 	})

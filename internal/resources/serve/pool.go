@@ -28,6 +28,7 @@ import (
 	"github.com/unforked/kcp/internal/memory/recent"
 	"github.com/unforked/kcp/internal/network/dial"
 	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/storage/etcd"
 	"github.com/unforked/kcp/internal/storage/keys"
@@ -157,7 +158,7 @@ func (p *Pool) requested(ctx context.Context, info *request.RequestInfo, f catal
 	if info.Verb != "watch" {
 		return func() {}
 	}
-	return func() { WhenServed(ctx, report) }
+	return func() { response.WhenServed(ctx, report) }
 }
 
 // conditional makes a write conditional on the evidence for its resource, so that the
@@ -218,7 +219,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s catalog.Found) 
 		responsewriters.ErrorNegotiated(err, apiextensions.Codecs, gv, w, req)
 		return
 	}
-	defer func() { WhenServed(req.Context(), done) }()
+	defer func() { response.WhenServed(req.Context(), done) }()
 	defer upstream.ForgetPatterns()
 	if translated {
 		h = wellKnown{h, kind, p.config.MaxBody}
@@ -226,7 +227,7 @@ func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s catalog.Found) 
 	if info.Verb == "watch" {
 		c, _ := cluster.From(req.Context())
 		ctx, ended := p.config.Resolver.WatchContext(req.Context(), c, s)
-		defer func() { WhenServed(ctx, ended) }()
+		defer func() { response.WhenServed(ctx, ended) }()
 		req = req.WithContext(ctx)
 	}
 	h.ServeHTTP(w, req)

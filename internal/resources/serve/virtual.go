@@ -15,6 +15,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/request/fair"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/storage/membership"
 	"github.com/unforked/kcp/internal/storage/registry"
@@ -67,9 +68,9 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 			return
 		}
 		ctx, ended := p.config.Resolver.WatchContext(req.Context(), c, f)
-		defer func() { WhenServed(ctx, ended) }()
+		defer func() { response.WhenServed(ctx, ended) }()
 		ctx, done := origin.Until(ctx)
-		defer func() { WhenServed(ctx, done) }()
+		defer func() { response.WhenServed(ctx, done) }()
 		req = req.WithContext(ctx)
 	}
 	if origin.Remote != nil {
@@ -79,7 +80,7 @@ func (p *Pool) virtual(w http.ResponseWriter, req *http.Request, info *request.R
 		return
 	}
 	ctx, left := origin.Enter(req.Context(), info.Verb)
-	defer func() { WhenServed(ctx, left) }()
+	defer func() { response.WhenServed(ctx, left) }()
 	in := catalog.Served{Content: f.Content.AsStored(), Identity: origin.Found.Identity}
 	p.serve(w, req.WithContext(registry.WithIdentity(ctx, in.Identity)), catalog.Found{Served: in})
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/upstream"
 )
@@ -36,7 +37,7 @@ func (p *Pool) anywhere(req *http.Request, c cluster.Name, info *request.Request
 			var h http.Handler
 			var done func()
 			if h, done, err = p.handlers.of(key, content, func(d *upstream.Definition) (http.Handler, error) { return p.build(d, p.config.Metadata, nil) }); err == nil {
-				defer WhenServed(req.Context(), done)
+				defer response.WhenServed(req.Context(), done)
 				h.ServeHTTP(w, req)
 				return
 			}

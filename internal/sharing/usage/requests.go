@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/view"
@@ -160,7 +160,7 @@ func (r *Requests) Count(w http.ResponseWriter, req *http.Request, next http.Han
 	r.add(&r.new, c, one.resource, info.Verb, 1)
 	if info.Verb == "watch" {
 		r.add(&r.open, c, one.resource, info.Verb, 1)
-		serve.WhenServed(ctx, func() { r.add(&r.open, c, one.resource, info.Verb, -1) })
+		response.WhenServed(ctx, func() { r.add(&r.open, c, one.resource, info.Verb, -1) })
 	}
 }
 

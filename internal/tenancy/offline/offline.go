@@ -16,7 +16,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/edge"
-	"github.com/unforked/kcp/internal/resources/serve"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/tenancy/tree"
@@ -141,7 +141,7 @@ func (i *Clusters) WithoutInactive(next http.Handler, longRunning func(*http.Req
 			// the cluster becomes inactive in between.
 			var ended func()
 			ctx, ended = i.watch(ctx, c)
-			defer func() { serve.WhenServed(ctx, ended) }()
+			defer func() { response.WhenServed(ctx, ended) }()
 			req = req.WithContext(ctx)
 		}
 		if i.is(c) && (!i.fresh(ctx) || i.is(c)) {

@@ -21,6 +21,7 @@ import (
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/workload/tunnel"
 )
 
@@ -273,7 +274,7 @@ func (c *call) tunnel(w http.ResponseWriter, req *http.Request) {
 	}
 	c.announce()
 	target := tunnel.Target{Key: c.key, Tenant: string(c.server.Tenant(c.Compute))}
-	whenDecided(req, func() {
+	response.AfterFilters(req.Context(), func() {
 		err := c.Tunnels.Accept(w, req, target, tunnel.Check{Every: again, Valid: valid, Stop: c.stopping()})
 		switch {
 		case errors.Is(err, tunnel.ErrTooMany):

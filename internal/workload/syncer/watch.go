@@ -16,9 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/server/routine"
 
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+
+	"github.com/unforked/kcp/internal/request/response"
 )
 
 const (
@@ -77,21 +78,12 @@ func (c *call) watch(from map[schema.GroupResource]int64) http.Handler {
 			release()
 			return apierrors.NewResourceExpired("the changes since this version are not known any more; list again")
 		}
-		whenDecided(req, func() {
+		response.AfterFilters(req.Context(), func() {
 			defer release()
 			c.stream(w, req, h, at)
 		})
 		return nil
 	})
-}
-
-// whenDecided calls serve after the filters of a request have returned, whose goroutine and stack are free then.
-func whenDecided(req *http.Request, serve func()) {
-	if task := routine.TaskFrom(req.Context()); task != nil {
-		task.Func = serve
-		return
-	}
-	serve()
 }
 
 // A cursor is where a watch is in its stream: the version that it has seen of each resource.

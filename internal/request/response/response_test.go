@@ -1,4 +1,4 @@
-package serve
+package response
 
 import (
 	"net/http"
