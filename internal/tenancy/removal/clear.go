@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	apis "github.com/unforked/kcp/apis/apis/v1alpha1"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	"github.com/unforked/kcp/internal/cluster"
@@ -189,7 +190,7 @@ func (c *clearing) all(ctx context.Context, resources []keys.Resource) error {
 		resources = slices.Delete(slices.Clone(resources), i, i+1)
 	}
 	for s := range stages {
-		c.waits = c.left.blocked > 0 || c.left.more
+		c.waits = c.obstructed(s)
 		for _, r := range resources {
 			if c.stageOf(r) != s {
 				continue
@@ -217,6 +218,8 @@ type clearing struct {
 	waits   bool         // objects of earlier stages are left
 	doomed  []store.Item // to be purged
 	asked   []store.Item // of later stages, to be deleted through the API
+	// rollouts is the number of blocked rollouts without finalizers of clients.
+	rollouts int
 }
 
 // endChildren starts the deletion of the workspaces that are not being deleted yet.
@@ -325,6 +328,9 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 			continue
 		}
 		c.left.block(tree.SomeFinalizersRemain, keeps(item, waitsFor))
+		if slices.Equal(waitsFor, []string{apis.RolloutFinalizer}) {
+			c.rollouts++
+		}
 		// An export whose deletion has begun may not be of use any more.
 		if !item.Metadata.Deleting && !(c.waits && isExport(item.Resource)) {
 			unmarked = append(unmarked, item)
@@ -381,19 +387,29 @@ func (c *clearing) mark(ctx context.Context, item store.Item) error {
 func (c *clearing) purge(ctx context.Context, s stage) error {
 	asked := c.asked
 	c.asked = nil
-	if s > ordinary && c.left.blocked == 0 && !c.left.more {
+	if s > ordinary && !c.obstructed(s) {
 		if err := c.ask(ctx, asked); err != nil {
 			return err
 		}
 	}
 	doomed := c.doomed
 	c.doomed = nil
-	if len(doomed) == 0 || s > ordinary && (c.left.blocked > 0 || c.left.more) {
+	if len(doomed) == 0 || s > ordinary && c.obstructed(s) {
 		return nil
 	}
 	n, err := c.Workspaces.Store.Purge(ctx, c.cluster, doomed)
 	c.left.more = c.left.more || n < len(doomed)
 	return err
+}
+
+// obstructed reports whether objects must be deleted before those of a stage. Rollouts obstruct no export: they
+// keep the schemas of its consumers while it exists.
+func (c *clearing) obstructed(s stage) bool {
+	blocked := c.left.blocked
+	if s <= frames {
+		blocked -= c.rollouts
+	}
+	return blocked > 0 || c.left.more
 }
 
 // each calls f for all items concurrently, and returns one of the errors.
