@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/issuers"
 )
 
 var authentications = schema.GroupResource{Group: tenancy.GroupVersion.Group, Resource: "workspaceauthenticationconfigurations"}
@@ -27,15 +27,15 @@ func WorkspaceAuthentications() Rule {
 		if err != nil {
 			return r.Forbid(err)
 		}
-		if len(all) > authn.MaxIssuers {
-			return r.Forbid(fmt.Errorf("spec.jwt has %d identity providers, and the limit is %d; use several configurations", len(all), authn.MaxIssuers))
+		if len(all) > issuers.MaxProviders {
+			return r.Forbid(fmt.Errorf("spec.jwt has %d identity providers, and the limit is %d; use several configurations", len(all), issuers.MaxProviders))
 		}
 		for n, one := range all {
 			text, err := json.Marshal(one)
 			if err != nil {
 				return r.Forbid(err)
 			}
-			if err := authn.NewWorkspaceIssuer(r.Cluster, text).Validate(nil); err != nil {
+			if err := issuers.NewProvider(r.Cluster, text).Validate(nil); err != nil {
 				return r.Forbid(fmt.Errorf("spec.jwt[%d]: %w", n, err))
 			}
 		}

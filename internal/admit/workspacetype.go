@@ -22,7 +22,7 @@ import (
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancyapi "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	"github.com/unforked/kcp/internal/auth"
-	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/auth/issuers"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/tenancy"
 	"github.com/unforked/kcp/internal/tenancy/tree"
@@ -352,8 +352,8 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if child := spec.DefaultChildWorkspaceType; child != nil && child.Path == "" {
 		return r.Forbid(errors.New("spec.defaultChildWorkspaceType.path must be set"))
 	}
-	if n := len(spec.AuthenticationConfigurations); n > authn.MaxIssuers {
-		return r.Forbid(fmt.Errorf("spec.authenticationConfigurations has %d elements, and the limit is %d", n, authn.MaxIssuers))
+	if n := len(spec.AuthenticationConfigurations); n > issuers.MaxProviders {
+		return r.Forbid(fmt.Errorf("spec.authenticationConfigurations has %d elements, and the limit is %d", n, issuers.MaxProviders))
 	}
 	if err := validateLabels(r, spec.AdditionalWorkspaceLabels); err != nil {
 		return err

@@ -36,3 +36,7 @@ const WebhookTimeout = 10 * time.Second
 
 // FilePoll is the period of looking at a file for changes that were missed.
 const FilePoll = time.Minute
+
+// MaxToken limits the length of a token, in bytes. It is far above that of any token signed by this
+// server.
+const MaxToken = 16 << 10

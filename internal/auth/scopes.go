@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ const (
 	// no role for all users is theirs, nor in system:unauthenticated, whose HTTP/2 connections
 	// kube-apiserver's filters end after each request.
 	Agents = "system:kcp:agents"
+
+	// ReservedPrefix begins the names of users and groups that the server gives a meaning.
+	ReservedPrefix = "system:"
 
 	// MaxEffective limits the users in the tree of one user's warrants.
 	MaxEffective = 64
@@ -86,4 +90,26 @@ func Within(c cluster.Name, u user.Info) user.Info {
 	}
 	extra[ScopesKey] = append(slices.Clone(extra[ScopesKey]), ScopePrefix+string(c))
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: extra}
+}
+
+// OfWorkspace returns the user of credentials that only workspace c accepts: in the scope of that
+// workspace alone, without reserved groups and extra keys. An empty or reserved name is an error.
+func OfWorkspace(c cluster.Name, u user.Info) (*user.DefaultInfo, error) {
+	if strings.HasPrefix(u.GetName(), ReservedPrefix) || u.GetName() == "" {
+		return nil, fmt.Errorf("names that begin with %q are reserved", ReservedPrefix)
+	}
+	out := &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Extra: map[string][]string{}}
+	for _, g := range u.GetGroups() {
+		if !strings.HasPrefix(g, ReservedPrefix) {
+			out.Groups = append(out.Groups, g)
+		}
+	}
+	for key, values := range u.GetExtra() {
+		if !strings.Contains(strings.ToLower(key), "kcp.io") {
+			out.Extra[key] = values
+		}
+	}
+	out.Extra[ScopesKey] = []string{ScopePrefix + string(c)}
+	out.Extra[ClusterNameKey] = []string{string(c)}
+	return out, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/auth/authz"
 	"github.com/unforked/kcp/internal/auth/credentials"
+	"github.com/unforked/kcp/internal/auth/issuers"
 	"github.com/unforked/kcp/internal/auth/lookup"
 	"github.com/unforked/kcp/internal/auth/reach"
 	"github.com/unforked/kcp/internal/cluster"
@@ -124,7 +125,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	}
 	s.authn, err = authn.NewAuthenticators(authn.Authentication{
 		Admins: s.admins, ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
-		Workspaces: &authn.WorkspaceAuthentication{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
+		Workspaces: &issuers.WorkspaceOptions{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 			return s.computeFor(ctx, c, fair.Light, f)
 		}},
 	})
@@ -229,7 +230,7 @@ func (s *Server) patchSecret(ctx context.Context, namespace, name string, patch 
 
 // issuersOf returns the identity providers of workspace c. s.issuers and s.types are set after
 // the authenticators are built.
-func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []authn.WorkspaceIssuer {
+func (s *Server) issuersOf(ctx context.Context, c cluster.Name) []issuers.Provider {
 	return s.issuers.Of(ctx, s.types, c)
 }
 

@@ -1,6 +1,8 @@
 // Package authn authenticates requests, with the authenticators of Kubernetes: client certificates,
-// tokens of service accounts, identity providers of the server and of workspaces, webhooks and files.
-// It hides tenancy: it reads the logical cluster of a request from its context.
+// tokens of service accounts, identity providers, webhooks and files. It decides their order, and which
+// users each may name. It hides tenancy: it reads the logical cluster of a request from its context.
+//
+// Package issuers has the identity providers. Here they are authenticators of tokens.
 package authn
 
 import (
@@ -20,6 +22,8 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/unforked/kcp/internal/auth/issuers"
 )
 
 // Authentication configures the authenticators. With its zero value every request without
@@ -32,7 +36,7 @@ type Authentication struct {
 	ServiceAccounts *ServiceAccounts
 
 	// Workspaces configures the identity providers of single workspaces; nil means none.
-	Workspaces *WorkspaceAuthentication
+	Workspaces *issuers.WorkspaceOptions
 
 	// Clients authenticates client certificates of single workspaces; nil means none.
 	Clients *ClientCertificates
@@ -65,8 +69,8 @@ type Authenticators struct {
 	// may. These headers must not be passed on after authentication.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 
-	issuers    *issuers
-	workspaces *workspaceIssuers
+	providers  *issuers.Providers
+	workspaces *issuers.WorkspaceProviders
 }
 
 // NewAuthenticators returns Authenticators for o. They run in this order: administrators,
@@ -106,18 +110,18 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 	if o.ServiceAccounts != nil {
 		tokens = append(tokens, o.ServiceAccounts)
 	}
-	if p.issuers.wanted() {
-		if err := p.issuers.start(); err != nil {
+	if p.providers.Wanted() {
+		if err := p.providers.Start(); err != nil {
 			return nil, err
 		}
-		a.issuers = p.issuers
-		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.issuers), false))
+		a.providers = p.providers
+		tokens = append(tokens, vettedToken(authenticator.WrapAudienceAgnosticToken(a.Audiences, p.providers), false))
 	}
 	if p.webhook != nil {
 		tokens = append(tokens, vettedToken(p.webhook, true))
 	}
 	if o.Workspaces != nil {
-		a.workspaces = newWorkspaceIssuers(*o.Workspaces, p.issuers.own)
+		a.workspaces = issuers.NewWorkspaceProviders(*o.Workspaces, p.own)
 		tokens = append(tokens, authenticator.WrapAudienceAgnosticToken(a.Audiences, a.workspaces))
 	}
 	if len(tokens) > 0 {
@@ -126,7 +130,7 @@ func NewAuthenticators(o Authentication) (*Authenticators, error) {
 		requests = append(requests, bearertoken.New(all), websocket.NewProtocolAuthenticator(all))
 	}
 	a.Request = group.NewAuthenticatedGroupAdder(withoutViewGroups(union.New(requests...)))
-	a.addOthers(o.Clients, p.issuers.anonymous)
+	a.addOthers(o.Clients, p.providers.Anonymous())
 	return a, nil
 }
 
@@ -153,19 +157,19 @@ func (a *Authenticators) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if a.workspaces != nil {
-		running.Go(func() { a.workspaces.run(ctx) })
+		running.Go(func() { a.workspaces.Run(ctx) })
 	}
-	if a.issuers != nil {
-		a.issuers.run(ctx)
+	if a.providers != nil {
+		a.providers.Run(ctx)
 	}
 }
 
 // Close stops the background work. The Authenticators must not be used afterwards.
 func (a *Authenticators) Close() {
-	if a.issuers != nil {
-		a.issuers.close()
+	if a.providers != nil {
+		a.providers.Close()
 	}
 	if a.workspaces != nil {
-		a.workspaces.close()
+		a.workspaces.Close()
 	}
 }

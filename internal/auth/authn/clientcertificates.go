@@ -127,8 +127,8 @@ func (i *ClientCertificates) Issue(c cluster.Name, request []byte, life time.Dur
 		return nil, err
 	}
 	for _, name := range append([]string{r.Subject.CommonName}, r.Subject.Organization...) {
-		if name == "" || strings.HasPrefix(name, reserved) {
-			return nil, fmt.Errorf("the request names the user or group %q: names must not be empty, and those that begin with %q are reserved", name, reserved)
+		if name == "" || strings.HasPrefix(name, auth.ReservedPrefix) {
+			return nil, fmt.Errorf("the request names the user or group %q: names must not be empty, and those that begin with %q are reserved", name, auth.ReservedPrefix)
 		}
 	}
 	return i.sign(c, r, pkix.Name{CommonName: r.Subject.CommonName, Organization: r.Subject.Organization}, life)
@@ -201,7 +201,11 @@ func (i users) AuthenticateRequest(req *http.Request) (*authenticator.Response, 
 	if !ok {
 		return nil, false, nil
 	}
-	return withinWorkspace(c, &authenticator.Response{User: u})
+	within, err := auth.OfWorkspace(c, u)
+	if err != nil {
+		return nil, false, fmt.Errorf("the client certificate is of the user %q, and %w", u.Name, err)
+	}
+	return &authenticator.Response{User: within}, true, nil
 }
 
 // agents authenticates agents. It implements [authenticator.Request].

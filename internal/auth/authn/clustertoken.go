@@ -6,12 +6,9 @@ import (
 
 	"sigs.k8s.io/json"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 )
-
-// maxToken limits the length of a token, in bytes. It is far above that of any token signed
-// by this server.
-const maxToken = 16 << 10
 
 // Claims that hold the cluster of a service account token.
 const (
@@ -24,7 +21,7 @@ const (
 // claims one. It does not verify the token. Use it only to route a request to the cluster
 // that can verify its token.
 func ClusterOfToken(token string) (cluster.Name, bool) {
-	if len(token) > maxToken {
+	if len(token) > auth.MaxToken {
 		return "", false
 	}
 	_, rest, _ := strings.Cut(token, ".")

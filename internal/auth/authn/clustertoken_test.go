@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/auth/authtest"
 	"github.com/unforked/kcp/internal/cluster"
 )
@@ -34,7 +35,7 @@ func TestClusterOfToken(t *testing.T) {
 		encode(``):     "",
 		encode(`{"kubernetes.io":{"clusterName":"aa"}}`) + ".x":                                                "",
 		strings.Replace(encode(`{"kubernetes.io":{"clusterName":"aa"}}`), ".", ".\n", 1):                       "",
-		encode(`{"x":"` + strings.Repeat("y", maxToken) + `","kubernetes.io":{"clusterName":"aa"}}`):           "",
+		encode(`{"x":"` + strings.Repeat("y", auth.MaxToken) + `","kubernetes.io":{"clusterName":"aa"}}`):      "",
 		"e30." + base64.URLEncoding.EncodeToString([]byte(`{"kubernetes.io":{"clusterName":"aa"}}`)) + ".c2ln": "",
 		"": "", ".": "", "..": "", "Bearer": "",
 	} {

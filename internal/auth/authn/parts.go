@@ -17,6 +17,7 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/auth/issuers"
 )
 
 // parts are the components of Authenticators.
@@ -26,7 +27,8 @@ type parts struct {
 	proxies   *authenticatorfactory.RequestHeaderConfig
 	tokenFile authenticator.Token
 	webhook   authenticator.Token
-	issuers   *issuers
+	own       []string // issuers of the server's own tokens
+	providers *issuers.Providers
 }
 
 // Validate returns an error if o, or a file that it names, cannot be used.
@@ -45,9 +47,8 @@ func (o Authentication) read() (*parts, error) {
 		return nil, err
 	}
 	p := &parts{audiences: opts.APIAudiences}
-	var own []string
 	if o.ServiceAccounts != nil {
-		own = o.ServiceAccounts.options.Issuers
+		p.own = o.ServiceAccounts.options.Issuers
 		p.audiences = o.ServiceAccounts.Audiences()
 	}
 	var err error
@@ -71,7 +72,7 @@ func (o Authentication) read() (*parts, error) {
 			return nil, err
 		}
 	}
-	p.issuers, err = newIssuers(opts, own)
+	p.providers, err = issuers.NewProviders(opts, p.own)
 	return p, err
 }
 

@@ -195,7 +195,7 @@ func TestOptionsThatAreWrong(t *testing.T) {
 	t.Parallel()
 	missing, broken := "/does/not/exist", authtest.WriteFile(t, "broken", []byte("{"))
 	clients := newIssuer(t).file(t)
-	jwt := newIdentityProvider(t)
+	jwt := authtest.NewIdentityProvider(t)
 	type opts = *kubeoptions.BuiltInAuthenticationOptions
 	for name, tt := range map[string]struct {
 		change func(opts)
@@ -224,13 +224,13 @@ func TestOptionsThatAreWrong(t *testing.T) {
 		"no file of providers": {func(o opts) { o.AuthenticationConfigFile = missing }, []string{"--authentication-config", missing}},
 		"a broken file":        {func(o opts) { o.AuthenticationConfigFile = broken }, []string{"--authentication-config", broken}},
 		"a file and flags": {func(o opts) {
-			o.AuthenticationConfigFile, o.OIDC.FlagsSet = authtest.WriteFile(t, "f", providersFile("", jwt)), true
+			o.AuthenticationConfigFile, o.OIDC.FlagsSet = authtest.WriteFile(t, "f", authtest.ProvidersFile("", jwt)), true
 		}, []string{"mutually exclusive"}},
 		"anonymous twice": {func(o opts) {
-			o.AuthenticationConfigFile, o.Anonymous.FlagsSet = authtest.WriteFile(t, "f", providersFile("anonymous: {enabled: true}\n")), true
+			o.AuthenticationConfigFile, o.Anonymous.FlagsSet = authtest.WriteFile(t, "f", authtest.ProvidersFile("anonymous: {enabled: true}\n")), true
 		}, []string{"--anonymous-auth"}},
 		"egress": {func(o opts) {
-			o.AuthenticationConfigFile = authtest.WriteFile(t, "f", []byte(strings.Replace(string(providersFile("", jwt)), "    audiences:", "    egressSelectorType: cluster\n    audiences:", 1)))
+			o.AuthenticationConfigFile = authtest.WriteFile(t, "f", []byte(strings.Replace(string(authtest.ProvidersFile("", jwt)), "    audiences:", "    egressSelectorType: cluster\n    audiences:", 1)))
 		}, []string{"egressSelectorType"}},
 		"no webhook":          {func(o opts) { o.WebHook.ConfigFile = missing }, []string{"--authentication-token-webhook-config-file", missing}},
 		"a webhook's version": {func(o opts) { o.WebHook.ConfigFile, o.WebHook.Version = authtest.WebhookFile(t, jwt.URL, nil), "v7" }, []string{"--authentication-token-webhook-version", "v7"}},

@@ -84,30 +84,6 @@ func vettedToken(a authenticator.Token, relayed bool) authenticator.Token {
 	})
 }
 
-// reserved begins the names of users and groups that the server gives a meaning.
-const reserved = "system:"
-
-// withoutReserved returns an authenticator that refuses users of a with a reserved name,
-// and removes reserved groups. It is for identity providers without a prefix for these
-// names.
-func withoutReserved(a authenticator.Token, names, groups bool) authenticator.Token {
-	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		r, ok, err := a.AuthenticateToken(ctx, token)
-		if err != nil || !ok {
-			return nil, false, err
-		}
-		if names && strings.HasPrefix(r.User.GetName(), reserved) {
-			return nil, false, fmt.Errorf("the identity provider calls the user %q, and names that begin with %q are reserved; choose another --oidc-username-claim, or a prefix", r.User.GetName(), reserved)
-		}
-		if !groups {
-			return r, true, nil
-		}
-		u := &user.DefaultInfo{Name: r.User.GetName(), UID: r.User.GetUID(), Extra: r.User.GetExtra()}
-		u.Groups = slices.DeleteFunc(slices.Clone(r.User.GetGroups()), func(g string) bool { return strings.HasPrefix(g, reserved) })
-		return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
-	})
-}
-
 // withoutViewGroups removes the groups of views from the users that a authenticates. No
 // credentials may carry them.
 func withoutViewGroups(a authenticator.Request) authenticator.Request {

@@ -1,4 +1,5 @@
-// Package authtest has users and files for tests of authentication and authorization.
+// Package authtest has users, files and identity providers for tests of authentication and
+// authorization.
 package authtest
 
 import (

@@ -1,4 +1,4 @@
-package authn
+package issuers
 
 import (
 	"crypto/sha256"
@@ -13,14 +13,13 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 )
 
-// MaxIssuers is the maximum number of identity providers in a
+// MaxProviders is the maximum number of identity providers in a
 // WorkspaceAuthenticationConfiguration, of configurations that a WorkspaceType refers to, and of
 // connected identity providers of one logical cluster.
-const MaxIssuers = 16
+const MaxProviders = 16
 
-// A WorkspaceIssuer is an identity provider that a logical cluster configures for
-// workspaces of some types.
-type WorkspaceIssuer struct {
+// A Provider is an identity provider that a logical cluster configures for workspaces of some types.
+type Provider struct {
 	// Tenant is the cluster with the configuration. URL is the issuer in tokens. Hash is
 	// the SHA-256 of the configuration.
 	Tenant cluster.Name
@@ -29,29 +28,29 @@ type WorkspaceIssuer struct {
 	text   []byte
 }
 
-// NewWorkspaceIssuer returns the identity provider of an element of spec.jwt, in JSON, of a
+// NewProvider returns the identity provider of an element of spec.jwt, in JSON, of a
 // WorkspaceAuthenticationConfiguration in cluster tenant. It does not validate the text.
-func NewWorkspaceIssuer(tenant cluster.Name, text []byte) WorkspaceIssuer {
+func NewProvider(tenant cluster.Name, text []byte) Provider {
 	var named struct {
 		Issuer struct {
 			URL string `json:"url"`
 		} `json:"issuer"`
 	}
 	_ = json.Unmarshal(text, &named) // no token has an empty issuer
-	return WorkspaceIssuer{tenant, named.Issuer.URL, sha256.Sum256(text), text}
+	return Provider{tenant, named.Issuer.URL, sha256.Sum256(text), text}
 }
 
 // Validate returns an error if the identity provider cannot be used.
-func (w WorkspaceIssuer) Validate(own []string) error {
+func (w Provider) Validate(own []string) error {
 	_, err := w.read(own)
 	return err
 }
 
-func (w WorkspaceIssuer) read(own []string) (apiserver.JWTAuthenticator, error) {
+func (w Provider) read(own []string) (apiserver.JWTAuthenticator, error) {
 	var in apiserverv1.JWTAuthenticator
 	var out apiserver.JWTAuthenticator
-	if len(w.text) > maxProvider {
-		return out, fmt.Errorf("the identity provider has %d bytes, and the limit is %d", len(w.text), maxProvider)
+	if len(w.text) > maxConfiguration {
+		return out, fmt.Errorf("the identity provider has %d bytes, and the limit is %d", len(w.text), maxConfiguration)
 	}
 	if err := json.Unmarshal(w.text, &in); err != nil {
 		return out, err

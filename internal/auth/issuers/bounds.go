@@ -1,4 +1,4 @@
-package authn
+package issuers
 
 import (
 	"bytes"
@@ -26,13 +26,13 @@ import (
 // operators configure elsewhere. Here tenants configure them, and tokens are verified before
 // other limits of requests apply.
 const (
-	maxProvider     = 64 << 10  // bytes of its configuration
-	maxExpressions  = 32        // CEL expressions
-	maxInstructions = 10_000    // of all regular expressions in these, compiled
-	maxDocument     = 256 << 10 // bytes of a document that it serves
-	maxKeys         = 32        // keys that it serves
-	maxKey          = 16 << 10  // bytes of a key, with its certificates
-	maxModulus      = 4096      // bits of an RSA key: a verification takes less than a millisecond
+	maxConfiguration = 64 << 10  // bytes of its configuration
+	maxExpressions   = 32        // CEL expressions
+	maxInstructions  = 10_000    // of all regular expressions in these, compiled
+	maxDocument      = 256 << 10 // bytes of a document that it serves
+	maxKeys          = 32        // keys that it serves
+	maxKey           = 16 << 10  // bytes of a key, with its certificates
+	maxModulus       = 4096      // bits of an RSA key: a verification takes less than a millisecond
 )
 
 // A boundedCompiler compiles the CEL expressions of one identity provider. It refuses expressions

@@ -1,4 +1,4 @@
-package authn
+package issuers
 
 import (
 	"context"
@@ -119,32 +119,32 @@ func (h *hosted) token(t *testing.T, name, audience string) string {
 }
 
 // issuedBy returns a configuration of a tenant with a provider.
-func issuedBy(tenant cluster.Name, name, audience, prefix string) WorkspaceIssuer {
-	return NewWorkspaceIssuer(tenant, fmt.Appendf(nil,
+func issuedBy(tenant cluster.Name, name, audience, prefix string) Provider {
+	return NewProvider(tenant, fmt.Appendf(nil,
 		`{"issuer":{"url":"https://%s","audiences":[%q]},"claimMappings":{"username":{"claim":"sub","prefix":%q}}}`, name, audience, prefix))
 }
 
 // A pool of the identity providers of clusters. It is stopped when the test ends.
-type issuerPool struct {
+type pool struct {
 	t *testing.T
 	h *hosted
-	*workspaceIssuers
-	of map[cluster.Name][]WorkspaceIssuer
+	*WorkspaceProviders
+	of map[cluster.Name][]Provider
 }
 
-func newIssuerPool(t *testing.T) *issuerPool {
-	p := &issuerPool{t: t, h: newHosted(t), of: map[cluster.Name][]WorkspaceIssuer{}}
-	p.workspaceIssuers = newWorkspaceIssuers(WorkspaceAuthentication{
-		Of:      func(_ context.Context, c cluster.Name) []WorkspaceIssuer { return p.of[c] },
+func newPool(t *testing.T) *pool {
+	p := &pool{t: t, h: newHosted(t), of: map[cluster.Name][]Provider{}}
+	p.WorkspaceProviders = NewWorkspaceProviders(WorkspaceOptions{
+		Of:      func(_ context.Context, c cluster.Name) []Provider { return p.of[c] },
 		Calls:   func(cluster.Name, []byte) (http.RoundTripper, error) { return p.h, nil },
 		Compute: func(_ context.Context, _ cluster.Name, evaluate func()) error { evaluate(); return nil },
 	}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { p.run(ctx) })
+	running.Go(func() { p.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		p.close()
+		p.Close()
 		running.Wait()
 	})
 	return p
@@ -153,7 +153,7 @@ func newIssuerPool(t *testing.T) *issuerPool {
 // names returns the user of a token in a cluster.
 //
 // The library stores fetched keys and errors a moment after it has used them.
-func (p *issuerPool) names(c cluster.Name, token string) (string, error) {
+func (p *pool) names(c cluster.Name, token string) (string, error) {
 	r, ok, err := p.AuthenticateToken(cluster.With(p.t.Context(), c), token)
 	if !ok || err != nil {
 		return "", err
@@ -161,21 +161,21 @@ func (p *issuerPool) names(c cluster.Name, token string) (string, error) {
 	return r.User.GetName(), nil
 }
 
-func (p *issuerPool) known(c cluster.Name, token, want string) {
+func (p *pool) known(c cluster.Name, token, want string) {
 	p.t.Helper()
 	if got, err := p.names(c, token); got != want {
 		p.t.Errorf("in %s: %q, %v; want %q", c, got, err, want)
 	}
 }
 
-func (p *issuerPool) kept() int {
+func (p *pool) kept() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.all)
 }
 
 // byOwner returns how many providers the owners keep that have any.
-func (p *issuerPool) byOwner() map[cluster.Name]int {
+func (p *pool) byOwner() map[cluster.Name]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.owners)
@@ -188,13 +188,13 @@ func after(d time.Duration) { <-time.After(d) }
 // an evicted provider again, and removes idle providers.
 func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
-		for i := range MaxIssuers + 1 {
+		p := newPool(t)
+		for i := range MaxProviders + 1 {
 			p.of["busy"] = append(p.of["busy"], issuedBy("busy", fmt.Sprintf("own-%d.example", i), "app", ""))
 			p.known("busy", p.h.token(t, fmt.Sprintf("own-%d.example", i), "app"), "carol")
 			after(time.Second)
 		}
-		if n := p.kept(); n != MaxIssuers {
+		if n := p.kept(); n != MaxProviders {
 			t.Errorf("%d are kept of one tenant", n)
 		}
 		p.known("busy", p.h.token(t, "own-1.example", "app"), "carol")
@@ -203,20 +203,20 @@ func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 			t.Errorf("asked %v", p.h.asked)
 		}
 		before := runtime.NumGoroutine()
-		for i := range 2 * maxWorkspaceIssuers {
+		for i := range 2 * maxConnections {
 			c := cluster.Name(fmt.Sprintf("tenant-%d", i))
-			p.of[c] = []WorkspaceIssuer{issuedBy(c, fmt.Sprintf("%d.example", i), "app", "")}
+			p.of[c] = []Provider{issuedBy(c, fmt.Sprintf("%d.example", i), "app", "")}
 			p.known(c, p.h.token(t, fmt.Sprintf("%d.example", i), "app"), "carol")
 		}
 		synctest.Wait()
-		if n := p.kept(); n != maxWorkspaceIssuers {
+		if n := p.kept(); n != maxConnections {
 			t.Errorf("%d are kept", n)
 		}
 		if n := runtime.NumGoroutine() - before; n > 10 {
 			t.Errorf("%d goroutines for %d providers", n, p.kept())
 		}
 		p.known("tenant-0", p.h.token(t, "0.example", "app"), "carol")
-		after(issuerIdle + 2*issuerSweep)
+		after(idleAfter + 2*sweepEvery)
 		if n := p.kept(); n != 0 || len(p.count) != 0 {
 			t.Errorf("%d are kept that nobody uses, of %d tenants", n, len(p.count))
 		}
@@ -225,9 +225,9 @@ func TestProvidersOfWorkspacesAreBounded(t *testing.T) {
 }
 
 // connect uses a token of a provider that only the given cluster has.
-func (p *issuerPool) connect(c cluster.Name) {
+func (p *pool) connect(c cluster.Name) {
 	p.t.Helper()
-	p.of[c] = []WorkspaceIssuer{issuedBy(c, string(c), "app", "")}
+	p.of[c] = []Provider{issuedBy(c, string(c), "app", "")}
 	p.known(c, p.h.token(p.t, string(c), "app"), "carol")
 	after(time.Second) // so that the last uses have an order
 }
@@ -236,23 +236,23 @@ func (p *issuerPool) connect(c cluster.Name) {
 // most providers loses one.
 func TestOwnersShareProvidersOfWorkspaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
-		p.Owner = func(c cluster.Name) cluster.Name {
+		p := newPool(t)
+		p.options.Owner = func(c cluster.Name) cluster.Name {
 			owner, _, _ := strings.Cut(string(c), "-")
 			return cluster.Name(owner)
 		}
 		p.connect("quiet-0")
-		for i := range maxWorkspaceIssuers + 40 {
+		for i := range maxConnections + 40 {
 			p.connect(cluster.Name(fmt.Sprintf("one-%d", i)))
 		}
 		p.connect("quiet-0")
-		if n := p.kept(); n != maxOwnerIssuers+1 {
+		if n := p.kept(); n != maxOwnerConnections+1 {
 			t.Errorf("%d providers are kept of two owners", n)
 		}
 		if n := p.h.asked["quiet-0"]; n != 1 {
 			t.Errorf("the keys of another owner were fetched %d times", n)
 		}
-		for i := 0; p.kept() < maxWorkspaceIssuers; i++ { // no other owner has more than two
+		for i := 0; p.kept() < maxConnections; i++ { // no other owner has more than two
 			p.connect(cluster.Name(fmt.Sprintf("small%d-0", i/2)))
 			p.connect(cluster.Name(fmt.Sprintf("small%d-1", i/2)))
 		}
@@ -263,7 +263,7 @@ func TestOwnersShareProvidersOfWorkspaces(t *testing.T) {
 		if n := [...]int{p.h.asked["quiet-0"], p.h.asked["small0-0"], p.byOwner()["one"]}; n != [...]int{1, 1, most - 1} {
 			t.Errorf("keys fetched %d times for an owner of one provider, %d times for an owner of two; the owner of most keeps %d", n[0], n[1], n[2])
 		}
-		after(issuerIdle + 2*issuerSweep)
+		after(idleAfter + 2*sweepEvery)
 		if owners := p.byOwner(); len(owners) != 0 {
 			t.Errorf("owners without providers are kept: %v", owners)
 		}
@@ -274,13 +274,13 @@ func TestOwnersShareProvidersOfWorkspaces(t *testing.T) {
 // providers of a tenant count for the limit of that tenant.
 func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
+		p := newPool(t)
 		var waiting sync.WaitGroup
-		p.of["other"] = []WorkspaceIssuer{issuedBy("other", "quick.example", "app", "")}
-		for i := range MaxIssuers + 1 {
+		p.of["other"] = []Provider{issuedBy("other", "quick.example", "app", "")}
+		for i := range MaxProviders + 1 {
 			p.of["slow"] = append(p.of["slow"], issuedBy("slow", fmt.Sprintf("slow-%d.example", i), "app", ""))
 		}
-		for i := range MaxIssuers {
+		for i := range MaxProviders {
 			name := fmt.Sprintf("slow-%d.example", i)
 			defer p.h.hang(name)()
 			token := p.h.token(t, name, "app")
@@ -292,24 +292,24 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 		}
 		begin := time.Now()
 		synctest.Wait()
-		if got, err := p.names("slow", p.h.token(t, fmt.Sprintf("slow-%d.example", MaxIssuers), "app")); err == nil || !strings.Contains(err.Error(), "in use") {
+		if got, err := p.names("slow", p.h.token(t, fmt.Sprintf("slow-%d.example", MaxProviders), "app")); err == nil || !strings.Contains(err.Error(), "in use") {
 			t.Errorf("one more of the tenant: %q, %v", got, err)
 		}
 		p.known("other", p.h.token(t, "quick.example", "app"), "carol")
-		if took := time.Since(begin); took > issuerPoll {
+		if took := time.Since(begin); took > keysPoll {
 			t.Errorf("others waited for %v", took)
 		}
 		many := p.h.token(t, "slow-0.example", "app")
-		refused := make(chan error, 2*maxIssuerWaiting)
-		for range 2 * maxIssuerWaiting {
+		refused := make(chan error, 2*maxWaiting)
+		for range 2 * maxWaiting {
 			waiting.Go(func() { refused <- second(p.names("slow", many)) })
 		}
 		synctest.Wait()
-		if n := len(refused); n <= maxIssuerWaiting {
-			t.Errorf("%d of %d are told at once that it hangs", n, 2*maxIssuerWaiting)
+		if n := len(refused); n <= maxWaiting {
+			t.Errorf("%d of %d are told at once that it hangs", n, 2*maxWaiting)
 		}
 		waiting.Wait()
-		if took := time.Since(begin); took > issuerKeysTimeout {
+		if took := time.Since(begin); took > keysTimeout {
 			t.Errorf("they waited for %v", took)
 		}
 	})
@@ -320,8 +320,8 @@ func TestProvidersOfWorkspacesThatHang(t *testing.T) {
 // soon as it works again.
 func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
-		p.of["aa"] = []WorkspaceIssuer{issuedBy("aa", "login.example", "app", "")}
+		p := newPool(t)
+		p.of["aa"] = []Provider{issuedBy("aa", "login.example", "app", "")}
 		token := p.h.token(t, "login.example", "app")
 		p.h.set("login.example", true)
 		if got, err := p.names("aa", token); err == nil {
@@ -332,7 +332,7 @@ func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 		if got, err := p.names("aa", token); err == nil || time.Since(begin) > 0 {
 			t.Errorf("at once: %q, %v, after %v", got, err, time.Since(begin))
 		}
-		after(issuerRetry)
+		after(retryAfter)
 		p.known("aa", token, "carol")
 		// It fails, and changes its keys meanwhile.
 		p.h.set("login.example", true)
@@ -355,9 +355,9 @@ func TestProvidersOfWorkspacesComeBack(t *testing.T) {
 // A failed provider is tried again in time, even if requests with its tokens never pause.
 func TestProviderThatFailedIsAskedAgainUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
+		p := newPool(t)
 		w := issuedBy("aa", "login.example", "app", "")
-		p.of["aa"] = []WorkspaceIssuer{w}
+		p.of["aa"] = []Provider{w}
 		token := p.h.token(t, "login.example", "app")
 		p.h.set("login.example", true)
 		if got, err := p.names("aa", token); err == nil {
@@ -369,7 +369,7 @@ func TestProviderThatFailedIsAskedAgainUnderLoad(t *testing.T) {
 		}
 		defer p.leave(e)
 		p.h.set("login.example", false)
-		after(issuerRetry)
+		after(retryAfter)
 		p.known("aa", token, "carol")
 	})
 }
@@ -377,9 +377,9 @@ func TestProviderThatFailedIsAskedAgainUnderLoad(t *testing.T) {
 // Types with the same issuer are independent: each has its own audiences and mapping of claims.
 func TestProvidersOfWorkspacesWithOneIssuer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
-		p.of["shop"] = []WorkspaceIssuer{issuedBy("types", "login.example", "shop", "shop:")}
-		p.of["bank"] = []WorkspaceIssuer{issuedBy("types", "login.example", "bank", "bank:")}
+		p := newPool(t)
+		p.of["shop"] = []Provider{issuedBy("types", "login.example", "shop", "shop:")}
+		p.of["bank"] = []Provider{issuedBy("types", "login.example", "bank", "bank:")}
 		p.of["both"] = append(append(p.of["both"], p.of["bank"]...), p.of["shop"]...)
 		shop, bank := p.h.token(t, "login.example", "shop"), p.h.token(t, "login.example", "bank")
 		p.known("shop", shop, "shop:carol")
@@ -402,14 +402,14 @@ func second[T any](_ T, err error) error { return err }
 // A provider that a cluster has several times is asked once, and a limited number of providers
 // with the issuer of a token is asked.
 func TestProvidersOfATokenAreBounded(t *testing.T) {
-	p := newIssuerPool(t)
+	p := newPool(t)
 	for range 1000 {
 		p.of["same"] = append(p.of["same"], issuedBy("types", "login.example", "app", ""))
 	}
 	for n := range 1000 {
 		p.of["many"] = append(p.of["many"], issuedBy("types", "login.example", fmt.Sprint(n), ""))
 	}
-	for c, want := range map[cluster.Name]int{"same": 1, "many": MaxIssuers} {
+	for c, want := range map[cluster.Name]int{"same": 1, "many": MaxProviders} {
 		if got := len(p.named(t.Context(), c, "https://login.example")); got != want {
 			t.Errorf("%s: %d providers", c, got)
 		}
@@ -419,12 +419,12 @@ func TestProvidersOfATokenAreBounded(t *testing.T) {
 // Expressions of a provider are evaluated in the share of the tenant that configured it.
 func TestExpressionsOfProviders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newIssuerPool(t)
-		p.of["aa"] = []WorkspaceIssuer{NewWorkspaceIssuer("types", []byte(`{"issuer":{"url":"https://login.example","audiences":["app"]},
+		p := newPool(t)
+		p.of["aa"] = []Provider{NewProvider("types", []byte(`{"issuer":{"url":"https://login.example","audiences":["app"]},
 			"claimMappings":{"username":{"expression":"claims.sub"}},"userValidationRules":[{"expression":"user.username.matches('^c')","message":"no"}]}`))}
 		token := p.h.token(t, "login.example", "app")
 		var computed []cluster.Name
-		p.Compute = func(_ context.Context, c cluster.Name, evaluate func()) error {
+		p.options.Compute = func(_ context.Context, c cluster.Name, evaluate func()) error {
 			computed = append(computed, c)
 			evaluate()
 			return nil
@@ -433,7 +433,7 @@ func TestExpressionsOfProviders(t *testing.T) {
 		if diff := cmp.Diff([]cluster.Name{"types", "types"}, computed); diff != "" {
 			t.Error(diff)
 		}
-		p.Compute = func(context.Context, cluster.Name, func()) error { return errors.New("too many") }
+		p.options.Compute = func(context.Context, cluster.Name, func()) error { return errors.New("too many") }
 		if got, err := p.names("aa", token); got != "" || err == nil {
 			t.Errorf("without a seat: %q, %v", got, err)
 		}

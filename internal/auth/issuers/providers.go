@@ -1,4 +1,11 @@
-package authn
+// Package issuers authenticates the users of identity providers by their JSON web tokens, with
+// Kubernetes' authenticator of OpenID Connect. [Providers] are those that the operator configures for
+// the server, and [WorkspaceProviders] those that tenants configure for workspaces.
+//
+// It hides how keys are fetched, how many connections are kept, and which limits hold for tenants. The
+// rest of authentication uses only authenticators of tokens. The order of authenticators, and the rules
+// for names of service accounts, are in package authn.
+package issuers
 
 import (
 	"bytes"
@@ -9,6 +16,8 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/options/authenticationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
@@ -33,12 +43,12 @@ import (
 const (
 	healthTimeout = time.Minute            // timeout of the first answers of changed identity providers
 	healthPoll    = 100 * time.Millisecond // period of checking for these answers
-	issuerTimeout = 10 * time.Second       // of one request to an identity provider
+	callTimeout   = 10 * time.Second       // of one request to an identity provider
 )
 
-// issuers authenticates the users of identity providers by their JSON web tokens. Flags, or
-// a file that may change, configure the identity providers.
-type issuers struct {
+// Providers are the identity providers of the server. Flags, or a file that may change, configure
+// them.
+type Providers struct {
 	options   *kubeoptions.BuiltInAuthenticationOptions
 	own       []string // issuers of this server, which no identity provider may use
 	anonymous apiserver.AnonymousAuthConfig
@@ -47,12 +57,13 @@ type issuers struct {
 	seen      []byte // last content of the file that was loaded or rejected
 
 	mu      sync.RWMutex // guards current
-	current *providers
+	current *loaded
 }
 
-// newIssuers reads the identity providers that o configures.
-func newIssuers(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*issuers, error) {
-	i := &issuers{
+// NewProviders reads the identity providers that o configures. None may have one of the issuers in
+// own, which are the server's. It connects to none: see [Providers.Start].
+func NewProviders(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*Providers, error) {
+	i := &Providers{
 		options: &kubeoptions.BuiltInAuthenticationOptions{
 			AuthenticationConfigFile: o.AuthenticationConfigFile, OIDC: o.OIDC, Anonymous: o.Anonymous,
 		},
@@ -62,7 +73,7 @@ func newIssuers(o *kubeoptions.BuiltInAuthenticationOptions, own []string) (*iss
 }
 
 // read reads the flags, or the file if there is one.
-func (i *issuers) read() error {
+func (i *Providers) read() error {
 	if o := i.options.OIDC; o != nil && o.CAFile != "" {
 		if _, err := certutil.NewPool(o.CAFile); err != nil {
 			return fmt.Errorf("--oidc-ca-file: %w", err)
@@ -83,7 +94,7 @@ func (i *issuers) read() error {
 		if jwt.Issuer.EgressSelectorType != "" {
 			return fmt.Errorf("--authentication-config: jwt[%d].issuer.egressSelectorType: there are no egress selectors; remove it", n)
 		}
-		if _, err := issuerClient(jwt); err != nil {
+		if _, err := clientOf(jwt); err != nil {
 			return err
 		}
 	}
@@ -95,20 +106,24 @@ func (i *issuers) read() error {
 	return nil
 }
 
-// wanted reports whether identity providers are configured, or a file may add some later.
-func (i *issuers) wanted() bool {
+// Anonymous returns the configuration of requests without credentials, which may be in the same file.
+func (i *Providers) Anonymous() apiserver.AnonymousAuthConfig { return i.anonymous }
+
+// Wanted reports whether identity providers are configured, or a file may add some later.
+func (i *Providers) Wanted() bool {
 	return i.options.AuthenticationConfigFile != "" || len(i.config.JWT) > 0
 }
 
-// start begins to fetch the keys of the identity providers.
-func (i *issuers) start() error {
+// Start begins to fetch the keys of the identity providers. The caller must call Close if it returns
+// no error.
+func (i *Providers) Start() error {
 	var err error
 	i.current, err = i.connect()
 	return err
 }
 
-// AuthenticateToken implements [authenticator.Token].
-func (i *issuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+// AuthenticateToken implements [authenticator.Token]. It must follow Start.
+func (i *Providers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	i.mu.RLock()
 	p := i.current
 	p.requests.Add(1)
@@ -117,8 +132,8 @@ func (i *issuers) AuthenticateToken(ctx context.Context, token string) (*authent
 	return p.AuthenticateToken(ctx, token)
 }
 
-// run reloads the file when it changes, until ctx ends.
-func (i *issuers) run(ctx context.Context) {
+// Run reloads the file when it changes, until ctx ends.
+func (i *Providers) Run(ctx context.Context) {
 	file := i.options.AuthenticationConfigFile
 	if file == "" {
 		return
@@ -139,7 +154,7 @@ func (i *issuers) run(ctx context.Context) {
 
 // reload loads the file if its content is new and all of its identity providers answer. It
 // reports whether it did.
-func (i *issuers) reload(ctx context.Context) (bool, error) {
+func (i *Providers) reload(ctx context.Context) (bool, error) {
 	data, err := os.ReadFile(i.options.AuthenticationConfigFile)
 	if err != nil {
 		return false, err
@@ -147,7 +162,7 @@ func (i *issuers) reload(ctx context.Context) (bool, error) {
 	if bytes.Equal(data, i.seen) {
 		return false, nil
 	}
-	next := &issuers{options: i.options, own: i.own}
+	next := &Providers{options: i.options, own: i.own}
 	if err := next.read(); err != nil {
 		i.seen = data // reading the same content again would fail again
 		return false, err
@@ -187,14 +202,15 @@ func urls(c *apiserver.AuthenticationConfiguration) sets.Set[string] {
 	return all
 }
 
-func (i *issuers) close() {
+// Close ends the connections to the identity providers.
+func (i *Providers) Close() {
 	i.mu.RLock()
 	defer i.mu.RUnlock()
 	i.current.close()
 }
 
-// providers are the identity providers of one version of the configuration.
-type providers struct {
+// loaded are the connected identity providers of one version of the configuration.
+type loaded struct {
 	authenticator.Token
 
 	health   []func() error
@@ -204,12 +220,12 @@ type providers struct {
 }
 
 // connect starts fetching the keys of the identity providers.
-func (i *issuers) connect() (*providers, error) {
+func (i *Providers) connect() (*loaded, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &providers{cancel: cancel}
+	p := &loaded{cancel: cancel}
 	var all []authenticator.Token
 	for _, jwt := range i.config.JWT {
-		client, err := issuerClient(jwt)
+		client, err := clientOf(jwt)
 		if err != nil {
 			p.close()
 			return nil, err
@@ -235,7 +251,7 @@ func (i *issuers) connect() (*providers, error) {
 }
 
 // healthy waits until the keys of all identity providers are fetched, at most healthTimeout.
-func (p *providers) healthy(ctx context.Context) error {
+func (p *loaded) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	tick := time.NewTicker(healthPoll)
@@ -257,16 +273,16 @@ func (p *providers) healthy(ctx context.Context) error {
 	}
 }
 
-func (p *providers) close() {
+func (p *loaded) close() {
 	p.cancel()
 	for _, c := range p.clients {
 		c.CloseIdleConnections()
 	}
 }
 
-// issuerClient returns an HTTP client of its own for an identity provider, so that close
+// clientOf returns an HTTP client of its own for an identity provider, so that close
 // can close its connections.
-func issuerClient(jwt apiserver.JWTAuthenticator) (*http.Client, error) {
+func clientOf(jwt apiserver.JWTAuthenticator) (*http.Client, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca := jwt.Issuer.CertificateAuthority; ca != "" {
 		roots, err := certutil.NewPoolFromBytes([]byte(ca))
@@ -275,5 +291,26 @@ func issuerClient(jwt apiserver.JWTAuthenticator) (*http.Client, error) {
 		}
 		trust.RootCAs = roots
 	}
-	return &http.Client{Transport: utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: trust}), Timeout: issuerTimeout}, nil
+	return &http.Client{Transport: utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: trust}), Timeout: callTimeout}, nil
+}
+
+// withoutReserved returns an authenticator that refuses users of a with a reserved name,
+// and removes reserved groups. It is for identity providers without a prefix for these
+// names.
+func withoutReserved(a authenticator.Token, names, groups bool) authenticator.Token {
+	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		r, ok, err := a.AuthenticateToken(ctx, token)
+		if err != nil || !ok {
+			return nil, false, err
+		}
+		if names && strings.HasPrefix(r.User.GetName(), auth.ReservedPrefix) {
+			return nil, false, fmt.Errorf("the identity provider calls the user %q, and names that begin with %q are reserved; choose another --oidc-username-claim, or a prefix", r.User.GetName(), auth.ReservedPrefix)
+		}
+		if !groups {
+			return r, true, nil
+		}
+		u := &user.DefaultInfo{Name: r.User.GetName(), UID: r.User.GetUID(), Extra: r.User.GetExtra()}
+		u.Groups = slices.DeleteFunc(slices.Clone(r.User.GetGroups()), func(g string) bool { return strings.HasPrefix(g, auth.ReservedPrefix) })
+		return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
+	})
 }

@@ -1,4 +1,4 @@
-package authn
+package issuers
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
 	"github.com/unforked/kcp/internal/auth"
@@ -23,26 +22,25 @@ import (
 )
 
 const (
-	// maxWorkspaceIssuers limits the connected identity providers of workspaces.
-	maxWorkspaceIssuers = 256
-	// maxOwnerIssuers limits those of the clusters of one owner: a quarter.
-	maxOwnerIssuers = maxWorkspaceIssuers / 4
-	// maxIssuerWaiting limits the requests that wait for the keys of one identity provider.
-	// They wait at most issuerKeysTimeout. A failed provider is retried after
-	// issuerRetry.
-	maxIssuerWaiting  = 100
-	issuerKeysTimeout = 10 * time.Second
-	issuerRetry       = 10 * time.Second
-	issuerPoll        = 20 * time.Millisecond
-	// issuerIdle is how long an unused identity provider stays connected.
-	issuerIdle  = 10 * time.Minute
-	issuerSweep = time.Minute
+	// maxConnections limits the connected identity providers of workspaces.
+	maxConnections = 256
+	// maxOwnerConnections limits those of the clusters of one owner: a quarter.
+	maxOwnerConnections = maxConnections / 4
+	// maxWaiting limits the requests that wait for the keys of one identity provider.
+	// They wait at most keysTimeout. A failed provider is retried after retryAfter.
+	maxWaiting  = 100
+	keysTimeout = 10 * time.Second
+	retryAfter  = 10 * time.Second
+	keysPoll    = 20 * time.Millisecond
+	// idleAfter is how long an unused identity provider stays connected.
+	idleAfter  = 10 * time.Minute
+	sweepEvery = time.Minute
 )
 
-// WorkspaceAuthentication configures the identity providers of workspaces.
-type WorkspaceAuthentication struct {
+// WorkspaceOptions configures the identity providers of workspaces.
+type WorkspaceOptions struct {
 	// Of returns the identity providers of a cluster, from memory.
-	Of func(ctx context.Context, c cluster.Name) []WorkspaceIssuer
+	Of func(ctx context.Context, c cluster.Name) []Provider
 	// Owner returns the owner of a cluster with configurations. All clusters of an owner share
 	// limits. If it is nil, each cluster is its own owner.
 	Owner func(cluster.Name) cluster.Name
@@ -59,30 +57,30 @@ type WorkspaceAuthentication struct {
 	Current auth.Current
 }
 
-// workspaceIssuers authenticates the users of identity providers of workspaces. It keeps
-// one connection per configuration, however many workspaces use it. The first token opens
-// it; it is closed after some time without tokens.
-type workspaceIssuers struct {
-	WorkspaceAuthentication
-	own []string
+// WorkspaceProviders are the identity providers of workspaces. There is one connection per
+// configuration, however many workspaces use it. The first token opens it. It is closed after some
+// time without tokens.
+type WorkspaceProviders struct {
+	options WorkspaceOptions
+	own     []string
 
 	ctx     context.Context // of all
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
 	mu     sync.Mutex
-	all    map[issuerKey]*workspaceIssuer
+	all    map[connectionKey]*connection
 	count  map[cluster.Name]int
 	owners map[cluster.Name]int // the same by owner
 }
 
-type issuerKey struct {
+type connectionKey struct {
 	tenant cluster.Name
 	hash   [sha256.Size]byte
 }
 
-// A workspaceIssuer is a connected identity provider.
-type workspaceIssuer struct {
+// A connection is a connected identity provider of a tenant.
+type connection struct {
 	url    string
 	owner  cluster.Name
 	ready  chan struct{} // closed once its keys are fetched, or failed to be
@@ -90,16 +88,18 @@ type workspaceIssuer struct {
 	tokens authenticator.Token
 	err    error
 
-	// Guarded by workspaceIssuers.mu.
+	// Guarded by WorkspaceProviders.mu.
 	users int // requests in progress
 	last  time.Time
 	until time.Time // earliest retry after a failure
 }
 
-func newWorkspaceIssuers(w WorkspaceAuthentication, own []string) *workspaceIssuers {
-	i := &workspaceIssuers{
-		WorkspaceAuthentication: w, own: own,
-		all: map[issuerKey]*workspaceIssuer{}, count: map[cluster.Name]int{}, owners: map[cluster.Name]int{},
+// NewWorkspaceProviders returns the identity providers of workspaces. None may have one of the issuers
+// in own, which are the server's. The caller must call Close.
+func NewWorkspaceProviders(o WorkspaceOptions, own []string) *WorkspaceProviders {
+	i := &WorkspaceProviders{
+		options: o, own: own,
+		all: map[connectionKey]*connection{}, count: map[cluster.Name]int{}, owners: map[cluster.Name]int{},
 	}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	upstream.SetGlobals()
@@ -108,7 +108,7 @@ func newWorkspaceIssuers(w WorkspaceAuthentication, own []string) *workspaceIssu
 
 // AuthenticateToken implements [authenticator.Token]. It authenticates users of the
 // identity providers of the cluster of the context, for that cluster alone.
-func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+func (i *WorkspaceProviders) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	c, err := cluster.One(ctx)
 	issuer, ok := issuerOf(token)
 	if err != nil || !ok || c.System() {
@@ -116,21 +116,25 @@ func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) 
 	}
 	named := i.named(ctx, c, issuer)
 	if len(named) > 0 {
-		again, err := i.Current.Confirms(ctx)
+		again, err := i.options.Current.Confirms(ctx)
 		if err != nil {
 			return nil, false, err
 		}
 		if again {
 			named = i.named(ctx, c, issuer)
 		}
-	} else if i.Fresh.CaughtUp(ctx) {
+	} else if i.options.Fresh.CaughtUp(ctx) {
 		named = i.named(ctx, c, issuer)
 	}
 	var errs []error
 	for _, w := range named {
 		r, ok, err := i.by(ctx, w, token)
 		if err == nil && ok {
-			return withinWorkspace(c, r)
+			u, err := auth.OfWorkspace(c, r.User)
+			if err != nil {
+				return nil, false, fmt.Errorf("the identity provider of the workspace calls the user %q, and %w", r.User.GetName(), err)
+			}
+			return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
 		}
 		errs = append(errs, err)
 	}
@@ -138,10 +142,10 @@ func (i *workspaceIssuers) AuthenticateToken(ctx context.Context, token string) 
 }
 
 // named returns the identity providers of a cluster that have the given issuer, each once.
-func (i *workspaceIssuers) named(ctx context.Context, c cluster.Name, issuer string) (named []WorkspaceIssuer) {
-	for _, w := range i.Of(ctx, c) {
-		again := func(o WorkspaceIssuer) bool { return o.Tenant == w.Tenant && o.Hash == w.Hash }
-		if w.URL == issuer && len(named) < MaxIssuers && !slices.ContainsFunc(named, again) {
+func (i *WorkspaceProviders) named(ctx context.Context, c cluster.Name, issuer string) (named []Provider) {
+	for _, w := range i.options.Of(ctx, c) {
+		again := func(o Provider) bool { return o.Tenant == w.Tenant && o.Hash == w.Hash }
+		if w.URL == issuer && len(named) < MaxProviders && !slices.ContainsFunc(named, again) {
 			named = append(named, w)
 		}
 	}
@@ -150,7 +154,7 @@ func (i *workspaceIssuers) named(ctx context.Context, c cluster.Name, issuer str
 
 // by authenticates a token by one identity provider. It waits until the provider's keys are
 // fetched.
-func (i *workspaceIssuers) by(ctx context.Context, w WorkspaceIssuer, token string) (*authenticator.Response, bool, error) {
+func (i *WorkspaceProviders) by(ctx context.Context, w Provider, token string) (*authenticator.Response, bool, error) {
 	e, err := i.enter(w)
 	if err != nil {
 		return nil, false, fmt.Errorf("identity provider %s of logical cluster %s: %w", w.URL, w.Tenant, err)
@@ -169,10 +173,10 @@ func (i *workspaceIssuers) by(ctx context.Context, w WorkspaceIssuer, token stri
 
 // enter returns a connected identity provider, and connects it first if need be. The caller
 // must call leave.
-func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
-	now, key, owner := time.Now(), issuerKey{w.Tenant, w.Hash}, w.Tenant
-	if i.Owner != nil {
-		owner = i.Owner(w.Tenant) // without the lock: it has locks of its own
+func (i *WorkspaceProviders) enter(w Provider) (*connection, error) {
+	now, key, owner := time.Now(), connectionKey{w.Tenant, w.Hash}, w.Tenant
+	if i.options.Owner != nil {
+		owner = i.options.Owner(w.Tenant) // without the lock: it has locks of its own
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -188,7 +192,7 @@ func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 		if err := i.roomLocked(w.Tenant, owner); err != nil {
 			return nil, err
 		}
-		e = &workspaceIssuer{url: w.URL, owner: owner, ready: make(chan struct{})}
+		e = &connection{url: w.URL, owner: owner, ready: make(chan struct{})}
 		var ctx context.Context
 		ctx, e.cancel = context.WithCancel(i.ctx)
 		i.all[key] = e
@@ -196,7 +200,7 @@ func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 		i.owners[owner]++
 		i.running.Go(func() { i.begin(ctx, w, e) })
 	}
-	if e.users >= maxIssuerWaiting {
+	if e.users >= maxWaiting {
 		select {
 		case <-e.ready:
 		default:
@@ -208,7 +212,7 @@ func (i *workspaceIssuers) enter(w WorkspaceIssuer) (*workspaceIssuer, error) {
 	return e, nil
 }
 
-func (i *workspaceIssuers) leave(e *workspaceIssuer) {
+func (i *WorkspaceProviders) leave(e *connection) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	e.users--
@@ -217,12 +221,12 @@ func (i *workspaceIssuers) leave(e *workspaceIssuer) {
 // roomLocked makes room for one more identity provider of a cluster. It drops the unused
 // provider with the oldest use: one of the cluster or of its owner if that is at its limit, else
 // one of the owner that would have most. So an owner of many clusters drops its own.
-func (i *workspaceIssuers) roomLocked(tenant, owner cluster.Name) error {
-	own, owned := i.count[tenant] >= MaxIssuers, i.owners[owner] >= maxOwnerIssuers
-	if !own && !owned && len(i.all) < maxWorkspaceIssuers {
+func (i *WorkspaceProviders) roomLocked(tenant, owner cluster.Name) error {
+	own, owned := i.count[tenant] >= MaxProviders, i.owners[owner] >= maxOwnerConnections
+	if !own && !owned && len(i.all) < maxConnections {
 		return nil
 	}
-	var found *issuerKey
+	var found *connectionKey
 	var most int
 	for key, e := range i.all {
 		if e.users > 0 || own && key.tenant != tenant || owned && e.owner != owner {
@@ -243,7 +247,7 @@ func (i *workspaceIssuers) roomLocked(tenant, owner cluster.Name) error {
 	return nil
 }
 
-func (i *workspaceIssuers) dropLocked(key issuerKey) {
+func (i *WorkspaceProviders) dropLocked(key connectionKey) {
 	e := i.all[key]
 	e.cancel()
 	oidc.DeleteJWKSFetchMetrics(e.url, "") // tenants choose the URL: keep no series of it
@@ -259,7 +263,7 @@ func lessOne(counts map[cluster.Name]int, c cluster.Name) {
 }
 
 // begin fetches the keys of an identity provider, and then closes e.ready.
-func (i *workspaceIssuers) begin(ctx context.Context, w WorkspaceIssuer, e *workspaceIssuer) {
+func (i *WorkspaceProviders) begin(ctx context.Context, w Provider, e *connection) {
 	defer close(e.ready)
 	if e.err = i.connect(ctx, w, e); e.err == nil {
 		return
@@ -267,29 +271,29 @@ func (i *workspaceIssuers) begin(ctx context.Context, w WorkspaceIssuer, e *work
 	e.cancel()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	e.until = time.Now().Add(issuerRetry)
+	e.until = time.Now().Add(retryAfter)
 }
 
-func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *workspaceIssuer) error {
+func (i *WorkspaceProviders) connect(ctx context.Context, w Provider, e *connection) error {
 	jwt, err := w.read(i.own)
 	if err != nil {
 		return err
 	}
-	calls, err := i.Calls(w.Tenant, []byte(jwt.Issuer.CertificateAuthority))
+	calls, err := i.options.Calls(w.Tenant, []byte(jwt.Issuer.CertificateAuthority))
 	if err != nil {
 		return err
 	}
-	compute := func(ctx context.Context, evaluate func()) error { return i.Compute(ctx, w.Tenant, evaluate) }
+	compute := func(ctx context.Context, evaluate func()) error { return i.options.Compute(ctx, w.Tenant, evaluate) }
 	tokens, err := oidc.New(ctx, oidc.Options{
-		JWTAuthenticator: jwt, Client: &http.Client{Transport: boundedCalls{calls}, Timeout: issuerTimeout}, DisallowedIssuers: i.own,
+		JWTAuthenticator: jwt, Client: &http.Client{Transport: boundedCalls{calls}, Timeout: callTimeout}, DisallowedIssuers: i.own,
 		SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), Compiler: newBoundedCompiler(compute),
 	})
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, issuerKeysTimeout)
+	waiting, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
-	tick := time.NewTicker(issuerPoll)
+	tick := time.NewTicker(keysPoll)
 	defer tick.Stop()
 	for {
 		unhealthy := tokens.HealthCheck()
@@ -305,9 +309,9 @@ func (i *workspaceIssuers) connect(ctx context.Context, w WorkspaceIssuer, e *wo
 	}
 }
 
-// run drops idle identity providers until ctx ends.
-func (i *workspaceIssuers) run(ctx context.Context) {
-	tick := time.NewTicker(issuerSweep)
+// Run drops idle identity providers until ctx ends.
+func (i *WorkspaceProviders) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -319,47 +323,26 @@ func (i *workspaceIssuers) run(ctx context.Context) {
 	}
 }
 
-func (i *workspaceIssuers) sweep(now time.Time) {
+func (i *WorkspaceProviders) sweep(now time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for key, e := range i.all {
-		if e.users == 0 && now.Sub(e.last) >= issuerIdle {
+		if e.users == 0 && now.Sub(e.last) >= idleAfter {
 			i.dropLocked(key)
 		}
 	}
 }
 
-func (i *workspaceIssuers) close() {
+// Close ends the connections to the identity providers.
+func (i *WorkspaceProviders) Close() {
 	i.cancel()
 	i.running.Wait()
-}
-
-// withinWorkspace returns the user of a workspace's identity provider: in the scope of that
-// workspace alone, without reserved groups and extra keys. A reserved name is an error.
-func withinWorkspace(c cluster.Name, r *authenticator.Response) (*authenticator.Response, bool, error) {
-	if strings.HasPrefix(r.User.GetName(), reserved) || r.User.GetName() == "" {
-		return nil, false, fmt.Errorf("the identity provider of the workspace calls the user %q, and names that begin with %q are reserved", r.User.GetName(), reserved)
-	}
-	u := &user.DefaultInfo{Name: r.User.GetName(), UID: r.User.GetUID(), Extra: map[string][]string{}}
-	for _, g := range r.User.GetGroups() {
-		if !strings.HasPrefix(g, reserved) {
-			u.Groups = append(u.Groups, g)
-		}
-	}
-	for key, values := range r.User.GetExtra() {
-		if !strings.Contains(strings.ToLower(key), "kcp.io") {
-			u.Extra[key] = values
-		}
-	}
-	u.Extra[auth.ScopesKey] = []string{auth.ScopePrefix + string(c)}
-	u.Extra[auth.ClusterNameKey] = []string{string(c)}
-	return &authenticator.Response{User: u, Audiences: r.Audiences}, true, nil
 }
 
 // issuerOf returns the issuer in a JSON web token, and whether it has one. It does not
 // verify the token.
 func issuerOf(token string) (string, bool) {
-	if len(token) > maxToken {
+	if len(token) > auth.MaxToken {
 		return "", false
 	}
 	_, rest, _ := strings.Cut(token, ".")

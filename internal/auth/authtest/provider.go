@@ -1,11 +1,13 @@
-package authn
+package authtest
 
 import (
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,8 +16,8 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 )
 
-// An identityProvider is an identity provider on this machine, with its own certificate.
-type identityProvider struct {
+// An IdentityProvider is an identity provider on this machine, with its own certificate.
+type IdentityProvider struct {
 	*httptest.Server
 
 	mu   sync.Mutex
@@ -23,9 +25,11 @@ type identityProvider struct {
 	keys map[string]*rsa.PrivateKey
 }
 
-func newIdentityProvider(t *testing.T) *identityProvider {
-	p := &identityProvider{}
-	p.rotate(t, "one")
+// NewIdentityProvider starts an identity provider. It is closed when the test ends.
+func NewIdentityProvider(t *testing.T) *IdentityProvider {
+	t.Helper()
+	p := &IdentityProvider{}
+	p.Rotate(t, "one")
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys"})
@@ -44,8 +48,8 @@ func newIdentityProvider(t *testing.T) *identityProvider {
 	return p
 }
 
-// rotate replaces the key.
-func (p *identityProvider) rotate(t *testing.T, name string) {
+// Rotate replaces the key.
+func (p *IdentityProvider) Rotate(t *testing.T, name string) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -56,8 +60,8 @@ func (p *identityProvider) rotate(t *testing.T, name string) {
 	p.name, p.keys = name, map[string]*rsa.PrivateKey{name: key}
 }
 
-// token signs a token with these claims and the common ones.
-func (p *identityProvider) token(t *testing.T, claims map[string]any) string {
+// Token signs a token with these claims and the common ones.
+func (p *IdentityProvider) Token(t *testing.T, claims map[string]any) string {
 	t.Helper()
 	all := map[string]any{"iss": p.URL, "aud": "kcp", "sub": "nobody", "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
 	for k, v := range claims {
@@ -74,4 +78,25 @@ func (p *identityProvider) token(t *testing.T, claims map[string]any) string {
 		t.Fatal(err)
 	}
 	return token
+}
+
+// ProvidersFile returns an AuthenticationConfiguration for providers. The names of their users have
+// the prefixes p0:, p1: and so on; groups have none.
+func ProvidersFile(more string, providers ...*IdentityProvider) []byte {
+	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n" + more
+	if len(providers) > 0 {
+		text += "jwt:\n"
+	}
+	for i, p := range providers {
+		text += fmt.Sprintf(`- issuer:
+    url: %s
+    audiences: [kcp]
+    certificateAuthority: |
+      %s
+  claimMappings:
+    username: {claim: sub, prefix: "p%d:"}
+    groups: {claim: groups, prefix: ""}
+`, p.URL, strings.ReplaceAll(strings.TrimSpace(string(CAOf(p.Server))), "\n", "\n      "), i)
+	}
+	return []byte(text)
 }
