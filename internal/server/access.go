@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"net/http"
@@ -62,7 +63,7 @@ func (a Access) Validate() error {
 		return err
 	}
 	if a.SigningKeyFile != "" {
-		if _, err := authn.SigningKey(a.SigningKeyFile); err != nil {
+		if _, err := credentials.SigningKey(a.SigningKeyFile); err != nil {
 			return err
 		}
 	}
@@ -108,12 +109,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 	if s.accounts, err = authn.NewServiceAccounts(s.signing); err != nil {
 		return err
 	}
-	tokens, err := credentials.SharedAdmins(ctx, s.store)
-	if err != nil {
-		return err
-	}
-	s.admins, err = authn.NewAdmins(authn.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: s.adminTokenFile(), Tokens: tokens})
-	if err != nil {
+	if s.admins, err = credentials.Admins(ctx, s.store, s.adminFiles()); err != nil {
 		return err
 	}
 	s.clients = authn.NewClientCertificates(func(c cluster.Name) (time.Time, bool) {
@@ -124,7 +120,7 @@ func (s *Server) prepareAccess(ctx context.Context) error {
 		return err
 	}
 	s.authn, err = authn.NewAuthenticators(authn.Authentication{
-		Admins: s.admins, ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
+		Admins: authn.NewAdmins(s.admins), ServiceAccounts: s.accounts, Clients: s.clients, Options: access.Authentication,
 		Workspaces: &issuers.WorkspaceOptions{Of: s.issuersOf, Owner: s.Tenant, Calls: s.callsOf, Fresh: fresh, Current: current, Compute: func(ctx context.Context, c cluster.Name, f func()) error {
 			return s.computeFor(ctx, c, fair.Light, f)
 		}},
@@ -160,23 +156,20 @@ func (s *Server) limited(c cluster.Name, gr schema.GroupResource) (cluster.Name,
 
 func (s *Server) signingKey(ctx context.Context) (crypto.Signer, error) {
 	if file := s.config.Access.SigningKeyFile; file != "" {
-		return authn.SigningKey(file)
+		return credentials.SigningKey(file)
 	}
 	if s.store.Shared() {
 		return credentials.SharedSigningKey(ctx, s.store, filepath.Join(s.config.Dir, signingKeyFile))
 	}
-	return authn.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))
+	return credentials.ServiceAccountKey(filepath.Join(s.config.Dir, signingKeyFile))
 }
 
-func (s *Server) adminTokenFile() string {
-	file := s.config.Access.AdminTokenFile
-	switch {
-	case file == "":
-		file = ".admin-token-store"
-	case filepath.IsAbs(file):
-		return file
+func (s *Server) adminFiles() credentials.AdminFiles {
+	file := cmp.Or(s.config.Access.AdminTokenFile, ".admin-token-store")
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(s.config.Dir, file)
 	}
-	return filepath.Join(s.config.Dir, file)
+	return credentials.AdminFiles{Kubeconfig: s.config.Kubeconfig, TokenStore: file}
 }
 
 // installDiscoveryOfIssuer serves the OpenID discovery documents with which others verify

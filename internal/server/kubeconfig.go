@@ -15,7 +15,9 @@ const kubeconfigEvery = 2 * time.Second
 // writeKubeconfig writes the kubeconfig of the administrators. A full disk does not keep
 // the server from starting: the file is written once there is space.
 func (s *Server) writeKubeconfig(ctx context.Context) error {
-	write := func() error { return s.admins.WriteKubeconfig(s.config.ExternalURL, []byte(s.ca.Text())) }
+	write := func() error {
+		return s.adminFiles().WriteKubeconfig(s.admins, s.config.ExternalURL, []byte(s.ca.Text()))
+	}
 	err := write()
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err

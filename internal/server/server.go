@@ -97,7 +97,7 @@ type Server struct {
 	quotas     *limits.Quotas
 	signing    authn.ServiceAccountOptions // of accounts; changed by followKeys
 	accounts   *authn.ServiceAccounts
-	admins     *authn.Admins
+	admins     authn.AdminTokens
 	clients    *authn.ClientCertificates
 	authn      *authn.Authenticators
 	authz      *authz.Authorizer

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/auth/authn"
 	"github.com/unforked/kcp/internal/auth/credentials"
 )
 
@@ -68,7 +67,7 @@ func (s *Server) rotateSigningKeys(ctx context.Context) error {
 		return err
 	}
 	if file := s.config.Access.SigningKeyFile; file != "" || !s.store.Shared() { // or else the key is in etcd
-		if now.Key, err = authn.SigningKey(cmp.Or(file, filepath.Join(s.config.Dir, signingKeyFile))); err != nil {
+		if now.Key, err = credentials.SigningKey(cmp.Or(file, filepath.Join(s.config.Dir, signingKeyFile))); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,6 @@
 package authn
 
 import (
-	"crypto"
 	"errors"
 	"fmt"
 	"net/url"
@@ -74,15 +73,6 @@ func checkAccountFlags(a *kubeoptions.ServiceAccountAuthenticationOptions) error
 		return fmt.Errorf("--service-account-jwks-uri has no effect, as the issuer %q is no https URL and cannot be discovered; choose another --service-account-issuer", a.Issuers[0])
 	}
 	return nil
-}
-
-// SigningKey returns the private key in the PEM file at path. A missing file is an error.
-func SigningKey(path string) (crypto.Signer, error) {
-	key, err := readKey(path, "use a PEM file with an RSA or ECDSA private key")
-	if err != nil {
-		return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
-	}
-	return key, nil
 }
 
 // Discovery returns the server of the OpenID configuration and the public keys, with which

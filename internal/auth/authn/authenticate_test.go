@@ -99,7 +99,7 @@ func TestAuthenticate(t *testing.T) {
 	o := newObjects()
 	accounts := newAccounts(t, o.options())
 	robot := boundToken(t, accounts, "aa", o.account("aa", "ns", "robot", "u1"), nil, 3600)
-	admins := start(t, AdminFiles{})
+	admins := NewAdmins(adminTokens)
 	a, err := NewAuthenticators(Authentication{Admins: admins, ServiceAccounts: accounts, Options: options(func(o *kubeoptions.BuiltInAuthenticationOptions) {
 		o.ClientCert.ClientCA, o.TokenFile.TokenFile = ca.file(t), tokens
 	})})
@@ -126,11 +126,11 @@ func TestAuthenticate(t *testing.T) {
 		tls    *tls.ConnectionState
 		want   who // nobody: 401
 	}{
-		"kcp-admin":                           {"aa", withToken(admins.kcp.text), nil, who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
-		"shard-admin":                         {cluster.All, withToken(admins.shard.text), nil, who{"shard-admin", []string{"system:masters", "system:authenticated"}}},
-		"admin over a web socket":             {"aa", socket(admins.kcp.text), nil, who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
+		"kcp-admin":                           {"aa", withToken(adminTokens.Kcp), nil, who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
+		"shard-admin":                         {cluster.All, withToken(adminTokens.Shard), nil, who{"shard-admin", []string{"system:masters", "system:authenticated"}}},
+		"admin over a web socket":             {"aa", socket(adminTokens.Kcp), nil, who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
 		"certificate":                         {"aa", nil, ca.client(t, "carl", "dev"), who{"carl", []string{"dev", "system:authenticated"}}},
-		"admin before certificate":            {"aa", withToken(admins.kcp.text), ca.client(t, "carl"), who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
+		"admin before certificate":            {"aa", withToken(adminTokens.Kcp), ca.client(t, "carl"), who{"kcp-admin", []string{"system:kcp:admin", "system:authenticated"}}},
 		"certificate before token":            {"aa", withToken("t0k3n"), ca.client(t, "carl"), who{"carl", []string{"system:authenticated"}}},
 		"certificate of another CA":           {"aa", nil, stranger.client(t, "carl", "system:masters"), who{}},
 		"token of the file":                   {"aa", withToken("t0k3n"), nil, dora},
@@ -141,7 +141,7 @@ func TestAuthenticate(t *testing.T) {
 		"account over a web socket elsewhere": {"bb", socket(robot), nil, who{"system:kcp:serviceaccount:aa:ns:robot", []string{"system:authenticated", "system:cluster:aa"}}},
 		"unknown token":                       {"aa", withToken("wrong"), nil, who{}},
 		"unknown token in a web socket":       {"aa", socket("wrong"), nil, who{}},
-		"hash instead of a token":             {"aa", withToken(base64.StdEncoding.EncodeToString(admins.kcp.hash[:])), nil, who{}},
+		"hash instead of a token":             {"aa", withToken(base64.StdEncoding.EncodeToString(admins.kcp[:])), nil, who{}},
 		"no credentials":                      {"aa", nil, nil, who{"system:anonymous", []string{"system:unauthenticated"}}},
 		"no bearer":                           {"aa", http.Header{"Authorization": {"Basic eDp5"}}, nil, who{"system:anonymous", []string{"system:unauthenticated"}}},
 	} {
@@ -196,7 +196,7 @@ func TestTokenReview(t *testing.T) {
 	account, secret := o.account("aa", "ns", "robot", "u1"), o.secret("aa", "ns", "t", "u2")
 	robot, legacy := boundToken(t, accounts, "aa", account, nil, 3600), legacyToken(t, accounts, "aa", account, secret)
 	account.Secrets = []corev1.ObjectReference{{Name: "t"}} // its use gives a warning
-	admins := start(t, AdminFiles{})
+	admins := NewAdmins(adminTokens)
 	a, err := NewAuthenticators(Authentication{Admins: admins, ServiceAccounts: accounts})
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func TestTokenReview(t *testing.T) {
 		"at home, legacy":           {"aa", legacy, nil, "system:serviceaccount:ns:robot"},
 		"elsewhere":                 {"bb", robot, nil, "system:kcp:serviceaccount:aa:ns:robot"},
 		"elsewhere, legacy":         {"bb", legacy, nil, "system:kcp:serviceaccount:aa:ns:robot"},
-		"administrator":             {"bb", admins.kcp.text, nil, "kcp-admin"},
+		"administrator":             {"bb", adminTokens.Kcp, nil, "kcp-admin"},
 		"unknown":                   {"aa", "unknown", nil, ""},
 		"no account of this server": {"aa", "e30.eyJrdWJlcm5ldGVzLmlvIjp7ImNsdXN0ZXJOYW1lIjoiYWEifX0.x", nil, ""},
 	} {

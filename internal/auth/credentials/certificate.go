@@ -1,6 +1,9 @@
 // Package credentials manages the server's own keys: its serving certificate, the authority
 // that signs it, the key of service account tokens, and the tokens of administrators. They
 // are files of one server, or in etcd if several servers share it.
+//
+// Package authn, which verifies tokens and client certificates, gets keys and tokens as values. It
+// does not know where they are kept.
 package credentials
 
 import (

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,7 +35,7 @@ func SharedSigningKey(ctx context.Context, s *store.Store, file string) (crypto.
 		if own != nil {
 			return own, nil
 		}
-		made, err := authn.ServiceAccountKey("")
+		made, err := ServiceAccountKey("")
 		if err != nil {
 			return nil, err
 		}
@@ -95,23 +93,4 @@ func fingerprint(key crypto.PublicKey) ([]byte, error) {
 	}
 	sum := sha256.Sum256(der)
 	return []byte(hex.EncodeToString(sum[:])), nil
-}
-
-// SharedAdmins returns the administrators' tokens of all servers on this etcd. It returns
-// nil if the etcd is embedded in this process.
-func SharedAdmins(ctx context.Context, s *store.Store) (*authn.AdminTokens, error) {
-	if !s.Shared() {
-		return nil, nil
-	}
-	data, err := s.SharedValue(ctx, "admin-tokens", func() ([]byte, error) {
-		return json.Marshal(authn.AdminTokens{Kcp: rand.Text(), Shard: rand.Text()})
-	})
-	if err != nil {
-		return nil, err
-	}
-	tokens := &authn.AdminTokens{}
-	if err := json.Unmarshal(data, tokens); err != nil || tokens.Kcp == "" || tokens.Shard == "" {
-		return nil, errors.Join(errors.New("the tokens of the administrators of the servers on this etcd are damaged"), err)
-	}
-	return tokens, nil
 }

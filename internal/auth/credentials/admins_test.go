@@ -1,7 +1,6 @@
-package authn
+package credentials
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
@@ -9,24 +8,25 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/unforked/kcp/internal/auth/authn"
 )
 
 const host = "https://127.0.0.1:6443"
 
-// start creates the administrators as a server does at its start.
-func start(t *testing.T, files AdminFiles) *Admins {
+// start returns the tokens of the administrators as a server has them after its start.
+func start(t *testing.T, files AdminFiles) authn.AdminTokens {
 	t.Helper()
-	a, err := NewAdmins(files)
+	tokens, err := files.tokens()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.WriteKubeconfig(host, []byte("CA")); err != nil {
+	if err := files.WriteKubeconfig(tokens, host, []byte("CA")); err != nil {
 		t.Fatal(err)
 	}
-	return a
+	return tokens
 }
 
 func adminFiles(t *testing.T) AdminFiles {
@@ -50,35 +50,18 @@ func TestKubeconfig(t *testing.T) {
 		contexts[name] = context{cluster.Server, string(cluster.CertificateAuthorityData), u.Token}
 	}
 	if diff := cmp.Diff(map[string]context{
-		"root":         {host + "/clusters/root", "CA", a.kcp.text},
-		"base":         {host, "CA", a.kcp.text},
-		"system:admin": {host + "/clusters/system:admin", "CA", a.shard.text},
-		"shard-base":   {host, "CA", a.shard.text},
+		"root":         {host + "/clusters/root", "CA", a.Kcp},
+		"base":         {host, "CA", a.Kcp},
+		"system:admin": {host + "/clusters/system:admin", "CA", a.Shard},
+		"shard-base":   {host, "CA", a.Shard},
 	}, contexts); diff != "" {
 		t.Error(diff)
 	}
 	if got.CurrentContext != "root" || got.AuthInfos["kcp-admin"] == nil || got.AuthInfos["shard-admin"] == nil || len(got.Clusters) != 3 {
 		t.Errorf("%+v", got)
 	}
-	if a.Kubeconfig(host+"/", nil).Clusters["root"].Server != host+"/clusters/root" {
+	if kubeconfig(a, host+"/", nil).Clusters["root"].Server != host+"/clusters/root" {
 		t.Error("a slash at the end of the host is doubled")
-	}
-}
-
-func TestAdminsAreKnownByToken(t *testing.T) {
-	a := start(t, AdminFiles{})
-	for token, want := range map[string]*user.DefaultInfo{
-		a.kcp.text:   {Name: "kcp-admin", Groups: []string{"system:kcp:admin"}},
-		a.shard.text: {Name: "shard-admin", Groups: []string{"system:masters"}},
-		"":           nil, "x": nil, a.kcp.text + "x": nil, a.kcp.text[1:]: nil,
-		hex.EncodeToString(a.shard.hash[:]): nil, string(a.shard.hash[:]): nil,
-	} {
-		r, ok, err := a.AuthenticateToken(context.Background(), token)
-		if err != nil || ok != (want != nil) {
-			t.Errorf("%q: %v, %v", token, ok, err)
-		} else if ok && cmp.Diff(want, r.User) != "" {
-			t.Error(cmp.Diff(want, r.User))
-		}
 	}
 }
 
@@ -92,7 +75,7 @@ func TestAdminsAcrossStarts(t *testing.T) {
 	sum := func(token string) string { s := sha256.Sum256([]byte(token)); return string(s[:]) }
 	planted := func(token string) string {
 		config := clientcmdapi.NewConfig()
-		config.AuthInfos[ShardAdmin], config.AuthInfos[KcpAdmin] = &clientcmdapi.AuthInfo{Token: token}, &clientcmdapi.AuthInfo{Token: token}
+		config.AuthInfos[authn.ShardAdmin], config.AuthInfos[authn.KcpAdmin] = &clientcmdapi.AuthInfo{Token: token}, &clientcmdapi.AuthInfo{Token: token}
 		data, err := clientcmd.Write(*config)
 		if err != nil {
 			t.Fatal(err)
@@ -118,19 +101,19 @@ func TestAdminsAcrossStarts(t *testing.T) {
 			before := start(t, files)
 			tt.between(files)
 			after := start(t, files)
-			if (before.shard == after.shard) != tt.kept {
+			if (before.Shard == after.Shard) != tt.kept {
 				t.Errorf("the shard admin's token is kept: %v, want %v", !tt.kept, tt.kept)
 			}
-			if (before.kcp == after.kcp) != tt.kept {
+			if (before.Kcp == after.Kcp) != tt.kept {
 				t.Errorf("the token of kcp-admin is kept: %v, want %v", !tt.kept, tt.kept)
 			}
 			onlyFile(t, files.TokenStore)
 			for _, planted := range []string{"mine", ""} {
-				if _, ok, _ := after.AuthenticateToken(context.Background(), planted); ok {
+				if _, ok, _ := authn.NewAdmins(after).AuthenticateToken(t.Context(), planted); ok {
 					t.Errorf("the token %q is accepted", planted)
 				}
 			}
-			if again := start(t, files); again.shard != after.shard || again.kcp != after.kcp {
+			if again := start(t, files); again.Shard != after.Shard || again.Kcp != after.Kcp {
 				t.Error("the tokens made then are not kept")
 			}
 		})
@@ -138,29 +121,30 @@ func TestAdminsAcrossStarts(t *testing.T) {
 	t.Run("hash as the existing kcp writes it", func(t *testing.T) {
 		files := adminFiles(t)
 		before := start(t, files)
-		write(files.TokenStore, sum(before.shard.text))
+		write(files.TokenStore, sum(before.Shard))
 		after := start(t, files)
-		if after.shard != before.shard {
+		if after.Shard != before.Shard {
 			t.Error("the token is not kept")
 		}
-		if after.kcp == before.kcp {
+		if after.Kcp == before.Kcp {
 			t.Error("a token without a stored hash is kept")
 		}
-		if again := start(t, files); again.kcp != after.kcp || again.shard != before.shard {
+		if again := start(t, files); again.Kcp != after.Kcp || again.Shard != before.Shard {
 			t.Error("the tokens are not kept over another start")
 		}
 	})
 	t.Run("nowhere to write", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		write(file, "")
-		if _, err := NewAdmins(AdminFiles{TokenStore: filepath.Join(file, "store")}); err == nil {
+		if _, err := (AdminFiles{TokenStore: filepath.Join(file, "store")}).tokens(); err == nil {
 			t.Error("no error for a token store below a file")
 		}
-		a, err := NewAdmins(AdminFiles{Kubeconfig: filepath.Join(file, "kubeconfig")})
+		files := AdminFiles{Kubeconfig: filepath.Join(file, "kubeconfig")}
+		tokens, err := files.tokens()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.WriteKubeconfig(host, nil); err == nil {
+		if err := files.WriteKubeconfig(tokens, host, nil); err == nil {
 			t.Error("no error for a kubeconfig below a file")
 		}
 	})
@@ -200,11 +184,11 @@ func TestKubeconfigKeepsAdditions(t *testing.T) {
 	dir := t.TempDir()
 	files := AdminFiles{Kubeconfig: filepath.Join(dir, "admin.kubeconfig"), TokenStore: filepath.Join(dir, "store")}
 	for i, host := range []string{"https://127.0.0.1:1111", "https://127.0.0.1:2222"} {
-		a, err := NewAdmins(files)
+		tokens, err := files.tokens()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.WriteKubeconfig(host, []byte(host)); err != nil {
+		if err := files.WriteKubeconfig(tokens, host, []byte(host)); err != nil {
 			t.Fatal(err)
 		}
 		config, err := clientcmd.LoadFromFile(files.Kubeconfig)

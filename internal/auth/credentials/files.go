@@ -1,4 +1,4 @@
-package authn
+package credentials
 
 import (
 	"errors"

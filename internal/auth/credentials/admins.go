@@ -1,4 +1,4 @@
-package authn
+package credentials
 
 import (
 	"bytes"
@@ -7,31 +7,22 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"strings"
 
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/unforked/kcp/internal/auth"
+	"github.com/unforked/kcp/internal/auth/authn"
+	"github.com/unforked/kcp/internal/storage/store"
 )
 
-// Names of the server's own administrators.
-const (
-	// KcpAdmin is in [AdminGroup].
-	KcpAdmin = "kcp-admin"
-
-	// ShardAdmin is in system:masters.
-	ShardAdmin = "shard-admin"
-)
-
-// AdminFiles names the files with the credentials of administrators. Its zero value keeps
-// the credentials in memory only.
+// AdminFiles names the files with the credentials of the server's own administrators. Its zero value
+// keeps the credentials in memory only.
 type AdminFiles struct {
 	// Kubeconfig is the file with the tokens of both administrators.
 	Kubeconfig string
@@ -39,81 +30,58 @@ type AdminFiles struct {
 	// TokenStore is the file with the SHA-256 hashes of both tokens. A token in
 	// Kubeconfig is kept over a restart only if it has the hash that is stored here.
 	TokenStore string
-
-	// Tokens, if set, are the tokens to use, shared with other processes. NewAdmins then
-	// generates none, and reads and writes no TokenStore.
-	Tokens *AdminTokens
 }
 
-// AdminTokens are the tokens of both administrators.
-type AdminTokens struct {
-	Kcp   string `json:"kcp"`
-	Shard string `json:"shard"`
-}
-
-// Admins authenticates the server's own administrators by their tokens.
-type Admins struct {
-	files      AdminFiles
-	kcp, shard adminToken
-}
-
-// An adminToken is a token and its SHA-256 hash.
-type adminToken struct {
-	text string
-	hash tokenHash
-}
-
-type tokenHash [sha256.Size]byte
-
-func newAdminToken(text string) adminToken { return adminToken{text, sha256.Sum256([]byte(text))} }
-
-// is reports whether hash is the hash of t, in constant time.
-func (t adminToken) is(hash tokenHash) bool {
-	return subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1
-}
-
-var _ authenticator.Token = (*Admins)(nil)
-
-// NewAdmins reads the tokens of an earlier start from the files, and generates the missing
-// ones.
-func NewAdmins(files AdminFiles) (*Admins, error) {
-	if t := files.Tokens; t != nil {
-		return &Admins{files, newAdminToken(t.Kcp), newAdminToken(t.Shard)}, nil
+// Admins returns the tokens of the administrators. Servers on one etcd share them there. If the etcd is
+// embedded in this process, the files have the tokens of an earlier start, and missing tokens are
+// generated.
+func Admins(ctx context.Context, s *store.Store, files AdminFiles) (authn.AdminTokens, error) {
+	if s.Shared() {
+		return sharedAdmins(ctx, s)
 	}
-	stored, err := readTokenStore(files.TokenStore)
+	return files.tokens()
+}
+
+// sharedAdmins returns the tokens that all servers on this etcd have.
+func sharedAdmins(ctx context.Context, s *store.Store) (authn.AdminTokens, error) {
+	var tokens authn.AdminTokens
+	data, err := s.SharedValue(ctx, "admin-tokens", func() ([]byte, error) {
+		return json.Marshal(authn.AdminTokens{Kcp: rand.Text(), Shard: rand.Text()})
+	})
 	if err != nil {
-		return nil, err
+		return tokens, err
+	}
+	if err := json.Unmarshal(data, &tokens); err != nil || tokens.Kcp == "" || tokens.Shard == "" {
+		return tokens, errors.Join(errors.New("the tokens of the administrators of the servers on this etcd are damaged"), err)
+	}
+	return tokens, nil
+}
+
+// tokens reads the tokens of an earlier start, and generates the missing ones.
+func (f AdminFiles) tokens() (authn.AdminTokens, error) {
+	stored, err := readTokenStore(f.TokenStore)
+	if err != nil {
+		return authn.AdminTokens{}, err
 	}
 	hashes := parseTokenStore(stored)
-	a := &Admins{
-		files: files,
-		kcp:   keptToken(files.Kubeconfig, KcpAdmin, hashes.kcp),
-		shard: keptToken(files.Kubeconfig, ShardAdmin, hashes.shard),
+	t := authn.AdminTokens{
+		Kcp:   keptToken(f.Kubeconfig, authn.KcpAdmin, hashes.kcp),
+		Shard: keptToken(f.Kubeconfig, authn.ShardAdmin, hashes.shard),
 	}
-	next := tokenHashes{shard: &a.shard.hash, kcp: &a.kcp.hash}.encode()
-	if files.TokenStore == "" || bytes.Equal(next, stored) {
-		return a, nil
+	kcp, shard := hashOf(t.Kcp), hashOf(t.Shard)
+	next := tokenHashes{shard: &shard, kcp: &kcp}.encode()
+	if f.TokenStore == "" || bytes.Equal(next, stored) {
+		return t, nil
 	}
-	if err := replaceFile(files.TokenStore, next); err != nil {
-		return nil, fmt.Errorf("write the hashes of the tokens of the administrators: %w", err)
+	if err := replaceFile(f.TokenStore, next); err != nil {
+		return authn.AdminTokens{}, fmt.Errorf("write the hashes of the tokens of the administrators: %w", err)
 	}
-	return a, nil
+	return t, nil
 }
 
-// AuthenticateToken implements [authenticator.Token].
-func (a *Admins) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {
-	switch hash := sha256.Sum256([]byte(token)); {
-	case a.kcp.is(hash):
-		return &authenticator.Response{User: &user.DefaultInfo{Name: KcpAdmin, Groups: []string{auth.AdminGroup}}}, true, nil
-	case a.shard.is(hash):
-		return &authenticator.Response{User: &user.DefaultInfo{Name: ShardAdmin, Groups: []string{user.SystemPrivilegedGroup}}}, true, nil
-	}
-	return nil, false, nil
-}
-
-// Kubeconfig returns the credentials of both administrators. host is the URL of the server,
+// kubeconfig returns the credentials of both administrators. host is the URL of the server,
 // e.g. https://127.0.0.1:6443; ca is the PEM certificate of the CA of its certificate.
-func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
+func kubeconfig(t authn.AdminTokens, host string, ca []byte) *clientcmdapi.Config {
 	host = strings.TrimSuffix(host, "/")
 	config := clientcmdapi.NewConfig()
 	for name, server := range map[string]string{
@@ -121,30 +89,30 @@ func (a *Admins) Kubeconfig(host string, ca []byte) *clientcmdapi.Config {
 	} {
 		config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
 	}
-	config.AuthInfos[KcpAdmin] = &clientcmdapi.AuthInfo{Token: a.kcp.text}
-	config.AuthInfos[ShardAdmin] = &clientcmdapi.AuthInfo{Token: a.shard.text}
-	config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root", AuthInfo: KcpAdmin}
-	config.Contexts["base"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: KcpAdmin}
-	config.Contexts["system:admin"] = &clientcmdapi.Context{Cluster: "system:admin", AuthInfo: ShardAdmin}
-	config.Contexts["shard-base"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: ShardAdmin}
+	config.AuthInfos[authn.KcpAdmin] = &clientcmdapi.AuthInfo{Token: t.Kcp}
+	config.AuthInfos[authn.ShardAdmin] = &clientcmdapi.AuthInfo{Token: t.Shard}
+	config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root", AuthInfo: authn.KcpAdmin}
+	config.Contexts["base"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: authn.KcpAdmin}
+	config.Contexts["system:admin"] = &clientcmdapi.Context{Cluster: "system:admin", AuthInfo: authn.ShardAdmin}
+	config.Contexts["shard-base"] = &clientcmdapi.Context{Cluster: "base", AuthInfo: authn.ShardAdmin}
 	config.CurrentContext = "root"
 	return config
 }
 
-// WriteKubeconfig writes the result of Kubeconfig to the file that a was made with. Without
-// a file it does nothing. It keeps the current context, and the clusters, users and
+// WriteKubeconfig writes the kubeconfig of the administrators for the server at host, whose CA is ca in
+// PEM. Without a file it does nothing. It keeps the current context, and the clusters, users and
 // contexts that users added. Added clusters of workspaces are moved to host.
-func (a *Admins) WriteKubeconfig(host string, ca []byte) error {
-	if a.files.Kubeconfig == "" {
+func (f AdminFiles) WriteKubeconfig(t authn.AdminTokens, host string, ca []byte) error {
+	if f.Kubeconfig == "" {
 		return nil
 	}
-	config := a.Kubeconfig(host, ca)
-	if old, err := clientcmd.LoadFromFile(a.files.Kubeconfig); err == nil { // else there is nothing to keep
+	config := kubeconfig(t, host, ca)
+	if old, err := clientcmd.LoadFromFile(f.Kubeconfig); err == nil { // else there is nothing to keep
 		keepAdditions(config, old)
 	}
 	data, err := clientcmd.Write(*config)
 	if err == nil {
-		err = replaceFile(a.files.Kubeconfig, data)
+		err = replaceFile(f.Kubeconfig, data)
 	}
 	if err != nil {
 		return fmt.Errorf("write the kubeconfig of the administrators: %w", err)
@@ -196,6 +164,10 @@ func readTokenStore(path string) ([]byte, error) {
 	return data, nil
 }
 
+type tokenHash [sha256.Size]byte
+
+func hashOf(token string) tokenHash { return sha256.Sum256([]byte(token)) }
+
 // tokenHashes are the hashes in a token store. A missing hash is nil.
 type tokenHashes struct{ shard, kcp *tokenHash }
 
@@ -232,11 +204,13 @@ func parseTokenStore(data []byte) tokenHashes {
 
 // keptToken returns the token of a user in the kubeconfig at path if it matches hash.
 // Otherwise it returns a new token. A missing or broken kubeconfig has no tokens.
-func keptToken(path, user string, hash *tokenHash) adminToken {
+func keptToken(path, user string, hash *tokenHash) string {
 	if config, err := clientcmd.LoadFromFile(path); err == nil && hash != nil && config.AuthInfos[user] != nil {
-		if t := newAdminToken(config.AuthInfos[user].Token); t.text != "" && t.is(*hash) {
-			return t
+		kept := config.AuthInfos[user].Token
+		of := hashOf(kept)
+		if kept != "" && subtle.ConstantTimeCompare(of[:], hash[:]) == 1 {
+			return kept
 		}
 	}
-	return newAdminToken(rand.Text())
+	return rand.Text()
 }
