@@ -1,16 +1,13 @@
 package authn
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/unforked/kcp/internal/auth/authtest"
@@ -35,21 +32,7 @@ func (a *Authenticators) known(t *testing.T, c cluster.Name, header http.Header)
 // await waits until the user of a token is as wanted.
 func (a *Authenticators) await(t *testing.T, token string, want identity) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got, err := a.known(t, "aa", withToken(token))
-		if cmp.Equal(got, want) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("got %v, %v; want %v", got, err, want)
-		}
-	}
+	authtest.Await(t, want, func() (identity, error) { return a.known(t, "aa", withToken(token)) })
 }
 
 // authenticators returns the authenticators for these options, with service accounts.

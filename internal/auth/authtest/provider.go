@@ -1,6 +1,7 @@
 package authtest
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"gopkg.in/go-jose/go-jose.v2"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 )
@@ -99,4 +101,24 @@ func ProvidersFile(more string, providers ...*IdentityProvider) []byte {
 `, p.URL, strings.ReplaceAll(strings.TrimSpace(string(CAOf(p.Server))), "\n", "\n      "), i)
 	}
 	return []byte(text)
+}
+
+// Await waits until get returns want. Identity providers fetch their keys in the background.
+func Await[T any](t *testing.T, want T, get func() (T, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, err := get()
+		if cmp.Equal(got, want) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("got %v, %v; want %v", got, err, want)
+		}
+	}
 }

@@ -37,21 +37,7 @@ func (i *Providers) known(t *testing.T, token string) (identity, error) {
 // await waits until the user of a token is as wanted.
 func (i *Providers) await(t *testing.T, token string, want identity) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got, err := i.known(t, token)
-		if cmp.Equal(got, want) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("got %v, %v; want %v", got, err, want)
-		}
-	}
+	authtest.Await(t, want, func() (identity, error) { return i.known(t, token) })
 }
 
 // providers returns the started identity providers for these options.

@@ -42,38 +42,35 @@ func NewLevels(c *genericapiserver.Config) Levels {
 // leases returns a flow schema that gives lease renewals of authenticated users priority.
 // A controller that cannot renew its lease stops.
 func leases() *flowcontrolv1.FlowSchema {
-	return &flowcontrolv1.FlowSchema{
-		ObjectMeta: metav1.ObjectMeta{Name: "leases"},
-		Spec: flowcontrolv1.FlowSchemaSpec{
-			MatchingPrecedence:         150,
-			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "leader-election"},
-			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-				Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: user.AllAuthenticated}}},
-				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
-					Verbs: []string{"get", "create", "update", "patch"}, APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"},
-					Namespaces: []string{flowcontrolv1.NamespaceEvery},
-				}},
-			}},
-		},
-	}
+	return schemaOf("leases", "leader-election", user.AllAuthenticated, flowcontrolv1.PolicyRulesWithSubjects{
+		ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
+			Verbs: []string{"get", "create", "update", "patch"}, APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"},
+			Namespaces: []string{flowcontrolv1.NamespaceEvery},
+		}},
+	})
 }
 
 // agents returns a flow schema for the agents of extensions, with the priority of the nodes of Kubernetes. An agent
 // that cannot send its heartbeats loses its workloads.
 func agents() *flowcontrolv1.FlowSchema {
+	return schemaOf("agents", "system", auth.Agents, flowcontrolv1.PolicyRulesWithSubjects{
+		ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
+			Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll}, Resources: []string{flowcontrolv1.ResourceAll},
+			Namespaces: []string{flowcontrolv1.NamespaceEvery}, ClusterScope: true,
+		}},
+		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: []string{flowcontrolv1.VerbAll}, NonResourceURLs: []string{flowcontrolv1.NonResourceAll}}},
+	})
+}
+
+// schemaOf returns a flow schema that puts requests of a group of users on a priority level.
+func schemaOf(name, level, group string, rules flowcontrolv1.PolicyRulesWithSubjects) *flowcontrolv1.FlowSchema {
+	rules.Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: group}}}
 	return &flowcontrolv1.FlowSchema{
-		ObjectMeta: metav1.ObjectMeta{Name: "agents"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: flowcontrolv1.FlowSchemaSpec{
 			MatchingPrecedence:         150,
-			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "system"},
-			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-				Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: auth.Agents}}},
-				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{
-					Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll}, Resources: []string{flowcontrolv1.ResourceAll},
-					Namespaces: []string{flowcontrolv1.NamespaceEvery}, ClusterScope: true,
-				}},
-				NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: []string{flowcontrolv1.VerbAll}, NonResourceURLs: []string{flowcontrolv1.NonResourceAll}}},
-			}},
+			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level},
+			Rules:                      []flowcontrolv1.PolicyRulesWithSubjects{rules},
 		},
 	}
 }
