@@ -36,11 +36,7 @@ func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, served := net.Pipe()
-				conn, err := LimitReads(oneConn{conn: served}).Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				client, conn := limited(t)
 				defer conn.Close()
 				for range c.requests {
 					ctx, abandon := context.WithCancel(context.WithValue(t.Context(), http.LocalAddrContextKey, conn.LocalAddr()))
@@ -69,14 +65,21 @@ func TestConnectionsOfAbandonedRequestsRest(t *testing.T) {
 	}
 }
 
+// limited returns the two ends of a connection, of which the server's has limits.
+func limited(t *testing.T) (client, conn net.Conn) {
+	t.Helper()
+	client, served := net.Pipe()
+	conn, err := LimitReads(oneConn{conn: served}).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client, conn
+}
+
 // TestRestingConnectionsClose shows that Close ends a rest.
 func TestRestingConnectionsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, served := net.Pipe()
-		conn, err := LimitReads(oneConn{conn: served}).Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, conn := limited(t)
 		for range 2 * maxAbandoned {
 			conn.LocalAddr().(limitedAddr).conn.abandon()
 		}
@@ -110,11 +113,7 @@ func TestConnectionsRestBeforeOtherBytes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, served := net.Pipe()
-				conn, err := LimitReads(oneConn{conn: served}).Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				client, conn := limited(t)
 				defer conn.Close()
 				go func() {
 					_, _ = io.CopyN(io.Discard, client, int64(c.wrote))

@@ -328,7 +328,7 @@ func (c *clearing) page(ctx context.Context, s stage, page []store.Item) error {
 			continue
 		}
 		c.left.block(tree.SomeFinalizersRemain, keeps(item, waitsFor))
-		if slices.Equal(waitsFor, []string{apis.RolloutFinalizer}) {
+		if isExport(item.Resource) && slices.Equal(waitsFor, []string{apis.RolloutFinalizer}) {
 			c.rollouts++
 		}
 		// An export whose deletion has begun may not be of use any more.

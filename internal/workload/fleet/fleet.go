@@ -120,7 +120,7 @@ func (f *fleet) uses(t *workload.SyncTarget) bool {
 	return f.holds(t, awaited)
 }
 
-// holds reports whether a target has a part of a workload. Those that it shall remove count if removing is true.
+// holds reports whether a target has a part of a workload. Parts in phase Removing count if removing is true.
 func (f *fleet) holds(t *workload.SyncTarget, removing bool) bool {
 	target := f.keyOf(t)
 	return f.consumers.AnyPart(target, func(p *workload.AssignedTarget) bool { return removing || p.Phase != workload.Removing }) ||
