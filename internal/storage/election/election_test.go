@@ -61,9 +61,9 @@ func put(s *store.Store, term context.Context, name string) (int64, error) {
 	return s.Commit(context.WithoutCancel(term), []store.Write{{Resource: configMaps, Cluster: "c1", Object: storetest.ConfigMap("ns", name, "")}})
 }
 
-// leaderServers is the environment variable with the etcd of the process that
-// TestSeveralElectDuringAlarm kills.
-const leaderServers = "ELECTION_TEST_LEADER_SERVERS"
+// leaderServers and leaderDir are the environment variables with the etcd and the directory of the
+// process that TestSeveralElectDuringAlarm kills.
+const leaderServers, leaderDir = "ELECTION_TEST_LEADER_SERVERS", "ELECTION_TEST_LEADER_DIR"
 
 // TestSeveralLeader is the process that TestSeveralElectDuringAlarm kills. It prints a line
 // when it runs the loops.
@@ -72,7 +72,7 @@ func TestSeveralLeader(t *testing.T) {
 	if servers == "" {
 		t.Skip("run by TestSeveralElectDuringAlarm")
 	}
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Version: "1.36", Etcd: etcd.Config{Servers: strings.Split(servers, ",")}})
+	s, err := store.Open(t.Context(), store.Options{Dir: os.Getenv(leaderDir), Version: "1.36", Etcd: etcd.Config{Servers: strings.Split(servers, ",")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestSeveralLeader(t *testing.T) {
 func startLeader(t *testing.T, servers []string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSeveralLeader$")
-	cmd.Env = append(os.Environ(), leaderServers+"="+strings.Join(servers, ","))
+	cmd.Env = append(os.Environ(), leaderServers+"="+strings.Join(servers, ","), leaderDir+"="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
