@@ -25,6 +25,7 @@ import (
 	"github.com/unforked/kcp/internal/build"
 	"github.com/unforked/kcp/internal/storage/backup"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
 )
 
 // reportEvery is how often a command reports its progress.
@@ -114,7 +115,7 @@ func (s *source) find() (unlock func(), err error) {
 	if data == "" {
 		data = filepath.Join(s.server.Dir, "etcd-server")
 	}
-	if _, err := os.Stat(etcd.DatabaseFile(data)); err != nil {
+	if _, err := os.Stat(embedded.DatabaseFile(data)); err != nil {
 		return nil, fmt.Errorf("no data in %s: %w; name the directory of the server with --root-directory, or one that runs elsewhere with --kubeconfig", data, err)
 	}
 	unlock, err = etcd.LockDir(s.server.Dir)

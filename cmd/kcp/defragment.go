@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
 func defragmentCommand() *cobra.Command {
@@ -41,7 +42,7 @@ The embedded etcd does this by itself when its file reaches the quota.`,
 	return cmd
 }
 
-func (s *source) defragment(ctx context.Context) (done []etcd.Defragmented, err error) {
+func (s *source) defragment(ctx context.Context) (done []space.Defragmented, err error) {
 	if err := s.etcd.apply(&s.server.Etcd); err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func (s *source) defragment(ctx context.Context) (done []etcd.Defragmented, err 
 	return backend.Defragment(ctx)
 }
 
-func printDefragmented(out io.Writer, done []etcd.Defragmented) error {
+func printDefragmented(out io.Writer, done []space.Defragmented) error {
 	for _, d := range done {
 		if _, err := fmt.Fprintf(out, "%s: %.1f MiB, before %.1f MiB, after %.1f s\n", d.Member, mebibytes(d.After), mebibytes(d.Before), d.Seconds); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	embedded = "embedded"
+	inProcess = "embedded"
 	// passwordVariable is the environment variable for the password of the etcd user.
 	passwordVariable = "KCP_ETCD_PASSWORD"
 )
@@ -59,7 +59,7 @@ func (l *listenFlags) report() {
 }
 
 func (e *etcdFlags) add(f *pflag.FlagSet, s *kcp.Server) {
-	f.StringSliceVar(&e.servers, "etcd-servers", []string{embedded}, `URLs of an etcd, as in https://etcd-1:2379, separated by commas; "embedded" for one in this process.`)
+	f.StringSliceVar(&e.servers, "etcd-servers", []string{inProcess}, `URLs of an etcd, as in https://etcd-1:2379, separated by commas; "embedded" for one in this process.`)
 	f.StringVar(&s.EtcdPrefix, "etcd-prefix", "/registry", "Prefix of all keys in etcd.")
 	f.StringVar(&s.Etcd.CAFile, "etcd-cafile", "", "PEM file with the certificate authorities of the etcd servers. (default those of the system)")
 	f.StringVar(&s.Etcd.CertFile, "etcd-certfile", "", "PEM file with the client certificate for etcd.")
@@ -82,11 +82,11 @@ func (e *etcdFlags) apply(to *kcp.Etcd) error {
 	if to.CompactionInterval = e.interval; e.interval == 0 {
 		to.CompactionInterval = -1
 	}
-	if slices.Equal(e.servers, []string{embedded}) {
+	if slices.Equal(e.servers, []string{inProcess}) {
 		return e.alone(to)
 	}
-	if len(e.servers) == 0 || slices.Contains(e.servers, embedded) {
-		return fmt.Errorf("--etcd-servers: give the URLs of an etcd, or %q alone", embedded)
+	if len(e.servers) == 0 || slices.Contains(e.servers, inProcess) {
+		return fmt.Errorf("--etcd-servers: give the URLs of an etcd, or %q alone", inProcess)
 	}
 	if to.Dir != "" || to.WALSizeBytes != 0 || to.QuotaBackendBytes != 0 || to.ForceNewCluster {
 		return errors.New("the flags --embedded-etcd-… are for --etcd-servers=embedded; configure the etcd of --etcd-servers where it runs")

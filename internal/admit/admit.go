@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 // A Request is a write request in one cluster.
@@ -65,7 +65,7 @@ func (r Rules) each(ctx context.Context, a admission.Attributes, part func(Rule)
 	for _, rule := range r {
 		if do := part(rule); do != nil {
 			if err := do(ctx, Request{a, c}); err != nil {
-				return etcd.StatusIn(err)
+				return outage.StatusIn(err)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 var (
@@ -50,7 +50,7 @@ func Workspaces(types WorkspaceTypes) Rule {
 			}
 			// Decide on all earlier writes of types, and of the parent's required groups.
 			if err := types.CatchUp(ctx); err != nil {
-				return etcd.Undecided()
+				return outage.Undecided()
 			}
 			if err := types.fill(ctx, r, u); err != nil {
 				return err

@@ -13,6 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
+	"github.com/unforked/kcp/internal/storage/etcd/external"
 )
 
 const (
@@ -27,20 +29,20 @@ func (s Server) database(ctx context.Context, r *report, running bool) {
 		s.members(ctx, r)
 		return
 	}
-	file := etcd.DatabaseFile(s.data())
+	file := embedded.DatabaseFile(s.data())
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		r.ok("%s has no database yet", s.data())
 		return
 	}
 	if running {
-		r.ok("the database has %d MiB; its content is checked only while no server runs", etcd.DatabaseSize(s.data())>>20)
+		r.ok("the database has %d MiB; its content is checked only while no server runs", embedded.DatabaseSize(s.data())>>20)
 		return
 	}
 	if err := etcd.Inspect(s.data(), s.Prefix+"/s/meta", s.Kubernetes); err != nil {
 		r.problem("see the message; keep the directory until a backup is restored", "%v", err)
 		return
 	}
-	r.ok("the database has %d MiB, can be read, and is of a format that this program reads", etcd.DatabaseSize(s.data())>>20)
+	r.ok("the database has %d MiB, can be read, and is of a format that this program reads", embedded.DatabaseSize(s.data())>>20)
 }
 
 // members checks the members of an external etcd.
@@ -86,10 +88,10 @@ func member(ctx context.Context, r *report, client *clientv3.Client, server stri
 		r.ok("%s answers, and shows its state only to administrators", server)
 	case err != nil:
 		r.problem("start it, or remove it from --etcd-servers; check the certificates", "%s does not answer: %v", server, err)
-	case etcd.Older(is.Version, etcd.OldestVersion):
-		r.problem("upgrade it", "%s is etcd %s; kcp needs at least %s", server, is.Version, etcd.OldestVersion)
+	case external.Older(is.Version, external.OldestVersion):
+		r.problem("upgrade it", "%s is etcd %s; kcp needs at least %s", server, is.Version, external.OldestVersion)
 	case is.DbSizeQuota > 0 && is.DbSizeInUse > is.DbSizeQuota/100*fullPercent:
-		r.problem(etcd.WhenFull, "%s is %d%% full: %d of %d MiB", server, is.DbSizeInUse*100/is.DbSizeQuota, is.DbSizeInUse>>20, is.DbSizeQuota>>20)
+		r.problem(external.WhenFull, "%s is %d%% full: %d of %d MiB", server, is.DbSizeInUse*100/is.DbSizeQuota, is.DbSizeInUse>>20, is.DbSizeQuota>>20)
 	case is.DbSize > 2*is.DbSizeInUse && is.DbSize > 256<<20:
 		r.warn("run etcdctl defrag --endpoints="+server+" at a quiet time", "the file of %s has %d MiB, of which %d are used", server, is.DbSize>>20, is.DbSizeInUse>>20)
 	default:
@@ -107,7 +109,7 @@ func (s Server) alarms(ctx context.Context, r *report, client *clientv3.Client) 
 	}
 	for _, a := range list.Alarms {
 		if a.Alarm == pb.AlarmType_NOSPACE {
-			r.problem(etcd.WhenFull, "member %x has the alarm NOSPACE: etcd accepts only reads and deletions", a.MemberID)
+			r.problem(external.WhenFull, "member %x has the alarm NOSPACE: etcd accepts only reads and deletions", a.MemberID)
 			continue
 		}
 		r.problem("replace the member: remove it, delete its data, and add it again", "member %x has the alarm %s", a.MemberID, strings.ToUpper(a.Alarm.String()))

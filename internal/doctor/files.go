@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
 const (
@@ -77,13 +79,13 @@ func (s Server) disk(r *report) {
 	if _, err := os.Stat(dir); err != nil {
 		return // the check of the directory says so
 	}
-	if free, err := etcd.FreeSpace(dir); err == nil {
+	if free, err := space.Free(dir); err == nil {
 		const advice = "free space on the volume, or move the directory to a larger one"
 		switch {
 		case free < badDisk:
 			r.problem(advice, "%d MiB are free: the server refuses writes", free>>20)
-		case free < max(lowDisk, etcd.DatabaseSize(dir)):
-			r.warn(advice, "%d MiB are free; the database has %d MiB, and a defragmentation writes a copy", free>>20, etcd.DatabaseSize(dir)>>20)
+		case free < max(lowDisk, embedded.DatabaseSize(dir)):
+			r.warn(advice, "%d MiB are free; the database has %d MiB, and a defragmentation writes a copy", free>>20, embedded.DatabaseSize(dir)>>20)
 		default:
 			r.ok("%d MiB are free", free>>20)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/unforked/kcp/internal/auth/credentials"
 	"github.com/unforked/kcp/internal/doctor"
 	"github.com/unforked/kcp/internal/server"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
 	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/upstream"
@@ -66,7 +66,7 @@ func TestDoctor(t *testing.T) {
 	}
 	breakCertificate(t, is)
 
-	file := etcd.DatabaseFile(filepath.Join(dir, "etcd-server"))
+	file := embedded.DatabaseFile(filepath.Join(dir, "etcd-server"))
 	if err := os.Truncate(file, 40_000); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
 // setUpAgain is the delay after a step of the setup that etcd did not answer.
@@ -34,7 +34,7 @@ func (s *Server) setUp(ctx context.Context) error {
 			whenFull: "Cannot change who may have a home workspace; the setting of the last start applies"},
 	} {
 		err := answered(ctx, step)
-		if step.whenFull != "" && etcd.IsInsufficientStorage(err) {
+		if step.whenFull != "" && space.IsInsufficient(err) {
 			klog.FromContext(ctx).Error(err, step.whenFull)
 		} else if err != nil {
 			return fmt.Errorf("%s: %w", step.what, err)

@@ -24,7 +24,7 @@ import (
 	"github.com/unforked/kcp/internal/network/inprocess"
 	"github.com/unforked/kcp/internal/request/flow"
 	"github.com/unforked/kcp/internal/request/response"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 const (
@@ -147,9 +147,9 @@ func (o *open) allowed() (allowed bool) {
 	}
 	allowed = true
 	err := o.checker.Tenants.AskAgain(o.req, u, func(ctx context.Context) {
-		ctx = etcd.WithOutage(ctx)
+		ctx = outage.WithNote(ctx)
 		by, known := o.authenticated(ctx)
-		allowed = known && o.impersonates(ctx, by) && o.authorized(ctx) || etcd.Outage(ctx) != nil
+		allowed = known && o.impersonates(ctx, by) && o.authorized(ctx) || outage.Noted(ctx) != nil
 	})
 	return allowed || err != nil
 }

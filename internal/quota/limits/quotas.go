@@ -18,7 +18,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/quota"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
@@ -334,7 +334,7 @@ func (q *Quotas) Check(ctx context.Context, k keys.Key) error {
 	if err := q.Current(ctx, k.Cluster); err != nil {
 		return err
 	}
-	_, err := q.decide(ctx, store.SizedWrite{Key: k, Creates: true, Exempt: etcd.ClearsUp(ctx)}, true)
+	_, err := q.decide(ctx, store.SizedWrite{Key: k, Creates: true, Exempt: space.ClearsUp(ctx)}, true)
 	return err
 }
 

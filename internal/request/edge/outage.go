@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 // WithOutages replaces 401, 403 and 404 by 503 if etcd failed to answer during the request, or
@@ -18,7 +18,7 @@ import (
 func WithOutages(next http.Handler, resolve Resolver) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := &outageWriter{ResponseWriter: w, resolve: resolve}
-		h.req = req.WithContext(context.WithValue(etcd.WithOutage(req.Context()), resolvedKey{}, &h.resolved))
+		h.req = req.WithContext(context.WithValue(outage.WithNote(req.Context()), resolvedKey{}, &h.resolved))
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(h), h.req)
 	})
 }
@@ -75,12 +75,12 @@ func (h *outageWriter) outage(status int) error {
 	if h.begun || status != http.StatusUnauthorized && status != http.StatusForbidden && status != http.StatusNotFound {
 		return nil
 	}
-	if err := etcd.Outage(h.req.Context()); err != nil || h.resolved.path == "" {
+	if err := outage.Noted(h.req.Context()); err != nil || h.resolved.path == "" {
 		return err
 	}
 	// The refusal came after this process had caught up with the others.
 	if now, missing := h.resolve(h.req.Context(), h.resolved.path); missing == "" && now != h.resolved.name {
-		return etcd.Unavailable(fmt.Sprintf("another workspace replaced the one at %s during the request; try again", h.resolved.path))
+		return outage.Unavailable(fmt.Sprintf("another workspace replaced the one at %s during the request; try again", h.resolved.path))
 	}
 	return nil
 }

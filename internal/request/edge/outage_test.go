@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 // TestRefusalsThatAreNotFinal expects 503 in place of a refusal if etcd failed, or if the path
@@ -45,7 +45,7 @@ func TestRefusalsThatAreNotFinal(t *testing.T) {
 			served := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				now = tc.after
 				if tc.failed {
-					etcd.NoteOutage(req.Context(), context.DeadlineExceeded)
+					outage.Note(req.Context(), context.DeadlineExceeded)
 				}
 				w.WriteHeader(tc.code)
 			})

@@ -22,7 +22,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/resources/catalog"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/upstream"
@@ -155,7 +155,7 @@ func (d *Definitions) define(ctx context.Context, group string, write func(conte
 			return err
 		}
 	}
-	return etcd.Unavailable("the names of resources in this group changed while this request was in progress; try again")
+	return outage.Unavailable("the names of resources in this group changed while this request was in progress; try again")
 }
 
 // Claims returns the key that guards the names of a group in a cluster: each claim of a name

@@ -30,7 +30,7 @@ import (
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/request/response"
 	"github.com/unforked/kcp/internal/resources/catalog"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/registry"
 	"github.com/unforked/kcp/internal/storage/store"
@@ -192,7 +192,7 @@ func (p *Pool) renewed(ctx context.Context, c cluster.Name, f catalog.Found, on 
 			}
 		}
 	}
-	return 0, etcd.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
+	return 0, outage.Unavailable(fmt.Sprintf("the definition of %s changed while this request was in progress; try again", gr))
 }
 
 func (p *Pool) serve(w http.ResponseWriter, req *http.Request, s catalog.Found) {

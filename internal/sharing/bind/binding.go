@@ -20,7 +20,7 @@ import (
 	"github.com/unforked/kcp/internal/auth"
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/sharing/exports"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
 )
@@ -117,7 +117,7 @@ func (a *APIs) write(ctx context.Context, c cluster.Name, b *apisv1alpha2.APIBin
 			return stored, at, err
 		}
 	}
-	return nil, 0, etcd.Unavailable("the names of resources in this workspace changed while this request was in progress; try again")
+	return nil, 0, outage.Unavailable("the names of resources in this workspace changed while this request was in progress; try again")
 }
 
 // errMoved means that a concurrent write changed what the status relies on.

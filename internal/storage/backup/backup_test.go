@@ -17,6 +17,7 @@ import (
 
 	"github.com/unforked/kcp/internal/storage/backup"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
 )
 
 // opened starts an etcd in dir.
@@ -160,7 +161,7 @@ func TestRestore(t *testing.T) {
 		}
 		b.Close()
 	}
-	if info, err := os.Stat(etcd.DatabaseFile(target.Dir)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(embedded.DatabaseFile(target.Dir)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the database has the mode %v; %v", info.Mode(), err)
 	}
 }

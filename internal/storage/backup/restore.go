@@ -13,7 +13,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
 )
 
 const (
@@ -68,17 +68,17 @@ func (r *Reader) Restore(ctx context.Context, t Target) (revision int64, err err
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	revision = r.first(time.Now())
 	data := filepath.Join(work, "etcd-server")
-	err = etcd.Create(ctx, data, revision, func(c *etcd.Content) error {
+	err = embedded.Create(ctx, data, revision, func(c *embedded.Content) error {
 		return r.Read(&moved{Content: c, interrupted: ctx.Err, from: r.Header.Prefix, to: t.Prefix, without: t.Without}, t.Progress)
 	})
 	switch {
 	case err != nil:
 		return 0, err
 	case t.Snapshot != "":
-		return revision, snapshot(etcd.DatabaseFile(data), t.Snapshot)
+		return revision, snapshot(embedded.DatabaseFile(data), t.Snapshot)
 	}
 	_ = os.Remove(t.Dir) // an empty one
-	return revision, errors.Join(os.Rename(data, t.Dir), etcd.SyncDir(beside))
+	return revision, errors.Join(os.Rename(data, t.Dir), embedded.SyncDir(beside))
 }
 
 // free returns an error if the target has data.
@@ -106,7 +106,7 @@ func (r *Reader) first(now time.Time) int64 {
 
 // moved puts the keys below another prefix.
 type moved struct {
-	*etcd.Content
+	*embedded.Content
 	interrupted func() error
 	from, to    string
 	without     func(key string) bool

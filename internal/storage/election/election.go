@@ -16,6 +16,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/external"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
@@ -86,7 +87,7 @@ func (e *Election) Lead(ctx context.Context, run func(context.Context)) {
 // notGranted explains why etcd grants no lease.
 func notGranted(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fmt.Errorf("etcd is full and grants no lease for the loops: %w. Deletions of workspaces, garbage collection and other loops run only at servers that were candidates before. %s", err, etcd.WhenFull)
+		return fmt.Errorf("etcd is full and grants no lease for the loops: %w. Deletions of workspaces, garbage collection and other loops run only at servers that were candidates before. %s", err, external.WhenFull)
 	}
 	return fmt.Errorf("lease for the loops: %w", err)
 }

@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"testing"
+
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
 )
 
 // Pages grow while values are small, so that a million keys take only dozens of pages. They
@@ -21,7 +23,7 @@ func TestNextPage(t *testing.T) {
 		{20_000, 20_000 * 1000, 33_554}, // limited by bytes
 		{50_000, 50_000 * 10, maxPage},  // the maximum, even for small values
 		{50_000, 50_000 << 20, 32},      // few large values
-		{20, 20 * maxRequestSize, minPage},
+		{20, 20 * embedded.MaxRequestBytes, minPage},
 		{100, 0, 400},
 	} {
 		if got := NextPage(c.limit, c.bytes, want); got != c.next {

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/request/fair"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 const (
@@ -104,7 +104,7 @@ func (f *Feed) Await(ctx context.Context, rev int64) error {
 // other processes write to etcd, everything that etcd has now. It reports whether that
 // succeeded within the timeout, about a second. If so, the caller decides again: the
 // missing change may have been applied. If etcd does not answer, Fresh notes that in the
-// context, see [etcd.WithOutage].
+// context, see [outage.WithNote].
 func (f *Feed) Fresh(ctx context.Context) bool {
 	limit := freshTimeout
 	if f.revisions == nil {
@@ -113,7 +113,7 @@ func (f *Feed) Fresh(ctx context.Context) bool {
 	var err error
 	fair.Wait(ctx, func() { err = f.catchUp(ctx, limit) })
 	if err != nil && f.revisions != nil && ctx.Err() == nil {
-		etcd.NoteOutage(ctx, err)
+		outage.Note(ctx, err)
 	}
 	return err == nil
 }
@@ -182,7 +182,7 @@ func (c *confirmation) age(now time.Time) time.Duration {
 // Current makes sure that a request may be allowed on the applied data: less than
 // [evidenceFor] ago, or during this call, etcd had nothing newer. It reports whether it
 // waited: then the caller decides again. The error is an API status that says why nothing
-// may be allowed now; it is also noted in the context, see [etcd.WithOutage].
+// may be allowed now; it is also noted in the context, see [outage.WithNote].
 //
 // If no other process writes to etcd, it returns at once.
 func (f *Feed) Current(ctx context.Context) (waited bool, err error) {
@@ -200,8 +200,8 @@ func (f *Feed) Current(ctx context.Context) (waited bool, err error) {
 	defer cancel()
 	if err := f.confirm(limited); err != nil {
 		if ctx.Err() == nil {
-			err = etcd.Unavailable("what decides on the request cannot be confirmed: etcd, the database of the server, does not answer in time; try again")
-			etcd.NoteOutage(ctx, err)
+			err = outage.Unavailable("what decides on the request cannot be confirmed: etcd, the database of the server, does not answer in time; try again")
+			outage.Note(ctx, err)
 		}
 		return true, err
 	}

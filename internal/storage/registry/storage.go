@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/cluster"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/values"
@@ -376,7 +376,7 @@ func runHook(ctx context.Context, hook store.CreateHook, c cluster.Name, obj, ou
 	}
 	made := &unstructured.Unstructured{Object: in.Object}
 	if err := hook(ctx, c, made); err != nil {
-		return etcd.StatusIn(err)
+		return outage.StatusIn(err)
 	}
 	to.Object = made.Object
 	return nil

@@ -17,6 +17,8 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/embedded"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/storetest"
 )
@@ -32,7 +34,7 @@ func TestNearlyFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	var used int64 = 81
-	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100)
+	s.guard.capacity = space.New(func() int64 { return used }, 100)
 	err := cm.Create(in("c1"), key("new"), configMap("default", "new", ""), nil, 0)
 	if code := storetest.Status(err); code != 507 {
 		t.Errorf("a tenant's write is answered %d: %v", code, err)
@@ -75,7 +77,7 @@ func TestChangesWhileNearlyFull(t *testing.T) {
 		return storetest.Status(err)
 	}
 	var used int64
-	s.guard.capacity = etcd.NewCapacity(func() int64 { return used }, 100<<20)
+	s.guard.capacity = space.New(func() int64 { return used }, 100<<20)
 	large := strings.Repeat("x", 100<<10)
 	for _, tt := range []struct {
 		percent int64
@@ -191,7 +193,7 @@ func TestUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.guard.capacity.Quota() != etcd.QuotaBytes || before <= 0 {
+	if s.guard.capacity.Quota() != embedded.QuotaBytes || before <= 0 {
 		t.Errorf("quota %d, used %d", s.guard.capacity.Quota(), before)
 	}
 	for s.guard.capacity.Used() < before+1_000_000 { // etcd commits to its database in batches, every 100 ms

@@ -18,7 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/quota"
 	"github.com/unforked/kcp/internal/request/fair"
 	"github.com/unforked/kcp/internal/storage/election"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
@@ -254,7 +254,7 @@ func (t *transaction) renew(ctx context.Context, resp *clientv3.TxnResponse) err
 // quota returns what a write of n bytes counts for. The server makes writes with another payer in
 // loops, too, where they are limited like those of a client.
 func (w Write) quota(ctx context.Context, n int) quota.Write {
-	return quota.Write{Cluster: cmp.Or(w.Payer, w.Cluster), Bytes: n, Creates: w.Expect == 0, Clears: w.Payer == "" && etcd.ClearsUp(ctx)}
+	return quota.Write{Cluster: cmp.Or(w.Payer, w.Cluster), Bytes: n, Creates: w.Expect == 0, Clears: w.Payer == "" && space.ClearsUp(ctx)}
 }
 
 func (s *Store) addWrite(ctx context.Context, t *transaction, w Write) error {

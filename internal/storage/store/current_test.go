@@ -8,7 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
@@ -58,11 +58,11 @@ func TestCurrent(t *testing.T) {
 	}
 	<-held
 	clock.stopped()
-	ctx := etcd.WithOutage(t.Context())
-	if _, err := p.Current(ctx); !apierrors.IsServiceUnavailable(err) || etcd.Outage(ctx) == nil {
-		t.Errorf("while changes are not applied: %v; outage %v", err, etcd.Outage(ctx))
+	ctx := outage.WithNote(t.Context())
+	if _, err := p.Current(ctx); !apierrors.IsServiceUnavailable(err) || outage.Noted(ctx) == nil {
+		t.Errorf("while changes are not applied: %v; outage %v", err, outage.Noted(ctx))
 	}
-	if seconds, ok := apierrors.SuggestsClientDelay(etcd.Outage(ctx)); !ok || seconds < 1 {
+	if seconds, ok := apierrors.SuggestsClientDelay(outage.Noted(ctx)); !ok || seconds < 1 {
 		t.Errorf("the refusal says to try again in %d seconds", seconds)
 	}
 	close(hold)

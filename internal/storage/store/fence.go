@@ -6,7 +6,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/memory/shrink"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 )
 
 // A State is the value of a cluster's fence: it says which writes are allowed. The fence is
@@ -80,7 +80,7 @@ func (f *fences) forget(rev int64) {
 func (s *Store) State(ctx context.Context, c cluster.Name) (State, error) {
 	f, err := s.guard.fence(ctx, c)
 	if err != nil {
-		etcd.NoteOutage(ctx, err)
+		outage.Note(ctx, err)
 	}
 	return f.state, err
 }

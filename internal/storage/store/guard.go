@@ -18,7 +18,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/quota"
 	"github.com/unforked/kcp/internal/storage/election"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
@@ -33,7 +33,7 @@ type guard struct {
 	namespaces           *namespaceGuard // nil to create objects without a check of their namespace
 	limits               Limits          // nil for none
 	tenants              *quota.Tenants
-	capacity             *etcd.Capacity
+	capacity             *space.Capacity
 
 	latest atomic.Int64 // newest revision that this process has seen
 	// committed has a *[Progress] for each resource with a cache, by its prefix.
@@ -80,10 +80,10 @@ func (g *guard) OptimisticPut(ctx context.Context, key string, value []byte, exp
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	if err := g.afford(ctx, quota.Write{Cluster: k.Cluster, Bytes: len(value), Creates: expected == 0, Clears: etcd.ClearsUp(ctx)}); err != nil {
+	if err := g.afford(ctx, quota.Write{Cluster: k.Cluster, Bytes: len(value), Creates: expected == 0, Clears: space.ClearsUp(ctx)}); err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	ctx, charge, err := g.charge(ctx, SizedWrite{k, len(value), expected == 0, etcd.ClearsUp(ctx)})
+	ctx, charge, err := g.charge(ctx, SizedWrite{k, len(value), expected == 0, space.ClearsUp(ctx)})
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/unforked/kcp/internal/quota"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
@@ -61,7 +61,7 @@ func (g *guard) chargeAll(ctx context.Context, writes []Write) (context.Context,
 			continue
 		}
 		var c Charge
-		if ctx, c, err = g.charge(ctx, SizedWrite{Key: w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), Creates: true, Exempt: etcd.ClearsUp(ctx)}); err != nil {
+		if ctx, c, err = g.charge(ctx, SizedWrite{Key: w.Resource.Key(w.Cluster, o.GetNamespace(), o.GetName()), Creates: true, Exempt: space.ClearsUp(ctx)}); err != nil {
 			for _, c := range all {
 				c.Settle(0, nil)
 			}

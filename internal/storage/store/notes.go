@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/unforked/kcp/internal/storage/election"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/keys"
 )
 
@@ -70,7 +70,7 @@ func (s *Store) readNotes(ctx context.Context, of []keys.Key, further ...keys.Ke
 	}
 	resp, err := s.guard.kv.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		etcd.NoteOutage(ctx, err)
+		outage.Note(ctx, err)
 		return nil, err
 	}
 	s.guard.saw(resp.Header.Revision)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/component-base/metrics"
 
 	"github.com/unforked/kcp/internal/storage/backup"
-	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
 // Backup writes all keys at one revision, for [backup.Reader.Restore]. version is that of kcp.
@@ -22,6 +22,6 @@ func (s *Store) PublishMetrics(register func(metrics.Registerable) error) error 
 }
 
 // Defragment defragments the database, or every member of an external etcd.
-func (s *Store) Defragment(ctx context.Context) ([]etcd.Defragmented, error) {
+func (s *Store) Defragment(ctx context.Context) ([]space.Defragmented, error) {
 	return s.backend.Defragment(ctx)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/values"
 )
@@ -25,7 +26,7 @@ func (s *Store) Read(ctx context.Context, k keys.Key) (runtime.Object, int64, er
 	}
 	resp, err := s.backend.Client.Get(ctx, s.prefix+k.Path())
 	if err != nil {
-		etcd.NoteOutage(ctx, err)
+		outage.Note(ctx, err)
 		return nil, 0, err
 	}
 	s.guard.saw(resp.Header.Revision)
@@ -44,7 +45,7 @@ func (s *Store) ReadInto(ctx context.Context, k keys.Key, o any) (int64, error) 
 	}
 	resp, err := s.backend.Client.Get(ctx, s.prefix+k.Path())
 	if err != nil {
-		etcd.NoteOutage(ctx, err)
+		outage.Note(ctx, err)
 		return 0, err
 	}
 	s.guard.saw(resp.Header.Revision)

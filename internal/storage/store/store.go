@@ -17,6 +17,7 @@ import (
 	"github.com/unforked/kcp/internal/quota"
 	"github.com/unforked/kcp/internal/storage/election"
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/feed"
 	"github.com/unforked/kcp/internal/storage/keys"
 	"github.com/unforked/kcp/internal/storage/values"
@@ -159,7 +160,7 @@ func (s *Store) Newest(ctx context.Context) (int64, error) {
 		case s.lost <- err:
 		default: // it was reported before
 		}
-		return 0, etcd.Unavailable(err.Error())
+		return 0, outage.Unavailable(err.Error())
 	}
 	s.guard.saw(resp.Header.Revision)
 	return resp.Header.Revision, nil

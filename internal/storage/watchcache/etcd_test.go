@@ -81,10 +81,10 @@ func TestLeaderless(t *testing.T) {
 	for _, m := range members.Members[1:] {
 		m.Kill()
 	}
-	if err := cm.Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0); !outage(err) {
+	if err := cm.Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0); !retriable(err) {
 		t.Errorf("create: %v", err)
 	}
-	if err := cm.GetList(in("c1"), cmRoot, everything(""), &corev1.ConfigMapList{}); !outage(err) {
+	if err := cm.GetList(in("c1"), cmRoot, everything(""), &corev1.ConfigMapList{}); !retriable(err) {
 		t.Errorf("list: %v", err)
 	}
 	// The remaining member serves reads that accept old data.

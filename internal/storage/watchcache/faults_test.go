@@ -15,13 +15,14 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/unforked/kcp/internal/storage/etcd"
+	"github.com/unforked/kcp/internal/storage/etcd/outage"
 	"github.com/unforked/kcp/internal/storage/etcdtest"
 	"github.com/unforked/kcp/internal/storage/store"
 	"github.com/unforked/kcp/internal/storage/storetest"
 )
 
-// outage reports whether err tells clients to retry.
-func outage(err error) bool {
+// retriable reports whether err tells clients to retry.
+func retriable(err error) bool {
 	return apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err)
 }
 
@@ -43,7 +44,7 @@ func TestServerHangs(t *testing.T) {
 		err := cm.Create(ctx, cmRoot+"/ns/"+name, configMap("ns", name, ""), nil, 0)
 		if err == nil {
 			acknowledged[name] = true
-		} else if !outage(err) {
+		} else if !retriable(err) {
 			t.Errorf("write %d: %v", n, err)
 		}
 		return err
@@ -97,7 +98,7 @@ func TestEtcdAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	members.Kill()
-	if err := configs[0].Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0); !outage(err) {
+	if err := configs[0].Create(in("c1"), cmRoot+"/ns/lost", configMap("ns", "lost", ""), nil, 0); !retriable(err) {
 		t.Errorf("create: %v", err)
 	}
 	if err := configs[0].Get(in("c1"), cmRoot+"/ns/before", storage.GetOptions{}, &corev1.ConfigMap{}); !apierrors.IsServiceUnavailable(err) {
@@ -109,9 +110,9 @@ func TestEtcdAway(t *testing.T) {
 	if err := all[0].Reachable(t.Context()); err == nil {
 		t.Error("it says that etcd answers")
 	}
-	ctx := etcd.WithOutage(t.Context())
-	if all[1].Feed().Fresh(ctx) || etcd.Outage(ctx) == nil {
-		t.Errorf("evidence is called fresh; outage %v", etcd.Outage(ctx))
+	ctx := outage.WithNote(t.Context())
+	if all[1].Feed().Fresh(ctx) || outage.Noted(ctx) == nil {
+		t.Errorf("evidence is called fresh; outage %v", outage.Noted(ctx))
 	}
 	members.Start()
 	for _, s := range all {
