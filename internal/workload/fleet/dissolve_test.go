@@ -177,6 +177,16 @@ func remove(t *testing.T, c computing) {
 // placing returns a compute workspace with one SyncTarget, and a consumer with a Deployment.
 func placing(t *testing.T) (computing, *kcptest.Cluster) {
 	t.Helper()
+	u, c := registered(t)
+	shop := consumer(t, u, c)
+	shop.Apply(placement("all", ""))
+	shop.Apply(deployment)
+	return c, shop
+}
+
+// registered returns a compute workspace with a SyncTarget that is connected to nothing.
+func registered(t *testing.T) (*kcptest.Universe, computing) {
+	t.Helper()
 	u := &kcptest.Universe{Server: server(300 * time.Millisecond)}
 	t.Cleanup(func() {
 		if err := u.Close(); err != nil {
@@ -186,10 +196,7 @@ func placing(t *testing.T) (computing, *kcptest.Cluster) {
 	c := compute(t, u)
 	c.register(t, "east", "")
 	c.wait(t, "east", func(of *workload.SyncTarget) bool { return len(of.Finalizers) > 0 })
-	shop := consumer(t, u, c)
-	shop.Apply(placement("all", ""))
-	shop.Apply(deployment)
-	return c, shop
+	return u, c
 }
 
 // consumer returns a workspace that binds the kinds of a compute workspace.

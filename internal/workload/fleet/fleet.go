@@ -54,7 +54,7 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 	if f.consumers, err = consumers.Open(m.server, compute, "*"); err != nil {
 		return nil, err
 	}
-	if f.history, err = history.Loop(f.consumers); err != nil {
+	if f.history, err = history.Loop(f.consumers, f.warn); err != nil {
 		return nil, err
 	}
 	if f.profilesIn, err = m.profilesOf(compute); err != nil {
@@ -69,6 +69,11 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 		f.beginRetirement()
 	}
 	return f, nil
+}
+
+// warn says something to the users of a logical cluster.
+func (m *manager) warn(ctx context.Context, at kcp.ClusterName, w objects.Warning) error {
+	return objects.Warn(ctx, m.server, at, w)
 }
 
 // start runs the caches and loops of the fleet until end is called or the term ends.

@@ -16,6 +16,7 @@ import (
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/objects"
 )
 
 // The deletion of a compute workspace deletes its SyncTargets, whose finalizers hold it up. Meanwhile its export and
@@ -175,23 +176,8 @@ func (f *fleet) record(ctx context.Context, t *workload.SyncTarget, message stri
 		return err
 	}
 	of := l.Spec.Owner
-	cfg, err := f.server.Own(of.Cluster)
-	if err != nil {
-		return err
-	}
-	events, err := client.New[*corev1.Event, *corev1.EventList](cfg, of.Cluster, corev1.SchemeGroupVersion.WithResource("events"))
-	if err != nil {
-		return err
-	}
-	now := metav1.Now()
-	_, err = events.Namespace(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: of.Name + "." + f.keyOf(t), Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{APIVersion: tenancy.GroupVersion.String(), Kind: "Workspace", Name: of.Name, UID: of.UID},
-		Reason:         workload.CopiesRemain, Message: message, Type: corev1.EventTypeWarning, Count: 1,
-		FirstTimestamp: now, LastTimestamp: now, Source: corev1.EventSource{Component: "kcp"},
-	}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	return objects.Warn(ctx, f.server, kcp.ClusterName(of.Cluster), objects.Warning{
+		About: corev1.ObjectReference{APIVersion: tenancy.GroupVersion.String(), Kind: "Workspace", Name: of.Name, UID: of.UID},
+		Of:    f.keyOf(t), Reason: workload.CopiesRemain, Message: message,
+	})
 }

@@ -6,10 +6,13 @@ package history
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,6 +30,9 @@ const (
 	byOwner = "owner"
 	// refused is how long the loop waits after a workspace has refused a ReplicaSet, as with a quota.
 	refused = time.Minute
+	// slow is the maximum of Deployments whose workspaces take long to accept a write, as with a webhook, and do not
+	// hold up others.
+	slow = 64
 )
 
 // A history keeps the revisions of the Deployments of the consumers of a compute workspace.
@@ -34,18 +40,22 @@ type history struct {
 	cache             *consumers.Cache
 	deployments, sets *consumers.Kind
 	pace              objects.Pace
+	warn              Warn
 }
 
+// Warn says something to the users of a logical cluster, see [objects.Warn].
+type Warn func(ctx context.Context, at kcp.ClusterName, w objects.Warning) error
+
 // Loop returns the loop that keeps revisions. Call it once, before the cache is filled.
-func Loop(c *consumers.Cache) (kcp.Loop, error) {
-	h := &history{cache: c, deployments: c.Kind(profile.Deployments().GroupResource()), sets: c.Kind(profile.ReplicaSets().GroupResource())}
+func Loop(c *consumers.Cache, warn Warn) (kcp.Loop, error) {
+	h := &history{cache: c, warn: warn, deployments: c.Kind(profile.Deployments().GroupResource()), sets: c.Kind(profile.ReplicaSets().GroupResource())}
 	err := h.sets.Objects.Index(byOwner, func(o *unstructured.Unstructured) []string {
 		if !h.sets.IsRevision(o) {
 			return nil
 		}
 		return []string{string(metav1.GetControllerOfNoCopy(o).UID)}
 	})
-	return kcp.Loop{Name: "workload-history", Workers: 2, Do: h.keep, On: []kcp.Source{
+	return kcp.Loop{Name: "workload-history", Workers: 2, Slow: slow, Do: h.keep, On: []kcp.Source{
 		{Ready: c.Settled()},
 		h.deployments.Objects.Changed(),
 		h.sets.Objects.Wakes(func(o *unstructured.Unstructured) []kcp.Key {
@@ -84,11 +94,57 @@ func (h *history) keep(ctx context.Context, key kcp.Key) error {
 		return kcp.After(rest)
 	}
 	err = h.write(ctx, o, p)
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) {
-		klog.FromContext(ctx).V(2).Info("cannot keep a revision", "err", err)
-		return kcp.After(refused)
+	if !refuses(err) {
+		return objects.IgnoreGone(err)
 	}
-	return objects.IgnoreGone(err)
+	klog.FromContext(ctx).V(2).Info("cannot keep a revision", "err", err)
+	if err := h.tell(ctx, o, d.hash, err); err != nil {
+		klog.FromContext(ctx).V(2).Info("cannot write an event", "err", err) // the workspace may refuse it, too
+	}
+	return kcp.After(refused)
+}
+
+// refuses reports whether a workspace does not accept a write: it may have a quota, a policy or a webhook. The server
+// tries again later. Other errors do not last, or the object is gone.
+func refuses(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	case http.StatusConflict:
+		return apierrors.IsAlreadyExists(err)
+	case http.StatusInternalServerError: // a webhook failed
+		return true
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// A failure is a write that failed. Its text is that of Kubernetes.
+type failure struct {
+	reason, doing string
+	error
+}
+
+func (f *failure) Error() string { return fmt.Sprintf("Failed to %s: %v", f.doing, f.error) }
+
+func (f *failure) Unwrap() error { return f.error }
+
+// tell makes a refusal an Event of the Deployment, one for each revision. The status says nothing: the Deployment runs
+// in the physical clusters all the same.
+func (h *history) tell(ctx context.Context, d *unstructured.Unstructured, hash string, err error) error {
+	f := (*failure)(nil)
+	if !errors.As(err, &f) {
+		return nil
+	}
+	of := metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	return h.warn(ctx, kcp.KeyOf(d).Cluster, objects.Warning{
+		About: corev1.ObjectReference{APIVersion: of.APIVersion, Kind: of.Kind, Namespace: d.GetNamespace(), Name: of.Name, UID: of.UID},
+		Of:    string(of.UID) + "-" + hash, Reason: f.reason, Message: f.Error(),
+	})
 }
 
 // write does what is decided.
@@ -100,24 +156,33 @@ func (h *history) write(ctx context.Context, d *unstructured.Unstructured, p pla
 		if err != nil {
 			return err
 		}
-		if err := h.cache.Create(ctx, at.Beside(at.GroupResource, made.GetName()), made); err != nil {
-			return err
+		of := at.Beside(at.GroupResource, made.GetName())
+		err = h.cache.Create(ctx, of, made)
+		if has := h.sets.Objects.Get(of.Key); apierrors.IsAlreadyExists(err) && (has == nil || metav1.IsControlledBy(has, d)) {
+			return kcp.After(time.Second) // the cache has it soon
+		}
+		if err != nil {
+			return &failure{"ReplicaSetCreateError", fmt.Sprintf("create new replica set %q", made.GetName()), err}
 		}
 	}
 	for _, c := range p.changes {
 		if err := h.cache.Patch(ctx, at.Beside(at.GroupResource, c.name), c.patch, c.subresource); err != nil {
-			return err
+			return &failure{"ReplicaSetUpdateError", fmt.Sprintf("update replica set %q", c.name), err}
 		}
 	}
 	for _, s := range p.drop {
 		if err := h.cache.Delete(ctx, at.Beside(at.GroupResource, s.GetName()), s); err != nil {
-			return err
+			return &failure{"ReplicaSetDeleteError", fmt.Sprintf("delete replica set %q", s.GetName()), err}
 		}
 	}
 	if p.revision == "" {
 		return nil
 	}
-	return h.cache.Patch(ctx, engine.ID{GroupResource: h.deployments.GroupResource(), Key: key}, annotated(map[string]string{revisionAnnotation: p.revision}), "")
+	err := h.cache.Patch(ctx, engine.ID{GroupResource: h.deployments.GroupResource(), Key: key}, annotated(map[string]string{revisionAnnotation: p.revision}), "")
+	if err != nil {
+		return &failure{"RevisionUpdateError", "set the revision of the deployment", err}
+	}
+	return nil
 }
 
 // object returns the ReplicaSet of a new revision.
