@@ -20,7 +20,8 @@ const (
 	DisconnectFinalizer = "workload.kcp.io/disconnect"
 
 	// InUseFinalizer is on every ResourceProfile that is in effect. It is removed when no object of
-	// its resource is placed any more.
+	// its resource is placed any more. It is also on the export of a compute workspace with SyncTargets,
+	// and is removed when the physical clusters have removed the copies of all workloads.
 	InUseFinalizer = "workload.kcp.io/in-use"
 
 	// OrphanAnnotation is on a SyncTarget whose objects stay in the physical cluster when it is
@@ -99,8 +100,8 @@ const (
 	// EvictionsHeld is True while a physical cluster does not answer and no workload leaves it,
 	// because most others do not answer either.
 	EvictionsHeld conditions.Type = "EvictionsHeld"
-	// CopiesRemoved is False while the compute workspace is being deleted and its physical cluster
-	// has copies of workloads.
+	// CopiesRemoved is False while the compute workspace or its export is being deleted and the
+	// physical cluster has copies of workloads. The export has it, too.
 	CopiesRemoved conditions.Type = "CopiesRemoved"
 )
 

@@ -98,10 +98,13 @@ func TestSweep(t *testing.T) {
 			shop.Apply(placement("all", ""))
 			shop.Apply(deployment)
 			placed(t, shop, true)
-		case 1: // without the extension, the compute workspace goes only when somebody removes the finalizer of the SyncTarget
+		case 1: // without the extension, the compute workspace goes only when somebody removes the finalizers
 			c.Cluster = moved(t, u, c.Cluster)
 			unfinalized := []byte(`{"metadata":{"finalizers":null}}`)
 			if _, err := c.Dynamic.Resource(workload.GroupVersion.WithResource("synctargets")).Patch(t.Context(), "east", types.MergePatchType, unfinalized, metav1.PatchOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Dynamic.Resource(apis.GroupVersion.WithResource("apiexports")).Patch(t.Context(), workload.KubernetesExport, types.MergePatchType, unfinalized, metav1.PatchOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			remove(t, c)

@@ -43,8 +43,12 @@ type fleet struct {
 }
 
 func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName) (*fleet, error) {
+	e, err := m.exports.Find(ctx, compute)
+	if err != nil {
+		return nil, err
+	}
 	ends, err := m.ends(ctx, compute)
-	if err == nil && !ends { // nothing can be created in one that ends
+	if err == nil && !ends && !export.Ending(e) { // nothing can be created in one that ends
 		err = export.EnsureKubernetes(ctx, m.server, compute)
 	}
 	if err != nil {
@@ -65,8 +69,8 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 		Consumers: f.consumers, Inventory: f.inventory, Inputs: []kcp.Source{t.targets.Read(), t.locations.Read()},
 		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed, Say: f.sum,
 	})
-	if ends { // before the first decision
-		f.beginRetirement()
+	if ends || export.Ending(e) { // before the first decision
+		f.beginRetirement(e)
 	}
 	return f, nil
 }
@@ -145,13 +149,6 @@ func (f *fleet) dissolved(ctx context.Context) (bool, error) {
 	// Without the export, the server reaches no consumer through the view. See [export.Exports.Free].
 	exported, err := f.term.exports.Exists(ctx, f.compute)
 	return !exported && err == nil, err
-}
-
-// resume ends what dissolved or lose began: there is a SyncTarget again.
-func (f *fleet) resume() {
-	if f.scheduler.Resume() {
-		f.reviewProfiles()
-	}
 }
 
 // lose makes a fleet without its export decide nothing. It reaches no consumer.

@@ -66,7 +66,7 @@ func newManager(s *kcp.Server, o Options) (*manager, error) {
 // exportChanged wakes the loop of SyncTargets when the export of a compute workspace changes.
 func (m *manager) exportChanged(t *term) kcp.Source {
 	return t.exports.Wakes(func(e *apis.APIExport) (keys []kcp.Key) {
-		if now := t.exports.Get(kcp.KeyOf(e)); now == nil || now.DeletionTimestamp != nil {
+		if now := t.exports.Get(kcp.KeyOf(e)); !export.Serves(now) {
 			t.lead.free(kcp.KeyOf(e).Cluster)
 		}
 		for _, of := range t.targets.List(kcp.KeyOf(e).Cluster) {
@@ -94,10 +94,11 @@ func (m *manager) waking(wakes *func(kcp.Key)) kcp.Source {
 
 func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	t := in.targets.Get(key)
-	exported, err := in.exports.Exists(ctx, key.Cluster)
+	e, err := in.exports.Find(ctx, key.Cluster)
 	if err != nil {
 		return err
 	}
+	exported := export.Serves(e)
 	ends := t != nil && t.DeletionTimestamp != nil && !exported // nothing of it is left to wait for
 	f, err := m.fleet(ctx, in, key.Cluster, t != nil && !ends)
 	if f == nil && ends && err == nil {
@@ -108,7 +109,7 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	}
 	if !exported {
 		f.lose()
-	} else if err := f.retire(ctx, t); err != nil {
+	} else if err := f.retire(ctx, t, e); err != nil {
 		return err
 	}
 	f.inventory.LearnTarget(key.Name)
@@ -116,15 +117,17 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 		f.disconnect(key.Name)
 		return m.dropEmpty(ctx, f)
 	}
-	if t.DeletionTimestamp == nil && exported {
-		f.resume()
+	if t.DeletionTimestamp == nil && exported && !export.Ending(e) {
+		if err := f.resume(ctx, t, e); err != nil {
+			return err
+		}
 	}
 	id := f.keyOf(t)
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
-	case ends, t.DeletionTimestamp != nil && (!f.uses(t) || f.overdue(t)):
-		return m.drop(ctx, f, t, ends || f.overdue(t))
+	case ends, t.DeletionTimestamp != nil && (!f.uses(t) || f.overdue()):
+		return m.drop(ctx, f, t, ends || f.overdue())
 	case t.DeletionTimestamp == nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		if err := m.finalize(ctx, t, append(slices.Clone(t.Finalizers), workload.DisconnectFinalizer)); err != nil {
 			return err
@@ -141,6 +144,9 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	}
 	if t.DeletionTimestamp != nil || cleans {
 		return kcp.After(time.Second) // until its workloads are elsewhere, or it has removed what began elsewhere
+	}
+	if export.Ending(e) {
+		return f.endExport(ctx, t, e)
 	}
 	return nil
 }
@@ -189,12 +195,22 @@ func (m *manager) wakeTargets(compute kcp.ClusterName) {
 	}
 }
 
-// leave removes the finalizer of a SyncTarget, and the finalizers of ResourceProfiles that no fleet would remove after it.
+// leave removes the finalizer of a SyncTarget, and those of the export and of ResourceProfiles that no fleet would
+// remove after it.
 func (m *manager) leave(ctx context.Context, t *workload.SyncTarget) error {
-	if err := m.freeProfiles(ctx, kcp.KeyOf(t).Cluster); err != nil {
+	if err := m.freeCompute(ctx, kcp.KeyOf(t).Cluster); err != nil {
 		return err
 	}
 	return m.finalize(ctx, t, withoutDisconnect(t))
+}
+
+// freeCompute removes the finalizers of the ResourceProfiles and of the export of a compute workspace that places nothing
+// any more.
+func (m *manager) freeCompute(ctx context.Context, compute kcp.ClusterName) error {
+	if err := m.freeProfiles(ctx, compute); err != nil {
+		return err
+	}
+	return m.exports.Release(ctx, compute)
 }
 
 func withoutDisconnect(t *workload.SyncTarget) []string {
@@ -258,7 +274,7 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 	if done, err := f.dissolved(ctx); err != nil || !done {
 		return cmp.Or(err, kcp.After(soon))
 	}
-	if err := m.freeProfiles(ctx, f.compute); err != nil {
+	if err := m.freeCompute(ctx, f.compute); err != nil {
 		return err
 	}
 	m.mu.Lock()

@@ -11,11 +11,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	apis "github.com/unforked/kcp/apis/apis/v1alpha2"
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	core "github.com/unforked/kcp/apis/core/v1alpha1"
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
+	"github.com/unforked/kcp/internal/workload/export"
 	"github.com/unforked/kcp/internal/workload/objects"
 )
 
@@ -40,18 +42,22 @@ func (m *manager) logicalCluster(ctx context.Context, c kcp.ClusterName) (*core.
 	return all.Get(ctx, core.LogicalClusterName, metav1.GetOptions{})
 }
 
-// A retirement is the end of a fleet with its compute workspace. The lock of the fleet guards its fields.
+// A retirement is the end of a fleet with its compute workspace or its export. The lock of the fleet guards its fields.
 type retirement struct {
+	export    bool            // the compute workspace stays
 	began     time.Time       // on the first server
 	here      time.Time       // on this one
 	abandoned map[string]bool // keys of the SyncTargets that the deletion does not wait for any more
 }
 
 // beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
-// server began, as the status of a SyncTarget says.
-func (f *fleet) beginRetirement() {
+// server began, as the export or the status of a SyncTarget says.
+func (f *fleet) beginRetirement(e *apis.APIExport) {
 	here := time.Now()
 	began := here
+	if export.Ending(e) {
+		began = e.DeletionTimestamp.Time
+	}
 	for _, t := range f.term.targets.List(f.compute) {
 		if c := t.Status.Conditions.Get(workload.CopiesRemoved); c != nil && c.LastTransitionTime.Time.Before(began) {
 			began = c.LastTransitionTime.Time
@@ -59,24 +65,24 @@ func (f *fleet) beginRetirement() {
 	}
 	f.mu.Lock()
 	if f.retirement.abandoned == nil { // no other worker was first
-		f.retirement = retirement{began: began, here: here, abandoned: map[string]bool{}}
+		f.retirement = retirement{export: export.Ending(e), began: began, here: here, abandoned: map[string]bool{}}
 	}
 	f.mu.Unlock()
 	f.scheduler.Retire()
 }
 
-// retire makes the fleet remove the copies of all workloads if a SyncTarget, nil if it is gone, is deleted with its
-// compute workspace. It says so in the status of the SyncTarget. When the time is over, it says which copies remain,
-// and abandons the SyncTarget.
-func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
-	if t == nil || t.DeletionTimestamp == nil {
+// retire makes the fleet remove the copies of all workloads if the export is deleted, or a SyncTarget, nil if it is
+// gone, is deleted with its compute workspace. It says so in the status of the SyncTarget. When the time is over, it says
+// which copies remain, and abandons the SyncTarget.
+func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIExport) error {
+	if t == nil || t.DeletionTimestamp == nil && !export.Ending(e) {
 		return nil
 	}
 	if !f.scheduler.Retiring() {
-		if ends, err := f.ends(ctx, f.compute); !ends || err != nil {
+		if ends, err := f.ends(ctx, f.compute); !ends && !export.Ending(e) || err != nil {
 			return err
 		}
-		f.beginRetirement()
+		f.beginRetirement(e)
 		for _, of := range f.term.targets.List(f.compute) { // one of them may keep its copies
 			f.inventory.LearnTarget(of.Name)
 		}
@@ -84,13 +90,13 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget) error {
 	if f.abandoned(t) || !f.holds(t, true) {
 		return nil
 	}
-	over := f.consumers.Known() && (fenced(t) || time.Now().After(f.deadline())) || f.overdue(t)
+	over := f.consumers.Known() && (fenced(t) || time.Now().After(f.deadline())) || f.overdue()
 	c := conditions.Condition{Type: workload.CopiesRemoved, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo, Reason: workload.RemovingCopies,
-		Message: "the workspace is being deleted, and the physical cluster removes the copies of workloads; from " + f.deadline().UTC().Format(time.RFC3339) + " on, the deletion does not wait for it"}
+		Message: fmt.Sprintf("the %s is being deleted, and the physical cluster removes the copies of workloads; from %s on, the deletion does not wait for it", f.retires("workspace", "export"), f.deadline().UTC().Format(time.RFC3339))}
 	if over {
 		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, f.remain(t, true)
 	}
-	if err := f.tellRetirement(ctx, t, c); err != nil && !f.overdue(t) {
+	if err := f.tellRetirement(ctx, t, c); err != nil && (apierrors.IsConflict(err) || !f.overdue()) {
 		return err
 	}
 	if over {
@@ -112,8 +118,8 @@ func (f *fleet) remain(t *workload.SyncTarget, example bool) string {
 	if len(all) > 0 && example {
 		what += fmt.Sprintf(", such as %s %q in namespace %q of logical cluster %s", all[0].GroupResource, all[0].Key.Name, all[0].Key.Namespace, all[0].Key.Cluster)
 	}
-	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before its compute workspace was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
-		t.Name, what, workload.OwnerLabel, f.keyOf(t)))
+	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before %s was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
+		t.Name, what, f.retires("its compute workspace", fmt.Sprintf("the export %q", workload.KubernetesExport)), workload.OwnerLabel, f.keyOf(t)))
 }
 
 // tellRetirement sets the condition of a SyncTarget. If copies remain, there is an Event before: after that, the
@@ -154,10 +160,10 @@ func (f *fleet) deadline() time.Time {
 	return f.retirement.began.Add(f.options.Retire)
 }
 
-// overdue reports whether the deletion of the compute workspace waits for nothing any more, not even for consumers that
+// overdue reports whether the deletion of the compute workspace or its export waits for nothing any more, not even for consumers that
 // refuse the writes of the server. [export.Exports.Free] tries again later.
-func (f *fleet) overdue(t *workload.SyncTarget) bool {
-	if t.DeletionTimestamp == nil || !f.scheduler.Retiring() {
+func (f *fleet) overdue() bool {
+	if !f.scheduler.Retiring() {
 		return false
 	}
 	since := f.deadline()
@@ -169,14 +175,21 @@ func (f *fleet) overdue(t *workload.SyncTarget) bool {
 	return time.Now().After(since.Add(f.options.Retire / 10))
 }
 
-// record makes a message about a SyncTarget an Event of the Workspace: nothing else is left of the compute workspace.
+// record makes a message about a SyncTarget an Event of the Workspace, if nothing else is left of the compute workspace,
+// or of the export.
 func (f *fleet) record(ctx context.Context, t *workload.SyncTarget, message string) error {
+	if f.retires("", "export") != "" {
+		return f.warn(ctx, f.compute, objects.Warning{
+			About: corev1.ObjectReference{APIVersion: apis.GroupVersion.String(), Kind: "APIExport", Name: workload.KubernetesExport},
+			Of:    f.keyOf(t), Reason: workload.CopiesRemain, Message: message,
+		})
+	}
 	l, err := f.logicalCluster(ctx, f.compute)
 	if err != nil || l.Spec.Owner == nil {
 		return err
 	}
 	of := l.Spec.Owner
-	return objects.Warn(ctx, f.server, kcp.ClusterName(of.Cluster), objects.Warning{
+	return f.warn(ctx, kcp.ClusterName(of.Cluster), objects.Warning{
 		About: corev1.ObjectReference{APIVersion: tenancy.GroupVersion.String(), Kind: "Workspace", Name: of.Name, UID: of.UID},
 		Of:    f.keyOf(t), Reason: workload.CopiesRemain, Message: message,
 	})

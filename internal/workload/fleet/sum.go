@@ -185,7 +185,7 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	switch {
 	case f.scheduler.Retiring():
 		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: workload.ComputeDeleted,
-			Message: "the compute workspace is being deleted or was deleted; bind another one"}
+			Message: "the compute workspace, or its export, is being deleted or was deleted; bind another one"}
 	case older != nil:
 		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.Shadowed,
 			Message: fmt.Sprintf("Placement %q is older and selects all namespaces that this one selects, so it applies instead; change its spec.namespaceSelector, or delete it", older.Name)}

@@ -68,6 +68,7 @@ func (m *manager) leadLoop() kcp.Loop {
 		ctx, end := context.WithCancel(context.Background())
 		l = &lead{manager: m, ctx: ctx, wake: wake}
 		l.await()
+		wake(unusedKey)
 		forget := m.server.Await(consumers.Assignments().GroupResource(), func() { wake(sweepKey) })
 		return func() {
 			forget()
@@ -84,11 +85,16 @@ var followKey = kcp.Key{Cluster: export.Root, Name: "follow"}
 // sweepKey is the key of the work that looks for consumers whose export was deleted while no server led.
 var sweepKey = kcp.Key{Cluster: export.Root, Name: "sweep"}
 
+// unusedKey is the key of the work that looks for exports whose SyncTargets are gone, once per lead.
+var unusedKey = kcp.Key{Cluster: export.Root, Name: "unused"}
+
 // do does what a key of the loop stands for.
 func (l *lead) do(ctx context.Context, key kcp.Key) error {
 	switch key {
 	case followKey:
 		return l.follow()
+	case unusedKey:
+		return l.exports.ReleaseUnused(ctx, l.used)
 	case sweepKey:
 		return l.exports.Sweep(ctx)
 	}

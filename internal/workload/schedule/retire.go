@@ -15,10 +15,11 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// A compute workspace that is being deleted takes the copies of all workloads with it. The engines remove them while
-// the server can still tell them to. Volume claims stay with their data: nobody but their users may delete these.
+// A compute workspace that is being deleted, or whose export is, takes the copies of all workloads with it. The engines
+// remove them while the server can still tell them to. Volume claims stay with their data: nobody but their users may
+// delete these.
 
-const computeDeleted = "the compute workspace that ran it is being deleted or was deleted; bind another one"
+const computeDeleted = "the compute workspace that ran it, or its export, is being deleted or was deleted; bind another one"
 
 // Retire makes the scheduler remove all objects from all targets, and place nothing any more.
 func (s *Scheduler) Retire() {
@@ -31,7 +32,14 @@ func (s *Scheduler) Retire() {
 	}
 }
 
-// Retiring reports whether [Scheduler.Retire] was called.
+// Place ends what [Scheduler.Retire] began: there is another export.
+func (s *Scheduler) Place() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retiring = false
+}
+
+// Retiring reports whether [Scheduler.Retire] was called, and [Scheduler.Place] was not.
 func (s *Scheduler) Retiring() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ type Scheduler struct {
 	wake     func(kcp.Key)             // nil before the loops run; guarded by mu
 	ending   bool                      // the last SyncTarget or the export goes; guarded by mu
 	lost     bool                      // the export goes; guarded by mu
-	retiring bool                      // the compute workspace goes; guarded by mu
+	retiring bool                      // the compute workspace or its export goes; guarded by mu
 	spans    map[kcp.Key]spans         // by namespace; guarded by mu
 	expected map[kcp.Key][]expectation // by namespace; guarded by mu
 }
