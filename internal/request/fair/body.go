@@ -2,7 +2,8 @@ package fair
 
 import (
 	"bytes"
-	"encoding/binary"
+
+	"github.com/unforked/kcp/internal/upstream/wire"
 )
 
 // An Extent is the size of an encoded object. Members are the entries of its maps and
@@ -16,17 +17,14 @@ type Extent struct {
 // makes of it.
 func (e Extent) Memory() int64 { return 4*int64(e.Bytes) + 300*int64(e.Members) }
 
-// protobufMagic begins objects in Kubernetes' protobuf envelope.
-var protobufMagic = []byte("k8s\x00")
-
 // Measure estimates the extent of an object in JSON, YAML or protobuf, in one pass over its
 // bytes. In JSON it counts all members of objects and half of the items of lists. In YAML
 // it counts at least as many.
 func Measure(body []byte) Extent {
 	e := Extent{Bytes: len(body)}
 	switch text := bytes.TrimLeft(body, " \t\r\n"); {
-	case bytes.HasPrefix(body, protobufMagic):
-		e.Members = countProtobuf(body[len(protobufMagic):], protobufDepth)
+	case bytes.HasPrefix(body, []byte(wire.Magic)):
+		e.Members = countProtobuf(body[len(wire.Magic):], protobufDepth)
 	case len(text) > 0 && (text[0] == '{' || text[0] == '['):
 		e.Members = countJSON(text)
 	default:
@@ -64,41 +62,26 @@ func countYAML(text []byte) int {
 const protobufDepth = 4
 
 // countProtobuf counts the length-delimited fields of a message and of the messages in it.
-// Strings that parse as a message count as one, which is rare for long strings.
+// Strings that parse as a message count as one, which is rare for long strings. The fields of the
+// envelope and of the object count up to the first byte that is no part of one: a decoder makes
+// objects of them before it fails.
 func countProtobuf(message []byte, depth int) int {
 	n := 0
 	for len(message) > 0 {
-		tag, size := binary.Uvarint(message)
-		if size <= 0 || tag>>3 == 0 {
-			return 0 // not a message
+		f, ok := wire.Next(message)
+		if !ok {
+			if depth >= protobufDepth-1 {
+				return n
+			}
+			return 0 // a string
 		}
-		message = message[size:]
-		switch tag & 7 {
-		case 0:
-			if _, size = binary.Uvarint(message); size <= 0 {
-				return 0
-			}
-		case 1:
-			size = 8
-		case 5:
-			size = 4
-		case 2:
-			length, prefix := binary.Uvarint(message)
-			if prefix <= 0 || length > uint64(len(message)-prefix) {
-				return 0
-			}
-			size = prefix + int(length)
+		if f.Delimited {
 			n++
-			if depth > 0 && length > 0 {
-				n += countProtobuf(message[prefix:size], depth-1)
+			if depth > 0 {
+				n += countProtobuf(f.Value, depth-1)
 			}
-		default:
-			return 0
 		}
-		if size > len(message) {
-			return 0
-		}
-		message = message[size:]
+		message = message[f.Size:]
 	}
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
@@ -350,6 +352,36 @@ func TestMeasure(t *testing.T) {
 			if got.Bytes != len(body) || got.Members < say.low || got.Members > say.high {
 				t.Errorf("%s in %s: %+v", name, encoding, got)
 			}
+		}
+	}
+}
+
+// Members count that a decoder makes objects of, whatever is before or after them.
+func TestMeasureReadsAsDecodersDo(t *testing.T) {
+	many := &corev1.ConfigMap{Data: map[string]string{}}
+	for i := range 1000 {
+		many.Data[fmt.Sprint("key", i)] = ""
+	}
+	raw, err := many.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, object := range map[string][]byte{
+		"after a group":                slices.Concat([]byte("\x7b\x7c"), raw),
+		"after a number of 70 bits":    slices.Concat([]byte("\x78"+strings.Repeat("\xff", 9)+"\x7f"), raw),
+		"before the decoder fails":     slices.Concat(raw, []byte("\x12")),
+		"with nothing before or after": raw,
+	} {
+		var decoded corev1.ConfigMap
+		if _ = decoded.Unmarshal(object); len(decoded.Data) != 1000 {
+			t.Fatalf("%s: %d are decoded", name, len(decoded.Data))
+		}
+		envelope, err := (&runtime.Unknown{Raw: object}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Measure(slices.Concat([]byte("k8s\x00"), envelope)); got.Members < 1000 {
+			t.Errorf("%s: %d members", name, got.Members)
 		}
 	}
 }

@@ -1,12 +1,13 @@
 package define
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/unforked/kcp/internal/upstream/wire"
 )
 
 // maxNesting is the maximal nesting of an object, the limit of JSON decoders. Schemas
@@ -41,15 +42,12 @@ func (d shallowDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, i
 	return d.Serializer.Decode(data, defaults, into)
 }
 
-// protobufMagic is the prefix of every object in protobuf.
-const protobufMagic = "k8s\x00"
-
 // nestedDeeper reports whether a message is nested more than limit levels deep. It does
 // not know the types of fields, so it treats every field as a message that could be one.
 // It may overestimate the depth, but never underestimates it. Its time is linear in the
 // size of data.
 func nestedDeeper(data []byte, limit int) bool {
-	data = data[min(len(data), len(protobufMagic)):]
+	data = data[min(len(data), len(wire.Magic)):]
 	ends := []int{len(data)} // ends of the messages around at, outermost first
 	for at := 0; ; {
 		for at == ends[len(ends)-1] {
@@ -58,56 +56,16 @@ func nestedDeeper(data []byte, limit int) bool {
 			}
 		}
 		end := ends[len(ends)-1]
-		size, inner, ok := nextField(data[at:end])
+		f, ok := wire.Next(data[at:end])
 		if !ok { // not a message: continue after it
 			at = end
 			continue
 		}
-		at += size
-		if inner > 0 {
+		at += f.Size - len(f.Value)
+		if inner := len(f.Value); inner > 0 {
 			if ends = append(ends, at+inner); len(ends) > limit {
 				return true
 			}
 		}
 	}
-}
-
-// nextField reads the first field of a message. It returns the size of the field. If the
-// field may be a message, size is the offset of that message and inner its length. The
-// start and end tags of groups count as fields without a value.
-func nextField(message []byte) (size, inner int, ok bool) {
-	tag, size := varint(message)
-	if size == 0 {
-		return 0, 0, false
-	}
-	switch tag & 7 {
-	case 0:
-		_, n := varint(message[size:])
-		return size + n, 0, n > 0
-	case 1:
-		size += 8
-	case 2:
-		length, n := varint(message[size:])
-		if size += n; n == 0 || length > uint64(len(message)-size) {
-			return 0, 0, false
-		}
-		return size, int(length), true
-	case 3, 4:
-	case 5:
-		size += 4
-	default:
-		return 0, 0, false
-	}
-	return size, 0, size <= len(message)
-}
-
-// varint decodes a number and returns its size in bytes, 0 if it is invalid. Like the
-// generated decoders, and unlike encoding/binary, it drops bits beyond 64.
-func varint(b []byte) (v uint64, size int) {
-	for i := 0; i < len(b) && i < binary.MaxVarintLen64; i++ {
-		if v |= uint64(b[i]&0x7f) << (7 * i); b[i] < 0x80 {
-			return v, i + 1
-		}
-	}
-	return 0, 0
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/unforked/kcp/internal/upstream/wire"
 )
 
 // nestedProps is the message of a schema that is nested in "not" n levels deep.
@@ -43,7 +45,7 @@ func TestNesting(t *testing.T) {
 		"text":             {[]byte(strings.Repeat("just some text, and umlauts: äöü ", 10_000)), false},
 		"lengths too long": {[]byte(strings.Repeat("\x12\xff\xff\xff\xff\x0f", 1000)), false},
 	} {
-		if got := nestedDeeper(append([]byte(protobufMagic), tc.message...), 100); got != tc.deeper {
+		if got := nestedDeeper(append([]byte(wire.Magic), tc.message...), 100); got != tc.deeper {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -64,7 +66,7 @@ func FuzzNesting(f *testing.F) {
 		for at := p.Not; at != nil; at = at.Not {
 			depth++
 		}
-		if depth > 1 && !nestedDeeper(append([]byte(protobufMagic), message...), depth-1) { // the innermost may be empty
+		if depth > 1 && !nestedDeeper(append([]byte(wire.Magic), message...), depth-1) { // the innermost may be empty
 			t.Errorf("%d levels deep", depth)
 		}
 	})

@@ -3,7 +3,6 @@ package values
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -14,6 +13,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/upstream/wire"
 )
 
 // Metadata is the part of an object that deletion and garbage collection depend on. It is
@@ -46,7 +46,7 @@ func (k *Kinds) APIVersion(ctx context.Context, key keys.Key, value []byte) (sch
 		return schema.GroupVersion{}, err
 	}
 	var kind runtime.TypeMeta
-	if envelope, ok := bytes.CutPrefix(value, protobufMagic); ok {
+	if envelope, ok := bytes.CutPrefix(value, []byte(wire.Magic)); ok {
 		var u runtime.Unknown
 		err = u.Unmarshal(envelope)
 		kind = u.TypeMeta
@@ -61,15 +61,11 @@ func (k *Kinds) APIVersion(ctx context.Context, key keys.Key, value []byte) (sch
 
 // readMetadata reads the metadata of an encoded object, in protobuf or JSON.
 func readMetadata(value []byte) (Metadata, error) {
-	if envelope, ok := bytes.CutPrefix(value, protobufMagic); ok {
+	if envelope, ok := bytes.CutPrefix(value, []byte(wire.Magic)); ok {
 		return protobufMetadata(envelope)
 	}
 	return jsonMetadata(value)
 }
-
-// protobufMagic begins an object that Kubernetes encoded as protobuf. A runtime.Unknown
-// follows, whose raw bytes are the object.
-var protobufMagic = []byte("k8s\x00")
 
 // Numbers of fields, which are part of the API of Kubernetes. Every kind has its metadata
 // in the same field.
@@ -117,41 +113,16 @@ var errTruncated = errors.New("truncated protobuf message")
 // number only, or with all of them if only is 0.
 func eachField(message []byte, only uint64, f func(number uint64, value []byte) error) error {
 	for len(message) > 0 {
-		tag, n := binary.Uvarint(message)
-		if n <= 0 {
+		field, ok := wire.Next(message)
+		if !ok {
 			return errTruncated
 		}
-		message = message[n:]
-		size := uint64(0) // of the value
-		switch tag & 7 {
-		case 0:
-			_, n := binary.Uvarint(message)
-			if n <= 0 {
-				return errTruncated
-			}
-			size = uint64(n)
-		case 1:
-			size = 8
-		case 5:
-			size = 4
-		case 2:
-			length, n := binary.Uvarint(message)
-			if n <= 0 {
-				return errTruncated
-			}
-			message, size = message[n:], length
-		default:
-			return fmt.Errorf("protobuf field of unknown type %d", tag&7)
-		}
-		if size > uint64(len(message)) {
-			return errTruncated
-		}
-		if number := tag >> 3; tag&7 == 2 && (only == 0 || only == number) {
-			if err := f(number, message[:size]); err != nil {
+		if field.Delimited && (only == 0 || only == field.Number) {
+			if err := f(field.Number, field.Value); err != nil {
 				return err
 			}
 		}
-		message = message[size:]
+		message = message[field.Size:]
 	}
 	return nil
 }

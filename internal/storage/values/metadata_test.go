@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/unforked/kcp/internal/storage/keys"
+	"github.com/unforked/kcp/internal/upstream/wire"
 )
 
 // described is an object with all metadata that is read, and much that must be skipped.
@@ -107,7 +108,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Add([]byte("k8s\x00\x12\x80"))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		got, err := readMetadata(value)
-		if err != nil || bytes.HasPrefix(value, protobufMagic) {
+		if err != nil || bytes.HasPrefix(value, []byte(wire.Magic)) {
 			return
 		}
 		var whole map[string]json.RawMessage
@@ -134,7 +135,7 @@ func TestMetadataOfTruncatedValues(t *testing.T) {
 		}
 	}
 	whole = asProtobuf(t, described())
-	for i := len(protobufMagic) + 20; i < bytes.Index(whole, []byte("nor that")); i++ {
+	for i := len(wire.Magic) + 20; i < bytes.Index(whole, []byte("nor that")); i++ {
 		if got, err := readMetadata(whole[:i]); err == nil {
 			t.Fatalf("protobuf cut at %d: got %+v", i, got)
 		}
