@@ -142,7 +142,11 @@ const (
 	CopiesRemain = "CopiesRemain"
 )
 
-// ComputeDeleted is the reason of a workload whose compute workspace is being deleted.
+// RefusedRemoval is the reason in a TargetStatus if the physical cluster refuses to delete the copy of
+// the workload, or one of an object that it refers to.
+const RefusedRemoval = "RefusedRemoval"
+
+// ComputeDeleted is the reason of a workload whose compute workspace, or its export, is being deleted.
 const ComputeDeleted = "ComputeWorkspaceDeleted"
 
 // Reasons of the conditions Fenced and EvictionsHeld.

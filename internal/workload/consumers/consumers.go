@@ -321,6 +321,21 @@ func (c *Cache) Reported(target string) bool {
 	}
 }
 
+// Refusal returns what a target says about a copy that the physical cluster refuses to delete, with the object whose copy
+// it is. The text is empty if there is none.
+func (c *Cache) Refusal(target string) (of engine.ID, text string) {
+	for _, key := range c.Reports.By(byTarget, target) {
+		r := c.Reports.Get(key)
+		if r == nil || r.Spec.Reason != workload.RefusedRemoval {
+			continue
+		}
+		if id := engine.IDFor(r, r.Spec.Workload); text == "" || id.Task().String() < of.Task().String() { // the answer does not change without need
+			of, text = id, r.Spec.Message
+		}
+	}
+	return of, text
+}
+
 // PartAt returns the part of a target, nil if it has none.
 func PartAt(a *workload.Assignment, target string) *workload.AssignedTarget {
 	for i := range a.Spec.Targets {

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +44,27 @@ func (j *job) remove(ctx context.Context) error {
 	if j.releases() {
 		return j.disown(ctx)
 	}
-	return j.delete(ctx)
+	err := j.delete(ctx)
+	if j.retires() && refuses(err) {
+		return j.stays(ctx, j.id, err)
+	}
+	return err
+}
+
+// retires reports whether the compute workspace or its export goes. The server waits for the physical cluster then, and
+// says what is left.
+func (j *job) retires() bool {
+	return j.want != nil && j.last() != nil && j.how != nil && j.how.Reason == workload.ComputeDeleted
+}
+
+// stays reports that the physical cluster refuses to delete an object, and tries again later.
+func (j *job) stays(ctx context.Context, of ID, why error) error {
+	next := *j.last()
+	if next.Reason == workload.RefusedRemoval {
+		return again() // a webhook may say something else each time
+	}
+	next.Observed, next.Reason, next.Message = false, workload.RefusedRemoval, limited(fmt.Sprintf("%s %q stays: %s", of.GroupResource, of.Key.Name, refusal(why)))
+	return cmp.Or(j.say(ctx, next), again())
 }
 
 // delete deletes the object from the physical cluster. The watch wakes the key when it is gone.
@@ -168,7 +190,8 @@ func (j *job) removed(ctx context.Context) error {
 }
 
 // dropNeeds removes the dependencies in the namespace that no other object needs, as the server confirms. A dependency
-// that the physical cluster refuses to delete stays, and does not keep the object in its workspace.
+// that the physical cluster refuses to delete stays, and does not keep the object in its workspace. Only while the
+// compute workspace goes, the report says that it stays: nobody would try again.
 func (j *job) dropNeeds(ctx context.Context) error {
 	for id, p := range j.dependencies() {
 		of := &job{Engine: j.Engine, profile: p, id: id, from: j.from}
@@ -177,7 +200,11 @@ func (j *job) dropNeeds(ctx context.Context) error {
 		}
 		err := of.dropNeed(ctx, j.id)
 		j.release(of.holding)
-		if err != nil && !refuses(err) { // its own task tries again
+		switch {
+		case err == nil, refuses(err) && !j.retires(): // its own task tries again
+		case refuses(err):
+			return j.stays(ctx, id, err)
+		default:
 			return err
 		}
 	}

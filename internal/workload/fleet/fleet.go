@@ -39,6 +39,7 @@ type fleet struct {
 	probes      func(kcp.Key)          // wakes the loop of probes; guarded by mu
 	agents      *agents                // nil while no SyncTarget is in pull mode; set once, with mu held
 	profiles    func(kcp.Key)          // wakes the loop of ResourceProfiles; guarded by mu
+	placements  func(kcp.Key)          // wakes the loop of Placements; guarded by mu
 	retirement  retirement             // guarded by mu
 }
 
@@ -143,7 +144,7 @@ func (f *fleet) keyOf(t *workload.SyncTarget) string {
 
 // dissolved reports whether nothing of the fleet is left in its consumers, and makes the scheduler remove what is.
 func (f *fleet) dissolved(ctx context.Context) (bool, error) {
-	if f.scheduler.Dissolve() {
+	if f.scheduler.Dissolve() && (!f.scheduler.Retiring() || f.placementsTold()) {
 		return true, nil
 	}
 	// Without the export, the server reaches no consumer through the view. See [export.Exports.Free].

@@ -44,10 +44,11 @@ func (m *manager) logicalCluster(ctx context.Context, c kcp.ClusterName) (*core.
 
 // A retirement is the end of a fleet with its compute workspace or its export. The lock of the fleet guards its fields.
 type retirement struct {
-	export    bool            // the compute workspace stays
-	began     time.Time       // on the first server
-	here      time.Time       // on this one
-	abandoned map[string]bool // keys of the SyncTargets that the deletion does not wait for any more
+	export    bool             // the compute workspace stays
+	began     time.Time        // on the first server
+	here      time.Time        // on this one
+	abandoned map[string]bool  // keys of the SyncTargets that the deletion does not wait for any more
+	mute      map[kcp.Key]bool // Placements whose workspaces refuse their status
 }
 
 // beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
@@ -58,6 +59,7 @@ func (f *fleet) beginRetirement(e *apis.APIExport) {
 	if export.Ending(e) {
 		began = e.DeletionTimestamp.Time
 	}
+	defer f.reviewPlacements()
 	for _, t := range f.term.targets.List(f.compute) {
 		if c := t.Status.Conditions.Get(workload.CopiesRemoved); c != nil && c.LastTransitionTime.Time.Before(began) {
 			began = c.LastTransitionTime.Time
@@ -65,7 +67,7 @@ func (f *fleet) beginRetirement(e *apis.APIExport) {
 	}
 	f.mu.Lock()
 	if f.retirement.abandoned == nil { // no other worker was first
-		f.retirement = retirement{export: export.Ending(e), began: began, here: here, abandoned: map[string]bool{}}
+		f.retirement = retirement{export: export.Ending(e), began: began, here: here, abandoned: map[string]bool{}, mute: map[kcp.Key]bool{}}
 	}
 	f.mu.Unlock()
 	f.scheduler.Retire()
@@ -93,6 +95,10 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 	over := f.consumers.Known() && (fenced(t) || time.Now().After(f.deadline())) || f.overdue()
 	c := conditions.Condition{Type: workload.CopiesRemoved, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo, Reason: workload.RemovingCopies,
 		Message: fmt.Sprintf("the %s is being deleted, and the physical cluster removes the copies of workloads; from %s on, the deletion does not wait for it", f.retires("workspace", "export"), f.deadline().UTC().Format(time.RFC3339))}
+	if of, why := f.consumers.Refusal(f.keyOf(t)); why != "" {
+		c.Severity = conditions.SeverityWarning
+		c.Message = limit(fmt.Sprintf("%s; a removal is refused for %s %q in namespace %q of logical cluster %s: %s", c.Message, of.GroupResource, of.Key.Name, of.Key.Namespace, of.Key.Cluster, why))
+	}
 	if over {
 		c.Severity, c.Reason, c.Message = conditions.SeverityError, workload.CopiesRemain, f.remain(t, true)
 	}
@@ -102,7 +108,9 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 	if over {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.retirement.abandoned[f.keyOf(t)] = true
+		if f.retirement.abandoned != nil { // the retirement has not ended meanwhile
+			f.retirement.abandoned[f.keyOf(t)] = true
+		}
 	}
 	return nil
 }
@@ -116,7 +124,14 @@ func (f *fleet) remain(t *workload.SyncTarget, example bool) string {
 		what = fmt.Sprintf("copies of %d objects", len(all))
 	}
 	if len(all) > 0 && example {
-		what += fmt.Sprintf(", such as %s %q in namespace %q of logical cluster %s", all[0].GroupResource, all[0].Key.Name, all[0].Key.Namespace, all[0].Key.Cluster)
+		of, why := f.consumers.Refusal(f.keyOf(t))
+		if why == "" {
+			of = all[0]
+		}
+		what += fmt.Sprintf(", such as %s %q in namespace %q of logical cluster %s", of.GroupResource, of.Key.Name, of.Key.Namespace, of.Key.Cluster)
+		if why != "" {
+			what += " (" + why + ")"
+		}
 	}
 	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before %s was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
 		t.Name, what, f.retires("its compute workspace", fmt.Sprintf("the export %q", workload.KubernetesExport)), workload.OwnerLabel, f.keyOf(t)))
@@ -132,16 +147,16 @@ func (f *fleet) tellRetirement(ctx context.Context, t *workload.SyncTarget, c co
 	if c.Reason == workload.CopiesRemain {
 		klog.FromContext(ctx).Info("copies of workloads remain", "cluster", f.compute, "target", t.Name, "message", c.Message)
 		// Readers of the parent workspace may know nothing of the consumers.
-		if err := f.record(ctx, t, f.remain(t, false)); err != nil && !refusesEvents(err) {
+		if err := f.record(ctx, t, f.remain(t, false)); err != nil && !refuses(err) {
 			return err
 		}
 	}
 	return f.saveStatus(ctx, t, next)
 }
 
-// refusesEvents reports whether a workspace takes no Event, such as one that is being deleted, or one with a webhook
+// refuses reports whether a workspace takes no Event or status, such as one that is being deleted, or one with a webhook
 // that fails.
-func refusesEvents(err error) bool {
+func refuses(err error) bool {
 	return apierrors.IsInternalError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 

@@ -332,6 +332,27 @@ func TestBindingsAndWorkspacesWaitForCopies(t *testing.T) {
 // TestAgentsRemoveCopies expects that the agent of a physical cluster in pull mode removes the copies when the compute
 // workspace is deleted: its certificate, its Lease and its view are of use until then.
 func TestAgentsRemoveCopies(t *testing.T) {
+	s := agentSite(t)
+	s.shop.Apply(workloads)
+	s.runs(t, deployments(), "web")
+	s.runs(t, core("services"), "web")
+	s.runs(t, core("configmaps"), "settings")
+	s.end(t)
+	s.ended(t)
+	for name, of := range map[string]schema.GroupVersionResource{"web": deployments(), "settings": core("configmaps")} {
+		if left := slices.DeleteFunc(s.copies(t, of, name), func(o unstructured.Unstructured) bool { return o.GetDeletionTimestamp() != nil }); len(left) > 0 {
+			t.Errorf("%s %s is left: %v", of.Resource, name, left)
+		}
+	}
+	if text := s.events(t); text != "" {
+		t.Errorf("events: %s", text)
+	}
+	deleted(t, s.shop)
+}
+
+// agentSite returns a site whose physical cluster has an agent, and the SyncTarget "west".
+func agentSite(t *testing.T) *site {
+	t.Helper()
 	s := newSite(t, fleet.Options{})
 	of, err := s.compute.targets.Create(t.Context(), &workload.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "west"}, Spec: workload.SyncTargetSpec{Mode: workload.PullMode}}, metav1.CreateOptions{})
 	if err != nil {
@@ -351,21 +372,7 @@ func TestAgentsRemoveCopies(t *testing.T) {
 	})
 	s.compute.wait(t, "west", func(of *workload.SyncTarget) bool { return of.Status.LastSyncerHeartbeatTime != nil })
 	s.compute.unregister(t, "east")
-	s.shop.Apply(workloads)
-	s.runs(t, deployments(), "web")
-	s.runs(t, core("services"), "web")
-	s.runs(t, core("configmaps"), "settings")
-	s.end(t)
-	s.ended(t)
-	for name, of := range map[string]schema.GroupVersionResource{"web": deployments(), "settings": core("configmaps")} {
-		if left := slices.DeleteFunc(s.copies(t, of, name), func(o unstructured.Unstructured) bool { return o.GetDeletionTimestamp() != nil }); len(left) > 0 {
-			t.Errorf("%s %s is left: %v", of.Resource, name, left)
-		}
-	}
-	if text := s.events(t); text != "" {
-		t.Errorf("events: %s", text)
-	}
-	deleted(t, s.shop)
+	return s
 }
 
 // configFor returns a configuration for a logical cluster, as administrator.

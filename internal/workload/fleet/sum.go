@@ -2,22 +2,18 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/ptr"
 
 	"github.com/unforked/kcp"
-	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
-	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/aggregate"
 	"github.com/unforked/kcp/internal/workload/consumers"
@@ -140,69 +136,4 @@ func (f *fleet) merged(k *consumers.Kind, w *unstructured.Unstructured, a *workl
 		return before, nil
 	}
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&next)
-}
-
-// placementLoop writes the status of Placements.
-func (f *fleet) placementLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-placements", Do: f.placement, On: []kcp.Source{
-		// The older ones decide whether one applies.
-		f.consumers.Placements.Wakes(func(p *scheduling.Placement) (keys []kcp.Key) {
-			for _, of := range f.consumers.Placements.List(kcp.KeyOf(p).Cluster) {
-				keys = append(keys, kcp.KeyOf(of))
-			}
-			return keys
-		}),
-		f.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
-			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Name: a.Spec.Placement}}
-		}),
-		f.term.targets.Wakes(func(t *workload.SyncTarget) (keys []kcp.Key) {
-			if kcp.KeyOf(t).Cluster == f.compute && t.Status.LastSyncerHeartbeatTime == nil {
-				for _, p := range f.consumers.Placements.List("*") {
-					keys = append(keys, kcp.KeyOf(p))
-				}
-			}
-			return keys
-		}),
-	}}
-}
-
-func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
-	p := f.consumers.Placements.Get(key)
-	if p == nil || p.DeletionTimestamp != nil {
-		return nil
-	}
-	next := p.Status.DeepCopy()
-	next.Phase = scheduling.Unbound
-	state := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue}
-	targets, _ := f.inventory.For(p)
-	selected := 0
-	for _, t := range targets {
-		if t.Location != "" {
-			selected++
-		}
-	}
-	older := f.consumers.Shadowing(p)
-	switch {
-	case f.scheduler.Retiring():
-		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: workload.ComputeDeleted,
-			Message: "the compute workspace, or its export, is being deleted or was deleted; bind another one"}
-	case older != nil:
-		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.Shadowed,
-			Message: fmt.Sprintf("Placement %q is older and selects all namespaces that this one selects, so it applies instead; change its spec.namespaceSelector, or delete it", older.Name)}
-	case selected == 0:
-		next.Phase = scheduling.Pending
-		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.NoLocation,
-			Message: "spec.locationSelectors select no Location with a physical cluster; they match the labels of Locations in the compute workspace"}
-	default:
-		for _, a := range f.consumers.Assignments.List(key.Cluster) {
-			if a.Spec.Placement == p.Name {
-				next.Phase = scheduling.Bound
-				break
-			}
-		}
-	}
-	if !next.Conditions.Set(state) && next.Phase == p.Status.Phase {
-		return nil
-	}
-	return f.consumers.SavePlacementStatus(ctx, key, next)
 }

@@ -59,6 +59,7 @@ func (f *fleet) resume(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 	if again {
 		f.scheduler.Place()
 		f.scheduler.Turn()
+		f.reviewPlacements()
 		for _, of := range f.term.targets.List(f.compute) {
 			f.inventory.LearnTarget(of.Name) // it is abandoned no more
 		}

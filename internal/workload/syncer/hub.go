@@ -246,6 +246,9 @@ func assignmentFor(a *workload.Assignment, target string) *unstructured.Unstruct
 	own := &workload.Assignment{ObjectMeta: metav1.ObjectMeta{Name: a.Name, Namespace: a.Namespace, UID: a.UID,
 		Annotations: map[string]string{core.ClusterAnnotation: a.Annotations[core.ClusterAnnotation]}}}
 	own.Spec.Workload, own.Spec.Conflict, own.Spec.Deletion, own.Spec.Fencing = a.Spec.Workload, a.Spec.Conflict, a.Spec.Deletion, a.Spec.Fencing
+	if a.Spec.Reason == workload.ComputeDeleted {
+		own.Spec.Reason = a.Spec.Reason
+	}
 	for _, t := range a.Spec.Targets {
 		if t.Key == target {
 			own.Spec.Targets = append(own.Spec.Targets, t)
