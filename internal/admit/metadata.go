@@ -7,6 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 
 	"github.com/unforked/kcp/internal/cluster"
+	"github.com/unforked/kcp/internal/upstream/merging"
 )
 
 // computed are annotations with the location of an object. Clients send copies of them, as
@@ -38,6 +39,7 @@ func Cluster() Rule {
 			next = map[string]string{}
 		}
 		next[cluster.Annotation] = string(r.Cluster)
+		merging.DropParts(next) // of a merge that is done
 		if !r.Privileged() {
 			for _, key := range computed {
 				if v, ok := old[key]; ok {

@@ -19,6 +19,7 @@ import (
 	"github.com/unforked/kcp/internal/cluster"
 	"github.com/unforked/kcp/internal/resources/catalog"
 	"github.com/unforked/kcp/internal/upstream"
+	"github.com/unforked/kcp/internal/upstream/merging"
 )
 
 // A union reads the objects of several contents of a resource. Each object has the annotation of its
@@ -110,6 +111,9 @@ func (r *partReader) convert(by catalog.Convert, o *unstructured.Unstructured, t
 	if by != nil && known {
 		if o, err = by(o, to); err != nil {
 			return nil, err
+		}
+		if annotations := o.GetAnnotations(); merging.DropParts(annotations) { // a union is only read
+			o.SetAnnotations(annotations)
 		}
 	}
 	o.SetAPIVersion(to)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -24,6 +25,7 @@ import (
 
 	apisv1alpha1 "github.com/unforked/kcp/apis/apis/v1alpha1"
 	"github.com/unforked/kcp/internal/request/bounds"
+	"github.com/unforked/kcp/internal/upstream/merging"
 )
 
 const (
@@ -280,13 +282,14 @@ func (s *steps) reset(out map[string]any) {
 		annotations = nil
 	}
 	o.SetAnnotations(annotations)
+	has := merging.TakeParts(o, key)
 	kept := map[string]any{}
 	if err := utiljson.Unmarshal([]byte(text), &kept); err != nil {
 		return
 	}
 	for _, r := range s.restore {
-		value, has := kept[r.path.String()]
-		if _, set := r.path.get(out); !has || set {
+		value, found := kept[r.path.String()]
+		if _, set := r.path.get(out); !found || set || !has(r.path.String()) {
 			continue
 		}
 		if r.valid == nil || len(validation.ValidateCustomResource(nil, value, r.valid)) == 0 {
@@ -315,7 +318,11 @@ func (s *steps) keep(in, out map[string]any) error {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[apisv1alpha1.PreserveAnnotationPrefix+s.from] = string(text)
+	key := apisv1alpha1.PreserveAnnotationPrefix + s.from
+	annotations[key] = string(text)
 	o.SetAnnotations(annotations)
+	if merging.Possible(o) {
+		merging.NameParts(o, key, slices.Collect(maps.Keys(kept)))
+	}
 	return nil
 }

@@ -39,7 +39,7 @@ func between[Old, New any](up func(*Old) (runtime.Object, error), down func(*New
 		switch to {
 		case apisv1alpha2.GroupVersion.String():
 			var old *Old
-			if old, err = values.Typed[Old](o); err == nil {
+			if old, err = values.Typed[Old](dropEntries(o)); err == nil {
 				out, err = up(old)
 			}
 		case apisv1alpha1.GroupVersion.String():
@@ -59,6 +59,7 @@ func between[Old, New any](up func(*Old) (runtime.Object, error), down func(*New
 		}
 		converted := &unstructured.Unstructured{Object: content}
 		converted.SetGroupVersionKind(gv.WithKind(o.GetKind()))
+		nameEntries(o, converted)
 		return converted, nil
 	}
 }
