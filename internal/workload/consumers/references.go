@@ -1,6 +1,8 @@
 package consumers
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -76,6 +78,22 @@ func (c *Cache) Users(id engine.ID) (users []engine.ID) {
 	return users
 }
 
+// usedAt reports whether an object that refers to another one, directly or by its service account, has a part at a
+// target.
+func (c *Cache) usedAt(target string, id engine.ID) bool {
+	key := refKey(id)
+	return slices.ContainsFunc(c.Kinds(), func(k *Kind) bool {
+		return slices.ContainsFunc(k.Objects.By(byRef, key), func(user kcp.Key) bool {
+			of := engine.ID{GroupResource: k.GroupResource(), Key: user}
+			if k.Class == profile.Dependency {
+				return c.usedAt(target, of)
+			}
+			a := c.Assignment(of)
+			return a != nil && PartAt(a, target) != nil
+		})
+	})
+}
+
 // Wakes is a source that wakes a loop with keys(k, o) when an object that may have an Assignment is added,
 // changed or deleted. For a change, o is both the old and the new object.
 func (c *Cache) Wakes(keys func(*Kind, *unstructured.Unstructured) []kcp.Key) kcp.Source {
@@ -120,7 +138,8 @@ func (c *Cache) changed(k *Kind, w *unstructured.Unstructured) {
 	}
 }
 
-// dependencyChanged makes the engines look at a dependency that changed, and at its users.
+// dependencyChanged makes the engines look at a dependency that changed. With a service account, its users may refer to
+// other Secrets.
 func (c *Cache) dependencyChanged(k *Kind, o *unstructured.Unstructured) {
 	id := engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(o)}
 	refs := k.RefersTo(o)
@@ -133,7 +152,9 @@ func (c *Cache) dependencyChanged(k *Kind, o *unstructured.Unstructured) {
 			continue
 		}
 		c.wakeAll(a, id)
-		c.wakeAll(a, user)
+		if k.Resource == profile.ServiceAccounts().Resource {
+			c.wakeAll(a, user)
+		}
 		for _, ref := range refs {
 			c.wakeAll(a, ref)
 		}

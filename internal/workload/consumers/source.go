@@ -17,7 +17,7 @@ import (
 // Source returns what agents work from, until ended is closed.
 func (c *Cache) Source(ended <-chan struct{}) *syncer.Source {
 	return &syncer.Source{
-		Of: c.Desired, Assigned: c.assigned, Needs: c.states, Assignments: c.Assignments, Reports: c.Reports,
+		Of: c.Desired, Assigned: c.assigned, Needs: c.distinct, State: c.state, Assignments: c.Assignments, Reports: c.Reports,
 		Profiles: c.custom, Follow: c.agents.add, Ready: func(ctx context.Context) error { return c.complete(ctx, ended) }, Ended: ended,
 	}
 }
@@ -56,19 +56,26 @@ func (c *Cache) assigned(target string) (all []engine.ID) {
 	return all
 }
 
-// states returns what an object refers to, with states that change with it.
-func (c *Cache) states(id engine.ID) (all []syncer.Need) {
+// distinct returns what an object refers to, each once.
+func (c *Cache) distinct(id engine.ID) (all []engine.ID) {
 	for _, of := range c.needs(id) {
-		if slices.ContainsFunc(all, func(n syncer.Need) bool { return n.ID == of }) {
-			continue
+		if !slices.Contains(all, of) {
+			all = append(all, of)
 		}
-		state := ""
-		if o := c.Workload(of); o != nil {
-			state = push.Fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
-		}
-		all = append(all, syncer.Need{ID: of, State: state})
 	}
 	return all
+}
+
+// state returns a text that changes with an object that others refer to, and whether one of these has a part at a
+// target.
+func (c *Cache) state(target string, id engine.ID) (state string, used bool) {
+	if !c.usedAt(target, id) {
+		return "", false
+	}
+	if o := c.Workload(id); o != nil {
+		state = push.Fingerprint([]byte(string(o.GetUID()) + "/" + o.GetResourceVersion()))[:16]
+	}
+	return state, true
 }
 
 // custom returns the ResourceProfiles that are in effect.

@@ -29,9 +29,11 @@ type Source struct {
 	Of func(target string) engine.Desired
 	// Assigned returns the objects that have an Assignment with the target.
 	Assigned func(target string) []engine.ID
-	// Needs returns what an object refers to, also by its service account. Its state changes with
-	// the object that is referred to.
-	Needs       func(engine.ID) []Need
+	// Needs returns what an object refers to, also by its service account.
+	Needs func(engine.ID) []engine.ID
+	// State returns a text that changes with an object that others refer to, and whether one of these has a part
+	// at the target.
+	State       func(target string, of engine.ID) (state string, used bool)
 	Assignments *kcp.Kind[*workload.Assignment]
 	Reports     *kcp.Kind[*workload.TargetStatus]
 	// Profiles returns the ResourceProfiles that are in effect.
@@ -120,15 +122,19 @@ func (h *hub) touch(target string, of engine.ID) {
 		s.set(of, func() *unstructured.Unstructured { return h.get(target, of) })
 	}
 	if of.GroupResource == profiles() {
-		set(id{profiles(), of.Key})
+		set(id{of: profiles(), key: of.Key})
+		return
+	}
+	if p := h.source.Of(target).Profile(of.GroupResource); p != nil && p.Class == profile.Dependency {
+		set(id{of: workloads(), key: of.Key, need: of.GroupResource})
 		return
 	}
 	key := of.Key
 	key.Name = engine.AssignmentName(of.GroupResource, of.Key.Name)
-	set(id{workloads(), key}) // first: who sees the Assignment finds the object
-	set(id{assignments(), key})
+	set(id{of: workloads(), key: key}) // first: who sees the Assignment finds the object
+	set(id{of: assignments(), key: key})
 	key.Name = engine.StatusName(of.GroupResource, of.Key.Name, target)
-	set(id{reports(), key})
+	set(id{of: reports(), key: key})
 }
 
 // tombstone returns what a deletion shows: where the object was.
@@ -136,7 +142,7 @@ func tombstone(of id) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	o.SetGroupVersionKind(kindOf(of.of))
 	o.SetNamespace(of.key.Namespace)
-	o.SetName(of.key.Name)
+	o.SetName(of.name())
 	o.SetAnnotations(map[string]string{core.ClusterAnnotation: string(of.key.Cluster)})
 	return o
 }
@@ -151,8 +157,15 @@ func (h *hub) stream(target string) *stream {
 	s := newStream(h.begun)
 	h.streams[target] = s // before it is filled: it misses no change
 	h.mu.Unlock()
+	needs := map[engine.ID]bool{}
 	for _, of := range h.source.Assigned(target) {
 		h.touch(target, of)
+		for _, need := range h.source.Needs(of) {
+			needs[need] = true
+		}
+	}
+	for need := range needs { // after the objects that refer to them, as a rule
+		h.touch(target, need)
 	}
 	for _, r := range h.source.Reports.List("*") {
 		if r.Spec.Key == target {
@@ -169,6 +182,9 @@ func (h *hub) stream(target string) *stream {
 func (h *hub) get(target string, of id) *unstructured.Unstructured {
 	switch of.of {
 	case workloads():
+		if of.need != (schema.GroupResource{}) {
+			return h.need(target, of)
+		}
 		return h.object(target, of.key)
 	case assignments():
 		return h.part(target, of.key)
@@ -197,6 +213,15 @@ func (h *hub) object(target string, key kcp.Key) *unstructured.Unstructured {
 		return nil
 	}
 	return itemOf(of, key.Name, workloadFor(w, p), h.source.Needs(of))
+}
+
+// need returns an object to which objects with a part at the target refer.
+func (h *hub) need(target string, of id) *unstructured.Unstructured {
+	state, used := h.source.State(target, engine.ID{GroupResource: of.need, Key: of.key})
+	if !used {
+		return nil
+	}
+	return needOf(of, state)
 }
 
 func (h *hub) part(target string, key kcp.Key) *unstructured.Unstructured {

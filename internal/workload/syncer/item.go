@@ -20,32 +20,38 @@ const (
 	Unused       = "unused"
 )
 
-// A Need is an object that a workload refers to.
-type Need struct {
-	engine.ID
-	// State changes with the object. It is empty while there is none.
-	State string
-}
-
 // itemOf returns an object of any kind as it is in lists and watches: one watch has all kinds. The
 // item has the name of the object's Assignment.
-func itemOf(of engine.ID, name string, object *unstructured.Unstructured, needs []Need) *unstructured.Unstructured {
-	item := &unstructured.Unstructured{Object: map[string]any{"resource": of.GroupResource.String(), "object": object.Object}}
-	item.SetGroupVersionKind(kindOf(workloads()))
-	item.SetNamespace(of.Key.Namespace)
-	item.SetName(name)
-	item.SetAnnotations(map[string]string{core.ClusterAnnotation: string(of.Key.Cluster)})
+func itemOf(of engine.ID, name string, object *unstructured.Unstructured, needs []engine.ID) *unstructured.Unstructured {
+	item := blankItem(of, name, object.Object)
 	if len(needs) > 0 {
 		var all []any
 		for _, n := range needs {
-			all = append(all, map[string]any{"resource": n.GroupResource.String(), "name": n.Key.Name, "state": n.State})
+			all = append(all, map[string]any{"resource": n.GroupResource.String(), "name": n.Key.Name})
 		}
 		item.Object["needs"] = all
 	}
 	return item
 }
 
-// An Item is an object of which a target has a part, as the agent reads it.
+// needOf returns an object that others refer to as it is in lists and watches: without its content, and with a state
+// that changes with it. The agent reads the content.
+func needOf(of id, state string) *unstructured.Unstructured {
+	item := blankItem(engine.ID{GroupResource: of.need, Key: of.key}, of.name(), map[string]any{"metadata": map[string]any{"name": of.key.Name}})
+	item.Object["state"] = state
+	return item
+}
+
+func blankItem(of engine.ID, name string, content map[string]any) *unstructured.Unstructured {
+	item := &unstructured.Unstructured{Object: map[string]any{"resource": of.GroupResource.String(), "object": content}}
+	item.SetGroupVersionKind(kindOf(workloads()))
+	item.SetNamespace(of.Key.Namespace)
+	item.SetName(name)
+	item.SetAnnotations(map[string]string{core.ClusterAnnotation: string(of.Key.Cluster)})
+	return item
+}
+
+// An Item is an object of which a target has a part, or to which such objects refer, as the agent reads it.
 type Item struct {
 	engine.ID
 	Object *unstructured.Unstructured

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/engine"
 )
 
 // mostGone is the number of deletions that a stream remembers beyond those of objects that it has.
@@ -19,6 +20,16 @@ const mostGone = 1000
 type id struct {
 	of  schema.GroupResource
 	key kcp.Key
+	// need is the resource of an object that others refer to, which is among the workloads. It is empty for others.
+	need schema.GroupResource
+}
+
+// name returns the name that the object has in lists and watches.
+func (i *id) name() string {
+	if i.need == (schema.GroupResource{}) {
+		return i.key.Name
+	}
+	return engine.AssignmentName(i.need, i.key.Name)
 }
 
 // An entry is the last change of an object in a stream.

@@ -54,7 +54,7 @@ func TestWatchesResume(t *testing.T) {
 		all := []*watcher{{}, {}, {}, {}}
 		relisted := 0
 		for step := range 3000 {
-			of := id{workloads(), kcp.Key{Cluster: "c", Name: fmt.Sprint(random.IntN(200))}}
+			of := id{of: workloads(), key: kcp.Key{Cluster: "c", Name: fmt.Sprint(random.IntN(200))}}
 			if random.IntN(3) == 0 {
 				delete(now, of)
 			} else {
@@ -100,7 +100,7 @@ func TestStream(t *testing.T) {
 			return &unstructured.Unstructured{Object: map[string]any{"text": text, "metadata": map[string]any{"resourceVersion": fmt.Sprint(s.version)}}}
 		}
 	}
-	one := id{workloads(), kcp.Key{Name: "one"}}
+	one := id{of: workloads(), key: kcp.Key{Name: "one"}}
 	s.set(one, object(""))
 	s.set(one, object("a"))
 	s.set(one, object("a"))
@@ -114,7 +114,7 @@ func TestStream(t *testing.T) {
 		t.Error("a watch resumes in the future")
 	}
 	for i := range 20 * mostGone {
-		of := id{workloads(), kcp.Key{Name: strings.Repeat("x", i%7) + fmt.Sprint(i)}}
+		of := id{of: workloads(), key: kcp.Key{Name: strings.Repeat("x", i%7) + fmt.Sprint(i)}}
 		s.set(of, object("a"))
 		s.set(of, object(""))
 	}
