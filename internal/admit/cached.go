@@ -38,7 +38,7 @@ func (s Sharing) cached(ctx context.Context, r Request) error {
 	}
 	if l := n.Spec.LabelSelector; l != nil {
 		if err := selects(apisv1alpha2.PermissionClaimSelector{LabelSelector: *l, MatchAll: len(l.MatchLabels)+len(l.MatchExpressions) == 0}); err != nil {
-			return invalid(field.Invalid(selector, metav1.FormatLabelSelector(l), err.Error()))
+			return invalid(field.Invalid(selector, l, err.Error()))
 		}
 	}
 	if old := r.GetOldObject(); old != nil {

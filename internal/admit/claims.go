@@ -36,6 +36,8 @@ func (s Sharing) asks(r Request, claims []apisv1alpha2.PermissionClaim) error {
 		gr, at := schema.GroupResource{Group: c.Group, Resource: c.Resource}, fmt.Sprintf("spec.permissionClaims[%d]", i)
 		builtIn := s.BuiltIn(gr)
 		switch {
+		case gr.Group == coreGroup:
+			return r.Forbid(fmt.Errorf("%s.group: %s", at, groupIsEmpty))
 		case gr == sharingResource("apibindings"):
 			return r.Forbid(fmt.Errorf("%s: remove the claim on APIBindings: the virtual workspace has those of this APIExport without a claim", at))
 		case builtIn && c.IdentityHash != "":

@@ -30,7 +30,7 @@ func partitions(_ context.Context, r Request) error {
 	}
 	if _, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err != nil {
 		return apierrors.NewInvalid(schema.GroupKind{Group: topology.GroupVersion.Group, Kind: "Partition"}, p.Name, field.ErrorList{
-			field.Invalid(field.NewPath("spec", "selector"), metav1.FormatLabelSelector(p.Spec.Selector), err.Error()),
+			field.Invalid(field.NewPath("spec", "selector"), p.Spec.Selector, err.Error()),
 		})
 	}
 	return nil

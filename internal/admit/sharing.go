@@ -35,6 +35,8 @@ type Sharing struct {
 	ConversionUsage func(cluster.Name) (objects, bytes int64)
 	// RolloutUsage is Usage for APIExportRollouts.
 	RolloutUsage func(cluster.Name) (objects, bytes int64)
+	// Extra returns what is wrong with those annotations of an export that its bindings get.
+	Extra func(annotations map[string]string) error
 	// Offered says why an export cannot have a native resource, nil if it can.
 	Offered func(schema.GroupResource) error
 	// Schema returns an APIResourceSchema, nil if there is none.
@@ -195,6 +197,12 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	if isReserved(n.Spec.Group) {
 		return r.Forbid(fmt.Errorf("%s is a reserved group; choose another", n.Spec.Group))
 	}
+	switch group := field.NewPath("spec", "group"); {
+	case len(n.Spec.Versions) == 0 && n.Spec.Names.Plural == "":
+		return invalid(field.Required(field.NewPath("spec"), "set it to the group, names, scope and versions of the resource"))
+	case n.Spec.Group == coreGroup:
+		return invalid(field.Invalid(group, n.Spec.Group, groupIsEmpty))
+	}
 	name, err := apisv1alpha1.ParseSchemaName(n.Name)
 	if err != nil {
 		return invalid(field.Invalid(field.NewPath("metadata", "name"), n.Name, err.Error()))
@@ -213,7 +221,7 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 			apisv1alpha1.NameIsPathSegment, apisv1alpha1.NameIsSubdomain)))
 	}
 	if errs := s.Check(ctx, crd); len(errs) > 0 {
-		return invalid(errs...)
+		return invalid(ofSchema(errs)...)
 	}
 	return nil
 }
@@ -237,6 +245,9 @@ func (s Sharing) export(_ context.Context, r Request) error {
 			}
 			continue
 		}
+		if x.Group == coreGroup {
+			return r.Forbid(fmt.Errorf("spec.resources[%d].group: %s", i, groupIsEmpty))
+		}
 		name, err := apisv1alpha1.ParseSchemaName(x.Schema)
 		if err != nil || name.Resource != x.Name || name.Group != x.Group {
 			return r.Forbid(fmt.Errorf("spec.resources[%d].schema must end in .%s", i, apisv1alpha1.SchemaName{
@@ -248,6 +259,9 @@ func (s Sharing) export(_ context.Context, r Request) error {
 				return r.Forbid(fmt.Errorf("spec.resources[%d].storage.virtual.reference: %w", i, err))
 			}
 		}
+	}
+	if err := s.Extra(e.Annotations); err != nil {
+		return r.Forbid(err)
 	}
 	return s.asks(r, e.Spec.PermissionClaims)
 }

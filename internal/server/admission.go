@@ -93,6 +93,7 @@ func (s *Server) sharing(pathOf func(cluster.Name) cluster.Path) admit.Sharing {
 	return admit.Sharing{
 		Offered: func(gr schema.GroupResource) error { return s.definitions.Offers.Refuse(gr) },
 		Check:   define.Check, Usage: s.usage(exports.SchemaResource()), PathOf: pathOf, MayBind: s.mayBind, MayDo: s.mayDo, BuiltIn: s.builtIn,
+		Extra:       func(all map[string]string) error { return exports.ExtraOf(all).Check() },
 		RootBinding: func(name string) bool { return s.apis.RootBinding(name) },
 		Locate: func(ctx context.Context, path string) (cluster.Name, bool) {
 			at, ok := s.apis.Exports.Locate(ctx, "", path, "")

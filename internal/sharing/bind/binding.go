@@ -168,6 +168,7 @@ func (s *settling) settle(ctx context.Context) (changed bool, err error) {
 		s.complete(bound)
 	}
 	s.claims(export)
+	s.binding.Annotations = export.Extra.Set(s.binding.Annotations)
 	return s.finish(before), nil
 }
 
@@ -240,9 +241,9 @@ func (s *settling) finish(before *apisv1alpha2.APIBinding) bool {
 	return !equal(before, s.binding)
 }
 
-// equal reports whether two bindings have the same labels, finalizers and status.
+// equal reports whether two bindings have the same labels, annotations, finalizers and status.
 func equal(a, b *apisv1alpha2.APIBinding) bool {
-	return reflect.DeepEqual(a.Labels, b.Labels) && slices.Equal(a.Finalizers, b.Finalizers) && equality.Semantic.DeepEqual(a.Status, b.Status)
+	return reflect.DeepEqual(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.Equal(a.Finalizers, b.Finalizers) && equality.Semantic.DeepEqual(a.Status, b.Status)
 }
 
 func (s *settling) set(t conditions.Type) {

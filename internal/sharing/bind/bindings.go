@@ -42,6 +42,8 @@ type Binding struct {
 	// Lost is true if the export is missing, has no identity yet, or is another than the one that
 	// was bound. Replaced is true only for the latter: it grants nothing then.
 	Lost, Replaced bool
+	// Extra is the hash of the annotations that it has from its export.
+	Extra string
 	// Whole is true if the binding is Ready, and has its label and finalizer.
 	Whole bool
 	// Deleting is true while the binding is being deleted.
@@ -50,18 +52,6 @@ type Binding struct {
 	// mostLabels has none here.
 	Labels map[string]string
 }
-
-// A Bound is a resource that a cluster has through a binding.
-type Bound struct {
-	schema.GroupResource
-	// Schema is the name of the APIResourceSchema, UID its UID, and Identity that of the export.
-	Schema, UID, Identity string
-	// Virtual is true if the objects are not stored in the cluster.
-	Virtual bool
-}
-
-// Resource returns where the objects of the resource are stored.
-func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupResource, b.Identity) }
 
 // Bindings are the bindings of all clusters, a [catalog.Source]. It follows the change feed. A
 // binding takes a name and a pointer to data that equal bindings share.
@@ -447,6 +437,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 		Metadata struct {
 			DeletionTimestamp *metav1.Time      `json:"deletionTimestamp"`
 			Labels            map[string]string `json:"labels"`
+			Annotations       map[string]string `json:"annotations"`
 			Finalizers        []string          `json:"finalizers"`
 		} `json:"metadata"`
 		Spec struct {
@@ -471,6 +462,7 @@ func decodeBinding(e feed.Event) (*Binding, error) {
 	out := &Binding{
 		Deleting: in.Metadata.DeletionTimestamp != nil, Complete: in.Status.Phase == apisv1alpha2.PhaseBound,
 		Claims: claimsOf(in.Spec.Claims, in.Status.Asked), Answers: len(in.Spec.Claims)+len(in.Status.Asked) > 0,
+		Extra: exports.ExtraOf(in.Metadata.Annotations).Hash(),
 	}
 	if ref := in.Spec.Reference.Export; ref != nil {
 		out.Path, out.Name = ref.Path, ref.Name

@@ -160,7 +160,7 @@ func (a *APIs) settled(c cluster.Name, b *Binding) bool {
 		return false
 	}
 	e, ok := a.Exports.Get(b.Export.Cluster, "", b.Export.Name)
-	return ok && len(e.Claims) == 0 && !e.Deleting && e.Identity != "" && a.current(b.Export, c, e, func(r keys.Resource) string {
+	return ok && len(e.Claims) == 0 && e.Extra.Hash() == b.Extra && !e.Deleting && e.Identity != "" && a.current(b.Export, c, e, func(r keys.Resource) string {
 		for _, have := range b.Bound {
 			if have.Resource() == r && have.Virtual == (e.Virtual(have.GroupResource) != nil) {
 				return have.UID

@@ -20,6 +20,18 @@ import (
 	"github.com/unforked/kcp/internal/tenancy"
 )
 
+// A Bound is a resource that a cluster has through a binding.
+type Bound struct {
+	schema.GroupResource
+	// Schema is the name of the APIResourceSchema, UID its UID, and Identity that of the export.
+	Schema, UID, Identity string
+	// Virtual is true if the objects are not stored in the cluster.
+	Virtual bool
+}
+
+// Resource returns where the objects of the resource are stored.
+func (b Bound) Resource() keys.Resource { return keys.CustomResource(b.GroupResource, b.Identity) }
+
 // bound returns what the binding gives its cluster, and makes the definitions of new schemas. It
 // collects the conditions on which the decision depends.
 func (s *settling) bound(ctx context.Context, name exports.Name, e *exports.Export) ([]apisv1alpha2.BoundResource, error) {

@@ -74,6 +74,8 @@ type Export struct {
 	Secret    types.NamespacedName
 	Resources []Exported
 	Claims    []apisv1alpha2.PermissionClaim
+	// Extra are the annotations of its bindings.
+	Extra Extra
 	// Limited tells that RBAC in the cluster of the export limits what its consumers may do.
 	Limited  bool
 	Deleting bool
@@ -106,6 +108,9 @@ func exportOf(e *apisv1alpha2.APIExport) (*Export, error) {
 	out := &Export{
 		Name: e.Name, Identity: e.Status.IdentityHash, Claims: e.Spec.PermissionClaims, Deleting: e.DeletionTimestamp != nil,
 		Limited: e.Spec.MaximalPermissionPolicy != nil && e.Spec.MaximalPermissionPolicy.Local != nil,
+	}
+	if extra := ExtraOf(e.Annotations); extra.Check() == nil {
+		out.Extra = extra
 	}
 	if i := e.Spec.Identity; i != nil && i.SecretRef != nil {
 		out.Secret = types.NamespacedName{Namespace: i.SecretRef.Namespace, Name: i.SecretRef.Name}
