@@ -30,21 +30,28 @@ func elsewhere() sets.Set[string] {
 		"ResourceQuota")
 }
 
-// existing returns the admission plugins of the existing kcp that kube-apiserver lacks.
-func existing() sets.Set[string] {
-	return sets.New("WorkspaceNamespaceLifecycle", "tenancy.kcp.io/Workspace", "tenancy.kcp.io/WorkspaceType", "tenancy.kcp.io/WorkspaceTypeExists",
+// inForce returns the admission plugins of the existing kcp, and those of kube-apiserver for webhooks and policies, that
+// are always in force here, most of them in rules with other names.
+func inForce() sets.Set[string] {
+	return sets.New("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook", "MutatingAdmissionPolicy", "ValidatingAdmissionPolicy",
+		"WorkspaceNamespaceLifecycle", "tenancy.kcp.io/Workspace", "tenancy.kcp.io/WorkspaceType", "tenancy.kcp.io/WorkspaceTypeExists",
 		"tenancy.kcp.io/LogicalClusterDeletionFinalizer", "core.kcp.io/LogicalCluster", "core.kcp.io/LogicalClusterObjectCountLimit",
 		"tenancy.kcp.io/Shard", "tenancy.kcp.io/APIResourceSchema", "apis.kcp.io/APIExport", "apis.kcp.io/APIBinding",
 		"apis.kcp.io/APIBindingDeletionFinalizer", "apis.kcp.io/APIExportEndpointSlice", "apis.kcp.io/ClusterCachedResource",
 		"apis.kcp.io/PermissionClaims", "apis.kcp.io/ReservedCRDAnnotations", "kcp.io/ReservedCRDGroups", "apis.kcp.io/ReservedNames",
 		"kcp.io/PathAnnotation", "apis.kcp.io/MutatingWebhook", "apis.kcp.io/ValidatingWebhook", "KCPMutatingAdmissionPolicy",
-		"KCPValidatingAdmissionPolicy", "KCPKubeResourceQuota", "apis.kcp.io/ReservedMetadata", "apis.kcp.io/CRDNoOverlappingGVR")
+		"KCPValidatingAdmissionPolicy", "KCPKubeResourceQuota")
+}
+
+// optional returns the admission plugins of the existing kcp that are off by default there, and that this server lacks.
+func optional() sets.Set[string] {
+	return sets.New("apis.kcp.io/ReservedMetadata", "apis.kcp.io/CRDNoOverlappingGVR")
 }
 
 // Check returns an error for names that are unknown, contradictory or cannot be enabled or
 // disabled. own are the built-in rules, further those of the embedding program.
 func (p Plugins) Check(own, further Rules) error {
-	known := existing().Insert(options.AllOrderedPlugins...)
+	known := inForce().Union(optional()).Insert(options.AllOrderedPlugins...)
 	for flag, names := range map[string][]string{"--enable-admission-plugins": p.Enable, "--disable-admission-plugins": p.Disable} {
 		for _, name := range names {
 			if !known.Has(name) && !has(own, name) && !has(further, name) {
@@ -56,12 +63,12 @@ func (p Plugins) Check(own, further Rules) error {
 		switch {
 		case slices.Contains(p.Disable, name):
 			return fmt.Errorf("--enable-admission-plugins and --disable-admission-plugins both name %q; leave it out of one", name)
-		case !has(own, name) && !has(further, name) && !elsewhere().Has(name):
+		case !has(own, name) && !has(further, name) && !elsewhere().Has(name) && !inForce().Has(name):
 			return fmt.Errorf("--enable-admission-plugins: %q is not served yet; leave it out. Enabled are %s", name, strings.Join(names(append(slices.Clip(own), further...)), ", "))
 		}
 	}
 	for _, name := range p.Disable {
-		if has(own, name) {
+		if has(own, name) || inForce().Has(name) && !has(further, name) {
 			return fmt.Errorf("--disable-admission-plugins: %q protects the integrity of logical clusters and cannot be disabled; leave it out", name)
 		}
 	}

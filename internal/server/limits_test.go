@@ -254,16 +254,19 @@ func TestPlugins(t *testing.T) {
 	}}
 	o := server.DefaultOperation()
 	o.Plugins.Disable = []string{"example.com/No", "PodSecurity", "apis.kcp.io/ReservedMetadata"}
-	o.Plugins.Enable = []string{"WorkspaceNamespaceLifecycle", "NamespaceLifecycle", "NodeRestriction"}
+	o.Plugins.Enable = []string{"WorkspaceNamespaceLifecycle", "NamespaceLifecycle", "NodeRestriction", "MutatingAdmissionWebhook",
+		"apis.kcp.io/MutatingWebhook", "apis.kcp.io/PermissionClaims", "kcp.io/PathAnnotation", "tenancy.kcp.io/Shard"} // in force under other names
 	s, _, _ := holding(t, o, no)
 	if _, err := kubeAs(t, s, "system:kcp:admin").CoreV1().ConfigMaps("default").Create(t.Context(), named("refused"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("a rule that is off: %v", err)
 	}
 	for want, p := range map[string]admit.Plugins{
-		`no admission plugin "Unheard"`:  {Enable: []string{"Unheard"}},
-		`both name "example.com/No"`:     {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
-		`"EventRateLimit" is not served`: {Enable: []string{"EventRateLimit"}},
-		"cannot be disabled":             {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+		`no admission plugin "Unheard"`:                          {Enable: []string{"Unheard"}},
+		`both name "example.com/No"`:                             {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
+		`"EventRateLimit" is not served`:                         {Enable: []string{"EventRateLimit"}},
+		"cannot be disabled":                                     {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+		`"apis.kcp.io/ValidatingWebhook" protects the integrity`: {Disable: []string{"apis.kcp.io/ValidatingWebhook"}},
+		`"apis.kcp.io/ReservedMetadata" is not served`:           {Enable: []string{"apis.kcp.io/ReservedMetadata"}},
 	} {
 		o := server.DefaultOperation()
 		o.Plugins = p

@@ -89,4 +89,8 @@ func TestMistakesAreNamedInTheirField(t *testing.T) {
 			t.Errorf("%s: %v, want %q without %q", name, err, c.want, c.lack)
 		}
 	}
+	half := p.create(apiExports, decoded(`{apiVersion: apis.kcp.io/v1alpha2, kind: APIExport, metadata: {name: half}, spec: {identity: {secretRef: {name: x}}}}`))
+	if got := fmt.Sprint(half.Object["status"]); !strings.Contains(got, "spec.identity.secretRef has no name or no namespace") {
+		t.Errorf("a secret without a namespace: %s", got)
+	}
 }

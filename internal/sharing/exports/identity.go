@@ -55,6 +55,8 @@ func (x *Exports) SettleIdentity(ctx context.Context, c cluster.Name, of Identif
 	hash := sha256.Sum256(key)
 	identity := hex.EncodeToString(hash[:])
 	switch {
+	case len(key) == 0 && (ref.Namespace == "" || ref.Name == ""):
+		fails("spec.identity.secretRef has no name or no namespace; set both")
 	case len(key) == 0 && *of.Hash != "":
 		fails("the secret %s/%s is missing or has no entry %q; restore it: the identity of the %s never changes", ref.Namespace, ref.Name, apisv1alpha2.IdentityKey, of.Kind)
 	case len(key) == 0:
