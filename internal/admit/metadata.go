@@ -52,6 +52,9 @@ func Cluster() Rule {
 		if !maps.Equal(next, o.GetAnnotations()) {
 			o.SetAnnotations(next)
 		}
+		if r.IsDryRun() {
+			merging.End(o)
+		}
 		return nil
 	}}
 }

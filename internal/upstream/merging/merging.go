@@ -31,10 +31,32 @@ const prefix = "merge.kcp.io/"
 // object that it merges.
 func Possible(o metav1.Object) bool {
 	fields := o.GetManagedFields()
-	return o.GetResourceVersion() != "" &&
+	return o.GetResourceVersion() != "" && slices.ContainsFunc(fields, timed) &&
 		slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool { return f.Operation == metav1.ManagedFieldsOperationApply }) &&
 		slices.ContainsFunc(fields, func(f metav1.ManagedFieldsEntry) bool { return f.APIVersion != fields[0].APIVersion })
 }
+
+// End makes Possible false for the object of a dry run that has been merged: the libraries convert it once more, to the
+// object in the response. The managed fields in the response lack their times, and
+// are in another order.
+//
+// At the next minor version: look at IgnoreManagedFieldsTimestampsTransformer in
+// k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager/equality.go, and at copyInto in
+// k8s.io/apiserver/pkg/registry/generic/registry/dryrun.go.
+func End(o metav1.Object) {
+	if !Possible(o) {
+		return
+	}
+	fields := slices.Clone(o.GetManagedFields())
+	for i := range fields {
+		fields[i].Time = nil
+	}
+	slices.Reverse(fields) // if nothing but times has changed, the libraries restore the times
+	o.SetManagedFields(fields)
+}
+
+// timed reports whether an entry has a time, as all have that the server stores.
+func timed(f metav1.ManagedFieldsEntry) bool { return f.Time != nil }
 
 // NameParts adds an annotation to o for each part of a value.
 func NameParts(o metav1.Object, value string, parts []string) {
