@@ -30,7 +30,7 @@ func answering(f func(*http.Request) *http.Response, parts ...*part) *Pods {
 	return New(func(context.Context, kcp.ClusterName, *workload.SyncTarget) (*Link, error) {
 		return &Link{Server: &url.URL{Scheme: "https", Host: "secret.example.com"}, Through: answer(func(r *http.Request) (*http.Response, error) {
 			for _, of := range parts {
-				if strings.HasSuffix(r.URL.Path, of.locator().Physical()) {
+				if strings.HasSuffix(r.URL.Path, of.Physical) {
 					return respond(http.StatusOK, "application/json", strings.NewReader(namespaceOf(of))), nil
 				}
 			}
@@ -180,7 +180,7 @@ func TestEventsWeighUntilDelivered(t *testing.T) {
 			shown: func(_ *part, o object.Object, _ string) object.Object { return o },
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
-		m.work.Go(func() { m.session(ctx, of, [2]string{of.namespace, of.key}) })
+		m.work.Go(func() { m.session(ctx, of, [2]string{of.Namespace, of.Key}) })
 		held := func() int64 {
 			synctest.Wait()
 			return p.limits.weights.Held()

@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -23,6 +22,7 @@ import (
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 // events serves the events of a workspace: those that are stored in it, and those of its pods and
@@ -59,26 +59,15 @@ func (e *events) consumer(ctx context.Context) bool {
 }
 
 // own returns options for the stored events. The version of a client is one of all events.
-func own(o *internalversion.ListOptions, v versions) *internalversion.ListOptions {
+func own(o *internalversion.ListOptions, v shown.Versions) *internalversion.ListOptions {
 	if o == nil {
 		return nil
 	}
 	o = o.DeepCopy()
-	if v.stored() != "" {
-		o.ResourceVersion = v.stored()
+	if v.Stored() != "" {
+		o.ResourceVersion = v.Stored()
 	}
 	return o
-}
-
-// parseEventVersions parses a version of events: one of all, or one of those that are stored.
-func parseEventVersions(text string) (versions, error) {
-	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
-		if n == 0 {
-			return versions{}, nil
-		}
-		return versions{storedKey: n}, nil
-	}
-	return parseVersions(text)
 }
 
 func versionOf(o *internalversion.ListOptions) string {
@@ -121,7 +110,7 @@ func (e *events) List(ctx context.Context, o *internalversion.ListOptions) (runt
 // gather lists events. The caller must call end when it has no use for the list any more.
 func (e *events) gather(ctx context.Context, o *internalversion.ListOptions) (_ runtime.Object, end func(), err error) {
 	end = func() {}
-	at, err := parseEventVersions(versionOf(o))
+	at, err := shown.ParseEventVersions(versionOf(o))
 	if err != nil {
 		found, err := e.eventStorage.List(ctx, o) // it says what is wrong
 		return found, end, err
@@ -144,7 +133,7 @@ func (e *events) gather(ctx context.Context, o *internalversion.ListOptions) (_ 
 		warning.AddWarning(ctx, "", "the workspace has pods in too many namespaces and physical clusters: their events are missing here; name a namespace")
 		return found, end, nil
 	}
-	all, err := parseEventVersions(list.ResourceVersion)
+	all, err := shown.ParseEventVersions(list.ResourceVersion)
 	if err != nil {
 		return nil, end, apierrors.NewInternalError(err)
 	}
@@ -158,7 +147,7 @@ func (e *events) gather(ctx context.Context, o *internalversion.ListOptions) (_ 
 // adding is what the events of parts are added to.
 type adding struct {
 	list *core.EventList
-	all  versions
+	all  shown.Versions
 	kept *answers.Results
 }
 
@@ -176,20 +165,20 @@ func (e *events) add(ctx context.Context, w *workspace, which selection, to addi
 			return err
 		}
 		c.budget.Stay()
-		seen := &nodes{}
+		seen := &shown.Nodes{}
 		for i := range found {
-			seen.see(&found[i])
+			seen.See(&found[i])
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range found {
-			if shown := of.shownEvent(&found[i], of.version(found[i].ResourceVersion), seen); shown != nil && which.filter(shown) != nil {
+			if shown := of.Event(&found[i], of.Version(found[i].ResourceVersion), seen); shown != nil && which.filter(shown) != nil {
 				to.list.Items = append(to.list.Items, *shown)
 			}
 		}
-		to.all.add(of.key, at)
+		to.all.Add(of.Key, at)
 		if more {
-			warning.AddWarning(ctx, "", fmt.Sprintf("Location %q has more than %d events of a namespace; the others are not shown", of.location, mostEvents))
+			warning.AddWarning(ctx, "", fmt.Sprintf("Location %q has more than %d events of a namespace; the others are not shown", of.Location, mostEvents))
 		}
 		return nil
 	})
@@ -212,7 +201,7 @@ func (e *events) Get(ctx context.Context, name string, o *metav1.GetOptions) (ru
 		return nil, unknown
 	}
 	for _, of := range w.parts {
-		stem, ok := strings.CutSuffix(name, "."+of.key[:suffix])
+		stem, ok := of.PhysicalEvent(name)
 		if !ok {
 			continue
 		}
@@ -243,9 +232,9 @@ func (e *events) one(ctx context.Context, of *part, name string) (runtime.Object
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(of.unreachable(ctx, err).Error())
 	}
-	seen := &nodes{}
-	seen.see(there)
-	if shown := of.shownEvent(there, of.version(there.ResourceVersion), seen); shown != nil {
+	seen := &shown.Nodes{}
+	seen.See(there)
+	if shown := of.Event(there, of.Version(there.ResourceVersion), seen); shown != nil {
 		return shown, nil
 	}
 	return nil, nil
@@ -253,7 +242,7 @@ func (e *events) one(ctx context.Context, of *part, name string) (runtime.Object
 
 // Watch implements [rest.Watcher].
 func (e *events) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
-	at, err := parseEventVersions(versionOf(o))
+	at, err := shown.ParseEventVersions(versionOf(o))
 	if err != nil || !e.consumer(ctx) {
 		return e.eventStorage.Watch(ctx, own(o, at))
 	}
@@ -272,7 +261,7 @@ func (e *events) Watch(ctx context.Context, o *internalversion.ListOptions) (wat
 	if all.ResourceVersion = ""; len(at) > 0 {
 		all.ResourceVersion = at.String()
 	}
-	which, seen := selectsEvents(o), &nodes{}
+	which, seen := selectsEvents(o), &shown.Nodes{}
 	return e.pods.merge(ctx, all, which, subject{
 		list: e.gather,
 		watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
@@ -284,8 +273,8 @@ func (e *events) Watch(ctx context.Context, o *internalversion.ListOptions) (wat
 			if !ok {
 				return nil
 			}
-			seen.see(event)
-			if shown := of.shownEvent(event, version, seen); shown != nil {
+			seen.See(event)
+			if shown := of.Event(event, version, seen); shown != nil {
 				return which.filter(shown)
 			}
 			return nil

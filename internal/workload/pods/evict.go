@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -96,7 +95,7 @@ func (c *call) answered(ctx context.Context, err error) error {
 		return apierrors.NewServiceUnavailable(c.unreachable(ctx, err).Error())
 	}
 	shown := func(text string) string {
-		return hideAddresses(strings.ReplaceAll(text, c.locator().Physical(), c.namespace))
+		return c.Text(text)
 	}
 	s := of.Status()
 	own := metav1.Status{Status: metav1.StatusFailure, Code: s.Code, Reason: s.Reason, Message: shown(s.Message)}
@@ -139,7 +138,7 @@ func (d debuggers) Update(ctx context.Context, name string, change rest.UpdatedO
 		return nil, false, err
 	}
 	defer c.sent(ctx)
-	now, err := c.converted(pod.DeepCopy(), c.version(pod.ResourceVersion))
+	now, err := c.Pod(pod.DeepCopy(), c.Version(pod.ResourceVersion))
 	if err != nil {
 		return nil, false, err
 	}
@@ -177,7 +176,7 @@ func (d debuggers) Update(ctx context.Context, name string, change rest.UpdatedO
 	case err != nil:
 		return nil, false, c.answered(ctx, err)
 	}
-	shown, err := c.converted(made, c.version(made.ResourceVersion))
+	shown, err := c.Pod(made, c.Version(made.ResourceVersion))
 	return shown, false, err
 }
 

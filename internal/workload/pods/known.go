@@ -95,7 +95,7 @@ func (g *gap) known(reports []workload.TargetStatus) string {
 	for i := range reports {
 		r := &reports[i]
 		for _, of := range g.parts {
-			if r.Spec.Key != of.key || r.Namespace != of.namespace || r.Spec.Reported == nil {
+			if r.Spec.Key != of.Key || r.Namespace != of.Namespace || r.Spec.Reported == nil {
 				continue
 			}
 			if count := counted(r.Spec.Reported.Raw); count != "" {
@@ -105,8 +105,8 @@ func (g *gap) known(reports []workload.TargetStatus) string {
 			if beat := of.target.Status.LastSyncerHeartbeatTime; beat != nil && beat.After(at) {
 				at = beat.Time
 			}
-			if at.After(heard[of.key]) {
-				heard[of.key] = at
+			if at.After(heard[of.Key]) {
+				heard[of.Key] = at
 			}
 		}
 	}

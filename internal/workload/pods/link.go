@@ -20,6 +20,7 @@ import (
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 // A Link is a way to the API server of a physical cluster.
@@ -78,13 +79,13 @@ func (p *part) unreachable(ctx context.Context, err error) error {
 	case errors.As(err, &own):
 		return own
 	case errors.Is(err, answers.ErrNotJSON):
-		return &refusal{fmt.Sprintf("the physical cluster of Location %q answers with something else than JSON", p.location)}
+		return &refusal{fmt.Sprintf("the physical cluster of Location %q answers with something else than JSON", p.Location)}
 	case errors.Is(err, answers.ErrBusy):
-		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.location)}
+		return &refusal{fmt.Sprintf("Location %q has too much to answer; try again", p.Location)}
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
-		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read there what is asked for", p.location)}
+		return &refusal{fmt.Sprintf("the physical cluster of Location %q does not let this server read there what is asked for", p.Location)}
 	}
-	return &refusal{fmt.Sprintf("Location %q does not answer", p.location)}
+	return &refusal{fmt.Sprintf("Location %q does not answer", p.Location)}
 }
 
 // client returns a client for a target, whose answers weigh at most as much as the budget has.
@@ -98,7 +99,7 @@ func (l *Link) client(b *answers.Budget) (typed.CoreV1Interface, error) {
 // verify checks that the namespace at the target is that of the workspace, and of no other tenant.
 // It reports false if there is none.
 func (p *part) verify(ctx context.Context, c typed.CoreV1Interface) (bool, error) {
-	ns, err := c.Namespaces().Get(ctx, p.locator().Physical(), metav1.GetOptions{})
+	ns, err := c.Namespaces().Get(ctx, p.Physical, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -125,7 +126,7 @@ func (p *Pods) begin(ctx context.Context, of *part) (*call, error) {
 func (p *Pods) beginFor(ctx context.Context, of *part, to *answers.Results) (*call, error) {
 	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, p.tenant(of.workspace.cluster)))
 	if err != nil {
-		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.location)}
+		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.Location)}
 	}
 	c := &call{part: of, leave: leave, budget: to.Budget()}
 	if err := c.open(ctx, p); err != nil {
@@ -137,7 +138,7 @@ func (p *Pods) beginFor(ctx context.Context, of *part, to *answers.Results) (*ca
 
 func (c *call) open(ctx context.Context, p *Pods) error {
 	if c.target.Status.UnreachableSince != nil {
-		return &refusal{fmt.Sprintf("Location %q does not answer", c.location)}
+		return &refusal{fmt.Sprintf("Location %q does not answer", c.Location)}
 	}
 	var err error
 	if c.link, err = p.link(ctx, c.part); err != nil {
@@ -151,7 +152,7 @@ func (c *call) open(ctx context.Context, p *Pods) error {
 		return c.unreachable(ctx, err)
 	}
 	c.budget.Release()
-	c.pods, c.events = core.Pods(c.locator().Physical()), core.Events(c.locator().Physical())
+	c.pods, c.events = core.Pods(c.Physical), core.Events(c.Physical)
 	return nil
 }
 
@@ -179,7 +180,7 @@ func (c *call) list(ctx context.Context, o metav1.ListOptions, keep func([]corev
 		return page, len(page.Items), weight, err
 	})
 	if more {
-		err = &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.location, mostPods)}
+		err = &refusal{fmt.Sprintf("Location %q has more than %d pods of a namespace; they are not listed", c.Location, mostPods)}
 	}
 	return version, err
 }
@@ -228,7 +229,7 @@ func (c *call) paged(ctx context.Context, o metav1.ListOptions, most int, list f
 
 // locate returns the URL of a subresource of a pod at the target.
 func (c *call) locate(name, subresource string, query url.Values) *url.URL {
-	return c.link.Server.JoinPath("api", "v1", "namespaces", c.locator().Physical(), "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
+	return c.link.Server.JoinPath("api", "v1", "namespaces", c.Physical, "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
 }
 
 // refused returns the error of a response of a target for the tenant. The body is closed.
@@ -242,11 +243,11 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	klog.FromContext(ctx).V(2).Info("a physical cluster refuses a request for a pod", "cluster", c.workspace.compute, "target", c.target.Name, "code", resp.StatusCode, "err", s.Message)
 	switch code := resp.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q does not let this server do that", c.location))
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q does not let this server do that", c.Location))
 	case code == http.StatusNotFound || code == http.StatusBadRequest || code == http.StatusConflict || code == http.StatusUnprocessableEntity:
-		message := strings.ReplaceAll(hideAddresses(s.Message), c.locator().Physical(), c.namespace)
+		message := strings.ReplaceAll(shown.HideAddresses(s.Message), c.Physical, c.Namespace)
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: s.Reason, Message: message}}
 	default:
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q cannot reach the pod (status %d)", c.location, code))
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q cannot reach the pod (status %d)", c.Location, code))
 	}
 }

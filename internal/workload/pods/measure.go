@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
@@ -43,7 +42,7 @@ const MostMeasured = 2 * mostPods
 // Measure asks the targets of an area for the pods that a selector selects, and for their usage. It does not
 // wait for a target longer than the deadline. The caller limits how often it is called at the same time.
 func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*Measurement, error) {
-	w := &workspace{cluster: a.Cluster, compute: a.Compute, namespace: a.Namespace, repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
+	w := &workspace{cluster: a.Cluster, compute: a.Compute, namespace: a.Namespace}
 	w.find(a.Assignments, a.Targets)
 	out := &Measurement{}
 	o := metav1.ListOptions{LabelSelector: selector.String()}
@@ -77,7 +76,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		out.Pods = append(out.Pods, found...)
 		for _, u := range usage {
 			if name := names[u.Name]; name != "" {
-				u.Name, u.Namespace = name, of.namespace
+				u.Name, u.Namespace = name, of.Namespace
 				out.Usage = append(out.Usage, u)
 			}
 		}
@@ -89,7 +88,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 		return nil
 	})
 	for of, err := range failed {
-		out.Unanswered, out.Unmeasured = append(out.Unanswered, of.key), err
+		out.Unanswered, out.Unmeasured = append(out.Unanswered, of.Key), err
 	}
 	switch {
 	case measured > 0:
@@ -105,7 +104,7 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 func (p *part) count(page []corev1.Pod, names map[string]string) (all []*corev1.Pod, weight int64) {
 	for i := range page {
 		there := page[i].Name
-		p.show(&page[i])
+		p.Show(&page[i])
 		names[there] = page[i].Name
 		one := Counted(&page[i])
 		all = append(all, one)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 // Metrics returns the API group that "kubectl top pods" reads. It has the usage of pods whose physical
@@ -96,12 +97,12 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range found {
-			m, err := of.usageOf(&found[i])
+			m, err := of.Usage(&found[i])
 			if err != nil {
 				return of.unreachable(ctx, err)
 			}
 			// The labels of the pod were matched by the physical cluster.
-			if ok := which.Field.Empty() || which.Field.Matches(namesOf{m}); ok && which.matchesLocation(of.location) {
+			if ok := which.Field.Empty() || which.Field.Matches(namesOf{m}); ok && which.matchesLocation(of.Location) {
 				out.Items = append(out.Items, *m)
 			}
 		}
@@ -138,7 +139,7 @@ func (u *usages) Get(ctx context.Context, name string, _ *metav1.GetOptions) (ru
 	}
 	for i := range found {
 		if found[i].Name == pod.Name {
-			m, err := c.usageOf(&found[i])
+			m, err := c.Usage(&found[i])
 			if err != nil {
 				return nil, err
 			}
@@ -160,14 +161,14 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
-	list, err := client.PodMetricses(c.locator().Physical()).List(ctx, o)
+	list, err := client.PodMetricses(c.Physical).List(ctx, o)
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsServiceUnavailable(err):
-		return nil, &refusal{"the physical cluster of Location \"" + c.location + "\" has no Metrics API"}
+		return nil, &refusal{"the physical cluster of Location \"" + c.Location + "\" has no Metrics API"}
 	case err != nil:
 		return nil, c.unreachable(ctx, err)
 	case len(list.Items) > mostPods:
-		return nil, &refusal{"Location \"" + c.location + "\" has too many pods of a namespace; their usage is not listed"}
+		return nil, &refusal{"Location \"" + c.Location + "\" has too many pods of a namespace; their usage is not listed"}
 	}
 	weight := int64(0)
 	for i := range list.Items {
@@ -177,16 +178,6 @@ func (c *call) usage(ctx context.Context, o metav1.ListOptions) ([]metricsv1beta
 		return nil, c.unreachable(ctx, err)
 	}
 	return list.Items, nil
-}
-
-// usageOf returns the usage of a pod as the tenant sees it.
-func (p *part) usageOf(m *metricsv1beta1.PodMetrics) (*metrics.PodMetrics, error) {
-	out := &metrics.PodMetrics{}
-	if err := metricsv1beta1.Convert_v1beta1_PodMetrics_To_metrics_PodMetrics(m, out, nil); err != nil {
-		return nil, err
-	}
-	out.ObjectMeta = metav1.ObjectMeta{Name: m.Name, Namespace: p.namespace, CreationTimestamp: m.CreationTimestamp, Labels: map[string]string{LocationLabel: p.location}}
-	return out, nil
 }
 
 // namesOf are the fields of a usage that can be selected.
@@ -212,7 +203,7 @@ func (m namesOf) Get(field string) string {
 func (s selection) matchesLocation(location string) bool {
 	all, _ := s.Label.Requirements()
 	for _, r := range all {
-		if r.Key() == LocationLabel && !r.Matches(locationOnly(location)) {
+		if r.Key() == shown.LocationLabel && !r.Matches(locationOnly(location)) {
 			return false
 		}
 	}
@@ -223,11 +214,11 @@ func (s selection) matchesLocation(location string) bool {
 type locationOnly string
 
 // Has implements [labels.Labels].
-func (locationOnly) Has(label string) bool { return label == LocationLabel }
+func (locationOnly) Has(label string) bool { return label == shown.LocationLabel }
 
 // Get implements [labels.Labels].
 func (l locationOnly) Get(label string) string {
-	if label == LocationLabel {
+	if label == shown.LocationLabel {
 		return string(l)
 	}
 	return ""

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
@@ -24,6 +23,7 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 // Resource is the resource that this package serves.
@@ -86,17 +86,22 @@ func (p *Pods) Start(s *kcp.Server, view func(home kcp.ClusterName, export strin
 
 // A part is what one target runs of one namespace of a workspace.
 type part struct {
+	shown.Origin
 	workspace *workspace
-	namespace string // of the workspace
-	key       string // of the target
-	location  string
 	target    *workload.SyncTarget
 	replicas  int32 // that are assigned
 }
 
+// part returns a part of the workspace, which runs at a target.
+func (w *workspace) part(from shown.Origin, target *workload.SyncTarget) *part {
+	p := &part{Origin: from, workspace: w, target: target}
+	p.Physical = p.locator().Physical()
+	return p
+}
+
 // locator returns where the objects of the part are from.
 func (p *part) locator() engine.Locator {
-	return engine.Locator{Cluster: string(p.workspace.cluster), Namespace: p.namespace, Target: p.key}
+	return engine.Locator{Cluster: string(p.workspace.cluster), Namespace: p.Namespace, Target: p.Key}
 }
 
 // A workspace is what is known about the workspace of a request.
@@ -105,11 +110,6 @@ type workspace struct {
 	namespace        string // of the request, empty for all
 	assignments      *client.Client[*workload.Assignment, *workload.AssignmentList]
 	parts            []*part
-	// repeated has the StatefulSets that run at several targets, by namespace and name. Their pods
-	// have equal names.
-	repeated map[[2]string]bool
-	// uids has the UIDs of the workloads, by namespace, kind and name.
-	uids map[[3]string]types.UID
 }
 
 // tenant returns the tenant of a workspace.
@@ -134,7 +134,7 @@ func (p *Pods) workspace(ctx context.Context, c kcp.ClusterName, namespace strin
 	if c == "" || c == "*" {
 		return nil, apierrors.NewMethodNotSupported(Resource().GroupResource(), "list in all workspaces at once")
 	}
-	w := &workspace{cluster: c, namespace: namespace, repeated: map[[2]string]bool{}, uids: map[[3]string]types.UID{}}
+	w := &workspace{cluster: c, namespace: namespace}
 	var err error
 	if w.compute = from.computeOf(c); w.compute == "" {
 		return w, nil
@@ -195,20 +195,15 @@ func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarge
 		t := &targets[i]
 		byKey[keyOf(w.compute, t)] = t
 	}
-	parts := map[[2]string]*part{}
+	parts, workloads := map[[2]string]*part{}, shown.NewWorkloads(all)
 	for _, a := range all {
-		of := a.Spec.Workload
-		w.uids[[3]string{a.Namespace, of.Kind, of.Name}] = types.UID(of.UID)
-		if of.Group == "apps" && of.Resource == "statefulsets" && len(a.Spec.Targets) > 1 {
-			w.repeated[[2]string{a.Namespace, of.Name}] = true
-		}
 		for _, t := range a.Spec.Targets {
 			if byKey[t.Key] == nil {
 				continue // it was unregistered
 			}
 			at := [2]string{a.Namespace, t.Key}
 			if parts[at] == nil {
-				parts[at] = &part{workspace: w, namespace: a.Namespace, key: t.Key, location: t.Location, target: byKey[t.Key]}
+				parts[at] = w.part(shown.Origin{Namespace: a.Namespace, Key: t.Key, Location: t.Location, Workloads: workloads}, byKey[t.Key])
 				w.parts = append(w.parts, parts[at])
 			}
 			if t.Replicas != nil {
@@ -217,6 +212,6 @@ func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarge
 		}
 	}
 	slices.SortFunc(w.parts, func(a, b *part) int {
-		return slices.Compare([]string{a.namespace, a.key}, []string{b.namespace, b.key})
+		return slices.Compare([]string{a.Namespace, a.Key}, []string{b.Namespace, b.Key})
 	})
 }

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/apis/core"
-	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
@@ -31,6 +30,7 @@ import (
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 // Storage returns the storages of pods and their subresources.
@@ -115,7 +115,7 @@ func selects(o *internalversion.ListOptions) selection {
 	there := labels.NewSelector()
 	if all, selectable := label.Requirements(); selectable {
 		for _, r := range all {
-			if r.Key() != LocationLabel {
+			if r.Key() != shown.LocationLabel {
 				there = there.Add(r)
 			}
 		}
@@ -133,14 +133,6 @@ func selects(o *internalversion.ListOptions) selection {
 	}
 	s.push.FieldSelector = fields.AndSelectors(pushed...).String()
 	return s
-}
-
-// converted returns a pod as the tenant sees it, in the internal version.
-func (p *part) converted(pod *corev1.Pod, version string) (*core.Pod, error) {
-	p.show(pod)
-	pod.ResourceVersion = version
-	out := &core.Pod{}
-	return out, corev1conversion.Convert_v1_Pod_To_core_Pod(pod, out, nil)
 }
 
 // parts returns the parts that a request concerns.
@@ -177,7 +169,7 @@ func (s *store) gather(ctx context.Context, o *internalversion.ListOptions) (_ r
 
 // merged lists the pods of parts, and returns the errors of those that are missing. The caller must end the results.
 func (s *store) merged(ctx context.Context, w *workspace, which selection) (*core.PodList, *answers.Results, map[*part]error) {
-	list, versions, kept := &core.PodList{}, versions{}, s.results(w)
+	list, versions, kept := &core.PodList{}, shown.Versions{}, s.results(w)
 	var mu sync.Mutex
 	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
 		c, err := s.beginFor(ctx, of, kept)
@@ -188,7 +180,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 		var shown []core.Pod
 		at, err := c.list(ctx, which.push, func(found []corev1.Pod) (weight int64, err error) {
 			for i := range found {
-				one, err := of.converted(&found[i], of.version(found[i].ResourceVersion))
+				one, err := of.Pod(&found[i], of.Version(found[i].ResourceVersion))
 				if err != nil {
 					return 0, err
 				}
@@ -206,7 +198,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 		mu.Lock()
 		defer mu.Unlock()
 		list.Items = append(list.Items, shown...)
-		versions.add(of.key, at)
+		versions.Add(of.Key, at)
 		return nil
 	})
 	slices.SortStableFunc(list.Items, func(a, b core.Pod) int {
@@ -250,7 +242,7 @@ func (s *store) Get(ctx context.Context, name string, _ *metav1.GetOptions) (run
 		return nil, err
 	}
 	defer c.sent(ctx)
-	return c.converted(pod, c.version(pod.ResourceVersion))
+	return c.Pod(pod, c.Version(pod.ResourceVersion))
 }
 
 // find returns the pod with a name in the workspace, as it is at its target, and a call to the
@@ -298,14 +290,14 @@ func (c *call) get(ctx context.Context, name string) (*corev1.Pod, error) {
 	if !c.exists {
 		return nil, nil
 	}
-	pod, err := c.pods.Get(ctx, c.physicalName(name), metav1.GetOptions{})
+	pod, err := c.pods.Get(ctx, c.PhysicalName(name), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
-	if c.nameOf(pod) != name || pod.Namespace != c.locator().Physical() {
+	if c.Name(pod) != name || pod.Namespace != c.Physical {
 		return nil, nil
 	}
 	return pod, nil
@@ -325,7 +317,7 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	}
 	defer c.sent(ctx)
 	physical, uid := pod.Name, pod.UID
-	shown, err := c.converted(pod, c.version(pod.ResourceVersion))
+	shown, err := c.Pod(pod, c.Version(pod.ResourceVersion))
 	if err != nil {
 		return nil, false, err
 	}
@@ -370,11 +362,11 @@ func (c *call) precondition(of *metav1.Preconditions, to *metav1.DeleteOptions, 
 		return apierrors.NewConflict(core.Resource("pods"), name, fmt.Errorf("the UID in the precondition is %s, that of the pod is %s", *of.UID, *to.Preconditions.UID))
 	}
 	if of.ResourceVersion != nil {
-		v, err := parseVersions(*of.ResourceVersion)
+		v, err := shown.ParseVersions(*of.ResourceVersion)
 		if err != nil {
 			return err
 		}
-		if at, ok := v[c.key[:suffix]]; ok {
+		if at, ok := v.At(c.Key); ok {
 			to.Preconditions.ResourceVersion = new(strconv.FormatUint(at, 10))
 		} else {
 			return apierrors.NewConflict(core.Resource("pods"), name, errors.New("the resource version in the precondition is not one of this pod"))

@@ -191,7 +191,7 @@ func (s *store) stream(ctx context.Context, name string, may func(context.Contex
 	c.budget.Release() // the pod is not kept
 	ctx, cancel := context.WithCancel(ctx)
 	done := s.untilClosing(cancel, func() bool {
-		return s.started.Load().computeOf(at) == c.workspace.compute && s.registered(ctx, c.workspace.compute, c.key) && (may == nil || !apierrors.IsForbidden(may(ctx)))
+		return s.started.Load().computeOf(at) == c.workspace.compute && s.registered(ctx, c.workspace.compute, c.Key) && (may == nil || !apierrors.IsForbidden(may(ctx)))
 	})
 	return &stream{call: c, pod: pod.Name, ctx: ctx, close: func() { cancel(); done(); c.end(); leave() }}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
 
 const (
@@ -63,7 +64,7 @@ type merged struct {
 	sent      func()        // gives back the weight of the first events
 
 	mu    sync.Mutex
-	begin versions             // of the client
+	begin shown.Versions       // of the client
 	at    map[[2]string]uint64 // how far each part is, 0 if unknown; guarded by mu
 	open  map[[2]string]bool
 }
@@ -79,10 +80,10 @@ func (s *store) Watch(ctx context.Context, o *internalversion.ListOptions) (watc
 		empty: func() metadata { return &core.Pod{} },
 		shown: func(of *part, o runtime.Object, version string) runtime.Object {
 			pod, ok := o.(*corev1.Pod)
-			if !ok || pod.Namespace != of.locator().Physical() {
+			if !ok || pod.Namespace != of.Physical {
 				return nil // a physical cluster that says what was not asked harms itself only
 			}
-			shown, err := of.converted(pod, version)
+			shown, err := of.Pod(pod, version)
 			if err != nil {
 				return nil
 			}
@@ -117,7 +118,7 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 	if o != nil {
 		version, m.bookmarks = o.ResourceVersion, o.AllowWatchBookmarks
 	}
-	if m.begin, err = parseVersions(version); err != nil {
+	if m.begin, err = shown.ParseVersions(version); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -144,12 +145,12 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 	ctx, m.stop = context.WithCancel(ctx)
 	var stored watch.Interface
 	if m.stored != nil {
-		if stored, err = m.stored(ctx, m.begin.stored()); err != nil {
+		if stored, err = m.stored(ctx, m.begin.Stored()); err != nil {
 			m.stop()
 			leave()
 			return nil, err
 		}
-		m.at[[2]string{"", storedKey}] = m.begin[storedKey]
+		m.at[[2]string{"", shown.StoredKey}] = m.begin[shown.StoredKey]
 	}
 	m.out = make(chan watch.Event)
 	ended := s.untilClosing(m.stop, func() bool { return m.good(ctx, w) })
@@ -187,7 +188,7 @@ func (m *merged) initial(ctx context.Context, o *internalversion.ListOptions) er
 		mark.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 		m.first = append(m.first, watch.Event{Type: watch.Bookmark, Object: mark})
 	}
-	m.begin, err = parseVersions(at.GetResourceVersion())
+	m.begin, err = shown.ParseVersions(at.GetResourceVersion())
 	return err
 }
 
@@ -267,7 +268,7 @@ func (m *merged) join(ctx context.Context, w *workspace) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, of := range w.parts {
-		k := [2]string{of.namespace, of.key}
+		k := [2]string{of.Namespace, of.Key}
 		if m.open[k] {
 			continue
 		}
@@ -275,7 +276,8 @@ func (m *merged) join(ctx context.Context, w *workspace) {
 			m.stop() // the client watches again, and is told
 			return
 		}
-		m.open[k], m.at[k] = true, m.begin[of.key[:suffix]]
+		m.open[k] = true
+		m.at[k], _ = m.begin.At(of.Key)
 		m.work.Go(func() { m.follow(ctx, of, k) })
 	}
 }
@@ -387,7 +389,7 @@ func (m *merged) forwardStored(ctx context.Context, stored watch.Interface) {
 	defer m.stop()
 	for change := range stored.ResultChan() {
 		if o, err := meta.Accessor(change.Object); err == nil && change.Type != watch.Error {
-			version := m.reached([2]string{"", storedKey}, o.GetResourceVersion())
+			version := m.reached([2]string{"", shown.StoredKey}, o.GetResourceVersion())
 			if change.Type == watch.Bookmark {
 				if !m.mark(ctx, version) {
 					return
@@ -408,9 +410,9 @@ func (m *merged) reached(k [2]string, version string) string {
 	if n, err := strconv.ParseUint(version, 10, 64); err == nil && n > m.at[k] {
 		m.at[k] = n
 	}
-	now := versions{}
+	now := shown.Versions{}
 	for k, at := range m.at {
-		now.add(k[1], strconv.FormatUint(at, 10))
+		now.Add(k[1], strconv.FormatUint(at, 10))
 	}
 	return now.String()
 }

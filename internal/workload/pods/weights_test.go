@@ -64,11 +64,11 @@ func TestAnswersWaitForRoom(t *testing.T) {
 
 // The weight of a list stays until its request has no use for it, and that of a part that fails does not.
 func TestListsWeighUntilTheyAreSent(t *testing.T) {
-	east, west := onePart(), onePart()
-	west.key, west.workspace = otherKey, east.workspace
+	east := onePart()
+	west := partOf(east.workspace, otherKey)
 	east.workspace.parts = []*part{east, west}
 	p := answering(func(r *http.Request) *http.Response {
-		body := io.Reader(strings.NewReader(typicalPage(t, 10, strings.Contains(r.URL.Path, west.locator().Physical()))))
+		body := io.Reader(strings.NewReader(typicalPage(t, 10, strings.Contains(r.URL.Path, west.Physical))))
 		if r.URL.Query().Has("continue") {
 			body = strings.NewReader("{") // west fails after a page
 		}

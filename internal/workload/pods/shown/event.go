@@ -1,4 +1,4 @@
-package pods
+package shown
 
 import (
 	"regexp"
@@ -12,8 +12,8 @@ import (
 	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 )
 
-// nodes are the names of nodes in the fields of events. Other events have them in their texts.
-type nodes struct {
+// Nodes are the names of nodes in the fields of events. Other events have them in their texts.
+type Nodes struct {
 	mu    sync.Mutex
 	names map[string]bool // guarded by mu
 }
@@ -27,8 +27,8 @@ var (
 	named    = regexp.MustCompile(`(?i)\bnode[ :=]+(?:"([^"]+)"|'([^']+)'|([a-z0-9.-]*[0-9.-][a-z0-9.-]*[a-z0-9]))`)
 )
 
-// see remembers the nodes that an event names.
-func (n *nodes) see(e *corev1.Event) {
+// See remembers the nodes that an event names.
+func (n *Nodes) See(e *corev1.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.names == nil {
@@ -52,7 +52,7 @@ func (n *nodes) see(e *corev1.Event) {
 }
 
 // hide removes the names from a text.
-func (n *nodes) hide(text string) string {
+func (n *Nodes) hide(text string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return words.ReplaceAllStringFunc(text, func(word string) string {
@@ -65,32 +65,31 @@ func (n *nodes) hide(text string) string {
 
 var words = regexp.MustCompile(`[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?`)
 
-// shownEvent returns an event of a target as the tenant sees it, nil if it is not about an object of
+// Event returns an event of a target as the tenant sees it, nil if it is not about an object of
 // the workspace. It is about the same object in the workspace, and does not name the node.
-func (p *part) shownEvent(e *corev1.Event, version string, seen *nodes) *core.Event {
-	physical := p.locator().Physical()
-	if e.Namespace != physical || e.InvolvedObject.Namespace != physical {
+func (o *Origin) Event(e *corev1.Event, version string, seen *Nodes) *core.Event {
+	if e.Namespace != o.Physical || e.InvolvedObject.Namespace != o.Physical {
 		return nil
 	}
 	e = e.DeepCopy()
-	e.ObjectMeta = metav1.ObjectMeta{Name: e.Name + "." + p.key[:suffix], Namespace: p.namespace, UID: e.UID, ResourceVersion: version, CreationTimestamp: e.CreationTimestamp}
-	if len(validation.IsValidLabelValue(p.location)) == 0 {
-		e.Labels = map[string]string{LocationLabel: p.location}
+	e.ObjectMeta = metav1.ObjectMeta{Name: o.suffixed(e.Name), Namespace: o.Namespace, UID: e.UID, ResourceVersion: version, CreationTimestamp: e.CreationTimestamp}
+	if len(validation.IsValidLabelValue(o.Location)) == 0 {
+		e.Labels = map[string]string{LocationLabel: o.Location}
 	}
 	of := &e.InvolvedObject
-	of.Namespace, of.ResourceVersion, e.Related = p.namespace, "", nil
+	of.Namespace, of.ResourceVersion, e.Related = o.Namespace, "", nil
 	if of.Kind == "Pod" {
-		of.Name = p.podName(of.Name)
-	} else if uid, ok := p.workspace.uids[[3]string{p.namespace, of.Kind, of.Name}]; ok {
+		of.Name = o.podName(of.Name)
+	} else if uid, ok := o.Workloads.uids[[3]string{o.Namespace, of.Kind, of.Name}]; ok {
 		of.UID = uid
 	}
 	if e.Source.Host != "" {
-		e.Source.Host = p.location
+		e.Source.Host = o.Location
 	}
 	if e.ReportingInstance != "" {
-		e.ReportingInstance = p.location
+		e.ReportingInstance = o.Location
 	}
-	e.Message = hideAddresses(seen.hide(strings.ReplaceAll(e.Message, physical, p.namespace)))
+	e.Message = HideAddresses(seen.hide(strings.ReplaceAll(e.Message, o.Physical, o.Namespace)))
 	e.Reason, e.Action = seen.hide(e.Reason), seen.hide(e.Action)
 	out := &core.Event{}
 	if corev1conversion.Convert_v1_Event_To_core_Event(e, out, nil) != nil {
@@ -100,9 +99,13 @@ func (p *part) shownEvent(e *corev1.Event, version string, seen *nodes) *core.Ev
 }
 
 // podName returns the name in the workspace of a pod of which only the name is known.
-func (p *part) podName(name string) string {
-	if i := strings.LastIndexByte(name, '-'); i > 0 && p.workspace.repeated[[2]string{p.namespace, name[:i]}] {
-		return name + "." + p.key[:suffix]
+func (o *Origin) podName(name string) string {
+	if i := strings.LastIndexByte(name, '-'); i > 0 && o.Workloads.repeated[[2]string{o.Namespace, name[:i]}] {
+		return o.suffixed(name)
 	}
 	return name
 }
+
+// PhysicalEvent returns the name that an event of the workspace has at the target. ok is false if the event is not from
+// there.
+func (o *Origin) PhysicalEvent(name string) (physical string, ok bool) { return o.cut(name) }

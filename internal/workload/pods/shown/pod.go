@@ -1,56 +1,40 @@
-package pods
+package shown
 
 import (
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	corev1conversion "k8s.io/kubernetes/pkg/apis/core/v1"
 )
 
-// LocationLabel is on every pod that is shown to a tenant.
-const LocationLabel = "workload.kcp.io/location"
-
-// suffix is how many characters of the key of a target are in names and resource versions.
-const suffix = 6
-
-// nameOf returns the name of a pod in the workspace. Pods of a StatefulSet that runs at several
-// targets have equal names there, and get the key of the target.
-func (p *part) nameOf(pod *corev1.Pod) string {
-	for _, o := range pod.OwnerReferences {
-		if o.Kind == "StatefulSet" && p.workspace.repeated[[2]string{p.namespace, o.Name}] {
-			return pod.Name + "." + p.key[:suffix]
-		}
-	}
-	return pod.Name
+// Pod returns a pod of a target as the tenant sees it, in the internal version. It changes pod as [Origin.Show] does.
+func (o *Origin) Pod(pod *corev1.Pod, version string) (*core.Pod, error) {
+	o.Show(pod)
+	pod.ResourceVersion = version
+	out := &core.Pod{}
+	return out, corev1conversion.Convert_v1_Pod_To_core_Pod(pod, out, nil)
 }
 
-// physicalName returns the name that a pod of the workspace has at the target, if it is there.
-func (p *part) physicalName(name string) string {
-	if stem, ok := strings.CutSuffix(name, "."+p.key[:suffix]); ok && len(p.workspace.repeated) > 0 {
-		return stem
-	}
-	return name
-}
-
-// show changes a pod of a target to what the tenant sees: a pod of the workspace that runs at a
+// Show changes a pod of a target to what the tenant sees: a pod of the workspace that runs at a
 // Location. Everything that reveals the physical cluster or its place is removed.
-func (p *part) show(pod *corev1.Pod) {
-	pod.Name = p.nameOf(pod)
+func (o *Origin) Show(pod *corev1.Pod) {
+	pod.Name = o.Name(pod)
 	hideMetadata(pod)
-	pod.Namespace = p.namespace
+	pod.Namespace = o.Namespace
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
 	}
-	if len(validation.IsValidLabelValue(p.location)) == 0 {
-		pod.Labels[LocationLabel] = p.location
+	if len(validation.IsValidLabelValue(o.Location)) == 0 {
+		pod.Labels[LocationLabel] = o.Location
 	}
 	hidden := hider(pod, hideAffinity(pod.Spec.Affinity)...)
 	if pod.Spec.NodeName != "" {
-		pod.Spec.NodeName = p.location
+		pod.Spec.NodeName = o.Location
 	}
 	s := &pod.Status
 	if pod.Spec.HostNetwork || s.HostIP != "" && s.PodIP == s.HostIP {
@@ -151,28 +135,4 @@ func created(pod *corev1.Pod) (labels, annotations map[string]bool, known bool) 
 		}
 	}
 	return labels, annotations, known
-}
-
-var addresses = regexp.MustCompile(`(?i)https?://[^\s"']+|\[?(?:[0-9a-f]{0,4}:){3,7}[0-9a-f]{0,4}\]?(?::\d+)?|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b`)
-
-const hiddenText = "(hidden)"
-
-// hider returns a function that removes the node of a pod, further nodes, and addresses, from a text.
-func hider(pod *corev1.Pod, nodes ...string) func(string) string {
-	names := append(nodes, pod.Spec.NodeName, pod.Status.NominatedNodeName, pod.Status.HostIP)
-	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
-	return func(text string) string {
-		for _, n := range names {
-			text = strings.ReplaceAll(text, n, hiddenText)
-		}
-		return hideAddresses(text)
-	}
-}
-
-// hideAddresses removes addresses and URLs from a text.
-func hideAddresses(text string) string {
-	if text == "" {
-		return ""
-	}
-	return addresses.ReplaceAllString(text, hiddenText)
 }

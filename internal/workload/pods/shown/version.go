@@ -1,4 +1,4 @@
-package pods
+package shown
 
 import (
 	"fmt"
@@ -10,17 +10,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// versions are a resource version of this package: the resource version of each target, by the first
+// Versions are a resource version that clients get: the resource version of each target, by the first
 // characters of its key. Every target has revisions of its own, and a watch goes on at each of them.
-type versions map[string]uint64
+type Versions map[string]uint64
 
-// storedKey stands in versions for the objects that are stored in the workspace. No key of a target
+// StoredKey stands in [Versions] for the objects that are stored in the workspace. No key of a target
 // has capital letters.
-const storedKey = "STORED"
+const StoredKey = "STORED"
 
-// stored returns the version of the stored objects, empty if it is not known.
-func (v versions) stored() string {
-	if n, ok := v[storedKey]; ok {
+// Stored returns the version of the stored objects, empty if it is not known.
+func (v Versions) Stored() string {
+	if n, ok := v[StoredKey]; ok {
 		return strconv.FormatUint(n, 10)
 	}
 	return ""
@@ -29,9 +29,9 @@ func (v versions) stored() string {
 // nowhere is the resource version of a list for which no target was asked.
 const nowhere = "1"
 
-// add adds what a list or an event of a target says. Of several parts of one target the oldest
+// Add adds what a list or an event of a target says. Of several parts of one target the oldest
 // counts, so that nothing is missed. One that is no number is ignored: a watch then begins anew.
-func (v versions) add(key, version string) {
+func (v Versions) Add(key, version string) {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil || n == 0 {
 		return
@@ -42,15 +42,21 @@ func (v versions) add(key, version string) {
 	}
 }
 
-// version returns the resource version of a single pod.
-func (p *part) version(at string) string {
-	v := versions{}
-	v.add(p.key, at)
+// At returns the version of the target with a key. ok is false if v does not have it.
+func (v Versions) At(key string) (at uint64, ok bool) {
+	at, ok = v[key[:suffix]]
+	return at, ok
+}
+
+// Version returns the resource version of a single pod.
+func (o *Origin) Version(at string) string {
+	v := Versions{}
+	v.Add(o.Key, at)
 	return v.String()
 }
 
 // String returns the form that clients get.
-func (v versions) String() string {
+func (v Versions) String() string {
 	if len(v) == 0 {
 		return nowhere
 	}
@@ -64,9 +70,9 @@ func (v versions) String() string {
 // mostVersions is the maximum of targets in a resource version.
 const mostVersions = 400
 
-// parseVersions parses the form that clients get. Empty, "0" and "1" name no target.
-func parseVersions(text string) (versions, error) {
-	v := versions{}
+// ParseVersions parses the form that clients get. Empty, "0" and "1" name no target.
+func ParseVersions(text string) (Versions, error) {
+	v := Versions{}
 	if text == "" || text == "0" || text == nowhere {
 		return v, nil
 	}
@@ -80,4 +86,15 @@ func parseVersions(text string) (versions, error) {
 		v[key] = n
 	}
 	return v, nil
+}
+
+// ParseEventVersions parses a version of events: one of all, or one of those that are stored.
+func ParseEventVersions(text string) (Versions, error) {
+	if n, err := strconv.ParseUint(text, 10, 64); err == nil {
+		if n == 0 {
+			return Versions{}, nil
+		}
+		return Versions{StoredKey: n}, nil
+	}
+	return ParseVersions(text)
 }
