@@ -19,10 +19,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	object "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/pods/stream"
 )
 
 // answering returns an instance whose targets have the namespaces of parts, and answer all else with f.
@@ -47,6 +51,44 @@ func respond(code int, kind string, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(body)}
 }
 
+// streamsOf returns the storages of streams, all of which are of one pod.
+func streamsOf(ctx context.Context, p *Pods, c *call) map[string]rest.Storage {
+	s := &store{Pods: p}
+	return stream.Streams{Open: func(context.Context, string, func(context.Context) error) (*stream.Stream, error) {
+		return s.streamOf(ctx, c, "web", func() {}), nil
+	}}.Storage()
+}
+
+func openLog(ctx context.Context, all map[string]rest.Storage, follow bool) error {
+	log, err := all["pods/log"].(rest.GetterWithOptions).Get(ctx, "web", &core.PodLogOptions{Follow: follow})
+	if err == nil {
+		_, _, _, err = log.(rest.ResourceStreamer).InputStream(ctx, "", "")
+	}
+	return err
+}
+
+func openCommand(ctx context.Context, all map[string]rest.Storage) error {
+	ctx = request.WithRequestInfo(request.WithUser(ctx, &user.DefaultInfo{}), &request.RequestInfo{Verb: "create"})
+	got := &responded{}
+	handler, err := all["pods/exec"].(rest.Connecter).Connect(ctx, "web", &core.PodExecOptions{}, got)
+	if err != nil {
+		return err
+	}
+	req := httptest.NewRequest(http.MethodPost, "/", nil)
+	req.Header.Set("Upgrade", "SPDY/3.1")
+	handler.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
+	return got.err
+}
+
+// responded has the error of a response.
+type responded struct{ err error }
+
+// Object implements [rest.Responder].
+func (*responded) Object(int, object.Object) {}
+
+// Error implements [rest.Responder].
+func (r *responded) Error(err error) { r.err = err }
+
 // An error that a target begins and never ends holds no stream for ever either.
 func TestRefusalsThatNeverEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -63,20 +105,11 @@ func TestRefusalsThatNeverEnd(t *testing.T) {
 		defer c.end()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		open := &stream{call: c, pod: "web", ctx: ctx}
+		all := streamsOf(ctx, p, c)
 		for what, ask := range map[string]func() error{
-			"a log": func() error {
-				_, err := (&logStream{logs: logs{&store{Pods: p}}}).open(ctx, open)
-				return err
-			},
-			"a followed log": func() error {
-				_, err := (&logStream{logs: logs{&store{Pods: p}}, follow: true}).open(ctx, open)
-				return err
-			},
-			"a command": func() error {
-				_, _, err := (&tunnel{stream: open, to: c.locate("web", "exec", nil), within: headers * p.Deadline}).call(ctx, httptest.NewRequest(http.MethodPost, "/", nil))
-				return err
-			},
+			"a log":          func() error { return openLog(ctx, all, false) },
+			"a followed log": func() error { return openLog(ctx, all, true) },
+			"a command":      func() error { return openCommand(ctx, all) },
 		} {
 			refused := make(chan error, 1)
 			go func() { refused <- ask() }()
@@ -257,10 +290,8 @@ func TestLogsThatNeverBegin(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		opened := make(chan error, 1)
-		open := func(follow bool) {
-			_, err := (&logStream{logs: logs{&store{Pods: p}}, follow: follow}).open(ctx, &stream{call: c, pod: "web", ctx: ctx})
-			opened <- err
-		}
+		all := streamsOf(ctx, p, c)
+		open := func(follow bool) { opened <- openLog(ctx, all, follow) }
 		go open(false)
 		select {
 		case err := <-opened:
@@ -284,11 +315,7 @@ func TestLogsThatNeverBegin(t *testing.T) {
 		case <-time.After(24 * time.Hour):
 			t.Fatal("a followed log waits for ever")
 		}
-		go func() {
-			of := &tunnel{stream: &stream{call: c, pod: "web", ctx: ctx}, to: c.locate("web", "exec", nil), within: headers * p.Deadline}
-			_, _, err := of.call(ctx, httptest.NewRequest(http.MethodPost, "/", nil))
-			opened <- err
-		}()
+		go func() { opened <- openCommand(ctx, all) }()
 		select {
 		case err := <-opened:
 			if err == nil || !strings.Contains(err.Error(), "does not answer") {

@@ -227,9 +227,9 @@ func (c *call) paged(ctx context.Context, o metav1.ListOptions, most int, list f
 	}
 }
 
-// locate returns the URL of a subresource of a pod at the target.
-func (c *call) locate(name, subresource string, query url.Values) *url.URL {
-	return c.link.Server.JoinPath("api", "v1", "namespaces", c.Physical, "pods", name, subresource).ResolveReference(&url.URL{RawQuery: query.Encode()})
+// locate returns the URL of a pod at the target.
+func (c *call) locate(name string) *url.URL {
+	return c.link.Server.JoinPath("api", "v1", "namespaces", c.Physical, "pods", name)
 }
 
 // refused returns the error of a response of a target for the tenant. The body is closed.

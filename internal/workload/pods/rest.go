@@ -39,15 +39,9 @@ func (p *Pods) Storage() map[string]rest.Storage {
 		Pods:           p,
 		TableConvertor: printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)},
 	}
-	return map[string]rest.Storage{
-		"pods": pods, "pods/log": logs{pods},
-		"pods/exec":                &connector{pods: pods, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
-		"pods/attach":              &connector{pods: pods, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
-		"pods/portforward":         &connector{pods: pods, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
-		"pods/eviction":            evictions{pods},
-		"pods/ephemeralcontainers": debuggers{pods},
-		"pods/proxy":               unserved{},
-	}
+	all := pods.streams().Storage()
+	all["pods"], all["pods/eviction"], all["pods/ephemeralcontainers"], all["pods/proxy"] = pods, evictions{pods}, debuggers{pods}, unserved{}
+	return all
 }
 
 // store serves pods.

@@ -1,4 +1,4 @@
-package pods
+package stream
 
 import (
 	"bufio"
@@ -26,9 +26,8 @@ import (
 // kube-apiserver: otherwise the target would upgrade before it has reached the node, and the stream
 // would show the client the address that it could not reach.
 type tunnel struct {
-	*stream
+	*Stream
 	to        *url.URL
-	within    time.Duration // for the answer to the upgrade, not for the stream
 	responder rest.Responder
 }
 
@@ -47,7 +46,7 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 	translated := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var work sync.WaitGroup
 		defer work.Wait()
-		ctx, cancel := context.WithCancel(t.ctx)
+		ctx, cancel := context.WithCancel(t.Context)
 		defer cancel()
 		to := *t.to
 		to.Scheme, to.Host = "http", "pod" // to this process, which connects to the target
@@ -84,20 +83,20 @@ func (t *tunnel) call(ctx context.Context, from *http.Request) (_ *http.Response
 			req.Header.Add(name, v)
 		}
 	}
-	late := time.AfterFunc(t.within, cancel)
+	late := time.AfterFunc(headers*t.Deadline, cancel) // for the answer to the upgrade, not for the stream
 	defer late.Stop()
-	resp, err := t.link.Through.RoundTrip(req)
+	resp, err := t.Through.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols && !late.Stop() {
 		err = errors.Join(context.DeadlineExceeded, resp.Body.Close())
 	}
 	if err != nil {
-		return nil, nil, apierrors.NewServiceUnavailable(t.unreachable(ctx, err).Error())
+		return nil, nil, apierrors.NewServiceUnavailable(t.Unreachable(ctx, err).Error())
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		if resp.StatusCode < http.StatusBadRequest {
 			resp.StatusCode = http.StatusBadGateway // the client wants an upgrade
 		}
-		return nil, nil, t.refused(ctx, resp)
+		return nil, nil, t.Refused(ctx, resp)
 	}
 	body, ok := resp.Body.(io.ReadWriteCloser)
 	if !ok {
@@ -124,7 +123,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		t.responder.Error(apierrors.NewBadRequest("Upgrade request required"))
 		return
 	}
-	resp, far, err := t.call(t.ctx, req)
+	resp, far, err := t.call(t.Context, req)
 	if err != nil {
 		t.responder.Error(err)
 		return
@@ -146,7 +145,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		from = buffered.Reader
 	}
 	if err := head(near, resp); err == nil {
-		join(t.ctx, near, from, far)
+		join(t.Context, near, from, far)
 	}
 }
 
