@@ -206,7 +206,7 @@ func TestEventsWeighUntilDelivered(t *testing.T) {
 		of := onePart()
 		from, to := io.Pipe()
 		p := answering(func(*http.Request) *http.Response { return respond(http.StatusOK, "application/json", from) }, of)
-		m := &merged{store: &store{Pods: p}, out: make(chan watch.Event), at: map[[2]string]uint64{}, stop: func() {}, subject: subject{
+		m := &merged{Pods: p, out: make(chan watch.Event), at: map[[2]string]uint64{}, stop: func() {}, subject: subject{
 			watch: func(ctx context.Context, c *call, o metav1.ListOptions) (watch.Interface, error) {
 				return c.pods.Watch(ctx, o)
 			},
@@ -247,7 +247,7 @@ func TestTheBeginningOfAWatchWeighsUntilDelivered(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			ended := 0
-			m := &merged{store: &store{Pods: New(nil)}, out: make(chan watch.Event), subject: subject{
+			m := &merged{Pods: New(nil), out: make(chan watch.Event), subject: subject{
 				list: func(context.Context, *internalversion.ListOptions) (object.Object, func(), error) {
 					return &core.PodList{Items: make([]core.Pod, 2)}, func() { ended++ }, nil
 				},

@@ -3,22 +3,18 @@ package pods
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/core"
-	eventregistry "k8s.io/kubernetes/pkg/registry/core/event"
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
@@ -29,7 +25,7 @@ import (
 // of the copies of its workloads in physical clusters. The latter are not stored, and only read.
 type events struct {
 	eventStorage // of those that are stored
-	pods         *store
+	pods         *Pods
 }
 
 // eventStorage has the methods of upstream's storage of events.
@@ -39,16 +35,6 @@ type eventStorage interface {
 	rest.StorageVersionProvider
 	rest.SingularNameProvider
 	rest.ShortNamesProvider
-}
-
-// WithEvents returns a storage that also serves the events in physical clusters, if the resource is
-// events. All others it returns as they are.
-func (p *Pods) WithEvents(of schema.GroupVersionResource, s rest.Storage) rest.Storage {
-	stored, ok := s.(eventStorage)
-	if of.Resource != "events" || of.Group != "" && of.Group != "events.k8s.io" || !ok {
-		return s
-	}
-	return &events{stored, &store{Pods: p}}
 }
 
 // consumer reports whether a request is in a workspace that has pods, and may read all their events.
@@ -75,29 +61,6 @@ func versionOf(o *internalversion.ListOptions) string {
 		return ""
 	}
 	return o.ResourceVersion
-}
-
-// selectsEvents parses the selectors of a request for events.
-func selectsEvents(o *internalversion.ListOptions) selection {
-	label, field := selectorsOf(o)
-	s := selection{SelectionPredicate: eventregistry.Matcher(label, field)}
-	var pushed []fields.Selector
-	for _, r := range field.Requirements() {
-		switch r.Field {
-		case "involvedObject.name":
-			if strings.Contains(r.Value, ".") {
-				continue // perhaps a name that only the workspace has
-			}
-		case "involvedObject.kind", "involvedObject.fieldPath", "type", "reason", "source", "reportingComponent":
-		default:
-			continue
-		}
-		if one, err := fields.ParseSelector(r.Field + string(r.Operator) + fields.EscapeValue(r.Value)); err == nil {
-			pushed = append(pushed, one)
-		}
-	}
-	s.push.FieldSelector = fields.AndSelectors(pushed...).String()
-	return s
 }
 
 // List implements [rest.Lister]. The last page of the stored events has those of the physical clusters.

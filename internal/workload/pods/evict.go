@@ -21,7 +21,7 @@ import (
 )
 
 // evictions deletes pods if the disruption budgets at their target allow that.
-type evictions struct{ pods *store }
+type evictions struct{ pods *Pods }
 
 var _ interface {
 	rest.NamedCreater
@@ -85,28 +85,6 @@ func (e evictions) Create(ctx context.Context, name string, obj runtime.Object, 
 		return nil, c.answered(ctx, err)
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
-}
-
-// answered returns what a target says about a change of a pod: that a disruption budget does not allow
-// it, or that it is invalid. All else means that the target cannot do it.
-func (c *call) answered(ctx context.Context, err error) error {
-	var of apierrors.APIStatus
-	if !errors.As(err, &of) || !apierrors.IsTooManyRequests(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-		return apierrors.NewServiceUnavailable(c.unreachable(ctx, err).Error())
-	}
-	shown := func(text string) string {
-		return c.Text(text)
-	}
-	s := of.Status()
-	own := metav1.Status{Status: metav1.StatusFailure, Code: s.Code, Reason: s.Reason, Message: shown(s.Message)}
-	if s.Details != nil {
-		own.Details = &metav1.StatusDetails{Kind: s.Details.Kind, Name: s.Details.Name, RetryAfterSeconds: s.Details.RetryAfterSeconds}
-		for _, cause := range s.Details.Causes {
-			cause.Message = shown(cause.Message)
-			own.Details.Causes = append(own.Details.Causes, cause)
-		}
-	}
-	return &apierrors.StatusError{ErrStatus: own}
 }
 
 // debuggers adds ephemeral containers to pods, as "kubectl debug" does.

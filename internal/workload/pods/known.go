@@ -53,12 +53,12 @@ func gaps(parts []*part, failed map[*part]error) (all []*gap) {
 }
 
 // warn adds a warning to the response: what is missing in a list, and what is known of it.
-func (s *store) warn(ctx context.Context, w *workspace, failed map[*part]error, what string) {
+func (p *Pods) warn(ctx context.Context, w *workspace, failed map[*part]error, what string) {
 	all := gaps(w.parts, failed)
 	if len(all) == 0 {
 		return
 	}
-	reports, err := s.reports(ctx, w)
+	reports, err := p.reports(ctx, w)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("cannot read the last reports about workloads", "cluster", w.cluster, "err", err)
 	}
@@ -72,8 +72,8 @@ func (s *store) warn(ctx context.Context, w *workspace, failed map[*part]error, 
 }
 
 // reports returns the last reports about the workloads of a workspace.
-func (s *store) reports(ctx context.Context, w *workspace) ([]workload.TargetStatus, error) {
-	cfg, err := s.started.Load().view(w.compute, workload.KubernetesExport)
+func (p *Pods) reports(ctx context.Context, w *workspace) ([]workload.TargetStatus, error) {
+	cfg, err := p.started.Load().view(w.compute, workload.KubernetesExport)
 	if err != nil {
 		return nil, err
 	}

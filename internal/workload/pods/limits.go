@@ -44,11 +44,6 @@ func newLimits() *limits {
 	})}
 }
 
-// results returns the results of a request for the pods of a workspace. The caller must call End.
-func (p *Pods) results(w *workspace) *answers.Results {
-	return p.limits.weights.Results(answers.Owners{Compute: p.tenant(w.compute), Consumer: p.tenant(w.cluster)})
-}
-
 // enter takes a slot of each of some counters, or none and an error. leave gives them back.
 func (l *limits) enter(slots ...slot) (leave func(), err error) {
 	l.mu.Lock()

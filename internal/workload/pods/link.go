@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/unforked/kcp"
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/internal/workload/answers"
 	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
@@ -32,20 +33,14 @@ type Link struct {
 	Through http.RoundTripper
 }
 
+// A Reach returns the way to the physical cluster of a SyncTarget. It is called for each request,
+// and on every server. It does not wait for the physical cluster.
+type Reach func(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*Link, error)
+
 // A refusal is an error whose text may be shown to the tenant.
 type refusal struct{ text string }
 
 func (r *refusal) Error() string { return r.text }
-
-// link returns the way to the target of a part.
-func (p *Pods) link(ctx context.Context, of *part) (*Link, error) {
-	// It reads from this server, which would log an error for a request that is given up.
-	l, err := p.reach(context.WithoutCancel(ctx), of.workspace.compute, of.target)
-	if err != nil {
-		return nil, of.unreachable(ctx, err)
-	}
-	return &Link{l.Server, waiting{l.Through}}, nil
-}
 
 // waiting is a transport to a physical cluster, which may take long or never answer. The request of the
 // tenant takes no processor meanwhile.
@@ -115,45 +110,6 @@ type call struct {
 	exists bool // the namespace
 	budget *answers.Budget
 	leave  func()
-}
-
-// begin opens a request to the target of a part. The caller must call end.
-func (p *Pods) begin(ctx context.Context, of *part) (*call, error) {
-	return p.beginFor(ctx, of, p.results(of.workspace))
-}
-
-// beginFor opens a request to the target of a part, whose answers are for results. The caller must call end.
-func (p *Pods) beginFor(ctx context.Context, of *part, to *answers.Results) (*call, error) {
-	leave, err := p.limits.enter(calling(of.workspace.cluster), called(of.workspace.compute, p.tenant(of.workspace.cluster)))
-	if err != nil {
-		return nil, &refusal{fmt.Sprintf("Location %q has too many open requests for pods", of.Location)}
-	}
-	c := &call{part: of, leave: leave, budget: to.Budget()}
-	if err := c.open(ctx, p); err != nil {
-		c.end()
-		return nil, err
-	}
-	return c, nil
-}
-
-func (c *call) open(ctx context.Context, p *Pods) error {
-	if c.target.Status.UnreachableSince != nil {
-		return &refusal{fmt.Sprintf("Location %q does not answer", c.Location)}
-	}
-	var err error
-	if c.link, err = p.link(ctx, c.part); err != nil {
-		return err
-	}
-	core, err := c.link.client(c.budget)
-	if err != nil {
-		return c.unreachable(ctx, err)
-	}
-	if c.exists, err = c.verify(ctx, core); err != nil {
-		return c.unreachable(ctx, err)
-	}
-	c.budget.Release()
-	c.pods, c.events = core.Pods(c.Physical), core.Events(c.Physical)
-	return nil
 }
 
 func (c *call) end() {

@@ -48,9 +48,9 @@ func (p *Pods) Measure(ctx context.Context, a Area, selector labels.Selector) (*
 	o := metav1.ListOptions{LabelSelector: selector.String()}
 	var mu sync.Mutex
 	measured := 0
-	s, kept := &store{Pods: p}, p.results(w)
+	kept := p.results(w)
 	defer kept.End()
-	failed := s.each(ctx, w.parts, func(ctx context.Context, of *part) error {
+	failed := p.each(ctx, w.parts, func(ctx context.Context, of *part) error {
 		c, err := p.beginFor(ctx, of, kept)
 		if err != nil {
 			return err

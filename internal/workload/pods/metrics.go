@@ -11,37 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/rest"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	clientrest "k8s.io/client-go/rest"
 	"k8s.io/metrics/pkg/apis/metrics"
-	"k8s.io/metrics/pkg/apis/metrics/install"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned/typed/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	"github.com/unforked/kcp/internal/workload/answers"
-	"github.com/unforked/kcp/internal/workload/pods/shown"
 )
-
-// Metrics returns the API group that "kubectl top pods" reads. It has the usage of pods whose physical
-// cluster has the Metrics API.
-func (p *Pods) Metrics() genericapiserver.APIGroupInfo {
-	scheme := runtime.NewScheme()
-	install.Install(scheme)
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	info := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, runtime.NewParameterCodec(scheme), serializer.NewCodecFactory(scheme))
-	info.VersionedResourcesStorageMap[metricsv1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"pods": &usages{pods: &store{Pods: p}, TableConvertor: rest.NewDefaultTableConvertor(metrics.Resource("pods"))},
-	}
-	return info
-}
 
 // usages serves the usage of pods.
 type usages struct {
-	pods *store
+	pods *Pods
 	rest.TableConvertor
 }
 
@@ -198,31 +180,3 @@ func (m namesOf) Get(field string) string {
 	}
 	return ""
 }
-
-// matchesLocation reports whether the requirements for the location hold.
-func (s selection) matchesLocation(location string) bool {
-	all, _ := s.Label.Requirements()
-	for _, r := range all {
-		if r.Key() == shown.LocationLabel && !r.Matches(locationOnly(location)) {
-			return false
-		}
-	}
-	return true
-}
-
-// locationOnly are labels with the location.
-type locationOnly string
-
-// Has implements [labels.Labels].
-func (locationOnly) Has(label string) bool { return label == shown.LocationLabel }
-
-// Get implements [labels.Labels].
-func (l locationOnly) Get(label string) string {
-	if label == shown.LocationLabel {
-		return string(l)
-	}
-	return ""
-}
-
-// Lookup implements [labels.Labels].
-func (l locationOnly) Lookup(label string) (string, bool) { return l.Get(label), l.Has(label) }

@@ -1,6 +1,6 @@
 // Package pods serves the pods of a workspace. They are not stored: each request queries the
-// targets that run workloads of the workspace. The package hides how the answers are merged,
-// what a tenant sees of a target, and how logs and streams pass through.
+// targets that run workloads of the workspace. The package hides which targets these are, how much they are
+// asked at a time, and how the answers are merged.
 //
 // Every server answers, not only the one that runs the loops. Without requests, there is no
 // goroutine and no connection.
@@ -9,36 +9,19 @@ package pods
 import (
 	"context"
 	"errors"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/client"
-	"github.com/unforked/kcp/internal/workload/engine"
-	"github.com/unforked/kcp/internal/workload/pods/shown"
+	"github.com/unforked/kcp/internal/workload/answers"
 )
-
-// Resource is the resource that this package serves.
-func Resource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-}
-
-// MetricsResource is the resource of the usage of pods, which this package serves, too.
-func MetricsResource() schema.GroupVersionResource {
-	return metricsv1beta1.SchemeGroupVersion.WithResource("pods")
-}
-
-// A Reach returns the way to the physical cluster of a SyncTarget. It is called for each request,
-// and on every server. It does not wait for the physical cluster.
-type Reach func(ctx context.Context, compute kcp.ClusterName, t *workload.SyncTarget) (*Link, error)
 
 // Pods serves pods. Call Start before the first request.
 type Pods struct {
@@ -54,15 +37,11 @@ type Pods struct {
 	started atomic.Pointer[sources]
 }
 
-// sources are what the pods of a workspace are found from.
-type sources struct {
-	server  *kcp.Server
-	view    func(home kcp.ClusterName, export string) (*rest.Config, error)
-	targets *client.Client[*workload.SyncTarget, *workload.SyncTargetList]
-}
-
 // deadline is the default of [Pods.Deadline].
 const deadline = 5 * time.Second
+
+// again is the default of [Pods.Again].
+const again = 30 * time.Second
 
 // New returns an instance that reaches targets with reach.
 func New(reach Reach) *Pods {
@@ -82,34 +61,6 @@ func (p *Pods) Start(s *kcp.Server, view func(home kcp.ClusterName, export strin
 	}
 	p.started.Store(from)
 	return nil
-}
-
-// A part is what one target runs of one namespace of a workspace.
-type part struct {
-	shown.Origin
-	workspace *workspace
-	target    *workload.SyncTarget
-	replicas  int32 // that are assigned
-}
-
-// part returns a part of the workspace, which runs at a target.
-func (w *workspace) part(from shown.Origin, target *workload.SyncTarget) *part {
-	p := &part{Origin: from, workspace: w, target: target}
-	p.Physical = p.locator().Physical()
-	return p
-}
-
-// locator returns where the objects of the part are from.
-func (p *part) locator() engine.Locator {
-	return engine.Locator{Cluster: string(p.workspace.cluster), Namespace: p.Namespace, Target: p.Key}
-}
-
-// A workspace is what is known about the workspace of a request.
-type workspace struct {
-	cluster, compute kcp.ClusterName
-	namespace        string // of the request, empty for all
-	assignments      *client.Client[*workload.Assignment, *workload.AssignmentList]
-	parts            []*part
 }
 
 // tenant returns the tenant of a workspace.
@@ -177,41 +128,43 @@ func (p *Pods) Compute(_ context.Context, consumer kcp.ClusterName) (kcp.Cluster
 	return from.computeOf(consumer), nil
 }
 
-// computeOf returns the compute workspace whose export gives pods to a workspace, empty if there is
-// none.
-func (s *sources) computeOf(c kcp.ClusterName) kcp.ClusterName {
-	home, export, ok := s.server.Bound(c, Resource().GroupResource())
-	if !ok || export != workload.KubernetesExport {
-		return ""
-	}
-	return home
+// results returns the results of a request for the pods of a workspace. The caller must call End.
+func (p *Pods) results(w *workspace) *answers.Results {
+	return p.limits.weights.Results(answers.Owners{Compute: p.tenant(w.compute), Consumer: p.tenant(w.cluster)})
 }
 
-// find fills the parts from the Assignments of the workspace and the targets of the compute
-// workspace.
-func (w *workspace) find(all []workload.Assignment, targets []workload.SyncTarget) {
-	byKey := map[string]*workload.SyncTarget{}
-	for i := range targets {
-		t := &targets[i]
-		byKey[keyOf(w.compute, t)] = t
+// untilClosing calls end when the server closes, or once good reports false. The caller calls the result when
+// end is not needed any more.
+func (p *Pods) untilClosing(end func(), good func() bool) (done func()) {
+	from := p.started.Load()
+	if from == nil {
+		return func() {}
 	}
-	parts, workloads := map[[2]string]*part{}, shown.NewWorkloads(all)
-	for _, a := range all {
-		for _, t := range a.Spec.Targets {
-			if byKey[t.Key] == nil {
-				continue // it was unregistered
-			}
-			at := [2]string{a.Namespace, t.Key}
-			if parts[at] == nil {
-				parts[at] = w.part(shown.Origin{Namespace: a.Namespace, Key: t.Key, Location: t.Location, Workloads: workloads}, byKey[t.Key])
-				w.parts = append(w.parts, parts[at])
-			}
-			if t.Replicas != nil {
-				parts[at].replicas += *t.Replicas
+	closing, over := from.server.Closing(), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		defer end()
+		check := time.NewTicker(p.Again)
+		defer check.Stop()
+		for {
+			select {
+			case <-closing:
+				return
+			case <-over:
+				return
+			case <-check.C:
+				if !good() {
+					return
+				}
 			}
 		}
-	}
-	slices.SortFunc(w.parts, func(a, b *part) int {
-		return slices.Compare([]string{a.Namespace, a.Key}, []string{b.Namespace, b.Key})
 	})
+	return sync.OnceFunc(func() { close(over); work.Wait() })
+}
+
+// registered reports whether the target with a key is still a SyncTarget of a compute workspace, as it was at most half
+// the time between two checks ago. While the server cannot tell, it is.
+func (p *Pods) registered(ctx context.Context, compute kcp.ClusterName, key string) bool {
+	from := p.started.Load()
+	return from == nil || p.registers.at(compute, p.Again).has(key, p.Again/2, func() (map[string]bool, error) { return from.keys(ctx, compute) })
 }

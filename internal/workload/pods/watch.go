@@ -51,7 +51,7 @@ type metadata interface {
 // A merged watch sends the events of all parts of a workspace. It follows the Assignments: a target
 // that gets a part joins it. If a target does not answer, its objects stay as they were.
 type merged struct {
-	*store
+	*Pods
 	subject
 	which     selection
 	cluster   kcp.ClusterName
@@ -103,17 +103,9 @@ func (s *store) listed(ctx context.Context, o *internalversion.ListOptions) (_ r
 	return found, end, err
 }
 
-// filter returns an object if it is selected.
-func (s selection) filter(o runtime.Object) runtime.Object {
-	if ok, err := s.Matches(o); err != nil || !ok {
-		return nil
-	}
-	return o
-}
-
 // merge opens a merged watch.
-func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which selection, of subject) (_ watch.Interface, err error) {
-	m := &merged{store: s, subject: of, which: which, cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), sent: func() {}, at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
+func (p *Pods) merge(ctx context.Context, o *internalversion.ListOptions, which selection, of subject) (_ watch.Interface, err error) {
+	m := &merged{Pods: p, subject: of, which: which, cluster: kcp.ClusterFrom(ctx), namespace: request.NamespaceValue(ctx), sent: func() {}, at: map[[2]string]uint64{}, open: map[[2]string]bool{}}
 	version := ""
 	if o != nil {
 		version, m.bookmarks = o.ResourceVersion, o.AllowWatchBookmarks
@@ -131,14 +123,14 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 			return nil, err
 		}
 	}
-	w, err := s.parts(ctx)
+	w, err := p.parts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(w.parts) > parallelWatches {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the workspace has pods in more than %d pairs of namespace and physical cluster, which cannot be watched at once; watch a namespace", parallelWatches))
 	}
-	leave, err := s.limits.enter(streaming(m.cluster), streamingOf(s.tenant(m.cluster)))
+	leave, err := p.limits.enter(streaming(m.cluster), streamingOf(p.tenant(m.cluster)))
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +145,7 @@ func (s *store) merge(ctx context.Context, o *internalversion.ListOptions, which
 		m.at[[2]string{"", shown.StoredKey}] = m.begin[shown.StoredKey]
 	}
 	m.out = make(chan watch.Event)
-	ended := s.untilClosing(m.stop, func() bool { return m.good(ctx, w) })
+	ended := p.untilClosing(m.stop, func() bool { return m.good(ctx, w) })
 	m.work.Go(func() { m.run(ctx, w, stored) })
 	go func() { // ends with the watch, whose ResultChan tells that
 		m.work.Wait()
@@ -303,7 +295,7 @@ func (m *merged) session(ctx context.Context, of *part, k [2]string) bool {
 	defer end()
 	late := time.AfterFunc(m.Deadline, end) // until the watch is open
 	defer late.Stop()
-	c, err := m.store.begin(ctx, of)
+	c, err := m.Pods.begin(ctx, of)
 	if err != nil {
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	clientrest "k8s.io/client-go/rest"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp"
@@ -21,7 +22,8 @@ import (
 
 // A connector serves a subresource that upgrades the connection.
 type connector struct {
-	Streams
+	open    Opener
+	config  func(kcp.ClusterName) (*clientrest.Config, error) // see [Streams]
 	name    string
 	options func() runtime.Object
 }
@@ -50,7 +52,7 @@ func (c *connector) Connect(ctx context.Context, name string, o runtime.Object, 
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		of, err := c.Open(req.Context(), name, func(ctx context.Context) error { return c.mayCreate(ctx, name) })
+		of, err := c.open(req.Context(), name, func(ctx context.Context) error { return c.mayCreate(ctx, name) })
 		if err != nil {
 			responder.Error(err)
 			return
@@ -72,7 +74,7 @@ func (c *connector) mayCreate(ctx context.Context, name string) error {
 	if info.Verb == "create" {
 		return nil // it is authorized
 	}
-	cfg, err := c.Config(kcp.ClusterFrom(ctx))
+	cfg, err := c.config(kcp.ClusterFrom(ctx))
 	if err != nil {
 		return err
 	}

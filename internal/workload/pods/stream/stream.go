@@ -10,14 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/kubernetes/scheme"
-	clientrest "k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"k8s.io/kubernetes/pkg/apis/core"
-
-	"github.com/unforked/kcp"
 )
 
 // A Stream is an open request for a stream of a pod.
@@ -48,23 +43,6 @@ const headers, silent = 6, 4 * time.Hour
 // An Opener finds a pod in the workspace of a request, and opens a stream of it. The stream ends when may says that the user
 // has lost the right to it, which nil never does. The caller must close it.
 type Opener func(ctx context.Context, name string, may func(context.Context) error) (*Stream, error)
-
-// Streams are the streams of the pods of all workspaces.
-type Streams struct {
-	Open Opener
-	// Config returns a configuration with which the server asks itself about the rights in a workspace.
-	Config func(kcp.ClusterName) (*clientrest.Config, error)
-}
-
-// Storage returns the storages of the subresources.
-func (s Streams) Storage() map[string]rest.Storage {
-	return map[string]rest.Storage{
-		"pods/log":         logs{s.Open},
-		"pods/exec":        &connector{Streams: s, name: "exec", options: func() runtime.Object { return &core.PodExecOptions{} }},
-		"pods/attach":      &connector{Streams: s, name: "attach", options: func() runtime.Object { return &core.PodAttachOptions{} }},
-		"pods/portforward": &connector{Streams: s, name: "portforward", options: func() runtime.Object { return &core.PodPortForwardOptions{} }},
-	}
-}
 
 // queryOf returns options of a request as a query for the target.
 func queryOf(options runtime.Object) (url.Values, error) {
