@@ -3,10 +3,13 @@
 package physical
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +69,12 @@ func TestStreamsEnd(t *testing.T) {
 			}
 		}
 	}
+	says := map[string]string{
+		"workspace": "the workspace (is being|was) deleted",
+		"binding":   "the workspace does not bind the compute workspace of the pod any more",
+		"export":    "the compute workspace, its export or the physical cluster of the pod was removed|the workspace does not bind the compute workspace of the pod any more",
+		"compute":   "the compute workspace, its export or the physical cluster of the pod was removed|the workspace does not bind the compute workspace of the pod any more",
+	}
 	late, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for name, streams := range open {
@@ -76,6 +85,9 @@ func TestStreamsEnd(t *testing.T) {
 			select {
 			case err := <-ended:
 				t.Logf("%s is deleted, %s: %v", name, what, err)
+				if why := fmt.Sprint(err); what != "a watch" && what != "port-forward" && !regexp.MustCompile(says[name]).MatchString(why) {
+					t.Errorf("%s is deleted, and %s says %q", name, what, why)
+				}
 			case <-late.Done():
 				t.Errorf("%s is deleted, and %s goes on", name, what)
 			}
@@ -102,7 +114,7 @@ func (s *tenant) opens(t *testing.T) map[string]<-chan error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open["a log"] = drains(t, follow)
+	open["a log"] = s.reads(t, follow)
 	changes, err := s.CoreV1().Pods("default").Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +133,24 @@ func (s *tenant) opens(t *testing.T) map[string]<-chan error {
 	}
 	open["port-forward"] = s.holdsPort(t, pod)
 	return open
+}
+
+// reads reads a log, which has begun, until it ends. It returns the last line as an error.
+func (s *tenant) reads(t *testing.T, from io.Reader) <-chan error {
+	t.Helper()
+	if _, err := from.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		line := ""
+		lines := bufio.NewScanner(from)
+		for lines.Scan() {
+			line = lines.Text()
+		}
+		ended <- errors.Join(errors.New(line), lines.Err())
+	}()
+	return ended
 }
 
 // drains reads a stream, which has begun, until it ends.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -53,6 +54,9 @@ type Checker struct {
 	Tenants *flow.Filters
 }
 
+// errLost is the cause of the context of a request that a check ends.
+var errLost = errors.New("the user has lost the right to the request, or their credentials are not valid any more")
+
 type sentKey struct{}
 
 // WithSentHeader keeps the header of a long-running request as its client sent it, for [Checker.WithRights].
@@ -77,11 +81,11 @@ func (c *Checker) WithRights(next http.Handler) http.Handler {
 			next.ServeHTTP(w, req)
 			return
 		}
-		ctx, cancel := context.WithCancel(req.Context())
-		o := &open{checker: c, req: req.Clone(ctx), end: cancel}
+		ctx, cancel := context.WithCancelCause(req.Context())
+		o := &open{checker: c, req: req.Clone(ctx), end: func() { cancel(errLost) }}
 		o.req.Header = header
 		o.next(cmp.Or(c.Every, defaultEvery))
-		defer func() { response.WhenServed(ctx, func() { cancel(); o.stop() }) }()
+		defer func() { response.WhenServed(ctx, func() { cancel(nil); o.stop() }) }()
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }

@@ -26,17 +26,28 @@ func (p *Pods) stream(ctx context.Context, name string, may func(context.Context
 		return nil, err
 	}
 	c.budget.Release() // the pod is not kept
-	ctx, cancel := context.WithCancel(ctx)
-	done := p.untilClosing(cancel, func() bool {
-		return p.started.Load().computeOf(at) == c.workspace.compute && p.registered(ctx, c.workspace.compute, c.Key) && (may == nil || !apierrors.IsForbidden(may(ctx)))
+	ctx, cancel := context.WithCancelCause(ctx)
+	why := errStops
+	done := p.untilClosing(func() { cancel(why) }, func() bool {
+		switch {
+		case p.started.Load().computeOf(at) != c.workspace.compute:
+			why = errUnbound
+		case !p.registered(ctx, c.workspace.compute, c.Key):
+			why = errWithdrew
+		case may != nil && apierrors.IsForbidden(may(ctx)):
+			why = errNoRight
+		default:
+			return true
+		}
+		return false
 	})
-	return p.streamOf(ctx, c, pod.Name, func() { cancel(); done(); c.end(); leave() }), nil
+	return p.streamOf(ctx, c, pod.Name, func() { cancel(nil); done(); c.end(); leave() }), nil
 }
 
-// streamOf returns a stream of a pod, by its name at the target.
+// streamOf returns a stream of a pod, by its name at the target. The cause of the end of ctx says why the stream ended.
 func (p *Pods) streamOf(ctx context.Context, c *call, pod string, end func()) *stream.Stream {
 	return &stream.Stream{
-		Context: ctx, Close: end, Pod: c.locate(pod), Through: c.link.Through, Deadline: p.Deadline, Unreachable: c.unreachable, Refused: c.refused,
+		Context: ctx, Close: end, Why: func() string { return p.why(ctx, c.workspace.cluster) }, Pod: c.locate(pod), Through: c.link.Through, Deadline: p.Deadline, Unreachable: c.unreachable, Refused: c.refused,
 		Log: klog.FromContext(ctx).WithValues("cluster", c.workspace.compute, "target", c.target.Name),
 	}
 }

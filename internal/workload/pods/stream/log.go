@@ -117,7 +117,7 @@ func (s *logStream) begin(ctx context.Context, of *Stream) (io.ReadCloser, error
 		cancel()
 		return nil, err
 	}
-	return &streamBody{resp.Body, of, cancel}, nil
+	return &streamBody{&farewell{from: resp.Body, why: of.Why}, resp.Body, of, cancel}, nil
 }
 
 // closed closes the body of a response that is of no use, if there is one.
@@ -129,7 +129,8 @@ func closed(resp *http.Response) error {
 }
 
 type streamBody struct {
-	io.ReadCloser
+	io.Reader
+	io.Closer
 	of     *Stream
 	cancel context.CancelFunc
 }
@@ -138,5 +139,5 @@ type streamBody struct {
 func (b *streamBody) Close() error {
 	defer b.of.Close()
 	defer b.cancel()
-	return b.ReadCloser.Close()
+	return b.Closer.Close()
 }

@@ -19,6 +19,8 @@ import (
 type Stream struct {
 	Context context.Context // ends with the request, or when the stream must end
 	Close   func()
+	// Why returns the text for the client of a stream that the server has ended, empty if it has not.
+	Why     func() string
 	Pod     *url.URL // of the pod at the target
 	Through http.RoundTripper
 	// Deadline is how long the target may take for an answer that needs no node.

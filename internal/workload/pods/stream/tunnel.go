@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
@@ -29,6 +30,7 @@ type tunnel struct {
 	*Stream
 	to        *url.URL
 	responder rest.Responder
+	command   bool // the connection has a stream for errors
 }
 
 // handler returns the handler for a request with options of a subresource.
@@ -43,6 +45,7 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 	default:
 		return translator.NewTranslatingHandler(pass, translator.NewTunnelingHandler(pass), wsstream.IsWebSocketRequestWithTunnelingProtocol)
 	}
+	t.command = true
 	translated := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var work sync.WaitGroup
 		defer work.Wait()
@@ -55,7 +58,7 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 			work.Go(func() { t.serve(ctx, far) })
 			return near, nil
 		}
-		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(framed{w}, req.WithContext(ctx))
+		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(framed{w}, req.WithContext(saying{ctx, sync.OnceValue(t.Why)}))
 	})
 	return translator.NewTranslatingHandler(pass, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
@@ -145,7 +148,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		from = buffered.Reader
 	}
 	if err := head(near, resp); err == nil {
-		join(t.Context, near, from, far)
+		t.join(t.Context, answered{near, from, far, resp.Header.Get(httpstream.HeaderProtocolVersion)})
 	}
 }
 
@@ -166,7 +169,7 @@ func (t *tunnel) serve(ctx context.Context, near net.Conn) {
 	}
 	defer closeEnd(far)
 	if err := head(near, resp); err == nil {
-		join(ctx, near, from, far)
+		t.join(ctx, answered{near, from, far, resp.Header.Get(httpstream.HeaderProtocolVersion)})
 	}
 }
 
@@ -181,13 +184,43 @@ func head(to io.Writer, resp *http.Response) error {
 	return own.Write(to)
 }
 
-// join copies in both directions until one ends, or ctx does.
-func join(ctx context.Context, near io.ReadWriteCloser, from io.Reader, far io.ReadWriteCloser) {
-	end := sync.OnceFunc(func() { _, _ = near.Close(), far.Close() })
-	defer context.AfterFunc(ctx, end)()
+// An answered connection is one that the target has upgraded.
+type answered struct {
+	near     io.ReadWriteCloser
+	from     io.Reader // what near reads
+	far      io.ReadWriteCloser
+	protocol string
+}
+
+// join copies in both directions until one ends, or ctx does. The client of a command that the server ends learns why.
+func (t *tunnel) join(ctx context.Context, c answered) {
+	end := sync.OnceFunc(func() { _, _ = c.near.Close(), c.far.Close() })
+	why := func() string { return "" }
+	if t.command {
+		why = sync.OnceValue(t.Why)
+	}
+	over := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		if why() != "" {
+			closeEnd(c.far)
+			select {
+			case <-over:
+			case <-time.After(last): // the client does not read
+			}
+		}
+		end()
+	})()
+	defer close(over)
+	to := &spdyWriter{to: c.near}
 	var both sync.WaitGroup
-	both.Go(func() { defer end(); _, _ = io.Copy(far, from) }) // an end of either side is the end
-	both.Go(func() { defer end(); _, _ = io.Copy(near, far) })
+	both.Go(func() { defer end(); _, _ = io.Copy(c.far, c.from) }) // an end of either side is the end
+	both.Go(func() {
+		defer end()
+		_, _ = io.Copy(to, c.far)
+		if ctx.Err() != nil && to.whole() {
+			_, _ = c.near.Write(lastFrame(c.protocol, why())) // the client has gone if it fails
+		}
+	})
 	both.Wait()
 }
 
