@@ -28,7 +28,8 @@ type fleet struct {
 	inventory  *inventory.Inventory // of its targets
 	scheduler  *schedule.Scheduler
 	profilesIn *profileClient
-	pace       objects.Pace
+	pace       objects.Pace // of statuses
+	scans      objects.Pace // of the Assignments of a workspace, for its Placements
 	history    kcp.Loop
 
 	term *term

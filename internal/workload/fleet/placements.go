@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -76,6 +77,9 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 		state = conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionFalse, Severity: conditions.SeverityError, Reason: scheduling.NoLocation,
 			Message: "spec.locationSelectors select no Location with a physical cluster; they match the labels of Locations in the compute workspace"}
 	default:
+		if rest := f.scans.Wait(key, time.Now()); rest > 0 {
+			return kcp.After(rest) // each Assignment that changes wakes the key
+		}
 		for _, a := range f.consumers.Assignments.List(key.Cluster) {
 			if a.Spec.Placement == p.Name {
 				next.Phase = scheduling.Bound

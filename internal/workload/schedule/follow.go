@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -16,49 +15,25 @@ import (
 	"github.com/unforked/kcp/internal/workload/profile"
 )
 
-// A span is a target that has a workload of a namespace.
-type span struct{ key, location string }
-
-// spans are those of a namespace.
-type spans struct {
-	all  []span
-	next time.Time // when they may be computed again
-}
-
-// After the spans of a namespace are computed, they are not computed again for restFactor times as long as
-// that took, and for mostRest at most. Each change of a workload asks for it, and it looks at all of them.
-const (
-	restFactor = 9
-	mostRest   = 2 * time.Second
-)
-
-// spanLoop keeps the targets of namespaces, and makes the scheduler look at the Services and others
-// that follow if they change. Without it, each change of a workload would concern all of them.
+// spanLoop makes the scheduler look at the Services and others that follow if the targets of their namespace change.
+// Without it, each change of a workload would concern all of them.
 func (s *Scheduler) spanLoop() kcp.Loop {
+	changes := s.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key { return s.spans.change(kcp.KeyOf(a)) })
 	return kcp.Loop{Name: "workload-spans", Do: s.respan, On: []kcp.Source{
 		{Ready: s.consumers.Settled()},
-		s.consumers.Assignments.Wakes(func(a *workload.Assignment) []kcp.Key {
-			return []kcp.Key{{Cluster: kcp.KeyOf(a).Cluster, Namespace: a.Namespace}}
-		}),
+		{Ready: changes.Ready, Subscribe: func(wake func(kcp.Key)) func() {
+			defer s.spans.follow()
+			return changes.Subscribe(wake)
+		}},
 	}}
 }
 
+// respan wakes the objects that follow workloads of a namespace.
 func (s *Scheduler) respan(_ context.Context, at kcp.Key) error {
 	s.mu.Lock()
-	before, wake := s.spans[at], s.wake
+	wake := s.wake
 	s.mu.Unlock()
-	began := time.Now()
-	if rest := before.next.Sub(began); rest > 0 {
-		return kcp.After(rest)
-	}
-	all := s.spansOf(at)
-	ended := time.Now()
-	s.mu.Lock()
-	if s.spans[at] = (spans{all, ended.Add(min(mostRest, restFactor*ended.Sub(began)))}); len(all) == 0 {
-		delete(s.spans, at)
-	}
-	s.mu.Unlock()
-	if slices.Equal(before.all, all) || wake == nil {
+	if wake == nil {
 		return nil
 	}
 	for _, k := range s.consumers.Kinds() {
@@ -72,33 +47,13 @@ func (s *Scheduler) respan(_ context.Context, at kcp.Key) error {
 	return nil
 }
 
-// spansOf returns the targets that have a workload of a namespace, or are about to remove one: what
-// follows leaves last. An object of a kind without a profile may be a workload.
-func (s *Scheduler) spansOf(at kcp.Key) (all []span) {
-	for _, a := range s.consumers.AssignedIn(at) {
-		k := s.consumers.Kind(engine.IDFor(a, a.Spec.Workload).GroupResource)
-		if k != nil && (k.Class == workload.Follows || k.Class == profile.Volume) {
-			continue
-		}
-		for _, t := range a.Spec.Targets {
-			all = append(all, span{t.Key, t.Location})
-		}
-	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.location, b.location)) })
-	return slices.CompactFunc(all, func(a, b span) bool { return a.key == b.key })
-}
-
-// spanned returns the targets of a namespace as they were computed last, and computes them the first time
-// after a start. With an empty answer, objects that follow would be removed.
+// spanned returns the targets that have a workload of a namespace.
 func (s *Scheduler) spanned(at kcp.Key) []span {
-	at.Name = ""
-	s.mu.Lock()
-	known, ok := s.spans[at]
-	s.mu.Unlock()
-	if ok {
-		return known.all
+	all, changed := s.spans.get(at)
+	for _, of := range changed {
+		_ = s.respan(context.Background(), of) // it never fails
 	}
-	return s.spansOf(at)
+	return all
 }
 
 // noWorkload is the reason of an object that follows, in a namespace without workloads.

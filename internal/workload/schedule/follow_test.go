@@ -83,7 +83,7 @@ func TestUnknownKindsHaveFollowers(t *testing.T) {
 	db := engine.ID{GroupResource: schema.GroupResource{Group: "example.com", Resource: "databases"}, Key: kcp.Key{Cluster: "shop", Namespace: "default", Name: "db"}}
 	var s store
 	s.assignments.Items = append(s.assignments.Items, at(db, workload.AssignedTarget{Key: "east", Location: "default", Phase: workload.Active}))
-	if got := s.open(t).spansOf(db.Key); !slices.Equal(got, []span{{"east", "default"}}) {
+	if got := s.open(t).spanned(db.Key); !slices.Equal(got, []span{{"east", "default"}}) {
 		t.Errorf("the namespace has workloads at %v", got)
 	}
 }

@@ -33,7 +33,7 @@ func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload
 	if len(keys) == 0 {
 		return nil
 	}
-	fresh := s.fresh(of.ID.Key, next) // looks at all workloads of the namespace
+	fresh := s.fresh(of.ID.Key, next)
 	if len(fresh) == 0 {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (s *Scheduler) policiesFirst(ctx context.Context, of Subject, next workload
 
 // fresh returns the targets of a decision that have no workload of the namespace yet.
 func (s *Scheduler) fresh(at kcp.Key, next workload.AssignmentSpec) (fresh []span) {
-	have := s.spansOf(at)
+	have := s.spanned(at)
 	for _, t := range next.Targets {
 		if t.Phase != workload.Removing && !slices.ContainsFunc(have, func(of span) bool { return of.key == t.Key }) {
 			fresh = append(fresh, span{t.Key, t.Location})

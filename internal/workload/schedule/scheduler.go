@@ -44,6 +44,7 @@ type Scheduler struct {
 	consumers *consumers.Cache
 	belt      belt
 	refused   refusals
+	spans     *spans
 	relabels  chan struct{} // closed when changes of namespaces are noticed
 
 	mu       sync.Mutex
@@ -51,13 +52,12 @@ type Scheduler struct {
 	ending   bool                      // the last SyncTarget or the export goes; guarded by mu
 	lost     bool                      // the export goes; guarded by mu
 	retiring bool                      // the compute workspace or its export goes; guarded by mu
-	spans    map[kcp.Key]spans         // by namespace; guarded by mu
 	expected map[kcp.Key][]expectation // by namespace; guarded by mu
 }
 
 // New returns a Scheduler whose loops do not run.
 func New(o Options) *Scheduler {
-	return &Scheduler{options: o, consumers: o.Consumers, relabels: make(chan struct{}), spans: map[kcp.Key]spans{}, expected: map[kcp.Key][]expectation{}}
+	return &Scheduler{options: o, consumers: o.Consumers, spans: newSpans(o.Consumers), relabels: make(chan struct{}), expected: map[kcp.Key][]expectation{}}
 }
 
 // soon is the time after which a loop looks again at something that no source announces.
