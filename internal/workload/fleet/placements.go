@@ -15,13 +15,13 @@ import (
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
-// slowPlacements is the maximum of Placements whose workspaces take long to accept a status, as with a webhook, and do
-// not hold up others.
-const slowPlacements = 64
+// slow is the maximum of objects whose workspaces take long to accept a status, as with a webhook, and do not hold up
+// others.
+const slow = 64
 
 // placementLoop writes the status of Placements.
 func (f *fleet) placementLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-placements", Do: f.placement, Slow: slowPlacements, On: []kcp.Source{
+	return kcp.Loop{Name: "workload-placements", Do: f.placement, Slow: slow, On: []kcp.Source{
 		{Subscribe: func(wake func(kcp.Key)) func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -20,7 +19,7 @@ import (
 	"github.com/unforked/kcp/kcptest"
 )
 
-// A hook is a webhook of a workspace that is asked about new ReplicaSets, and refuses them.
+// A hook is a webhook of a workspace that refuses what it is asked about.
 type hook struct {
 	asked    atomic.Int32
 	answered atomic.Int32
@@ -42,8 +41,8 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":false,"status":{"message":"no further revision"}}}`, review.Request.UID)
 }
 
-// hooked gives a workspace the webhook.
-func (h *hook) hooked(t *testing.T, shop *kcptest.Cluster) {
+// hooked gives a workspace the webhook, for an operation on a resource of workloads.
+func (h *hook) hooked(t *testing.T, shop *kcptest.Cluster, operation admissionv1.OperationType, resource string) {
 	t.Helper()
 	s := httptest.NewTLSServer(h)
 	t.Cleanup(s.Close)
@@ -53,8 +52,8 @@ func (h *hook) hooked(t *testing.T, shop *kcptest.Cluster) {
 			Name: "hook.example.com", FailurePolicy: new(admissionv1.Fail), SideEffects: new(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 			TimeoutSeconds: new(int32(30)),
 			ClientConfig:   admissionv1.WebhookClientConfig{URL: &s.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})},
-			Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"replicasets"}}}},
+			Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{operation},
+				Rule: admissionv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{resource}}}},
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -120,7 +119,7 @@ spec: {hard: {count/replicasets.apps: "1"}}
 	free := make(chan struct{})
 	close(free)
 	refuses := &hook{free: free}
-	refuses.hooked(t, shop)
+	refuses.hooked(t, shop, admissionv1.Create, "replicasets")
 	h.image(t, "nginx:3")
 	e = h.warned(t, "no further revision")
 	for n, before := 0, refuses.asked.Load(); n < 2; n++ { // the first retry has ended when the second one begins
@@ -148,30 +147,44 @@ spec: {hard: {count/replicasets.apps: "1"}}
 	h.shows(t, "1", "2")
 }
 
-// TestSlowRevisions expects that workspaces whose webhooks hang do not hold up the revisions of others.
-func TestSlowRevisions(t *testing.T) {
-	u, c := registered(t)
-	hangs := &hook{free: make(chan struct{})}
-	defer sync.OnceFunc(func() { close(hangs.free) })()
-	const slow = 4
-	for range slow {
-		shop := consumer(t, u, c)
-		hangs.hooked(t, shop)
-		shop.Apply(placement("all", ""))
-		shop.Apply(deployment)
-	}
-	shop := consumer(t, u, c)
-	eventually(t, func() error {
-		if n := hangs.asked.Load(); n == 0 {
-			return fmt.Errorf("no webhook was asked")
-		}
-		return nil
-	})
-	shop.Apply(placement("all", ""))
-	shop.Apply(deployment)
-	h := historian{shop, kubernetes.NewForConfigOrDie(shop.Config)}
-	h.shows(t, "1")
-	if n := hangs.answered.Load(); n > 0 {
-		t.Errorf("%d webhooks had to answer first", n)
+// TestSlowWebhooks expects that workspaces whose webhooks hang do not hold up others: neither their revisions, nor the
+// decisions about them and their status.
+func TestSlowWebhooks(t *testing.T) {
+	for name, c := range map[string]struct {
+		operation admissionv1.OperationType
+		resource  string
+		slow      int // workspaces, more than the loop has workers
+	}{
+		"revisions": {admissionv1.Create, "replicasets", 4},
+		"decisions": {admissionv1.Update, "deployments", 10},
+		"statuses":  {admissionv1.Update, "deployments/status", 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u, compute := registered(t)
+			hangs := &hook{free: make(chan struct{})}
+			defer close(hangs.free)
+			for range c.slow {
+				shop := consumer(t, u, compute)
+				hangs.hooked(t, shop, c.operation, c.resource)
+				shop.Apply(placement("all", ""))
+				shop.Apply(deployment)
+			}
+			shop := consumer(t, u, compute)
+			eventually(t, func() error {
+				if n := hangs.asked.Load(); n == 0 {
+					return fmt.Errorf("no webhook was asked")
+				}
+				return nil
+			})
+			shop.Apply(placement("all", ""))
+			shop.Apply(deployment)
+			placed(t, shop, true)
+			says(t, shop, deployments(), "default", "web", "NoTarget")
+			h := historian{shop, kubernetes.NewForConfigOrDie(shop.Config)}
+			h.shows(t, "1")
+			if n := hangs.answered.Load(); n > 0 {
+				t.Errorf("%d webhooks had to answer first", n)
+			}
+		})
 	}
 }

@@ -108,7 +108,7 @@ func (h *history) keep(ctx context.Context, key kcp.Key) error {
 // tries again later. Other errors do not last, or the object is gone.
 func refuses(err error) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if !errors.As(err, &status) {
 		return false
 	}
 	switch code := status.Status().Code; code {
@@ -137,8 +137,8 @@ func (f *failure) Unwrap() error { return f.error }
 // in the physical clusters all the same.
 func (h *history) tell(ctx context.Context, d *unstructured.Unstructured, hash string, err error) error {
 	f := (*failure)(nil)
-	if !errors.As(err, &f) {
-		return nil
+	if !errors.As(err, &f) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // the Deployment goes, too
 	}
 	of := metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))
 	return h.warn(ctx, kcp.KeyOf(d).Cluster, objects.Warning{
