@@ -141,6 +141,13 @@ func mounted(u *unstructured.Unstructured) bool {
 	return found
 }
 
+func hasType(u *unstructured.Unstructured) bool {
+	_, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type")
+	return found
+}
+
+var errMountedType = errors.New("spec.type must be unset: a mounted workspace is what it is mounted from")
+
 // setOwner records the user who creates the workspace, in full for the initializers; later
 // only the name is kept. A value sent by the client is dropped.
 func setOwner(r Request, u *unstructured.Unstructured) error {
@@ -166,10 +173,8 @@ func validateNew(r Request) error {
 	if !ok {
 		return nil
 	}
-	if mounted(u) {
-		if _, found, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "type"); found {
-			return r.Forbid(errors.New("spec.type must be unset: a mounted workspace is what it is mounted from"))
-		}
+	if mounted(u) && hasType(u) {
+		return r.Forbid(errMountedType)
 	}
 	for _, field := range []struct{ name, why string }{
 		{"cluster", "it is chosen by the system"},
@@ -198,6 +203,9 @@ func validateChange(r Request) error {
 		if a != b {
 			return r.Forbid(fmt.Errorf("spec.%s is set by the system and cannot be changed", field))
 		}
+	}
+	if mounted(now) && hasType(now) && !hasType(old) {
+		return r.Forbid(errMountedType)
 	}
 	if mounted(now) != mounted(old) {
 		return r.Forbid(errors.New("spec.mount cannot be added or removed: what is in a workspace does not move; make another one"))

@@ -296,7 +296,7 @@ func TestMountAdmission(t *testing.T) {
 	if made.GetAnnotations()["internal.tenancy.kcp.io/mount-ca"] != "" || text(made, "status", "phase") == "Ready" {
 		t.Errorf("it is made as %v", made.Object)
 	}
-	for _, patch := range []string{`{"spec":{"URL":"https://elsewhere"}}`, `{"spec":{"mount":{"ref":{"name":"other"}}}}`, `{"spec":{"cluster":"root"}}`} {
+	for _, patch := range []string{`{"spec":{"URL":"https://elsewhere"}}`, `{"spec":{"mount":{"ref":{"name":"other"}}}}`, `{"spec":{"cluster":"root"}}`, `{"spec":{"type":{"name":"universal","path":"root"}}}`} {
 		if _, err := owner.any.Resource(workspaces).Patch(t.Context(), "trusting", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err == nil {
 			t.Errorf("%s is accepted", patch)
 		}
