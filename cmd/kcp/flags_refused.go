@@ -27,7 +27,7 @@ func refusals() []refusal {
 		{[]string{"run-virtual-workspaces", "virtual-workspace*"}, "this process serves all virtual workspaces itself"},
 		{[]string{"batteries-included"}, "the administrators and workspaces are always there, and other batteries are not served"},
 		{[]string{"logical-cluster-object-count-scan-interval"}, "objects are counted as they change, and nothing is scanned"},
-		{[]string{"root-identities-file"}, "the exports in root do not exist yet"},
+		{[]string{"root-identities-file"}, "the server makes the identities of the exports in root"},
 		{[]string{"miniproxy-mapping-file"}, "there are no shards to route to"},
 		{[]string{"authorization-mode", "authorization-policy-file"}, "--authorization-order says who is asked, or a file by --authorization-config"},
 		{[]string{"etcd-servers-overrides", "storage-backend", "storage-media-type", "etcd-count-metric-*", "etcd-db-metric-*", "etcd-healthcheck-timeout",
