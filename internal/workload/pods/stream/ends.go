@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -101,7 +102,7 @@ func (f *farewell) Read(p []byte) (int, error) {
 	if n > 0 {
 		f.mid = p[n-1] != '\n'
 	}
-	if err == nil || n > 0 && err == io.EOF { //nolint:errorlint // readers return it as it is
+	if err == nil || n > 0 && errors.Is(err, io.EOF) {
 		return n, nil
 	}
 	text := f.why()

@@ -30,7 +30,7 @@ func TestFarewell(t *testing.T) {
 		for how, reader := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "with an error": iotest.DataErrReader, "bytes": iotest.OneByteReader} {
 			from := io.MultiReader(strings.NewReader(c.log), iotest.ErrReader(c.err))
 			got, err := io.ReadAll(&farewell{from: reader(from), why: func() string { return c.why }})
-			if wanted := c.why == "" && c.err != io.EOF; string(got) != c.want || (err != nil) != wanted { //nolint:errorlint // it is the one above
+			if wanted := c.why == "" && !errors.Is(c.err, io.EOF); string(got) != c.want || (err != nil) != wanted {
 				t.Errorf("%s, %s: %q, %v", name, how, got, err)
 			}
 		}
